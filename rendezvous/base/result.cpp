@@ -1,0 +1,104 @@
+#include "rendezvous/base/result.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace ddprun {
+
+std::string_view name_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kPermissionDenied:
+      return "permission_denied";
+    case ErrorCode::kAddressInUse:
+      return "address_in_use";
+    case ErrorCode::kUnavailable:
+      return "unavailable";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kProtocol:
+      return "protocol";
+    case ErrorCode::kClosed:
+      return "closed";
+    case ErrorCode::kResourceExhausted:
+      return "resource_exhausted";
+    case ErrorCode::kDataLoss:
+      return "data_loss";
+    case ErrorCode::kIo:
+      return "io";
+  }
+  return "io";
+}
+
+Error&& Error::with(std::string key, std::string value) && {
+  context.emplace_back(std::move(key), std::move(value));
+  return std::move(*this);
+}
+
+Error& Error::with(std::string key, std::string value) & {
+  context.emplace_back(std::move(key), std::move(value));
+  return *this;
+}
+
+std::string Error::to_string() const {
+  std::string text = message;
+  if (context.empty()) return text;
+  text += " (";
+  for (std::size_t i = 0; i < context.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += context[i].first + ": " + context[i].second;
+  }
+  return text + ")";
+}
+
+Error error_from_errno(int errno_value, std::string_view what) {
+  ErrorCode code = ErrorCode::kIo;
+  switch (errno_value) {
+    case ENOENT:
+    case ENOTDIR:
+      code = ErrorCode::kNotFound;
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      code = ErrorCode::kPermissionDenied;
+      break;
+    case EADDRINUSE:
+      code = ErrorCode::kAddressInUse;
+      break;
+    case EINVAL:
+    case EADDRNOTAVAIL:
+      code = ErrorCode::kInvalidArgument;
+      break;
+    case ECONNREFUSED:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EAGAIN:
+      code = ErrorCode::kUnavailable;
+      break;
+    case ETIMEDOUT:
+      code = ErrorCode::kTimeout;
+      break;
+    case EPIPE:
+    case ECONNRESET:
+    case ECONNABORTED:
+      code = ErrorCode::kClosed;
+      break;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+    case EDQUOT:
+    case ENOBUFS:
+      code = ErrorCode::kResourceExhausted;
+      break;
+    default:
+      break;
+  }
+  return Error{code, std::string(what) + ": " + std::strerror(errno_value), {}};
+}
+
+}  // namespace ddprun
