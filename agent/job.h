@@ -1,0 +1,61 @@
+// What one agent has to do, as one value: made by the launcher before a process exists (it is the part
+// of the Plan that the agent needs), printed by --dry-run, compared by tests. Nothing here is a
+// default by accident: every value was decided by the launcher.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/environment.h"
+
+namespace ddprun::agent {
+
+// The program that every worker runs.
+struct Program {
+  std::string path;               // what execve gets: holds a '/', exists, is executable
+  std::vector<std::string> argv;  // whole, argv[0] included
+  // From this index on the arguments are the user's, and ${local_rank}, $local_rank and $$ in them are
+  // replaced for each worker (torchrun's string.Template rules). == argv.size(): nothing is replaced.
+  std::size_t first_user_argument = 1;
+  std::string name;  // for people: the script, module or program as it was typed
+
+  bool operator==(const Program&) const = default;
+};
+
+// Which of a worker's streams an output option is about; the digits are torchrun's.
+enum class StreamSet { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
+
+// Where the workers' output goes; what each part means is described in agent/output.h.
+struct OutputSpec {
+  std::string log_dir;                       // --log-dir; empty: none was asked for
+  StreamSet redirects = StreamSet::kNone;    // -r, for ranks that redirects_of does not list
+  std::map<int, StreamSet> redirects_of;     // -r 0:1,3:2 by local rank
+  StreamSet tee = StreamSet::kNone;          // -t
+  std::map<int, StreamSet> tee_of;           //
+  std::vector<int> local_ranks_filter;       // console shows only these; empty: all
+  std::vector<std::string> duplicate_stdout_filters;
+  std::vector<std::string> duplicate_stderr_filters;
+  std::optional<std::string> line_prefix_template;  // ${role_name} ${rank} ${local_rank}
+  std::size_t stderr_tail_lines = 20;        // kept per worker for the failure report
+
+  bool operator==(const OutputSpec&) const = default;
+};
+
+struct Job {
+  std::string run_id = "none";
+  std::string role = "default";
+  int local_world_size = 1;
+  int max_restarts = 0;
+  Program program;
+  Environment environment;  // the launcher's own, which workers inherit
+  OutputSpec output;
+  std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
+  bool exit_code_as_torchrun = false;                  // 1 for any failure
+
+  bool operator==(const Job&) const = default;
+};
+
+}  // namespace ddprun::agent

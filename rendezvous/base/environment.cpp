@@ -1,0 +1,24 @@
+#include "rendezvous/base/environment.h"
+
+#include <cstring>
+
+namespace ddprun {
+
+Environment environment_from(const char* const* envp) {
+  Environment environment;
+  for (; envp != nullptr && *envp != nullptr; ++envp) {
+    const char* equals = std::strchr(*envp, '=');
+    if (equals == nullptr) continue;
+    environment.emplace(std::string(*envp, equals), std::string(equals + 1));
+  }
+  return environment;
+}
+
+std::vector<std::string> to_lines(const Environment& environment) {
+  std::vector<std::string> lines;
+  lines.reserve(environment.size());
+  for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+}  // namespace ddprun
