@@ -1,5 +1,6 @@
-// A process environment as a value, so that whatever depends on it is a function that a test can call
-// with a map of its own. Read once, in main; nothing else in the project calls getenv or setenv.
+// A process environment as a value, so that whatever depends on it is a function that a test can
+// call with a map of its own. Read once, in main; nothing else in the project calls getenv or
+// setenv.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
 // Result<T>: what a call returns when it can go wrong on a healthy day (a port is taken, a peer is
-// away, a file is not there). Bugs assert; a user's mistake becomes an Error with a hint at the place
-// that knows the hint; exceptions of Asio, CLI11 or Torch are caught once, in the shell that called.
+// away, a file is not there). Bugs assert; a user's mistake becomes an Error with a hint at the
+// place that knows the hint; exceptions of Asio, CLI11 or Torch are caught once, in the shell that
+// called.
 //
 //   Result<Listener> open(const Endpoint& at);
 //   auto listener = open(at);

@@ -1,7 +1,7 @@
 #include "rendezvous/base/result.h"
 
-#include <cerrno>
 #include <gtest/gtest.h>
+#include <cerrno>
 
 namespace ddprun {
 namespace {
