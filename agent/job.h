@@ -1,6 +1,6 @@
-// What one agent has to do, as one value: made by the launcher before a process exists (it is the part
-// of the Plan that the agent needs), printed by --dry-run, compared by tests. Nothing here is a
-// default by accident: every value was decided by the launcher.
+// What one agent has to do, as one value: made by the launcher before a process exists (it is the
+// part of the Plan that the agent needs), printed by --dry-run, compared by tests. Nothing here is
+// a default by accident: every value was decided by the launcher.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,9 @@ namespace ddprun::agent {
 struct Program {
   std::string path;               // what execve gets: holds a '/', exists, is executable
   std::vector<std::string> argv;  // whole, argv[0] included
-  // From this index on the arguments are the user's, and ${local_rank}, $local_rank and $$ in them are
-  // replaced for each worker (torchrun's string.Template rules). == argv.size(): nothing is replaced.
+  // From this index on the arguments are the user's, and ${local_rank}, $local_rank and $$ in them
+  // are replaced for each worker (torchrun's string.Template rules). == argv.size(): nothing is
+  // replaced.
   std::size_t first_user_argument = 1;
   std::string name;  // for people: the script, module or program as it was typed
 
@@ -30,16 +31,16 @@ enum class StreamSet { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
 
 // Where the workers' output goes; what each part means is described in agent/output.h.
 struct OutputSpec {
-  std::string log_dir;                       // --log-dir; empty: none was asked for
-  StreamSet redirects = StreamSet::kNone;    // -r, for ranks that redirects_of does not list
-  std::map<int, StreamSet> redirects_of;     // -r 0:1,3:2 by local rank
-  StreamSet tee = StreamSet::kNone;          // -t
-  std::map<int, StreamSet> tee_of;           //
-  std::vector<int> local_ranks_filter;       // console shows only these; empty: all
+  std::string log_dir;                     // --log-dir; empty: none was asked for
+  StreamSet redirects = StreamSet::kNone;  // -r, for ranks that redirects_of does not list
+  std::map<int, StreamSet> redirects_of;   // -r 0:1,3:2 by local rank
+  StreamSet tee = StreamSet::kNone;        // -t
+  std::map<int, StreamSet> tee_of;         //
+  std::vector<int> local_ranks_filter;     // console shows only these; empty: all
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
   std::optional<std::string> line_prefix_template;  // ${role_name} ${rank} ${local_rank}
-  std::size_t stderr_tail_lines = 20;        // kept per worker for the failure report
+  std::size_t stderr_tail_lines = 20;               // kept per worker for the failure report
 
   bool operator==(const OutputSpec&) const = default;
 };

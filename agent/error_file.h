@@ -1,0 +1,25 @@
+// The file in which a worker says why it failed (TORCHELASTIC_ERROR_FILE), as torch's @record and
+// our worker_lib write it:
+//   {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "…", "timestamp":
+//   "…"}}}
+// or with a plain string under "message". What cannot be understood is no error of the job: the raw
+// text is as good an account as any (torchrun's agent fails on it).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ddprun::agent {
+
+struct WorkerError {
+  std::string message;    // "ValueError: lr must be positive"
+  std::string callstack;  // may be empty
+};
+
+WorkerError parse_error_file(std::string_view text);
+
+// Nothing where the file is not there, cannot be read or is empty. At most 1 MiB is read.
+std::optional<WorkerError> read_error_file(const std::string& path);
+
+}  // namespace ddprun::agent

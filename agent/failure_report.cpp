@@ -1,0 +1,121 @@
+#include "agent/failure_report.h"
+
+#include <csignal>
+#include <ctime>
+
+namespace ddprun::agent {
+namespace {
+
+std::string local_time(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                when - std::chrono::system_clock::from_time_t(seconds))
+                                .count();
+  std::tm fields{};
+  ::localtime_r(&seconds, &fields);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &fields);
+  char fraction[8];
+  std::snprintf(fraction, sizeof fraction, ".%03d", static_cast<int>(milliseconds));
+  return std::string(text) + fraction;
+}
+
+std::string indented(const std::string& text, const std::string& indent) {
+  std::string out;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    out += indent + text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string field(const std::string& name, const std::string& value) {
+  std::string padded = "  " + name;
+  padded.resize(14, ' ');
+  return padded + value + "\n";
+}
+
+// A remark where the bare status needs one to be understood.
+std::string hint(const ExitStatus& status) {
+  if (status.signal == SIGKILL)
+    return "; when nobody sent it, the kernel was out of memory: see dmesg";
+  return {};
+}
+
+std::string cause_in_full(const rdzv::WorkerFailure& cause) {
+  std::string out;
+  out += field("rank", std::to_string(cause.rank) + " (local rank " +
+                           std::to_string(cause.local_rank) + ")");
+  out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
+  out += field("time", local_time(cause.when));
+  if (cause.pid > 0) out += field("ended by", cause.status.to_string() + hint(cause.status));
+  if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
+  if (!cause.error_file.empty()) out += field("error file", cause.error_file);
+  if (!cause.stderr_tail.empty()) {
+    out += "  its last lines on stderr\n";
+    for (const auto& line : cause.stderr_tail) out += "    | " + line + "\n";
+  }
+  if (!cause.log_dir.empty()) out += field("logs", cause.log_dir);
+  return out;
+}
+
+// Workers that ended as they were told to are one line together; what else ended is a line each.
+std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
+  std::string out;
+  std::string stopped;
+  for (const auto& failure : outcome.consequences) {
+    const bool by_us = failure.was_told_to_stop &&
+                       (failure.status.signal == SIGTERM || failure.status.signal == SIGKILL ||
+                        (outcome.stop_signal != 0 && failure.status.signal == outcome.stop_signal));
+    if (by_us) {
+      stopped += (stopped.empty() ? "" : ", ") + std::to_string(failure.rank);
+    } else {
+      out += "    " + describe(failure) + "\n";
+    }
+  }
+  if (!stopped.empty()) out += "    stopped by ddprun: rank " + stopped + "\n";
+  if (out.empty()) return out;
+  return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
+}
+
+std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
+  using Kind = rdzv::JobOutcome::Kind;
+  const std::string name = "ddprun: " + program + " ";
+  switch (outcome.kind) {
+    case Kind::kSucceeded:
+      break;
+    case Kind::kFailed:
+      return name + "FAILED: " + describe(*outcome.cause) + "\n";
+    case Kind::kStopped:
+      return name + "STOPPED by " + signal_name(outcome.stop_signal) + "\n";
+    case Kind::kCannotRun:
+      return name + "CANNOT RUN: " + outcome.sentence + "\n";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const rdzv::WorkerFailure& failure) {
+  std::string text = "rank " + std::to_string(failure.rank);
+  if (failure.pid == 0) return text + " could not be started: " + failure.message;
+  text += " (pid " + std::to_string(failure.pid) + ") ";
+  if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
+  return text + "ended with " + failure.status.to_string();
+}
+
+std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
+  if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
+  std::string report = headline(outcome, program);
+  if (outcome.cause) report += cause_in_full(*outcome.cause);
+  report += consequences_in_short(outcome);
+  if (outcome.restarts > 0) {
+    report += field("restarts", std::to_string(outcome.restarts) + ", this was round " +
+                                    to_string(outcome.last_round));
+  }
+  return report;
+}
+
+}  // namespace ddprun::agent

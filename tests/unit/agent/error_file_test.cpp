@@ -1,0 +1,47 @@
+#include "agent/error_file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace ddprun::agent {
+namespace {
+
+TEST(ErrorFile, ReadsWhatTorchsRecordWrites) {
+  const WorkerError error = parse_error_file(
+      R"({"message": {"message": "ValueError: lr must be positive", "extraInfo": )"
+      R"({"py_callstack": "Traceback (most recent call last):\n  File", "timestamp": "1760000000"}}})");
+  EXPECT_EQ(error.message, "ValueError: lr must be positive");
+  EXPECT_EQ(error.callstack, "Traceback (most recent call last):\n  File");
+}
+
+TEST(ErrorFile, ReadsAPlainMessage) {
+  const WorkerError error =
+      parse_error_file(R"({"message": "no data on this node", "timestamp": 1760000000})");
+  EXPECT_EQ(error.message, "no data on this node");
+  EXPECT_EQ(error.callstack, "");
+}
+
+TEST(ErrorFile, WhatCannotBeUnderstoodIsShownAsItIs) {
+  for (const char* text : {"not json", "{\"message\": ", "[1, 2]", "{\"other\": 1}", "null"}) {
+    EXPECT_EQ(parse_error_file(text).message, text);
+  }
+  EXPECT_EQ(parse_error_file(R"({"message": {"message": 7}})").message, "7");
+  EXPECT_EQ(parse_error_file(R"({"message": {}})").message, "");
+}
+
+TEST(ErrorFile, AFileThatIsMissingOrEmptyIsNoError) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("error_file_test." + std::to_string(::getpid()));
+  EXPECT_FALSE(read_error_file(path));
+  std::ofstream(path).close();
+  EXPECT_FALSE(read_error_file(path));
+  std::ofstream(path) << R"({"message": "seen"})";
+  EXPECT_EQ(read_error_file(path)->message, "seen");
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

@@ -1,0 +1,114 @@
+#include "agent/failure_report.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <csignal>
+
+namespace ddprun::agent {
+namespace {
+
+using Kind = rdzv::JobOutcome::Kind;
+
+rdzv::WorkerFailure failure(int rank, ExitStatus status) {
+  rdzv::WorkerFailure out;
+  out.rank = rank;
+  out.local_rank = rank;
+  out.host = "node0";
+  out.pid = 4700 + rank;
+  out.status = status;
+  out.when = std::chrono::system_clock::from_time_t(1'760'000'000) + std::chrono::milliseconds(42);
+  return out;
+}
+
+class FailureReport : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("TZ", "UTC", 1);
+    ::tzset();
+  }
+};
+
+TEST_F(FailureReport, DescribesAFailureInOneLine) {
+  EXPECT_EQ(describe(failure(1, ExitStatus::killed(SIGKILL))),
+            "rank 1 (pid 4701) was killed by SIGKILL (signal 9)");
+  EXPECT_EQ(describe(failure(0, ExitStatus::exited(3))),
+            "rank 0 (pid 4700) ended with exit code 3");
+  auto not_started = failure(2, ExitStatus::exited(127));
+  not_started.pid = 0;
+  not_started.message = "cannot start ./train: No such file or directory";
+  EXPECT_EQ(describe(not_started),
+            "rank 2 could not be started: cannot start ./train: No such file or directory");
+}
+
+TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.exit_code = 1;
+  outcome.restarts = 2;
+  outcome.last_round = Round{2};
+  outcome.cause = failure(1, ExitStatus::exited(1));
+  outcome.cause->message = "ValueError: lr must be positive";
+  outcome.cause->error_file = "/logs/1/error.json";
+  outcome.cause->stderr_tail = {"loading data", "ValueError: lr must be positive"};
+  outcome.cause->log_dir = "/logs/1";
+  outcome.consequences = {failure(0, ExitStatus::killed(SIGTERM)),
+                          failure(2, ExitStatus::exited(9)),
+                          failure(3, ExitStatus::killed(SIGKILL))};
+  for (auto& consequence : outcome.consequences) consequence.was_told_to_stop = true;
+  EXPECT_EQ(failure_report(outcome, "train.py"),
+            "ddprun: train.py FAILED: rank 1 (pid 4701) ended with exit code 1\n"
+            "  rank        1 (local rank 1)\n"
+            "  host        node0, pid 4701\n"
+            "  time        2025-10-09 08:53:20.042\n"
+            "  ended by    exit code 1\n"
+            "  its error\n"
+            "    ValueError: lr must be positive\n"
+            "  error file  /logs/1/error.json\n"
+            "  its last lines on stderr\n"
+            "    | loading data\n"
+            "    | ValueError: lr must be positive\n"
+            "  logs        /logs/1\n"
+            "  after it\n"
+            "    rank 2 (pid 4702) ended with exit code 9\n"
+            "    stopped by ddprun: rank 0, 3\n"
+            "  restarts    2, this was round 2\n");
+}
+
+TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(0, ExitStatus::killed(SIGKILL));
+  EXPECT_NE(failure_report(outcome, "train").find("out of memory"), std::string::npos);
+}
+
+TEST_F(FailureReport, AStoppedJobSaysBySignalOfWhat) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kStopped;
+  outcome.stop_signal = SIGINT;
+  outcome.consequences = {failure(0, ExitStatus::killed(SIGINT)),
+                          failure(1, ExitStatus::exited(4))};
+  for (auto& consequence : outcome.consequences) consequence.was_told_to_stop = true;
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train STOPPED by SIGINT\n"
+            "  workers\n"
+            "    rank 1 (pid 4701) ended with exit code 4\n"
+            "    stopped by ddprun: rank 0\n");
+}
+
+TEST_F(FailureReport, AJobThatCannotRunSaysWhy) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kCannotRun;
+  outcome.sentence = "cannot open the round's store: bind 127.0.0.1:29500: Address already in use";
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train CANNOT RUN: cannot open the round's store: bind 127.0.0.1:29500: "
+            "Address already in use\n");
+}
+
+TEST_F(FailureReport, ASuccessSaysNothing) {
+  EXPECT_EQ(failure_report(rdzv::JobOutcome{}, "train"), "");
+}
+
+}  // namespace
+}  // namespace ddprun::agent
