@@ -1,0 +1,42 @@
+// Everything decided about a job before a process exists: the agent's Job, where each setting came
+// from, and what the user should be told. Made by functions of their arguments (and of the file
+// system that `Surroundings` names); --dry-run prints it, tests compare it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/job.h"
+#include "agent/placement.h"
+#include "launcher/program.h"
+#include "launcher/settings.h"
+#include "rendezvous/base/result.h"
+
+namespace ddprun::cli {
+
+// More workers than this on one node is taken for a slip of the finger.
+inline constexpr int kMaxWorkersPerNode = 4096;
+
+struct Surroundings {
+  SearchPlaces places;
+  agent::Machine machine;
+  std::string random_run_id;  // for jobs that are given none
+};
+
+struct Plan {
+  agent::Job job;
+  Settings settings;
+  std::vector<std::string> notes;     // how a value was found: for --dry-run and the log
+  std::vector<std::string> warnings;  // for stderr
+};
+
+// An Error is a sentence for the user; nothing was started. kNotFound and kPermissionDenied are
+// about the program (see program.h), everything else is wrong usage.
+Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
+                       const Environment& environment, const Surroundings& surroundings);
+
+// Whether the job's log directory can be made and written to, by making it. Call before anything is
+// started and not for a dry run.
+Result<void> prepare_log_dir(const Plan& plan);
+
+}  // namespace ddprun::cli

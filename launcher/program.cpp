@@ -1,0 +1,195 @@
+#include "launcher/program.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace ddprun::cli {
+namespace {
+
+std::string joined(const std::string& directory, const std::string& name) {
+  if (name.starts_with('/') || directory.empty()) return name;
+  return directory.ends_with('/') ? directory + name : directory + "/" + name;
+}
+
+bool is_regular_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+bool is_directory(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool is_executable(const std::string& path) {
+  return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
+}
+
+std::string lookup(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+std::vector<std::string> directories_of(const std::string& path_variable) {
+  std::vector<std::string> directories;
+  std::size_t begin = 0;
+  while (begin <= path_variable.size()) {
+    const std::size_t end = std::min(path_variable.find(':', begin), path_variable.size());
+    // An empty entry means the current directory, as for a shell.
+    directories.push_back(end == begin ? "." : path_variable.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return directories;
+}
+
+std::string search_path_of(const Environment& environment) {
+  const std::string path = lookup(environment, "PATH");
+  return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
+}
+
+std::optional<std::string> find_on_path(const std::string& name, const Environment& environment) {
+  for (const std::string& directory : directories_of(search_path_of(environment))) {
+    std::string candidate = joined(directory, name);
+    if (is_executable(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
+
+// Where a program was found, and how to say so.
+struct Place {
+  std::string path;
+  std::string where;
+  bool on_path = false;
+};
+
+Result<Place> locate(const std::string& name, const Environment& environment,
+                     const SearchPlaces& places) {
+  if (name.find('/') != std::string::npos) {
+    const std::string path = joined(places.directory, name);
+    if (is_directory(path)) {
+      return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
+    }
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      const bool hidden = errno == EACCES;
+      return fail(hidden ? ErrorCode::kPermissionDenied : ErrorCode::kNotFound,
+                  "program " + name +
+                      (hidden ? " cannot be reached: a folder of its path may not "
+                                "be entered"
+                              : " not found: there is no such file") +
+                      (name[0] == '/' ? "" : " (from " + places.directory + ")"));
+    }
+    return Place{name, "as given", false};
+  }
+  const std::string here = joined(places.directory, name);
+  if (is_regular_file(here)) return Place{here, "in the current directory", false};
+  const std::string beside = joined(places.ddprun_directory, name);
+  if (is_regular_file(beside)) return Place{beside, "beside ddprun", false};
+  if (auto found = find_on_path(name, environment)) return Place{*found, "on PATH", true};
+  return fail(ErrorCode::kNotFound, "program " + name + " not found: looked in " +
+                                        places.directory + ", " + places.ddprun_directory +
+                                        " and on PATH (" + search_path_of(environment) + ")");
+}
+
+// A file without the execute bit that is plainly not Python: Python would only say "SyntaxError".
+std::optional<std::string> why_not_python(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return std::nullopt;
+  std::array<char, 128> bytes{};
+  const ssize_t count = ::read(file, bytes.data(), bytes.size());
+  ::close(file);
+  const std::string_view start(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+  if (start.starts_with("\177ELF")) return "it is a binary program without the execute permission";
+  const std::string_view first_line = start.substr(0, start.find('\n'));
+  if (first_line.starts_with("#!") && first_line.find("python") == std::string_view::npos) {
+    return "it is a script for " + std::string(first_line.substr(2)) +
+           " without the execute permission";
+  }
+  return std::nullopt;
+}
+
+Result<FoundProgram> as_python_script(const std::vector<std::string>& command, const Place& place,
+                                      const Environment& environment) {
+  const auto python = find_python(environment);
+  if (!python) return fail(python.error());
+  FoundProgram found;
+  found.program.path = python->path;
+  // In the current directory the script's name stays as it was typed, for tracebacks and sys.argv.
+  const bool as_typed = place.where != "beside ddprun" && !place.on_path;
+  found.program.argv = {python->path, "-u", as_typed ? command[0] : place.path};
+  found.program.argv.insert(found.program.argv.end(), command.begin() + 1, command.end());
+  found.program.first_user_argument = 2;
+  found.program.name = command[0];
+  found.how = place.where + "; run by " + python->path + " (from " + python->why + ")";
+  return found;
+}
+
+}  // namespace
+
+Result<FoundPython> find_python(const Environment& environment) {
+  if (const std::string chosen = lookup(environment, "PYTHON_EXEC"); !chosen.empty()) {
+    if (chosen.find('/') != std::string::npos) {
+      if (is_executable(chosen)) return FoundPython{chosen, "PYTHON_EXEC"};
+    } else if (auto found = find_on_path(chosen, environment)) {
+      return FoundPython{*found, "PYTHON_EXEC"};
+    }
+    return fail(ErrorCode::kNotFound,
+                "PYTHON_EXEC=" + chosen + " is no program that can be executed");
+  }
+  for (const char* const variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string prefix = lookup(environment, variable);
+    if (prefix.empty()) continue;
+    const std::string candidate = joined(prefix, "bin/python");
+    if (is_executable(candidate)) return FoundPython{candidate, variable};
+  }
+  for (const char* const name : {"python3", "python"}) {
+    if (auto found = find_on_path(name, environment)) return FoundPython{*found, "PATH"};
+  }
+  return fail(ErrorCode::kNotFound,
+              "no Python found: neither PYTHON_EXEC, VIRTUAL_ENV nor CONDA_PREFIX names one, and "
+              "python3 and python are not on PATH (" +
+                  search_path_of(environment) + ")");
+}
+
+Result<FoundProgram> find_program(const std::vector<std::string>& command,
+                                  const Environment& environment, const SearchPlaces& places) {
+  const std::string& name = command.front();
+  if (name.empty()) return fail(ErrorCode::kNotFound, "the program's name is empty");
+  const auto place = locate(name, environment, places);
+  if (!place) return fail(place.error());
+
+  const std::string file = joined(places.directory, place->path);
+  if (name.ends_with(".py")) {
+    if (::access(file.c_str(), R_OK) != 0) {
+      return fail(ErrorCode::kPermissionDenied, "script " + place->path + " may not be read");
+    }
+    return as_python_script(command, *place, environment);
+  }
+  if (::access(file.c_str(), X_OK) != 0) {
+    if (!is_regular_file(file) || ::access(file.c_str(), R_OK) != 0) {
+      return fail(ErrorCode::kPermissionDenied,
+                  "program " + place->path + " may be neither executed nor read");
+    }
+    if (const auto reason = why_not_python(file)) {
+      return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
+                                                    *reason + "; try chmod +x " + place->path);
+    }
+    return as_python_script(command, *place, environment);
+  }
+  FoundProgram found;
+  found.program.path = place->path;
+  // A program found elsewhere than on PATH could not find itself by its bare name.
+  found.program.argv = command;
+  if (!place->on_path) found.program.argv[0] = place->path;
+  found.program.first_user_argument = 1;
+  found.program.name = name;
+  found.how = place->where;
+  return found;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,41 @@
+// What the workers run: finds the program that was named, and the Python for it if it is a script.
+// Looks at the file system and at nothing else; never starts anything.
+//
+// A name with a '/' is a path. A name without is looked for in the current directory, beside
+// ddprun, then on PATH. A '.py' file, and a regular file that can be read but not executed, is a
+// Python script; anything else is executed itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/job.h"
+#include "rendezvous/base/environment.h"
+#include "rendezvous/base/result.h"
+
+namespace ddprun::cli {
+
+struct SearchPlaces {
+  std::string directory;         // the current one
+  std::string ddprun_directory;  // where the ddprun that runs lies
+};
+
+struct FoundPython {
+  std::string path;
+  std::string why;  // "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH"
+};
+
+struct FoundProgram {
+  agent::Program program;
+  std::string how;  // for --dry-run and the log: "in the current directory; Python from PATH"
+};
+
+// PYTHON_EXEC, else the active virtual environment's, else conda's, else python3 or python on PATH.
+Result<FoundPython> find_python(const Environment& environment);
+
+// Errors: kNotFound when nothing by that name is there, kPermissionDenied when it is there and
+// cannot be run; main makes 127 and 126 of them, as a shell would.
+Result<FoundProgram> find_program(const std::vector<std::string>& command,
+                                  const Environment& environment, const SearchPlaces& places);
+
+}  // namespace ddprun::cli

@@ -1,0 +1,54 @@
+// What each option is set to, and who said so: the command line, else the environment, else the
+// configuration file, else the default. Pure: the environment and the file come in as values. Texts
+// only; what they mean, and whether they make sense together, is plan.h.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "launcher/option_table.h"
+#include "launcher/options.h"
+#include "rendezvous/base/environment.h"
+
+namespace ddprun::cli {
+
+enum class Source { kDefault, kFile, kEnvironment, kCommandLine };
+
+struct Origin {
+  Source source = Source::kDefault;
+  std::string name;  // "--tee", "PET_TEE", "job.toml:3"; empty for a default
+
+  bool operator==(const Origin&) const = default;
+};
+
+// "default", or the origin's name.
+std::string to_string(const Origin& origin);
+
+struct Setting {
+  std::string text;
+  Origin origin;
+
+  bool is_default() const { return origin.source == Source::kDefault; }
+  bool operator==(const Setting&) const = default;
+};
+
+// One value of a configuration file, as text in the option's own syntax.
+struct FileValue {
+  std::string text;
+  std::string where;  // "job.toml:3"
+};
+using FileValues = std::map<OptionId, FileValue>;
+
+class Settings {
+ public:
+  const Setting& operator[](OptionId id) const { return settings_[static_cast<std::size_t>(id)]; }
+  Setting& operator[](OptionId id) { return settings_[static_cast<std::size_t>(id)]; }
+
+ private:
+  std::array<Setting, kOptionCount> settings_;
+};
+
+Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file);
+
+}  // namespace ddprun::cli

@@ -1,0 +1,118 @@
+// ddprun itself, run: what it prints and returns when nothing is to be started.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "tests/unit/launcher/temporary_tree.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string contents(const std::string& file) {
+  std::ifstream stream(file);
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+class Usage : public testing::Test {
+ protected:
+  Outcome ddprun(const Words& words, const Words& environment = {}) {
+    const std::string out = tree_ / "stdout";
+    const std::string err = tree_ / "stderr";
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    std::vector<char*> argv = {const_cast<char*>(DDPRUN_PROGRAM)};
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    std::vector<char*> envp = {const_cast<char*>("PATH=/usr/bin:/bin")};
+    for (const std::string& line : environment) envp.push_back(const_cast<char*>(line.c_str()));
+    envp.push_back(nullptr);
+    pid_t child = 0;
+    EXPECT_EQ(::posix_spawn(&child, DDPRUN_PROGRAM, &files, nullptr, argv.data(), envp.data()), 0);
+    posix_spawn_file_actions_destroy(&files);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
+  }
+
+  TemporaryTree tree_;
+};
+
+TEST_F(Usage, HelpAndVersionGoToStdout) {
+  const Outcome help = ddprun({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("usage: ddprun"));
+  EXPECT_THAT(help.err, IsEmpty());
+  EXPECT_EQ(ddprun({"-h"}).out, help.out);
+  EXPECT_THAT(ddprun({"--version"}).out, testing::MatchesRegex("ddprun [0-9.]+\n"));
+}
+
+// Each would start /bin/touch, which would leave a file behind.
+TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
+  struct Case {
+    Words words;
+    Words environment;
+    int exit_code;
+    std::string sentence;
+  };
+  const std::string touched = tree_ / "touched";
+  const std::vector<Case> cases = {
+      {{"--nproc-per-node=0"}, {}, 2, "--nproc-per-node=0"},
+      {{"--nproc-per-node=-1"}, {}, 2, "--nproc-per-node=-1"},
+      {{"--nproc-per-node", "-1"}, {}, 2, "--nproc-per-node=-1"},
+      {{"--nproc-per-node", "two"}, {}, 2, "--nproc-per-node=two"},
+      {{"--nproc-per-node=5000"}, {}, 2, "at most 4096"},
+      {{"--nproc-per-nodd", "3"}, {}, 2, "did you mean --nproc-per-node?"},
+      {{"--max-restarts=x"}, {}, 2, "--max-restarts=x"},
+      {{"--max-restarts"}, {}, 2, "--max-restarts"},
+      {{"--log-dir=/proc/x"}, {}, 2, "--log-dir=/proc/x"},
+      {{"--log-dir=/dev/full"}, {}, 2, "--log-dir=/dev/full"},
+      {{}, {"PET_NPROC_PER_NODE=two"}, 2, "PET_NPROC_PER_NODE=two"},
+      {{}, {"DDPRUN_DRY_RUN=perhaps"}, 2, "DDPRUN_DRY_RUN=perhaps"},
+      {{"no-such-program"}, {}, 127, "no-such-program not found"},
+      {{"/etc"}, {}, 126, "/etc is a directory"},
+  };
+  for (const Case& c : cases) {
+    Words words = c.words;
+    words.insert(words.end(), {"/bin/touch", touched});
+    const Outcome outcome = ddprun(words, c.environment);
+    EXPECT_EQ(outcome.exit_code, c.exit_code) << testing::PrintToString(words);
+    EXPECT_THAT(outcome.err, HasSubstr(c.sentence));
+    EXPECT_THAT(outcome.err, testing::StartsWith("ddprun: "));
+    EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_FALSE(std::filesystem::exists(touched)) << testing::PrintToString(words);
+  }
+  const Outcome no_program = ddprun({"--standalone"});
+  EXPECT_EQ(no_program.exit_code, 2);
+  EXPECT_THAT(no_program.err, HasSubstr("no program was given"));
+}
+
+TEST_F(Usage, DryRunStartsNothingAndMakesNothing) {
+  const std::string touched = tree_ / "touched";
+  const Outcome outcome = ddprun({"--dry-run", "--log-dir", tree_ / "logs", "/bin/touch", touched});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("/bin/touch"));
+  EXPECT_FALSE(std::filesystem::exists(touched));
+  EXPECT_FALSE(std::filesystem::exists(tree_ / "logs"));
+}
+
+}  // namespace
+}  // namespace ddprun
