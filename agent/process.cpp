@@ -1,0 +1,211 @@
+#include "agent/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/process/v2/process.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "agent/keeper.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace asio = boost::asio;
+namespace bp = boost::process::v2;
+using Process = bp::basic_process<asio::io_context::executor_type>;
+
+struct SignalState {
+  sigset_t mask;
+  struct sigaction pipe;
+};
+
+SignalState& inherited_signals() {
+  static SignalState state = [] {
+    SignalState read{};
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &read.mask);
+    ::sigaction(SIGPIPE, nullptr, &read.pipe);
+    return read;
+  }();
+  return state;
+}
+
+std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<const char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const auto& string : strings) pointers.push_back(string.c_str());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// A launcher in Boost.Process's sense. Its own default_launcher forks and lets Asio rebuild the
+// whole reactor in the child; its vfork_launcher lets it do so in memory that the parent shares. A
+// child that only execs needs neither: here everything is prepared before vfork, and the child
+// makes system calls alone.
+class GroupLauncher {
+ public:
+  GroupLauncher(const ProcessSpec& spec)
+      : spec_(spec), argv_(pointers_to(spec.argv)), environment_(pointers_to(spec.environment)) {}
+
+  Process operator()(asio::io_context::executor_type executor, boost::system::error_code& ec) {
+    sigset_t all_signals;
+    sigset_t ours;
+    ::sigfillset(&all_signals);
+    ::pthread_sigmask(SIG_SETMASK, &all_signals, &ours);
+    parent_ = ::getpid();
+    const pid_t pid = start_child();
+    const int fork_errno = errno;
+    ::pthread_sigmask(SIG_SETMASK, &ours, nullptr);
+    if (pid < 0) {
+      ec.assign(fork_errno, boost::system::system_category());
+    } else if (exec_errno_ != 0) {
+      while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+      ec.assign(exec_errno_, boost::system::system_category());
+    } else {
+      return Process(executor, pid);
+    }
+    return Process(executor);
+  }
+
+ private:
+  // A function of its own, so that nothing of the caller's frame is shared with the child.
+  [[gnu::noinline]] pid_t start_child() {
+    const pid_t pid = ::vfork();
+    if (pid == 0) become_worker();
+    return pid;
+  }
+
+  // Runs in the child, in the parent's memory: system calls only.
+  [[noreturn]] void become_worker() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
+    ::setsid();
+    if (spec_.registration_fd >= 0) Keeper::register_self(spec_.registration_fd);
+    if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
+    if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
+    // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun.
+    ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    restore_signals();
+    ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
+             const_cast<char* const*>(environment_.data()));
+    exec_errno_ = errno;  // seen by the parent, whose memory this is
+    ::_exit(127);
+  }
+
+  // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
+  // is.
+  void restore_signals() {
+    struct sigaction by_default {};
+    by_default.sa_handler = SIG_DFL;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      struct sigaction current {};
+      if (::sigaction(signal, nullptr, &current) != 0) continue;
+      if (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN) {
+        ::sigaction(signal, &by_default, nullptr);
+      }
+    }
+    ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
+    ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
+  }
+
+  const ProcessSpec& spec_;
+  const std::vector<const char*> argv_;
+  const std::vector<const char*> environment_;
+  pid_t parent_ = -1;
+  volatile int exec_errno_ = 0;
+};
+
+class Worker final : public WorkerProcess {
+ public:
+  Worker(asio::io_context& io, Process process, int pid_fd, OnEnd on_end)
+      : process_(std::move(process)),
+        pid_(process_.id()),
+        end_(io, pid_fd),
+        on_end_(std::move(on_end)) {
+    await_end();
+  }
+
+  ~Worker() override { process_.detach(); }
+
+  pid_t pid() const override { return pid_; }
+
+  void signal_group(int signal) override {
+    if (!has_ended_) ::kill(-pid_, signal);
+  }
+
+  void signal_worker(int signal) override {
+    if (!has_ended_) ::kill(pid_, signal);
+  }
+
+  void abandon() override {
+    has_ended_ = true;
+    boost::system::error_code ignored;
+    end_.cancel(ignored);
+  }
+
+ private:
+  void await_end() {
+    end_.async_wait(asio::posix::stream_descriptor::wait_read,
+                    [this](const boost::system::error_code& ec) {
+                      if (!ec && !has_ended_) on_readable();
+                    });
+  }
+
+  void on_readable() {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) != 0 ||
+        info.si_pid == 0) {
+      await_end();
+      return;
+    }
+    // The zombie still holds the number, so this reaches what its leader left behind and nobody
+    // else.
+    ::kill(-pid_, SIGKILL);
+    boost::system::error_code ignored;
+    process_.running(ignored);  // reaps
+    has_ended_ = true;
+    ExitStatus status = ExitStatus::exited(info.si_status);
+    if (info.si_code != CLD_EXITED) {
+      status = ExitStatus::killed(info.si_status, info.si_code == CLD_DUMPED);
+    }
+    // The callback may destroy this object.
+    std::exchange(on_end_, nullptr)(status);
+  }
+
+  Process process_;
+  pid_t pid_;
+  asio::posix::stream_descriptor end_;
+  OnEnd on_end_;
+  bool has_ended_ = false;
+};
+
+}  // namespace
+
+void adopt_signal_state() {
+  inherited_signals();
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,
+                                                            const ProcessSpec& spec, OnEnd on_end) {
+  boost::system::error_code ec;
+  Process process = GroupLauncher(spec)(io.get_executor(), ec);
+  if (ec) return fail(error_from_errno(ec.value(), "cannot start " + spec.path));
+  const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, process.id(), 0));
+  if (pid_fd < 0) {
+    const Error error = error_from_errno(errno, "pidfd_open for " + spec.path);
+    ::kill(-process.id(), SIGKILL);
+    process.terminate();
+    return fail(error);
+  }
+  return std::make_unique<Worker>(io, std::move(process), pid_fd, std::move(on_end));
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,56 @@
+// One worker process: started through Boost.Process v2 with a launcher of ours, watched through its
+// pidfd in the event loop, signalled as a process group.
+//
+// The leader of the group is reaped only after what is left of the group was killed: as long as the
+// leader is a zombie nobody else can be given its number, so the kill cannot hit a stranger.
+//
+// Owner and only caller: the agent's event loop thread (PR_SET_PDEATHSIG is bound to the thread
+// that starts a worker, so that thread must be the one that lives longest).
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/exit_status.h"
+#include "rendezvous/base/result.h"
+
+namespace ddprun::agent {
+
+struct ProcessSpec {
+  std::string path;  // for execve
+  std::vector<std::string> argv;
+  std::vector<std::string> environment;  // "NAME=value"
+  int stdout_fd = -1;                    // becomes the worker's fd 1; -1: the agent's own
+  int stderr_fd = -1;                    // likewise fd 2
+  int registration_fd = -1;              // the keeper's
+};
+
+class WorkerProcess {
+ public:
+  // Called once from the event loop, when the worker has ended and its process group is gone.
+  using OnEnd = std::function<void(ExitStatus)>;
+
+  static Result<std::unique_ptr<WorkerProcess>> start(boost::asio::io_context& io,
+                                                      const ProcessSpec& spec, OnEnd on_end);
+  virtual ~WorkerProcess() = default;
+
+  virtual pid_t pid() const = 0;  // also the id of its process group and session
+
+  // To the whole process group, or to the worker alone. Nothing happens when it has ended.
+  virtual void signal_group(int signal) = 0;
+  virtual void signal_worker(int signal) = 0;
+
+  // Gives up on a process that SIGKILL did not end: it is no longer watched.
+  virtual void abandon() = 0;
+};
+
+// Remembers the signal mask and the disposition of SIGPIPE that the agent was started with, and
+// ignores SIGPIPE from then on. To be called once, before anything changes a signal.
+void adopt_signal_state();
+
+}  // namespace ddprun::agent

@@ -1,0 +1,268 @@
+// Real children: what WorkerProcess and Keeper promise about them.
+#include "agent/process.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "agent/keeper.h"
+#include "agent/strangers.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr auto kDeadline = 10s;
+
+struct Pipe {
+  Pipe() {
+    if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  }
+  ~Pipe() {
+    close_read();
+    close_write();
+  }
+  void close_read() { close_end(0); }
+  void close_write() { close_end(1); }
+  std::string read_all() {
+    close_write();
+    std::string text;
+    char buffer[4096];
+    ssize_t got;
+    while ((got = ::read(ends[0], buffer, sizeof buffer)) > 0)
+      text.append(buffer, static_cast<std::size_t>(got));
+    return text;
+  }
+  void close_end(int index) {
+    if (ends[index] >= 0) ::close(ends[index]);
+    ends[index] = -1;
+  }
+  int ends[2];
+};
+
+ProcessSpec shell(const std::string& script) {
+  ProcessSpec spec;
+  spec.path = "/bin/sh";
+  spec.argv = {"sh", "-c", script};
+  spec.environment = {"PATH=/usr/bin:/bin"};
+  return spec;
+}
+
+// Waits for the end of a process that need not be a child; false after the deadline.
+bool ends(pid_t pid) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return true;
+  pollfd end{fd, POLLIN, 0};
+  const int ready = ::poll(&end, 1, std::chrono::milliseconds(kDeadline).count());
+  ::close(fd);
+  return ready == 1;
+}
+
+bool lives(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+class Process : public ::testing::Test {
+ protected:
+  void SetUp() override { adopt_signal_state(); }
+
+  std::optional<ExitStatus> run(const ProcessSpec& spec) {
+    std::optional<ExitStatus> status;
+    auto worker = WorkerProcess::start(io, spec, [&](ExitStatus ended) { status = ended; });
+    EXPECT_TRUE(worker) << worker.error().to_string();
+    if (!worker) return status;
+    io.restart();
+    io.run_for(kDeadline);
+    return status;
+  }
+
+  boost::asio::io_context io;
+};
+
+TEST_F(Process, TellsExitCodesAndSignalsApart) {
+  EXPECT_EQ(run(shell("exit 0")), ExitStatus::exited(0));
+  EXPECT_EQ(run(shell("exit 255")), ExitStatus::exited(255));
+  EXPECT_EQ(run(shell("kill -KILL $$")), ExitStatus::killed(SIGKILL));
+  EXPECT_EQ(run(shell("kill -TERM $$")), ExitStatus::killed(SIGTERM));
+}
+
+TEST_F(Process, AProgramThatIsNotThereIsAnErrorAndLeavesNoChild) {
+  ProcessSpec spec = shell("");
+  spec.path = "/nowhere/train";
+  const auto worker = WorkerProcess::start(io, spec, [](ExitStatus) {});
+  ASSERT_FALSE(worker);
+  EXPECT_EQ(worker.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(worker.error().message, HasSubstr("/nowhere/train"));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+}
+
+TEST_F(Process, LeadsASessionOfItsOwn) {
+  Pipe out;
+  ProcessSpec spec = shell("echo $$ $(ps -o pgid=,sid= -p $$)");
+  spec.stdout_fd = out.ends[1];
+  ASSERT_EQ(run(spec), ExitStatus::exited(0));
+  int pid = 0;
+  int group = 0;
+  int session = 0;
+  const std::string text = out.read_all();
+  ASSERT_EQ(std::sscanf(text.c_str(), "%d %d %d", &pid, &group, &session), 3) << text;
+  EXPECT_EQ(group, pid);
+  EXPECT_EQ(session, pid);
+}
+
+TEST_F(Process, HasStandardStreamsAndNothingElse) {
+  const int inherited =
+      ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC, as from a careless parent
+  Pipe out;
+  ProcessSpec spec = shell("");
+  spec.path = "/bin/ls";
+  spec.argv = {"ls", "/proc/self/fd"};
+  spec.stdout_fd = out.ends[1];
+  ASSERT_EQ(run(spec), ExitStatus::exited(0));
+  EXPECT_EQ(out.read_all(), "0\n1\n2\n3\n");  // 3 is ls reading the folder
+  ::close(inherited);
+}
+
+TEST_F(Process, GetsBackTheSignalsThatTheAgentChanged) {
+  // The agent ignores SIGPIPE and handles others; an ignored signal would be inherited through
+  // exec.
+  EXPECT_EQ(run(shell("kill -PIPE $$")), ExitStatus::killed(SIGPIPE));
+}
+
+TEST_F(Process, WhatItsLeaderLeavesInTheGroupIsKilled) {
+  Pipe out;
+  ProcessSpec spec = shell("sleep 1000 & echo $!");
+  spec.stdout_fd = out.ends[1];
+  ASSERT_EQ(run(spec), ExitStatus::exited(0));
+  out.close_write();
+  char text[32] = {};
+  ASSERT_GT(::read(out.ends[0], text, sizeof text - 1), 0);
+  EXPECT_TRUE(ends(std::atoi(text)));
+}
+
+TEST_F(Process, SignalsReachTheWholeGroup) {
+  Pipe out;
+  ProcessSpec spec = shell("sleep 1000 & echo started; wait");
+  spec.stdout_fd = out.ends[1];
+  std::optional<ExitStatus> status;
+  auto worker = WorkerProcess::start(io, spec, [&](ExitStatus ended) { status = ended; });
+  ASSERT_TRUE(worker);
+  char text[32];
+  ASSERT_GT(::read(out.ends[0], text, sizeof text), 0);
+  (*worker)->signal_group(SIGTERM);
+  io.run_for(kDeadline);
+  EXPECT_EQ(status, ExitStatus::killed(SIGTERM));
+  out.close_write();
+  EXPECT_EQ(::read(out.ends[0], text, sizeof text), 0) << "a child still holds the pipe";
+}
+
+// An agent in a process of its own: starts a keeper and one registered worker, tells the worker's
+// pid and waits for its end.
+pid_t start_agent(int pid_fd, bool forget) {
+  const pid_t agent = ::fork();
+  if (agent != 0) return agent;
+  boost::asio::io_context io;
+  auto keeper = Keeper::start();
+  ProcessSpec spec = shell("sleep 1000 & wait");
+  spec.registration_fd = keeper->registration_fd();
+  auto worker = WorkerProcess::start(io, spec, [](ExitStatus) {});
+  const pid_t pid = (*worker)->pid();
+  if (forget) keeper->forget(pid);
+  if (::write(pid_fd, &pid, sizeof pid) != sizeof pid) ::_exit(1);
+  for (;;) ::pause();
+}
+
+TEST(KeeperTest, KillsTheGroupsOfAnAgentThatWasKilled) {
+  Pipe pipe;
+  const pid_t agent = start_agent(pipe.ends[1], /*forget=*/false);
+  pid_t worker = 0;
+  ASSERT_EQ(::read(pipe.ends[0], &worker, sizeof worker), static_cast<ssize_t>(sizeof worker));
+  ::kill(agent, SIGKILL);
+  ::waitpid(agent, nullptr, 0);
+  EXPECT_TRUE(ends(worker));
+  // The whole group: kill(-group) finds nobody once the last member is reaped by whoever adopted
+  // it.
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (::kill(-worker, 0) == 0 && std::chrono::steady_clock::now() < deadline)
+    ::poll(nullptr, 0, 1);
+  EXPECT_FALSE(::kill(-worker, 0) == 0);
+}
+
+TEST(KeeperTest, EndsQuietlyWhenTheAgentLetsItGo) {
+  pid_t pid = 0;
+  {
+    auto keeper = Keeper::start();
+    ASSERT_TRUE(keeper);
+    pid = keeper->pid();
+    EXPECT_TRUE(lives(pid));
+    EXPECT_FALSE(keeper->has_died());
+  }
+  EXPECT_FALSE(lives(pid));
+}
+
+TEST(KeeperTest, ForgetsAGroupThatWasTakenOffItsList) {
+  const pid_t bystander = ::fork();
+  if (bystander == 0) {
+    ::setsid();
+    for (;;) ::pause();
+  }
+  {
+    auto keeper = Keeper::start({bystander});
+    ASSERT_TRUE(keeper);
+    keeper->forget(bystander);
+  }
+  EXPECT_EQ(::waitpid(bystander, nullptr, WNOHANG), 0) << "it was killed";
+  ::kill(bystander, SIGKILL);
+  ::waitpid(bystander, nullptr, 0);
+}
+
+TEST(KeeperTest, ItsOwnDeathIsNoticedOnce) {
+  auto keeper = Keeper::start();
+  ASSERT_TRUE(keeper);
+  const pid_t pid = keeper->pid();
+  ::kill(pid, SIGKILL);
+  ASSERT_TRUE(ends(pid));
+  EXPECT_TRUE(keeper->has_died());
+  EXPECT_FALSE(keeper->has_died());
+}
+
+TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
+  become_subreaper();
+  const std::string id = make_agent_id("host");
+  const std::string entry = std::string(kAgentVariable) + "=" + id;
+  Pipe out;
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    // A daemon: a grandchild in a session of its own whose parent ends at once.
+    ::dup2(out.ends[1], 1);
+    ::execle("/bin/sh", "sh", "-c", "setsid sleep 1000 & echo $!", nullptr,
+             std::vector<char*>{const_cast<char*>("PATH=/usr/bin:/bin"),
+                                const_cast<char*>(entry.c_str()), nullptr}
+                 .data());
+    ::_exit(127);
+  }
+  ::waitpid(parent, nullptr, 0);
+  char text[32] = {};
+  ASSERT_GT(::read(out.ends[0], text, sizeof text - 1), 0);
+  const pid_t daemon = std::atoi(text);
+  const auto nobody_known = [](pid_t) { return false; };
+  EXPECT_THAT(strangers_of(id, nobody_known), ::testing::ElementsAre(daemon));
+  EXPECT_THAT(strangers_of(id + "x", nobody_known), ::testing::IsEmpty());
+  EXPECT_THAT(strangers_of(id, [&](pid_t pid) { return pid == daemon; }), ::testing::IsEmpty());
+  ::kill(daemon, SIGKILL);
+  ASSERT_TRUE(ends(daemon));
+  reap_strangers([&](pid_t pid) { return pid == daemon; });
+  EXPECT_TRUE(lives(daemon)) << "a known child is its owner's to reap";
+  reap_strangers(nobody_known);
+  EXPECT_FALSE(lives(daemon));
+}
+
+}  // namespace
+}  // namespace ddprun::agent
