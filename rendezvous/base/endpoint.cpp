@@ -1,0 +1,39 @@
+#include "rendezvous/base/endpoint.h"
+
+#include <charconv>
+
+namespace ddprun::rdzv {
+namespace {
+
+tl::unexpected<Error> not_an_endpoint(std::string_view text, std::string_view why) {
+  return fail(ErrorCode::kInvalidArgument,
+              "'" + std::string(text) + "' is not HOST:PORT: " + std::string(why));
+}
+
+}  // namespace
+
+std::string Endpoint::to_string() const {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<Endpoint> parse_endpoint(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos) return not_an_endpoint(text, "there is no ':'");
+  std::string_view host = text.substr(0, colon);
+  const std::string_view digits = text.substr(colon + 1);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return not_an_endpoint(text, "an IPv6 address needs brackets, as in [::1]:29400");
+  }
+  if (host.empty()) return not_an_endpoint(text, "the host is empty");
+  unsigned port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc{} || end != digits.data() + digits.size() || port > 65535) {
+    return not_an_endpoint(text, "the port must be a number from 0 to 65535");
+  }
+  return Endpoint{std::string(host), static_cast<std::uint16_t>(port)};
+}
+
+}  // namespace ddprun::rdzv

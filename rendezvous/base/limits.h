@@ -1,0 +1,39 @@
+// Every bound of the rendezvous code on what comes from outside, in one place. PyTorch's own limits
+// are the lower bound for the store's: a program that works with PyTorch's server must work here.
+// Constants only; any thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace ddprun::rdzv::limits {
+
+// What one request may contain: PyTorch's libuv server closes the connection beyond exactly these.
+inline constexpr std::uint64_t kMaxKeyBytes = 8192;
+inline constexpr std::uint64_t kMaxValueBytes = 8 * 1024 * 1024;
+inline constexpr std::uint64_t kMaxListItems = 131072;
+
+// The whole of one request. Only a MULTI_SET or a list of very long keys can come near; PyTorch
+// sets no bound here, and so can be filled up by a single request that never ends.
+inline constexpr std::uint64_t kMaxRequestBytes = 256 * 1024 * 1024;
+
+// The whole of one reply (MULTI_GET, LIST_KEYS): a few bytes of request must not cost gigabytes.
+inline constexpr std::size_t kMaxReplyBytes = 256 * 1024 * 1024;
+
+// A client that has this much unread and asks for more is dropped.
+inline constexpr std::size_t kMaxUnreadReplyBytes = 64 * 1024 * 1024;
+
+// All that one store may hold: keys, values, queues, waiters, unfinished requests, unread replies.
+inline constexpr std::size_t kDefaultStoreMemory = std::size_t{1} << 30;
+
+// From this size on a value is kept in memory of its own: received into it, sent from it, never
+// copied.
+inline constexpr std::size_t kDetachedValueBytes = 32 * 1024;
+
+// How long a silent peer is believed alive: idle time, then probes. 60 s + 6 x 10 s.
+inline constexpr std::chrono::seconds kKeepAliveIdle{60};
+inline constexpr std::chrono::seconds kKeepAliveInterval{10};
+inline constexpr int kKeepAliveProbes = 6;
+
+}  // namespace ddprun::rdzv::limits

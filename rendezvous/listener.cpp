@@ -1,0 +1,162 @@
+#include "rendezvous/listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "rendezvous/base/limits.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  sockaddr_in* v4() { return reinterpret_cast<sockaddr_in*>(&storage); }
+  sockaddr_in6* v6() { return reinterpret_cast<sockaddr_in6*>(&storage); }
+
+  void set_port(std::uint16_t port) {
+    if (storage.ss_family == AF_INET) {
+      v4()->sin_port = htons(port);
+    } else {
+      v6()->sin6_port = htons(port);
+    }
+  }
+};
+
+std::optional<Address> parse_numeric(const std::string& text) {
+  Address address;
+  if (inet_pton(AF_INET, text.c_str(), &address.v4()->sin_addr) == 1) {
+    address.storage.ss_family = AF_INET;
+    address.size = sizeof(sockaddr_in);
+    return address;
+  }
+  if (inet_pton(AF_INET6, text.c_str(), &address.v6()->sin6_addr) == 1) {
+    address.storage.ss_family = AF_INET6;
+    address.size = sizeof(sockaddr_in6);
+    return address;
+  }
+  return std::nullopt;
+}
+
+void set_option(int fd, int level, int name, int value) {
+  ::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+// Hints, all of them: a kernel that refuses one serves as well without it.
+void tune(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(limits::kKeepAliveIdle.count()));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(limits::kKeepAliveInterval.count()));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, limits::kKeepAliveProbes);
+}
+
+Result<Endpoint> bound_endpoint(int fd) {
+  Address address;
+  address.size = sizeof address.storage;
+  if (::getsockname(fd, address.get(), &address.size) != 0)
+    return fail(error_from_errno(errno, "getsockname"));
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.storage.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &address.v4()->sin_addr, text, sizeof text);
+    return Endpoint{text, ntohs(address.v4()->sin_port)};
+  }
+  if (address.storage.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &address.v6()->sin6_addr, text, sizeof text);
+    return Endpoint{text, ntohs(address.v6()->sin6_port)};
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              "file descriptor " + std::to_string(fd) + " is not a TCP socket");
+}
+
+Result<Listener> listen_on(UniqueFd socket) {
+  tune(socket.get());
+  // INT_MAX: the kernel lowers it to net.core.somaxconn, the largest there is.
+  if (::listen(socket.get(), INT_MAX) != 0) return fail(error_from_errno(errno, "listen"));
+  auto bound = bound_endpoint(socket.get());
+  if (!bound) return fail(std::move(bound.error()));
+  return Listener{std::move(socket), std::move(*bound)};
+}
+
+// Binds and listens: with SO_REUSEADDR two sockets may bind one port, and listen() is what fails.
+Result<Listener> try_port(Address address, std::uint16_t port) {
+  UniqueFd socket(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return fail(error_from_errno(errno, "socket"));
+  set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.storage.ss_family == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  address.set_port(port);
+  if (::bind(socket.get(), address.get(), address.size) != 0)
+    return fail(error_from_errno(errno, "bind"));
+  return listen_on(std::move(socket));
+}
+
+Result<Listener> take_over(int fd) {
+  UniqueFd socket(fd);
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0)
+    return fail(
+        error_from_errno(errno, "the listening socket to take over (" + std::to_string(fd) + ")"));
+  ::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return listen_on(std::move(socket));
+}
+
+Result<Listener> first_free(const Address& address, PortRange range) {
+  for (unsigned port = range.first; port <= range.last; ++port) {
+    auto listener = try_port(address, static_cast<std::uint16_t>(port));
+    if (listener || listener.error().code != ErrorCode::kAddressInUse) return listener;
+  }
+  return fail(ErrorCode::kAddressInUse, "every port from " + std::to_string(range.first) + " to " +
+                                            std::to_string(range.last) +
+                                            " is taken; give a larger range");
+}
+
+bool has_no_ipv6(const Error& error, const std::string& address) {
+  return address == "::" && error.code != ErrorCode::kAddressInUse &&
+         error.code != ErrorCode::kPermissionDenied && error.code != ErrorCode::kResourceExhausted;
+}
+
+}  // namespace
+
+Result<Listener> open_listener(const ListenOptions& options) {
+  if (options.listen_fd >= 0) return take_over(options.listen_fd);
+  const auto address = parse_numeric(options.address);
+  if (!address) {
+    return fail(ErrorCode::kInvalidArgument,
+                "'" + options.address +
+                    "' is no numeric address to listen on; give one as 127.0.0.1, :: or fe80::1");
+  }
+  const PortRange range = options.port_range.value_or(PortRange{options.port, options.port});
+  if (range.first > range.last) {
+    return fail(ErrorCode::kInvalidArgument, "the port range " + std::to_string(range.first) + ":" +
+                                                 std::to_string(range.last) + " is empty");
+  }
+  auto listener =
+      options.port_range ? first_free(*address, range) : try_port(*address, options.port);
+  if (!listener && has_no_ipv6(listener.error(), options.address)) {
+    ListenOptions ipv4 = options;
+    ipv4.address = "0.0.0.0";
+    return open_listener(ipv4);
+  }
+  if (!listener) {
+    const Endpoint wanted{options.address, range.first};
+    listener.error().message =
+        "cannot listen on " + wanted.to_string() + ": " + listener.error().message;
+    if (listener.error().code == ErrorCode::kAddressInUse && !options.port_range) {
+      listener.error().message += "; choose another port, or 0 for any";
+    }
+  }
+  return listener;
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,31 @@
+// Opens the listening TCP socket of a server: numeric address only, so that nothing here ever waits
+// for a name server. What the accepted sockets need (no delay, keep-alive) is set on the listener,
+// from which Linux hands it down: no system call per connection.
+// Free functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "rendezvous/base/endpoint.h"
+#include "rendezvous/base/result.h"
+#include "rendezvous/base/unique_fd.h"
+
+namespace ddprun::rdzv {
+
+struct ListenOptions {
+  std::string address = "127.0.0.1";         // "::" also takes IPv4, on all interfaces
+  std::uint16_t port = 0;                    // 0: the kernel chooses
+  std::optional<PortRange> port_range = {};  // instead of `port`: the first free one
+  int listen_fd = -1;  // >= 0: take over this bound socket instead of all the above
+};
+
+struct Listener {
+  UniqueFd socket;  // listening, non-blocking, close-on-exec
+  Endpoint bound;
+};
+
+Result<Listener> open_listener(const ListenOptions& options);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,227 @@
+#include "rendezvous/store_server.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/unit/rendezvous/golden.h"
+#include "tests/unit/rendezvous/raw_client.h"
+
+namespace ddprun::rdzv::testing {
+namespace {
+
+std::unique_ptr<StoreServer> start(StoreServerOptions options = {}) {
+  if (!options.log) options.log = [](std::string_view) {};
+  auto server = StoreServer::start(options);
+  EXPECT_TRUE(server) << (server ? "" : server.error().to_string());
+  return server ? std::move(*server) : nullptr;
+}
+
+std::string bytes_field(std::string_view bytes) {
+  std::string field;
+  wire::append<std::uint64_t>(field, bytes.size());
+  return field.append(bytes);
+}
+
+std::string set_request(std::string_view key, std::string_view value) {
+  return '\1' + bytes_field(key) + bytes_field(value);
+}
+
+std::string get_request(std::string_view key) { return '\3' + bytes_field(key); }
+
+int open_descriptors() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    static_cast<void>(entry);
+    ++count;
+  }
+  return count;
+}
+
+class StoreServerGolden : public ::testing::TestWithParam<GoldenTranscript> {};
+
+// A step that expects silence is proved silent by a PING behind it, not by waiting.
+TEST_P(StoreServerGolden, AnswersOverSockets) {
+  const GoldenTranscript& transcript = GetParam();
+  const auto server = start();
+  RawClient setup(server->port());
+  setup.send(kHandshake);
+  for (const auto& request : transcript.setup) setup.send(request);
+  setup.read_all_so_far();
+
+  std::map<char, std::unique_ptr<RawClient>> clients;
+  for (std::size_t i = 0; i < transcript.steps.size(); ++i) {
+    SCOPED_TRACE("step " + std::to_string(i));
+    const GoldenStep& step = transcript.steps[i];
+    auto& client = clients[step.connection];
+    if (!client) {
+      client = std::make_unique<RawClient>(server->port());
+      if (transcript.starts_validated) client->send(kHandshake);
+    }
+    if (step.client_closes) {
+      client->close();
+      continue;
+    }
+    client->send(step.sent);
+    if (step.shuts_down) client->shut_down();
+    if (step.closes) {
+      ASSERT_EQ(to_hex(client->read_to_end().value_or("(still open)")), to_hex(step.expected));
+    } else if (!transcript.starts_validated && i + 1 < transcript.steps.size()) {
+      ASSERT_EQ(to_hex(client->read(step.expected.size())), to_hex(step.expected));
+    } else {
+      const std::string first = client->read(step.expected.size());
+      ASSERT_EQ(to_hex(first + client->read_all_so_far()), to_hex(step.expected));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transcripts, StoreServerGolden, ::testing::ValuesIn(load_golden()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(StoreServer, IsListeningWhenStartReturns) {
+  const auto server = start();
+  EXPECT_NE(server->port(), 0);
+  EXPECT_EQ(server->bound().host, "127.0.0.1");
+  RawClient client(server->port());
+  ASSERT_TRUE(client.is_connected());
+  client.send(kHandshake);
+  EXPECT_EQ(client.read_all_so_far(), "");
+}
+
+TEST(StoreServer, ServesBothFamiliesOnTheWildcard) {
+  const auto server = start({.address = "::"});
+  RawClient client(server->port());
+  client.send(kHandshake);
+  EXPECT_EQ(client.read_all_so_far(), "");
+}
+
+TEST(StoreServer, SaysWhichPortIsTaken) {
+  const auto server = start();
+  const auto second = StoreServer::start({.port = server->port()});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::kAddressInUse);
+  EXPECT_NE(second.error().message.find("127.0.0.1:" + std::to_string(server->port())),
+            std::string::npos);
+}
+
+TEST(StoreServer, TakesTheFirstFreePortOfARange) {
+  const auto server = start();
+  const std::uint16_t taken = server->port();
+  if (taken == 65535) GTEST_SKIP() << "the kernel chose the last port";
+  const auto last = static_cast<std::uint16_t>(std::min(taken + 50, 65535));
+  const auto second = start({.port_range = PortRange{taken, last}});
+  EXPECT_GT(second->port(), taken);
+  const auto third = StoreServer::start({.port_range = PortRange{taken, taken}});
+  ASSERT_FALSE(third);
+  EXPECT_EQ(third.error().code, ErrorCode::kAddressInUse);
+}
+
+TEST(StoreServer, RefusesANameForAnAddress) {
+  const auto server = StoreServer::start({.address = "localhost"});
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(StoreServer, TakesOverABoundSocket) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const auto server = start({.listen_fd = fd});
+  RawClient client(server->port());
+  client.send(kHandshake);
+  EXPECT_EQ(client.read_all_so_far(), "");
+}
+
+TEST(StoreServer, EndsAllConnectionsAndFreesItsPortWithItself) {
+  const int before = open_descriptors();
+  auto server = start();
+  const std::uint16_t port = server->port();
+  RawClient client(port);
+  client.send(kHandshake);
+  EXPECT_EQ(client.read_all_so_far(), "");
+  server.reset();
+  EXPECT_EQ(client.read_to_end(), "");
+  EXPECT_FALSE(RawClient(port).is_connected());
+  client.close();
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(start({.port = port})->port(), port);  // at once: no TIME_WAIT in the way
+}
+
+TEST(StoreServer, CarriesLargeValuesBothWays) {
+  const auto server = start();
+  RawClient client(server->port());
+  client.send(kHandshake);
+  for (const std::size_t size :
+       {limits::kDetachedValueBytes - 1, limits::kDetachedValueBytes, std::size_t{300'000},
+        static_cast<std::size_t>(limits::kMaxValueBytes)}) {
+    std::string value(size, 'x');
+    for (std::size_t i = 0; i < size; i += 1000) value[i] = static_cast<char>(i / 1000);
+    ASSERT_TRUE(client.send(set_request("/big", value) + get_request("/big")));
+    EXPECT_EQ(client.read(8 + size), bytes_field(value)) << size;
+  }
+}
+
+TEST(StoreServer, DropsAClientThatDoesNotReadAndServesTheOthers) {
+  std::vector<std::string> lines;
+  const auto server = start({.log = [&lines](std::string_view line) { lines.emplace_back(line); }});
+  RawClient deaf(server->port());
+  deaf.send(kHandshake);
+  const std::string value(limits::kMaxValueBytes, 'v');
+  ASSERT_TRUE(deaf.send(set_request("/v", value)));
+  std::string asking;
+  for (int i = 0; i < 64; ++i) asking += get_request("/v");
+  deaf.send(asking);
+  RawClient good(server->port());
+  good.send(kHandshake);
+  EXPECT_EQ(good.read_all_so_far(), "");
+  const auto received = deaf.read_to_end();
+  ASSERT_TRUE(received.has_value());
+  EXPECT_LT(received->size(), 64 * value.size());
+}
+
+TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
+  const auto server = start({.memory_limit = 32 * 1024 * 1024});
+  RawClient good(server->port());
+  good.send(kHandshake);
+  good.send(set_request("/k", "kept"));
+  const std::string value(limits::kMaxValueBytes, 'v');
+  RawClient greedy(server->port());
+  greedy.send(kHandshake);
+  bool is_closed = false;
+  for (int i = 0; i < 8 && !is_closed; ++i) {
+    is_closed = !greedy.send(set_request("/v" + std::to_string(i), value)) ||
+                greedy.read_all_so_far().find("(") != std::string::npos;
+  }
+  EXPECT_TRUE(is_closed);
+  good.send(get_request("/k"));
+  EXPECT_EQ(good.read_all_so_far(), bytes_field("kept"));
+}
+
+TEST(StoreServer, LeavesSignalsToItsOwner) {
+  const auto server = start();
+  // The store's thread is the one named so; all signals but the unblockable ones are in its mask.
+  bool is_found = false;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream name(entry.path() / "comm");
+    std::string comm;
+    std::getline(name, comm);
+    if (comm != "ddprun-store") continue;
+    is_found = true;
+    std::ifstream status(entry.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with("SigBlk:")) continue;
+      const auto mask = std::stoull(line.substr(7), nullptr, 16);
+      for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGTSTP}) {
+        EXPECT_TRUE(mask >> (number - 1) & 1) << number;
+      }
+    }
+  }
+  EXPECT_TRUE(is_found);
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv::testing
