@@ -1,0 +1,55 @@
+// Cuts a byte stream into lines by the rule of universal newlines, as torchrun does for what it
+// shows on the console: \n, \r\n and a lone \r each end a line, so a progress bar becomes one line
+// per update. Pure; a value of one stream.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ddprun::agent {
+
+class LineSplitter {
+ public:
+  // A line longer than this is cut: it must be held whole before it can be shown.
+  static constexpr std::size_t kLineBytesMax = 1024 * 1024;
+
+  // Calls on_line(std::string_view) for each line that `bytes` completes, without its end.
+  template <typename OnLine>
+  void feed(std::string_view bytes, OnLine&& on_line) {
+    if (after_return_ && !bytes.empty()) {
+      if (bytes.front() == '\n') bytes.remove_prefix(1);
+      after_return_ = false;
+    }
+    for (std::size_t end; (end = bytes.find_first_of("\r\n")) != std::string_view::npos;) {
+      if (partial_.empty()) {
+        on_line(bytes.substr(0, end));
+      } else {
+        partial_.append(bytes.substr(0, end));
+        on_line(std::string_view(partial_));
+        partial_.clear();
+      }
+      if (bytes[end] == '\r') {
+        after_return_ = end + 1 == bytes.size();
+        if (!after_return_ && bytes[end + 1] == '\n') ++end;
+      }
+      bytes.remove_prefix(end + 1);
+    }
+    partial_.append(bytes);
+    if (partial_.size() >= kLineBytesMax) finish(on_line);
+  }
+
+  // The stream is at its end: what is left is a line too.
+  template <typename OnLine>
+  void finish(OnLine&& on_line) {
+    if (partial_.empty()) return;
+    on_line(std::string_view(partial_));
+    partial_ = std::string();
+  }
+
+ private:
+  std::string partial_;
+  bool after_return_ = false;  // the last byte was \r: a \n that follows belongs to it
+};
+
+}  // namespace ddprun::agent

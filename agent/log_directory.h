@@ -1,0 +1,47 @@
+// The folders for workers' logs and error files, laid out as torchrun does:
+//
+//   <log dir, or $TMPDIR/torchelastic_XXXXXXXX>/<run id>_XXXXXXXX/attempt_<round>/<local rank>/
+//
+// Nothing that holds a file is ever deleted (torchrun empties attempt_<n> at a restart that another
+// node caused). Without a log dir the folders that are empty at the end are removed again, so that
+// a job that went well leaves nothing in $TMPDIR.
+//
+// Owned by Output; event loop only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/result.h"
+
+namespace ddprun::agent {
+
+class LogDirectory {
+ public:
+  LogDirectory() = default;  // none: every path is empty
+  ~LogDirectory();
+  LogDirectory(const LogDirectory&) = delete;
+  LogDirectory& operator=(const LogDirectory&) = delete;
+
+  // `log_dir` is made with its parents where it does not exist; when it is empty a folder in
+  // `temporary_directory` (empty: /tmp) is made.
+  Result<void> create(const std::string& log_dir, const std::string& temporary_directory,
+                      const std::string& run_id);
+
+  // Makes the folders of one worker in one round.
+  Result<void> add_worker(std::uint64_t round, int local_rank);
+
+  // Of the whole run; empty without create().
+  const std::string& path() const { return path_; }
+  std::string path_of(std::uint64_t round) const;
+  std::string path_of(std::uint64_t round, int local_rank) const;
+
+ private:
+  std::string path_;
+  std::vector<std::string>
+      temporary_;  // folders to remove at the end if they are empty, parents first
+  bool is_temporary_ = false;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,69 @@
+#include "agent/log_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kQueueBytes = 128 * 1024;  // for each file
+
+}  // namespace
+
+LogFiles::LogFiles(boost::asio::any_io_executor executor, Console& console,
+                   std::function<void()> on_closed)
+    : console_(console), on_closed_(std::move(on_closed)), writer_(std::move(executor), events()) {}
+
+BackgroundWriter::Events LogFiles::events() {
+  BackgroundWriter::Events events;
+  events.space = [this](Sink sink) {
+    const auto ready = std::exchange(waiting_[sink], {});
+    for (const auto& call : ready) call();
+  };
+  events.failed = [this](Sink sink, int error) {
+    console_.notify("cannot write " + paths_[sink] + " (" + std::strerror(error) +
+                    "); the job goes on, and the file when it can");
+  };
+  events.recovered = [this](Sink sink, std::uint64_t lost_bytes) {
+    console_.notify("writing " + paths_[sink] + " again; " + std::to_string(lost_bytes) +
+                    " bytes are missing in it");
+  };
+  events.closed = [this](Sink sink, std::uint64_t lost_bytes) {
+    if (lost_bytes > 0) {
+      console_.notify("the last " + std::to_string(lost_bytes) + " bytes are missing in " +
+                      paths_[sink]);
+    }
+    paths_.erase(sink);
+    on_closed_();
+  };
+  return events;
+}
+
+Result<std::shared_ptr<LogFile>> LogFiles::open(const std::string& path) {
+  // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
+  const Sink sink = writer_.add(fd, kQueueBytes, /*owned=*/true);
+  paths_[sink] = path;
+  return std::make_shared<LogFile>(*this, sink, path);
+}
+
+LogFile::LogFile(LogFiles& files, BackgroundWriter::Sink sink, std::string path)
+    : files_(files), sink_(sink), path_(std::move(path)) {}
+
+LogFile::~LogFile() {
+  files_.waiting_.erase(sink_);
+  files_.writer_.close(sink_);
+}
+
+bool LogFile::write(std::string_view bytes) { return files_.writer_.write(sink_, bytes); }
+
+void LogFile::when_space(std::function<void()> ready) {
+  files_.waiting_[sink_].push_back(std::move(ready));
+}
+
+}  // namespace ddprun::agent

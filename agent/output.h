@@ -1,0 +1,112 @@
+// What becomes of the workers' stdout and stderr. Without options a worker inherits stdout, and its
+// stderr passes through unchanged while the last lines are kept for the failure report (through a
+// pseudo-terminal where the agent's own stderr is a terminal). -r sends streams to files, -t to
+// files and, line by line behind a prefix, to the console; a prefix template alone does the latter
+// without files. Files are written by the agent, not by the worker: a full disk is then reported
+// and survived, instead of failing the worker's print().
+//
+// Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
+// worker:
+//
+//   auto streams = output.open(round, {local_rank, rank, role});
+//   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
+//   output.started(local_rank);     // the agent closes its copies
+//   output.ended(local_rank);       // its whole group is dead (or it could not be started at all)
+//
+// The mistake to avoid: calling ended() when only the worker itself is dead. What its children
+// write after that is lost.
+#pragma once
+
+#include <array>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/console.h"
+#include "agent/job.h"
+#include "agent/log_directory.h"
+#include "agent/log_files.h"
+#include "agent/stream_plan.h"
+#include "agent/worker_stream.h"
+#include "rendezvous/base/result.h"
+
+namespace ddprun::agent {
+
+// For the child, in place of its 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
+// Output.
+struct ChildStreams {
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+};
+
+class Output {
+ public:
+  // `temporary_directory`: $TMPDIR, or empty.
+  Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
+         const std::string& run_id, const std::string& temporary_directory);
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  // Makes the folder of this run. Once, before the first open(). Fails when files were asked for
+  // and there is no place for them; without such options the job then only has no error files.
+  Result<void> prepare();
+
+  Result<ChildStreams> open(std::uint64_t round, const WorkerIdentity& worker);
+  void started(int local_rank);
+  void ended(int local_rank);
+
+  // Calls `done`, once, when all streams are at their end and their bytes are queued for console
+  // and files, or after `patience`. For the end of the job: then its report, then Console::flush().
+  void when_delivered(std::chrono::milliseconds patience, std::function<void()> done);
+
+  // The agent's terminal changed its size (SIGWINCH).
+  void window_changed();
+
+  // The last lines a worker wrote to stderr; until the next open() of that local rank.
+  std::vector<std::string> stderr_tail(int local_rank) const;
+  // Folder of the whole run, and what belongs to one worker in its latest round. Empty when there
+  // is none.
+  const std::string& log_directory() const { return directory_.path(); }
+  std::string log_directory_of(int local_rank) const;
+  std::string error_file_of(std::uint64_t round, int local_rank) const;
+
+ private:
+  struct Worker {
+    std::uint64_t round = 0;
+    std::array<int, 2> child_fds{-1, -1};
+    std::array<std::shared_ptr<WorkerStream>, 2> streams;
+    std::array<bool, 2> is_terminal{};
+  };
+
+  Result<void> open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream);
+  Result<WorkerStream::Destinations> destinations(const StreamPlan& plan, std::uint64_t round,
+                                                  const WorkerIdentity& identity, Stream stream);
+  Result<std::shared_ptr<LogFile>> filtered_file(std::uint64_t round, Stream stream);
+  LogFiles& files();
+  void forget(const WorkerStream* stream);
+  void check_delivered();
+
+  boost::asio::any_io_executor executor_;
+  Console& console_;
+  const OutputSpec spec_;
+  const std::string run_id_;
+  const std::string temporary_directory_;
+  LogDirectory directory_;
+  std::unique_ptr<LogFiles> files_;                         // made for the first file
+  std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
+  std::uint64_t filtered_round_ = 0;
+  std::map<int, Worker> workers_;
+  // Of any round, until their last bytes are delivered.
+  std::vector<std::shared_ptr<WorkerStream>> undelivered_;
+  std::function<void()> when_delivered_;
+  boost::asio::steady_timer patience_timer_;
+};
+
+}  // namespace ddprun::agent
