@@ -39,9 +39,8 @@ std::string field(const std::string& name, const std::string& value) {
 
 // A remark where the bare status needs one to be understood.
 std::string hint(const ExitStatus& status) {
-  if (status.signal == SIGKILL)
-    return "; when nobody sent it, the kernel was out of memory: see dmesg";
-  return {};
+  if (status.signal != SIGKILL) return {};
+  return field("hint", "if nobody sent SIGKILL, the kernel did for want of memory: see dmesg");
 }
 
 std::string cause_in_full(const rdzv::WorkerFailure& cause) {
@@ -50,7 +49,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
                            std::to_string(cause.local_rank) + ")");
   out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
   out += field("time", local_time(cause.when));
-  if (cause.pid > 0) out += field("ended by", cause.status.to_string() + hint(cause.status));
+  out += hint(cause.status);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
   if (!cause.error_file.empty()) out += field("error file", cause.error_file);
   if (!cause.stderr_tail.empty()) {

@@ -104,12 +104,10 @@ class GroupLauncher {
   void restore_signals() {
     struct sigaction by_default {};
     by_default.sa_handler = SIG_DFL;
-    for (int signal = 1; signal < NSIG; ++signal) {
+    for (const int signal : kHandledSignals) {
       struct sigaction current {};
-      if (::sigaction(signal, nullptr, &current) != 0) continue;
-      if (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN) {
-        ::sigaction(signal, &by_default, nullptr);
-      }
+      ::sigaction(signal, nullptr, &current);
+      if (current.sa_handler != SIG_IGN) ::sigaction(signal, &by_default, nullptr);
     }
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);

@@ -8,6 +8,7 @@
 // that starts a worker, so that thread must be the one that lives longest).
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
@@ -48,6 +49,10 @@ class WorkerProcess {
   // Gives up on a process that SIGKILL did not end: it is no longer watched.
   virtual void abandon() = 0;
 };
+
+// All signals that the agent may handle; workers get them back as they were inherited.
+inline constexpr int kHandledSignals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGCHLD,
+                                          SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH};
 
 // Remembers the signal mask and the disposition of SIGPIPE that the agent was started with, and
 // ignores SIGPIPE from then on. To be called once, before anything changes a signal.

@@ -8,21 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "agent/agent.h"
 #include "launcher/help.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/plan_text.h"
 #include "launcher/settings.h"
 #include "launcher/values.h"
-
-// The agent is wired in when agent/agent.h declares it; until then the plan is all there is to
-// show.
-#if __has_include("agent/agent.h")
-#include "agent/agent.h"
-#define DDPRUN_HAS_AGENT 1
-#else
-#define DDPRUN_HAS_AGENT 0
-#endif
 
 namespace ddprun::cli {
 namespace {
@@ -95,11 +87,7 @@ int run(const std::vector<std::string>& arguments, const Environment& environmen
     std::fprintf(stderr, "ddprun: warning: %s\n", warning.c_str());
   }
   if (const auto prepared = prepare_log_dir(*plan); !prepared) return refuse(prepared.error());
-#if DDPRUN_HAS_AGENT
   return agent::run(plan->job);
-#else
-  return print(to_table(*plan));
-#endif
 }
 
 }  // namespace

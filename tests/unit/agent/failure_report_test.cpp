@@ -62,7 +62,6 @@ TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
             "  rank        1 (local rank 1)\n"
             "  host        node0, pid 4701\n"
             "  time        2025-10-09 08:53:20.042\n"
-            "  ended by    exit code 1\n"
             "  its error\n"
             "    ValueError: lr must be positive\n"
             "  error file  /logs/1/error.json\n"
@@ -80,7 +79,7 @@ TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kFailed;
   outcome.cause = failure(0, ExitStatus::killed(SIGKILL));
-  EXPECT_NE(failure_report(outcome, "train").find("out of memory"), std::string::npos);
+  EXPECT_NE(failure_report(outcome, "train").find("for want of memory"), std::string::npos);
 }
 
 TEST_F(FailureReport, AStoppedJobSaysBySignalOfWhat) {

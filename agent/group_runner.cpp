@@ -1,0 +1,382 @@
+#include "agent/group_runner.h"
+
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "agent/agent.h"
+#include "agent/error_file.h"
+#include "agent/failure_report.h"
+#include "agent/log.h"
+#include "agent/strangers.h"
+#include "agent/worker_environment.h"
+#include "rendezvous/base/exit_codes.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr NodeId kThisNode{0};
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
+constexpr int kStrangerScans = 20;
+constexpr auto kFlushSlice = 100ms;
+constexpr auto kNoHurry = 24h;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+// A signal that was ignored when we were started (nohup) stays ignored.
+void add_unless_ignored(boost::asio::signal_set& set, int signal) {
+  struct sigaction current {};
+  if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) return;
+  set.add(signal);
+}
+
+std::string value_or_empty(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+bool is_missing_program(const Error& error) {
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
+}
+
+}  // namespace
+
+GroupRunner::GroupRunner(const Job& job)
+    : job_(job),
+      host_(host_name()),
+      agent_id_(make_agent_id(host_)),
+      console_(io_.get_executor()),
+      log_(make_logger(console_, job.environment)),
+      output_(io_.get_executor(), console_, job.output, job.run_id,
+              value_or_empty(job.environment, "TMPDIR")),
+      stop_signals_(io_),
+      control_signals_(io_),
+      child_signal_(io_),
+      stop_timer_(io_),
+      stranger_timer_(io_),
+      leader_(rdzv::RoundConfig{1, job.max_restarts}),
+      core_(GroupConfig{job.local_world_size, job.shutdown_timeout}),
+      workers_(static_cast<std::size_t>(job.local_world_size)) {}
+
+GroupRunner::~GroupRunner() = default;
+
+int GroupRunner::run() {
+  if (auto ready = prepare(); !ready) {
+    rdzv::JobOutcome outcome;
+    outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+    outcome.exit_code = kExitCannotRun;
+    outcome.sentence = ready.error().to_string();
+    report(outcome);
+    return outcome.exit_code;
+  }
+  perform(TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, kLoopback}});
+  pump();
+  while (!outcome_) io_.run_one();
+  deliver_output();
+  report(*outcome_);
+  return outcome_->exit_code;
+}
+
+Result<void> GroupRunner::prepare() {
+  become_subreaper();
+  auto keeper = Keeper::start();
+  if (!keeper) return fail(std::move(keeper.error()));
+  keeper_ = std::move(*keeper);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    add_unless_ignored(stop_signals_, signal);
+  }
+  for (const int signal : {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH}) {
+    add_unless_ignored(control_signals_, signal);
+  }
+  child_signal_.add(SIGCHLD);
+  await_stop_signals();
+  await_job_control();
+  await_children();
+  return output_.prepare();
+}
+
+// ---- events and actions
+
+void GroupRunner::post(GroupEvent event) {
+  queue_.push_back(std::move(event));
+  if (!is_pumping_) pump();
+}
+
+void GroupRunner::pump() {
+  is_pumping_ = true;
+  while (!queue_.empty()) {
+    const GroupEvent event = std::move(queue_.front());
+    queue_.pop_front();
+    for (const GroupAction& action : core_.step(event)) {
+      std::visit([this](const auto& a) { perform(a); }, action);
+    }
+  }
+  is_pumping_ = false;
+}
+
+void GroupRunner::perform(const TellLeader& action) {
+  for (rdzv::ToNode& answer : leader_.step(kThisNode, action.message)) {
+    std::visit([this](auto& message) { queue_.push_back(std::move(message)); }, answer.message);
+  }
+}
+
+void GroupRunner::perform(const OpenRoundStore& action) {
+  rdzv::StoreServerOptions options;
+  options.address = kLoopback;
+  options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
+  auto server = rdzv::StoreServer::start(options);
+  StoreResult result{action.round, 0, {}};
+  if (server) {
+    store_ = std::move(*server);
+    result.port = store_->port();
+  } else {
+    result.error = "cannot open the round's store: " + server.error().to_string();
+  }
+  queue_.push_back(std::move(result));
+}
+
+void GroupRunner::perform(const StartWorkers& action) {
+  start_ = action.start;
+  if (start_.after_failure) announce_restart(start_);
+  std::optional<Error> refused;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    if (!refused) {
+      auto started = start_worker(start_, local_rank);
+      if (started) continue;
+      refused = std::move(started.error());
+    }
+    // The first one is the cause; those after it were not even tried.
+    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
+    failure.message = refused->to_string();
+    if (is_missing_program(*refused)) {
+      failure.is_worth_a_retry = false;
+      failure.status = ExitStatus::exited(
+          refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
+    }
+    queue_.push_back(WorkerEnded{start_.round, local_rank, std::move(failure)});
+  }
+}
+
+Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
+  const WorkerIdentity identity{local_rank, start.rank_offset + local_rank, job_.role};
+  auto streams = output_.open(number(start.round), identity);
+  if (!streams) return fail(std::move(streams.error()));
+  Environment environment = worker_environment(
+      job_, start, local_rank, output_.error_file_of(number(start.round), local_rank));
+  environment[kAgentVariable] = agent_id_;
+  ProcessSpec spec;
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, local_rank);
+  spec.environment = to_lines(environment);
+  spec.stdout_fd = streams->stdout_fd;
+  spec.stderr_fd = streams->stderr_fd;
+  spec.registration_fd = keeper_->registration_fd();
+  auto worker =
+      WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
+        on_worker_ended(round, local_rank, status);
+      });
+  output_.started(local_rank);
+  if (!worker) {
+    output_.ended(local_rank);
+    return fail(std::move(worker.error()));
+  }
+  log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
+  workers_[static_cast<std::size_t>(local_rank)] = std::move(*worker);
+  return {};
+}
+
+void GroupRunner::perform(const SignalWorker& action) {
+  const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
+  if (worker) worker->signal_group(action.signal);
+}
+
+void GroupRunner::perform(const ArmTimer& action) {
+  stop_timer_.expires_after(action.after);
+  stop_timer_.async_wait([this, round = action.round](const boost::system::error_code& ec) {
+    if (ec) return;
+    log_->warn("workers did not end in time and get SIGKILL");
+    post(TimerExpired{round});
+  });
+}
+
+void GroupRunner::perform(const CloseRound& action) {
+  stop_timer_.cancel();
+  closing_ = action.round;
+  stranger_scans_left_ = kStrangerScans;
+  end_strangers();
+}
+
+void GroupRunner::perform(const Finish& action) { outcome_ = action.outcome; }
+
+// ---- workers
+
+void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status) {
+  auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  keeper_->forget(worker->pid());
+  output_.ended(local_rank);
+  std::optional<rdzv::WorkerFailure> failure;
+  if (!status.is_success()) failure = failure_of(local_rank, status);
+  worker.reset();
+  reap();  // the zombie may have stood before strangers
+  post(WorkerEnded{round, local_rank, std::move(failure)});
+}
+
+rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) const {
+  const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  rdzv::WorkerFailure failure;
+  failure.rank = start_.rank_offset + local_rank;
+  failure.local_rank = local_rank;
+  failure.node_rank = start_.node_rank;
+  failure.host = host_;
+  failure.pid = worker ? worker->pid() : 0;
+  failure.status = status;
+  failure.when = std::chrono::system_clock::now();
+  if (!worker) return failure;
+  failure.stderr_tail = output_.stderr_tail(local_rank);
+  failure.log_dir = output_.log_directory_of(local_rank);
+  const std::string error_file = output_.error_file_of(number(start_.round), local_rank);
+  if (auto error = read_error_file(error_file)) {
+    failure.error_file = error_file;
+    failure.message = std::move(error->message);
+    // With a tail of stderr the call stack was printed already.
+    if (failure.stderr_tail.empty() && !error->callstack.empty()) {
+      failure.message = std::move(error->callstack);
+    }
+  }
+  return failure;
+}
+
+void GroupRunner::announce_restart(const rdzv::RoundStart& start) {
+  log_->warn("{}; restart {} of {}", describe(*start.after_failure), start.restarts,
+             start.max_restarts);
+}
+
+// ---- signals
+
+void GroupRunner::await_stop_signals() {
+  stop_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
+    if (ec) return;
+    log_->warn("got {}, stopping the workers", signal_name(signal));
+    await_stop_signals();
+    post(StopSignal{signal});
+  });
+}
+
+void GroupRunner::await_job_control() {
+  control_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
+    if (ec) return;
+    await_job_control();
+    if (signal == SIGTSTP) return pause();
+    if (signal == SIGWINCH) return output_.window_changed();
+    for (const auto& worker : workers_) {
+      if (!worker) continue;
+      // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
+      // spared.
+      signal == SIGCONT ? worker->signal_group(signal) : worker->signal_worker(signal);
+    }
+  });
+}
+
+// Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
+void GroupRunner::pause() {
+  for (const auto& worker : workers_) {
+    if (worker) worker->signal_group(SIGSTOP);
+  }
+  ::kill(::getpid(), SIGSTOP);
+  // Continued: our own SIGCONT handler forwards it to the workers.
+}
+
+// ---- children that are no workers
+
+void GroupRunner::await_children() {
+  child_signal_.async_wait([this](const boost::system::error_code& ec, int) {
+    if (ec) return;
+    await_children();
+    reap();
+    if (closing_) end_strangers();
+  });
+}
+
+bool GroupRunner::is_known_child(pid_t pid) const {
+  if (keeper_ && keeper_->pid() == pid) return true;
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [pid](const auto& worker) { return worker && worker->pid() == pid; });
+}
+
+void GroupRunner::reap() {
+  if (keeper_ && keeper_->has_died()) replace_keeper();
+  reap_strangers([this](pid_t pid) { return is_known_child(pid); });
+}
+
+// A killed stranger's children become ours in turn, so this goes on until there is none left. What
+// does not end (it hangs in the kernel) is named and left behind.
+void GroupRunner::end_strangers() {
+  const auto strangers = strangers_of(agent_id_, [this](pid_t pid) { return is_known_child(pid); });
+  if (!strangers.empty() && stranger_scans_left_-- > 0) {
+    for (const pid_t pid : strangers) ::kill(pid, SIGKILL);
+    stranger_timer_.expires_after(kStrangerScanInterval);
+    stranger_timer_.async_wait([this](const boost::system::error_code& ec) {
+      if (!ec && closing_) end_strangers();
+    });
+    return;
+  }
+  for (const pid_t pid : strangers) log_->error("process {} of a worker does not end", pid);
+  stranger_timer_.cancel();
+  store_.reset();
+  post(RoundClosed{*std::exchange(closing_, std::nullopt)});
+}
+
+void GroupRunner::replace_keeper() {
+  std::vector<pid_t> groups;
+  for (const auto& worker : workers_) {
+    if (worker) groups.push_back(worker->pid());
+  }
+  auto keeper = Keeper::start(groups);
+  if (!keeper) {
+    log_->error("the keeper died and cannot be replaced: {}", keeper.error().to_string());
+    return;
+  }
+  log_->warn("the keeper was killed; there is a new one");
+  keeper_ = std::move(*keeper);
+}
+
+// ---- the end
+
+// What workers wrote is not thrown away because its reader is slow; one more signal ends the wait.
+void GroupRunner::deliver_output() {
+  stop_signals_.cancel();
+  stop_signals_.async_wait(
+      [this](const boost::system::error_code& ec, int) { is_in_a_hurry_ = !ec; });
+  bool is_delivered = false;
+  output_.when_delivered(kNoHurry, [&is_delivered] { is_delivered = true; });
+  while (!is_delivered && !is_in_a_hurry_) io_.run_one();
+}
+
+void GroupRunner::report(const rdzv::JobOutcome& outcome) {
+  const std::string text = failure_report(outcome, job_.program.name);
+  if (!text.empty()) console_.say(Stream::kStderr, text);
+  while (!console_.flush(std::chrono::steady_clock::now() + kFlushSlice) && !is_in_a_hurry_) {
+    io_.poll();
+  }
+}
+
+int run(const Job& job) {
+  adopt_signal_state();
+  GroupRunner runner(job);
+  const int code = runner.run();
+  return code != 0 && job.exit_code_as_torchrun ? 1 : code;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,102 @@
+// The agent's shell: awaits an event, lets the cores decide, performs the actions they return. The
+// only owner of the agent's io_context; everything here happens on the thread that calls run().
+//
+// On one node the agent leads itself: the leader's RoundCore lives here too, and messages to and
+// from it go through the same queue as all events, so that nothing is decided inside of another
+// decision.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/console.h"
+#include "agent/group_core.h"
+#include "agent/job.h"
+#include "agent/keeper.h"
+#include "agent/output.h"
+#include "agent/process.h"
+#include "rendezvous/round_core.h"
+#include "rendezvous/store_server.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace ddprun::agent {
+
+class GroupRunner {
+ public:
+  explicit GroupRunner(const Job& job);
+  ~GroupRunner();
+  GroupRunner(const GroupRunner&) = delete;
+  GroupRunner& operator=(const GroupRunner&) = delete;
+
+  int run();
+
+ private:
+  void post(GroupEvent event);
+  void pump();
+
+  void perform(const OpenRoundStore& action);
+  void perform(const StartWorkers& action);
+  void perform(const SignalWorker& action);
+  void perform(const ArmTimer& action);
+  void perform(const CloseRound& action);
+  void perform(const TellLeader& action);
+  void perform(const Finish& action);
+
+  Result<void> prepare();
+  Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
+  void on_worker_ended(Round round, int local_rank, ExitStatus status);
+  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  void announce_restart(const rdzv::RoundStart& start);
+
+  void await_stop_signals();
+  void await_job_control();
+  void await_children();
+  void pause();
+
+  bool is_known_child(pid_t pid) const;
+  void reap();
+  void end_strangers();
+  void replace_keeper();
+  void deliver_output();
+  void report(const rdzv::JobOutcome& outcome);
+
+  const Job& job_;
+  const std::string host_;
+  const std::string agent_id_;
+
+  boost::asio::io_context io_{1};
+  Console console_;
+  std::shared_ptr<spdlog::logger> log_;
+  Output output_;
+  boost::asio::signal_set stop_signals_;
+  boost::asio::signal_set control_signals_;
+  boost::asio::signal_set child_signal_;
+  boost::asio::steady_timer stop_timer_;
+  boost::asio::steady_timer stranger_timer_;
+
+  std::optional<Keeper> keeper_;
+  rdzv::RoundCore leader_;
+  GroupCore core_;
+  std::deque<GroupEvent> queue_;
+  bool is_pumping_ = false;
+
+  rdzv::RoundStart start_;  // of the current round
+  std::unique_ptr<rdzv::StoreServer> store_;
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
+  std::optional<Round> closing_;                         // a round whose strangers are being ended
+  int stranger_scans_left_ = 0;
+  std::optional<rdzv::JobOutcome> outcome_;
+  bool is_in_a_hurry_ = false;  // a signal came when only output was left to deliver
+};
+
+}  // namespace ddprun::agent
