@@ -1,7 +1,7 @@
-"""Unmodified torch.distributed.TCPStore clients against our store.
+"""Unmodified torch.distributed.TCPStore clients against our store, and our client against PyTorch's.
 
-Run by CTest: store_python_test.py HOST_PROGRAM, where HOST_PROGRAM prints the port it serves a store on
-and ends when its stdin closes. Every check names the behaviour it pins down.
+Run by CTest: store_python_test.py HOST_PROGRAM PROBE. HOST_PROGRAM prints the port it serves a store on
+and ends when its stdin closes; PROBE runs our C++ client against the store at HOST PORT.
 """
 import contextlib
 import datetime
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 HOST = "127.0.0.1"
 PROGRAM = sys.argv.pop(1)
+PROBE = sys.argv.pop(1)
 
 
 def ms(number):
@@ -28,6 +29,7 @@ def served():
         yield int(process.stdout.readline())
     finally:
         process.stdin.close()
+        process.stdout.close()
         process.wait(timeout=10)
 
 
@@ -150,6 +152,24 @@ class TcpStore(unittest.TestCase):
         process.wait()
         store.set("never", "1")
         self.assertEqual(store.get("never"), b"1")
+
+
+class OurClient(unittest.TestCase):
+    def probe(self, port, kind):
+        result = subprocess.run([PROBE, HOST, str(port), kind], stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_with_the_libuv_server(self):
+        server = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False)
+        self.probe(server.port, "libuv")
+
+    def test_with_the_legacy_server(self):
+        server = dist.TCPStore(HOST, 0, None, True, wait_for_workers=False, use_libuv=False)
+        self.probe(server.port, "legacy")
+
+    def test_with_our_server(self):
+        with served() as port:
+            self.probe(port, "ours")
 
 
 WORKER = """
