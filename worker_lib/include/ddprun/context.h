@@ -1,0 +1,84 @@
+// Context: this process' place in its job: who it is, its device, the process group, and the few
+// collectives that every training loop needs. Everything below is well defined for a world of one,
+// so the same program runs alone. Made by ddprun::run() (run.h) or by hand; lives as long as
+// anything that communicates; one thread at a time, and all ranks must make the same collective
+// calls in the same order.
+//
+//   int main(int argc, char** argv) {
+//     return ddprun::run(argc, argv, [](ddprun::Context& context) {
+//       auto loss = context.all_reduce_sum(my_loss);
+//       if (context.is_main_process()) ddprun::log::info("loss ", loss);
+//     });
+//   }
+//
+// Throws: UsageError for what the person who started the program must change (variables that are
+// missing or contradict, a backend that is not there), Failure or c10::Error for the rest.
+#pragma once
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "ddprun/environment.h"
+#include "ddprun/error.h"
+
+namespace ddprun {
+
+enum class Backend {
+  kAuto,  // nccl where there is a GPU, else gloo
+  kGloo,  // on the CPU
+  kNccl,  // on this rank's GPU
+};
+
+// "auto", "gloo", "nccl"; anything else is a UsageError.
+Backend backend_from(const std::string& name);
+
+struct ContextOptions {
+  Backend backend = Backend::kAuto;
+  std::chrono::milliseconds join_timeout = std::chrono::minutes(5);  // until all ranks are there
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);      // of one collective
+};
+
+class Context {
+ public:
+  // Joins the group that the environment describes; returns when every rank is there.
+  explicit Context(const ContextOptions& options = {});
+  Context(Environment environment, const ContextOptions& options);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Environment& environment() const { return environment_; }
+  int rank() const { return environment_.rank; }
+  int world_size() const { return environment_.world_size; }
+  bool is_distributed() const { return world_size() > 1; }
+  bool is_main_process() const { return rank() == 0; }
+  torch::Device device() const { return device_; }
+
+  // The group may be replaced one day (survivors of a failure form a new one): ask for it, keep no
+  // copy.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+
+  void barrier();
+  // In place, on all ranks; tensors are on device(), contiguous, of equal shape everywhere.
+  void all_reduce(torch::Tensor tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
+  void broadcast(torch::Tensor tensor, int root = 0);
+  // Plain values; the others' argument is ignored.
+  std::string broadcast(std::string text, int root = 0);
+  double all_reduce_sum(double value);
+
+  // Ends the membership when all went well: rank 0 keeps the store open until everybody is done
+  // with it. After a failure just destroy the Context.
+  void leave();
+
+ private:
+  Environment environment_;
+  torch::Device device_{torch::kCPU};
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,40 @@
+// The exceptions of worker_lib. A training program lives with exceptions anyway (LibTorch throws
+// c10::Error), so public calls throw; what they throw carries an Error (rendezvous/base/result.h).
+// UsageError is for what the person who started the program has to change; ddprun::run() turns it
+// into exit code 2, everything else into exit code 1 and an error file. Any thread.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "rendezvous/base/result.h"
+
+namespace ddprun {
+
+class Failure : public std::runtime_error {
+ public:
+  explicit Failure(Error error) : std::runtime_error(error.to_string()), error_(std::move(error)) {}
+  Failure(ErrorCode code, std::string message) : Failure(Error{code, std::move(message), {}}) {}
+
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+};
+
+class UsageError : public Failure {
+ public:
+  explicit UsageError(Error error) : Failure(std::move(error)) {}
+  explicit UsageError(std::string message)
+      : Failure(ErrorCode::kInvalidArgument, std::move(message)) {}
+};
+
+// The value, or its Error thrown as a Failure.
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw Failure(std::move(result.error()));
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+}  // namespace ddprun

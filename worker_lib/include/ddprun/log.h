@@ -1,0 +1,52 @@
+// Log lines of a training program, on stderr, each written whole by one write(2): lines of several
+// ranks never mix within a line. After set_up_log() a line names its rank; the main process says
+// info and above, the others warning and above. Without it: as the main process, without a rank.
+//
+// The lines go through spdlog's default logger, so a program may use spdlog itself in sources that
+// do not include Torch (whose package brings an fmt of its own). Any thread.
+//
+//   ddprun::log::info("epoch ", epoch, ": loss ", loss);
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace ddprun {
+
+// Called by Context; a world of one shows no rank.
+void set_up_log(int rank, int world_size);
+
+namespace log {
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+
+bool is_on(Level level);
+void write(Level level, const std::string& text);
+
+template <typename... Parts>
+void at(Level level, const Parts&... parts) {
+  if (!is_on(level)) return;
+  std::ostringstream text;
+  (text << ... << parts);
+  write(level, text.str());
+}
+
+template <typename... Parts>
+void debug(const Parts&... parts) {
+  at(Level::kDebug, parts...);
+}
+template <typename... Parts>
+void info(const Parts&... parts) {
+  at(Level::kInfo, parts...);
+}
+template <typename... Parts>
+void warning(const Parts&... parts) {
+  at(Level::kWarning, parts...);
+}
+template <typename... Parts>
+void error(const Parts&... parts) {
+  at(Level::kError, parts...);
+}
+
+}  // namespace log
+}  // namespace ddprun

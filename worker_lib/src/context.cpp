@@ -1,0 +1,121 @@
+#include "ddprun/context.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "ddprun/log.h"
+#include "worker_lib/src/nccl_module.h"
+#include "worker_lib/src/process_group.h"
+
+namespace ddprun {
+namespace {
+
+// Rank 0 has been told by everybody, or has waited long enough for somebody who died on the way
+// out.
+constexpr auto kLeaveTimeout = std::chrono::seconds(10);
+
+Environment environment_or_throw() {
+  auto environment = environment_of_this_process();
+  if (!environment) throw UsageError(std::move(environment.error()));
+  return std::move(*environment);
+}
+
+std::string left_key(int rank) { return "ddprun/left/" + std::to_string(rank); }
+
+torch::Device device_for(const Environment& environment, Backend backend) {
+  if (backend == Backend::kGloo) return torch::kCPU;
+  const int gpus = visible_gpus();
+  if (environment.local_rank >= gpus) {
+    throw UsageError("local rank " + std::to_string(environment.local_rank) +
+                     " has no GPU of its own: this process sees " + std::to_string(gpus) +
+                     "; start at most one worker per GPU, or use --backend gloo");
+  }
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank)};
+}
+
+}  // namespace
+
+Backend backend_from(const std::string& name) {
+  if (name == "auto") return Backend::kAuto;
+  if (name == "gloo") return Backend::kGloo;
+  if (name == "nccl") return Backend::kNccl;
+  throw UsageError("there is no backend '" + name + "': use auto, gloo or nccl");
+}
+
+Context::Context(const ContextOptions& options) : Context(environment_or_throw(), options) {}
+
+Context::Context(Environment environment, const ContextOptions& options)
+    : environment_(std::move(environment)) {
+  set_up_log(environment_.rank, environment_.world_size);
+  const Backend backend = choose_backend(options.backend);
+  device_ = device_for(environment_, backend);
+  try {
+    store_ = make_store(environment_, options.join_timeout);
+    group_ = make_process_group(environment_, store_, backend, device_, options);
+  } catch (const c10::Error& error) {
+    throw Failure(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(rank()) + " of " + std::to_string(world_size()) +
+                      " could not join the group at " + environment_.master_addr + ":" +
+                      std::to_string(environment_.master_port) + " within " +
+                      std::to_string(options.join_timeout.count() / 1000) +
+                      " s; are all ranks started, with the same MASTER_ADDR and MASTER_PORT? (" +
+                      error.what_without_backtrace() + ")");
+  }
+}
+
+Context::~Context() = default;
+
+void Context::barrier() { group_->barrier()->wait(); }
+
+void Context::all_reduce(torch::Tensor tensor, c10d::ReduceOp op) {
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = std::move(op);
+  group_->allreduce(tensors, options)->wait();
+}
+
+void Context::broadcast(torch::Tensor tensor, int root) {
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  group_->broadcast(tensors, options)->wait();
+}
+
+std::string Context::broadcast(std::string text, int root) {
+  torch::Tensor size = torch::tensor({static_cast<std::int64_t>(text.size())}, torch::kInt64);
+  broadcast(size, root);
+  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+  if (text.empty()) return text;
+  broadcast(torch::from_blob(text.data(), {static_cast<std::int64_t>(text.size())}, torch::kUInt8),
+            root);
+  return text;
+}
+
+double Context::all_reduce_sum(double value) {
+  torch::Tensor sum = torch::tensor({value}, torch::kFloat64);
+  all_reduce(sum);
+  return sum.item<double>();
+}
+
+void Context::leave() {
+  if (!group_) return;
+  if (is_distributed() && !environment_.agent_hosts_store) {
+    if (is_main_process()) {
+      std::vector<std::string> keys;
+      for (int other = 1; other < world_size(); ++other) keys.push_back(left_key(other));
+      try {
+        store_->wait(keys, kLeaveTimeout);
+      } catch (const std::exception&) {
+        log::warning("not every rank left in an orderly way");
+      }
+    } else {
+      store_->set(left_key(rank()), std::vector<std::uint8_t>{1});
+    }
+  }
+  group_.reset();
+  store_.reset();
+}
+
+}  // namespace ddprun

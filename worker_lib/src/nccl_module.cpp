@@ -1,0 +1,65 @@
+#include "worker_lib/src/nccl_module.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "ddprun/error.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kModule = "libddprun_nccl.so";
+
+NcclBackendMaker find_maker() {
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const std::string places[] = {(program / "../lib" / kModule).string(),
+                                (program / kModule).string(), kModule};
+  std::string reasons;
+  for (const std::string& place : places) {
+    void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (module == nullptr) {
+      reasons += std::string(reasons.empty() ? "" : "; ") + dlerror();
+      continue;
+    }
+    if (void* maker = dlsym(module, kNcclBackendMaker)) {
+      return reinterpret_cast<NcclBackendMaker>(maker);
+    }
+    reasons += std::string(reasons.empty() ? "" : "; ") + dlerror();
+  }
+  throw Failure(ErrorCode::kNotFound,
+                std::string("the CUDA part of worker_lib, ") + kModule +
+                    ", cannot be loaded: it is built when the headers of CUDA and NCCL are there "
+                    "(torch installed with its dependencies); use --backend gloo meanwhile (" +
+                    reasons + ")");
+}
+
+NcclBackendMaker maker() {
+  static const NcclBackendMaker found = find_maker();
+  return found;
+}
+
+}  // namespace
+
+int visible_gpus() {
+  // libcuda is the driver's own; it honours CUDA_VISIBLE_DEVICES.
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  int devices = 0;
+  if (init == nullptr || count == nullptr || init(0) != 0 || count(&devices) != 0) return 0;
+  return devices;
+}
+
+void load_nccl_module() { maker(); }
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size,
+                                                    std::chrono::milliseconds timeout) {
+  return c10::intrusive_ptr<c10d::Backend>::reclaim(
+      maker()(store.get(), rank, size, timeout.count()));
+}
+
+}  // namespace ddprun

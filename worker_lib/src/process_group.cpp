@@ -1,0 +1,123 @@
+#include "worker_lib/src/process_group.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "worker_lib/src/nccl_module.h"
+
+namespace ddprun {
+namespace {
+
+using c10d::ProcessGroup;
+using c10d::ProcessGroupGloo;
+
+// The address of this machine from which `host` is reached, as text; empty if that cannot be told.
+// Asks the routing table (a datagram socket sends nothing on connect), not the name of this
+// machine, whose look-up, Gloo's default, can take seconds.
+std::string local_address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return {};
+  std::string text;
+  for (const addrinfo* at = found; at != nullptr && text.empty(); at = at->ai_next) {
+    const int fd = ::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage own{};
+    socklen_t size = sizeof own;
+    char name[NI_MAXHOST];
+    if (::connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), size, name, sizeof name, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      text = name;
+    }
+    ::close(fd);
+  }
+  freeaddrinfo(found);
+  return text;
+}
+
+std::shared_ptr<::gloo::transport::Device> gloo_device(const Environment& environment) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
+    return ProcessGroupGloo::createDeviceForInterface(interface);
+  }
+  if (environment.local_world_size == environment.world_size) {
+    return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  }
+  const std::string address = local_address_towards(environment.master_addr);
+  if (address.empty()) return ProcessGroupGloo::createDefaultDevice();
+  return ProcessGroupGloo::createDeviceForHostname(address);
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Environment& environment,
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const ContextOptions& options) {
+  auto gloo_options = ProcessGroupGloo::Options::create(options.join_timeout);
+  gloo_options->devices.push_back(gloo_device(environment));
+  auto backend = c10::make_intrusive<ProcessGroupGloo>(store, environment.rank,
+                                                       environment.world_size, gloo_options);
+  backend->setTimeout(options.timeout);  // the constructor connected everybody under the other one
+  return backend;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
+                                           std::chrono::milliseconds join_timeout) {
+  if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  c10d::TCPStoreOptions options;
+  options.port = environment.master_port;
+  options.isServer = environment.rank == 0 && !environment.agent_hosts_store;
+  options.waitWorkers = false;
+  options.timeout = join_timeout;
+  return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+}
+
+Backend choose_backend(Backend wanted) {
+  if (wanted == Backend::kGloo) return Backend::kGloo;
+  const int gpus = visible_gpus();
+  if (wanted == Backend::kAuto && gpus == 0) return Backend::kGloo;
+  if (gpus == 0) {
+    throw UsageError(
+        "the backend nccl needs a GPU and this process sees none: there is no NVIDIA driver, or "
+        "CUDA_VISIBLE_DEVICES hides every device; use --backend gloo to train on the CPU");
+  }
+  load_nccl_module();
+  return Backend::kNccl;
+}
+
+c10::intrusive_ptr<ProcessGroup> make_process_group(const Environment& environment,
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    Backend backend, torch::Device device,
+                                                    const ContextOptions& options) {
+  const int rank = environment.rank;
+  const int size = environment.world_size;
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  group->setGroupName("ddprun");
+  // Values on the CPU (a file's bytes, a metric) travel through Gloo also where tensors go through
+  // NCCL.
+  store->setTimeout(options.join_timeout);
+  auto gloo = make_gloo_backend(
+      environment, c10::make_intrusive<c10d::PrefixStore>("ddprun/gloo", store), options);
+  group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
+  group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
+  if (backend == Backend::kNccl) {
+    auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("ddprun/nccl", store),
+                                  rank, size, options.timeout);
+    group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL, nccl);
+    group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+    group->setBoundDeviceId(device);
+  }
+  return group;
+}
+
+}  // namespace ddprun

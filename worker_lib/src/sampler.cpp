@@ -1,0 +1,112 @@
+#include "ddprun/sampler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+
+namespace ddprun {
+namespace {
+
+std::vector<std::int64_t> permutation(std::int64_t size, bool shuffle, std::uint64_t seed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
+  const torch::Tensor values =
+      shuffle ? torch::randperm(size, at::make_generator<at::CPUGeneratorImpl>(seed), torch::kInt64)
+              : torch::arange(size, torch::kInt64);
+  std::copy_n(values.const_data_ptr<std::int64_t>(), size, order.begin());
+  return order;
+}
+
+}  // namespace
+
+struct DistributedSampler::State {
+  std::int64_t size;
+  std::int64_t world_size;
+  std::int64_t rank;
+  SamplerOptions options;
+
+  std::int64_t epoch = 0;
+  std::int64_t begin = 0;  // of the pass, within the permutation
+  std::int64_t end = 0;    // behind the last, padding included
+  std::int64_t taken = 0;  // by this rank since begin
+  std::vector<std::int64_t> order;
+
+  // Every rank takes as many: the rest of the permutation in rows of world_size, the last row
+  // filled up from the front or dropped.
+  void start_at(std::int64_t consumed) {
+    begin = std::clamp<std::int64_t>(consumed, 0, size);
+    const std::int64_t rest = size - begin;
+    const std::int64_t rows =
+        options.drop_last ? rest / world_size : (rest + world_size - 1) / world_size;
+    end = begin + rows * world_size;
+    taken = 0;
+    order = permutation(size, options.shuffle, options.seed + static_cast<std::uint64_t>(epoch));
+  }
+  std::int64_t count() const { return (end - begin) / world_size; }
+};
+
+DistributedSampler::DistributedSampler(std::int64_t dataset_size, int world_size, int rank,
+                                       const SamplerOptions& options)
+    : state_(std::make_shared<State>()) {
+  if (dataset_size < 1) throw UsageError("the dataset is empty: there is nothing to sample");
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw UsageError("there is no rank " + std::to_string(rank) + " among " +
+                     std::to_string(world_size));
+  }
+  if (options.drop_last && dataset_size < world_size) {
+    throw UsageError("the dataset has " + std::to_string(dataset_size) + " samples for " +
+                     std::to_string(world_size) +
+                     " ranks, and drop_last leaves none of them: turn it off or use fewer ranks");
+  }
+  state_->size = dataset_size;
+  state_->world_size = world_size;
+  state_->rank = rank;
+  state_->options = options;
+  state_->start_at(0);
+}
+
+void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
+  state_->epoch = epoch;
+  state_->start_at(consumed);
+}
+
+std::int64_t DistributedSampler::remaining() const { return state_->count() - state_->taken; }
+
+std::int64_t DistributedSampler::consumed() const {
+  return state_->begin + state_->taken * state_->world_size;
+}
+
+void DistributedSampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size && static_cast<std::int64_t>(*new_size) != state_->size) {
+    throw UsageError("a DistributedSampler's dataset cannot change its size");
+  }
+  state_->taken = 0;
+}
+
+std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  State& state = *state_;
+  const std::int64_t take = std::min(static_cast<std::int64_t>(batch_size), remaining());
+  if (take <= 0) return std::nullopt;
+  std::vector<std::size_t> batch(static_cast<std::size_t>(take));
+  for (std::size_t& index : batch) {
+    const std::int64_t at = state.begin + state.taken * state.world_size + state.rank;
+    index = static_cast<std::size_t>(state.order[static_cast<std::size_t>(at % state.size)]);
+    ++state.taken;
+  }
+  return batch;
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("epoch", torch::tensor({state_->epoch}, torch::kInt64));
+  archive.write("consumed", torch::tensor({consumed()}, torch::kInt64));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  torch::Tensor epoch;
+  torch::Tensor position;
+  archive.read("epoch", epoch);
+  archive.read("consumed", position);
+  set_epoch(epoch.item<std::int64_t>(), position.item<std::int64_t>());
+}
+
+}  // namespace ddprun
