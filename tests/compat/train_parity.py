@@ -1,0 +1,68 @@
+"""Runs train and its Python twin and compares them bit for bit: each step's loss on each rank, and the final
+weights, which also proves that Python's safetensors opens our checkpoints.
+
+  python train_parity.py --train build/bin/train --launcher build/bin/ddprun --nproc 2
+"""
+
+import argparse
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import load_file
+
+TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_ddp.py")
+
+
+def read_losses(path):
+    with open(path) as file:
+        return [(int(step), float.fromhex(value)) for step, value in map(str.split, file)]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--launcher", required=True, help="ddprun or torchrun")
+    parser.add_argument("--nproc", type=int, default=2)
+    args = parser.parse_args()
+
+    # 1000 samples leave every rank a short last batch, and three ranks a padded one.
+    training = ["--epochs", "2", "--batch-size", "64", "--seed", "7", "--limit", "1000"]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    launch = [args.launcher, f"--nproc-per-node={args.nproc}"]
+    if os.path.basename(args.launcher) == "torchrun":
+        launch += ["--no-python"]  # both programs are started as programs
+
+    with tempfile.TemporaryDirectory() as folder:
+        ours = os.path.join(folder, "ours")
+        theirs = os.path.join(folder, "theirs")
+        checkpoints = os.path.join(folder, "checkpoints")
+        weights = os.path.join(folder, "weights.safetensors")
+        subprocess.run(
+            launch + [args.train, *training, "--backend", "gloo", "--loss-file", ours, "--checkpoint-dir", checkpoints],
+            env=environment, check=True)
+        subprocess.run(
+            launch + [sys.executable, TWIN, *training, "--loss-file", theirs, "--weights-file", weights],
+            env=environment, check=True)
+
+        for rank in range(args.nproc):
+            mine = read_losses(f"{ours}.rank{rank}")
+            python = read_losses(f"{theirs}.rank{rank}")
+            assert len(mine) == len(python) > 0, f"rank {rank}: {len(mine)} steps, Python made {len(python)}"
+            for (step, value), (_, expected) in zip(mine, python):
+                assert value == expected, f"rank {rank}, step {step}: {value.hex()}, Python {expected.hex()}"
+
+        newest = sorted(glob.glob(os.path.join(checkpoints, "step-*.safetensors")))[-1]
+        saved = {name: value for name, value in load_file(newest).items() if name.startswith("model.")}
+        expected = load_file(weights)
+        assert saved.keys() == expected.keys(), f"{saved.keys()} != {expected.keys()}"
+        for name, value in expected.items():
+            assert torch.equal(saved[name], value), f"{name} differs"
+    print(f"{len(mine)} steps on {args.nproc} ranks and {len(expected)} arrays: equal, bit for bit")
+
+
+if __name__ == "__main__":
+    main()
