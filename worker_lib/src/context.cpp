@@ -47,12 +47,19 @@ Backend backend_from(const std::string& name) {
 Context::Context(const ContextOptions& options) : Context(environment_or_throw(), options) {}
 
 Context::Context(Environment environment, const ContextOptions& options)
-    : environment_(std::move(environment)) {
+    : Context(std::move(environment), nullptr, options) {}
+
+Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
+                 const ContextOptions& options)
+    : environment_(std::move(environment)), store_(std::move(store)) {
   set_up_log(environment_.rank, environment_.world_size);
   const Backend backend = choose_backend(options.backend);
   device_ = device_for(environment_, backend);
   try {
-    store_ = make_store(environment_, options.join_timeout);
+    if (!store_) {
+      store_ = make_store(environment_, options.join_timeout);
+      others_need_store_ = is_distributed() && !environment_.agent_hosts_store;
+    }
     group_ = make_process_group(environment_, store_, backend, device_, options);
   } catch (const c10::Error& error) {
     throw Failure(ErrorCode::kUnavailable,
@@ -101,7 +108,7 @@ double Context::all_reduce_sum(double value) {
 
 void Context::leave() {
   if (!group_) return;
-  if (is_distributed() && !environment_.agent_hosts_store) {
+  if (others_need_store_) {
     if (is_main_process()) {
       std::vector<std::string> keys;
       for (int other = 1; other < world_size(); ++other) keys.push_back(left_key(other));

@@ -32,8 +32,8 @@ struct TrainingPosition {
   std::int64_t consumed = 0;  // samples of it that are done, over all ranks (DistributedSampler)
   std::int64_t step = 0;      // since the beginning of the training
   std::uint64_t seed = 0;
-  int world_size = 1;                        // of the run that saved
-  std::map<std::string, std::string> notes;  // the program's own; kept as they are
+  int world_size = 1;                             // of the run that saved
+  std::map<std::string, std::string> notes = {};  // the program's own; kept as they are
 };
 
 class Checkpointer {

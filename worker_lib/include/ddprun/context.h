@@ -47,6 +47,10 @@ class Context {
   // Joins the group that the environment describes; returns when every rank is there.
   explicit Context(const ContextOptions& options = {});
   Context(Environment environment, const ContextOptions& options);
+  // The same over a store of yours; MASTER_ADDR and MASTER_PORT are not used. Nothing is left open
+  // for the others at the end: keep the store until all have left.
+  Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
+          const ContextOptions& options);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -78,6 +82,7 @@ class Context {
   Environment environment_;
   torch::Device device_{torch::kCPU};
   c10::intrusive_ptr<c10d::Store> store_;
+  bool others_need_store_ = false;  // rank 0 of this group hosts it
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 

@@ -1,0 +1,42 @@
+// Ranks as threads of one process over a store in memory: for tests of what ranks do together. Each
+// thread has a Context of its own; an exception on any of them fails the test with its rank.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "ddprun/context.h"
+
+namespace ddprun::test {
+
+inline void run_ranks(int world_size, const std::function<void(Context&)>& body) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      Environment environment;
+      environment.rank = environment.local_rank = rank;
+      environment.world_size = environment.local_world_size = world_size;
+      ContextOptions options{.backend = Backend::kGloo};
+      options.join_timeout = options.timeout = std::chrono::seconds(20);
+      try {
+        Context context(environment, store, options);
+        body(context);
+      } catch (const std::exception& error) {
+        thrown[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < world_size; ++rank) {
+    EXPECT_EQ(thrown[static_cast<std::size_t>(rank)], "") << "thrown by rank " << rank;
+  }
+}
+
+}  // namespace ddprun::test
