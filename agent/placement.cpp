@@ -152,7 +152,7 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
     for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
   }
   std::ranges::sort(cpus);
-  cpus.erase(std::ranges::unique(cpus).begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
 }
 
