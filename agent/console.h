@@ -29,7 +29,7 @@ class Console {
   struct Options {
     int stdout_fd = 1;
     int stderr_fd = 2;
-    std::size_t queue_bytes = 256 * 1024;  // for each stream
+    std::size_t queue_bytes = 1024 * 1024;  // for each stream
   };
 
   Console(boost::asio::any_io_executor executor, Options options);

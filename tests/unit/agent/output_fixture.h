@@ -8,15 +8,18 @@
 
 #include <array>
 #include <boost/asio/io_context.hpp>
-#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "agent/output.h"
 
 namespace ddprun::agent {
 
@@ -117,6 +120,87 @@ class TemporaryDirectory {
 
  private:
   std::string path_;
+};
+
+// What a worker would hold after its fork: copies that outlive started().
+struct FakeWorker {
+  explicit FakeWorker(const ChildStreams& streams)
+      : out(::fcntl(streams.stdout_fd, F_DUPFD_CLOEXEC, 0)),
+        err(::fcntl(streams.stderr_fd, F_DUPFD_CLOEXEC, 0)) {}
+  ~FakeWorker() {
+    close_fd(out);
+    close_fd(err);
+  }
+  FakeWorker(const FakeWorker&) = delete;
+  FakeWorker& operator=(const FakeWorker&) = delete;
+
+  static void close_fd(int& fd) {
+    if (fd >= 0) ::close(std::exchange(fd, -1));
+  }
+
+  int out;
+  int err;
+};
+
+class OutputTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::signal(SIGPIPE, SIG_IGN);
+    console_ = std::make_unique<Console>(
+        loop_.get_executor(), Console::Options{out_.write_end(), err_.write_end(), 64 * 1024});
+  }
+
+  Output& make(OutputSpec spec) {
+    output_ =
+        std::make_unique<Output>(loop_.get_executor(), *console_, spec, "run", temporary_.path());
+    const auto prepared = output_->prepare();
+    EXPECT_TRUE(prepared) << prepared.error().to_string();
+    return *output_;
+  }
+
+  std::unique_ptr<FakeWorker> start(int local_rank, std::uint64_t round = 0) {
+    const auto streams = output_->open(round, {local_rank, local_rank + 10, "role"});
+    EXPECT_TRUE(streams) << streams.error().to_string();
+    auto worker = std::make_unique<FakeWorker>(*streams);
+    output_->started(local_rank);
+    return worker;
+  }
+
+  bool sees_stdout(const std::string& text) { return sees(out_, seen_out_, text); }
+  bool sees_stderr(const std::string& text) { return sees(err_, seen_err_, text); }
+
+  bool sees(PipeEnds& pipe, std::string& seen, const std::string& text) {
+    return run_until(loop_,
+                     [&] {
+                       seen += pipe.read_available();
+                       return seen.size() >= text.size();
+                     }) &&
+           seen == text;
+  }
+
+  // Until all streams are at their end; reads the console meanwhile.
+  bool deliver() {
+    bool delivered = false;
+    output_->when_delivered(std::chrono::seconds(10), [&] { delivered = true; });
+    const bool reached = run_until(loop_, [&] {
+      seen_out_ += out_.read_available();
+      seen_err_ += err_.read_available();
+      return delivered;
+    });
+    EXPECT_TRUE(console_->flush(std::chrono::steady_clock::now() + std::chrono::seconds(10)));
+    seen_out_ += out_.read_available();
+    seen_err_ += err_.read_available();
+    return reached;
+  }
+
+  boost::asio::io_context loop_;
+  PipeEnds out_;
+  PipeEnds err_;
+  TemporaryDirectory temporary_;
+  std::unique_ptr<Console> console_;
+  std::unique_ptr<Output> output_;
+  std::string seen_out_;
+  std::string seen_err_;
 };
 
 }  // namespace ddprun::agent
