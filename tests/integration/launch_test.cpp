@@ -1,0 +1,175 @@
+// What a worker finds when it starts: its place in the job, its arguments, and otherwise a process
+// as clean as if the shell had started it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=3", "--max-restarts=4", "--role=trainer", "--rdzv-id=job-7"},
+                 worker({"environment", folder / "{rank}", "until", folder / "go"})),
+          {.environment = {{"THE_USERS_OWN", "a b=c"}}, .removed_variables = {"OMP_NUM_THREADS"}});
+  for (const std::string rank : {"0", "1", "2"}) {
+    SCOPED_TRACE("rank " + rank);
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / rank); })) << job.err();
+    auto environment = environment_in(folder / rank);
+    EXPECT_EQ(environment["RANK"], rank);
+    EXPECT_EQ(environment["LOCAL_RANK"], rank);
+    EXPECT_EQ(environment["WORLD_SIZE"], "3");
+    EXPECT_EQ(environment["LOCAL_WORLD_SIZE"], "3");
+    EXPECT_EQ(environment["GROUP_RANK"], "0");
+    EXPECT_EQ(environment["GROUP_WORLD_SIZE"], "1");
+    EXPECT_EQ(environment["ROLE_NAME"], "trainer");
+    EXPECT_EQ(environment["ROLE_RANK"], rank);
+    EXPECT_EQ(environment["ROLE_WORLD_SIZE"], "3");
+    EXPECT_EQ(environment["TORCHELASTIC_RESTART_COUNT"], "0");
+    EXPECT_EQ(environment["TORCHELASTIC_MAX_RESTARTS"], "4");
+    EXPECT_EQ(environment["TORCHELASTIC_RUN_ID"], "job-7");
+    EXPECT_EQ(environment["TORCHELASTIC_USE_AGENT_STORE"], "True");
+    EXPECT_TRUE(environment.contains("TORCHELASTIC_ERROR_FILE"));
+    EXPECT_EQ(environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "1");
+    EXPECT_EQ(environment["OMP_NUM_THREADS"], "1");
+    EXPECT_EQ(environment["THE_USERS_OWN"], "a b=c");
+    EXPECT_EQ(environment["MASTER_ADDR"], "127.0.0.1");
+    ASSERT_TRUE(environment.contains("MASTER_PORT"));
+    EXPECT_TRUE(is_listening(std::stoi(environment.at("MASTER_PORT"))));
+  }
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
+TEST(Launch, LeavesThreadCountAloneForOneWorkerOrWhenTheUserSetIt) {
+  const TempDir folder;
+  const Command program = worker({"environment", folder / "found"});
+  EXPECT_EQ(Job(ddprun({}, program), {.removed_variables = {"OMP_NUM_THREADS"}}).wait(), exited(0));
+  EXPECT_FALSE(environment_in(folder / "found").contains("OMP_NUM_THREADS"));
+
+  Job job(ddprun({"--nproc-per-node=2"}, program), {.environment = {{"OMP_NUM_THREADS", "5"}}});
+  EXPECT_EQ(job.wait(), exited(0));
+  EXPECT_EQ(environment_in(folder / "found")["OMP_NUM_THREADS"], "5");
+}
+
+TEST(Launch, ArgumentsReachTheProgramExactlyAsGiven) {
+  Job job(ddprun({}, {"/usr/bin/printf", "<%s>\n", "a b", "", "--nproc-per-node=9", "--", "-h",
+                      "$HOME", "*", "a\nb", "\"'\\", "--max_restarts", "é"}));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(job.out(),
+            "<a b>\n<>\n<--nproc-per-node=9>\n<-->\n<-h>\n<$HOME>\n<*>\n<a\nb>\n<\"'\\>\n"
+            "<--max_restarts>\n<é>\n");
+}
+
+TEST(Launch, OneDoubleDashBeforeTheProgramIsDropped) {
+  Job job(ddprun({"--nproc-per-node", "1", "--"}, {"/usr/bin/printf", "<%s>", "--", "x"}));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(job.out(), "<--><x>");
+}
+
+TEST(Launch, LocalRankIsFilledIntoArguments) {
+  Job job(
+      ddprun({"--nproc-per-node=2"}, worker({"print", "${local_rank} of $local_rank, $other"})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("0 of 0, $other\n"));
+  EXPECT_THAT(job.out(), HasSubstr("1 of 1, $other\n"));
+}
+
+TEST(Launch, BothSpellingsOfAnOptionMeanTheSame) {
+  for (const char* option : {"--nproc_per_node=3", "--nproc-per-node=3"}) {
+    Job job(ddprun({option}, worker({"print", "x"})));
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_EQ(job.out(), "x\nx\nx\n");
+  }
+}
+
+TEST(Launch, StdinIsInherited) {
+  const TempDir folder;
+  Job job(ddprun({}, worker({"copy-stdin", folder / "got"})), {.stdin_text = "from\nthe user"});
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(read_file(folder / "got"), "from\nthe user");
+}
+
+TEST(Launch, WorkerStartsAsCleanAsFromAShell) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2"}, worker({"state", folder / "{rank}", "wait"})),
+          {.directory = folder.path()});
+  for (const std::string rank : {"0", "1"}) {
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / rank); })) << job.err();
+    const auto state = state_in(folder / rank);
+    EXPECT_EQ(state.at("fds"), "0,1,2");
+    EXPECT_EQ(state.at("blocked"), "");
+    EXPECT_EQ(state.at("ignored"), "");
+    EXPECT_EQ(state.at("cwd"), folder.path());
+    EXPECT_EQ(state.at("parent"), std::to_string(job.pid()));
+    EXPECT_EQ(state.at("group"), state.at("pid")) << "a process group of its own";
+    EXPECT_EQ(state.at("session"), state.at("pid")) << "a session of its own";
+  }
+}
+
+// nohup, and shells that ignore SIGINT for what they start in the background.
+TEST(Launch, SignalsIgnoredBeforeStayIgnoredForWorkers) {
+  const TempDir folder;
+  Job job(ddprun({}, worker({"state", folder / "found"})), {.ignored = {SIGHUP, SIGPIPE}});
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(state_in(folder / "found").at("ignored"), "1,13");
+}
+
+TEST(Launch, FindsANameInTheCurrentFolderThenOnPath) {
+  const TempDir folder;
+  const TempDir on_path;
+  write_file(on_path / "tool", "#!/bin/sh\necho from PATH\n", 0755);
+  const JobSetup setup{.environment = {{"PATH", on_path.path() + ":/usr/bin:/bin"}},
+                       .directory = folder.path()};
+  {
+    Job job(ddprun({}, {"tool"}), setup);
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_EQ(job.out(), "from PATH\n");
+  }
+  write_file(folder / "tool", "#!/bin/sh\necho from here\n", 0755);
+  Job job(ddprun({}, {"tool"}), setup);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(job.out(), "from here\n");
+}
+
+TEST(Launch, FindsTheProgramsBesideDdprun) {
+  Job job(ddprun({}, {"ddprun_test_worker", "print", "found"}), {.directory = "/"});
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(job.out(), "found\n");
+}
+
+TEST(Launch, RunsPythonFilesWithPython) {
+  const TempDir folder;
+  write_file(folder / "named.py", "import sys; print('ran', sys.argv[1])\n");
+  write_file(folder / "unnamed", "import sys; print('ran', sys.argv[1])\n");
+  for (const char* name : {"named.py", "unnamed"}) {
+    Job job(ddprun({}, {folder / name, "well"}));
+    EXPECT_EQ(job.wait(), exited(0)) << job.err();
+    EXPECT_EQ(job.out(), "ran well\n");
+  }
+}
+
+TEST(Launch, StartsSixtyFourWorkers) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=64"}, worker({"stamp", folder.path()})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(stamps(folder.path(), 0).size(), 64U);
+}
+
+TEST(Launch, DryRunStartsNothing) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2", "--dry-run"}, worker({"touch", folder / "started"})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("ddprun_test_worker"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "started"));
+}
+
+}  // namespace
+}  // namespace ddprun::test

@@ -1,0 +1,163 @@
+// However a job ends, no process of it is left, and no trace: the workers here have children, some
+// of them deaf to SIGTERM, and still none survives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+using ::testing::IsEmpty;
+
+// Two workers with two children each; they wait until `go` exists, if they wait at all.
+Command busy_job(const TempDir& folder, std::initializer_list<std::string> ending) {
+  Command command = ddprun({"--nproc-per-node=2", "--shutdown-timeout=0.2"},
+                           worker({"child", "deaf-child", "stamp", folder.path()}));
+  command.insert(command.end(), ending);
+  return command;
+}
+
+bool both_started(const TempDir& folder) {
+  return eventually([&] { return stamps(folder.path(), 0).size() == 2; });
+}
+
+TEST(NothingIsLeft, AfterANormalEnd) {
+  const TempDir folder;
+  Job job(busy_job(folder, {"exit", "0"}));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+TEST(NothingIsLeft, AfterAFailure) {
+  const TempDir folder;
+  Job job(busy_job(folder, {"on-rank", "1", "exit", "3", "wait"}));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+class NothingIsLeftAfterSignal : public ::testing::TestWithParam<int> {};
+
+TEST_P(NothingIsLeftAfterSignal, ToTheLauncher) {
+  const TempDir folder;
+  Job job(busy_job(folder, {"wait"}));
+  ASSERT_TRUE(both_started(folder)) << job.err();
+  job.signal(GetParam());
+  EXPECT_EQ(job.wait(), exited(128 + GetParam())) << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, NothingIsLeftAfterSignal,
+                         ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
+
+TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
+  const TempDir folder;
+  Job job(busy_job(folder, {"ignore", "15", "wait"}));
+  ASSERT_TRUE(both_started(folder)) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait(), killed_by(SIGKILL));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+// Workers that are stopped cannot act on SIGTERM, and must not survive for it.
+TEST(NothingIsLeft, OfWorkersThatWereStopped) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    const TempDir folder;
+    Job job(busy_job(folder, {"wait"}));
+    ASSERT_TRUE(both_started(folder)) << job.err();
+    for (const auto& [rank, stamp] : stamps(folder.path(), 0)) kill(-stamp.pid, SIGSTOP);
+    job.signal(signal);
+    EXPECT_EQ(job.wait(), signal == SIGKILL ? killed_by(SIGKILL) : exited(143)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+}
+
+// The moment of death is arbitrary: before, between and during starts and stops of workers.
+TEST(NothingIsLeft, WheneverTheLauncherIsKilled) {
+  const unsigned seed = std::random_device{}();
+  RecordProperty("seed", static_cast<int>(seed));
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> microseconds(0, 30'000);
+  for (int run = 0; run < (full_tests() ? 1000 : 60); ++run) {
+    const int delay = microseconds(random);
+    Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1000000"},
+                   worker({"child", "on-rank", "1", "exit", "1", "wait"})));
+    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    job.signal(SIGKILL);
+    EXPECT_EQ(job.wait(), killed_by(SIGKILL));
+    ASSERT_THAT(job.left_over(), IsEmpty()) << "killed after " << delay << " us, seed " << seed;
+  }
+}
+
+TEST(NothingIsLeft, WheneverTheLauncherIsInterrupted) {
+  const unsigned seed = std::random_device{}();
+  RecordProperty("seed", static_cast<int>(seed));
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> microseconds(0, 30'000);
+  for (int run = 0; run < (full_tests() ? 1000 : 60); ++run) {
+    const int delay = microseconds(random);
+    Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1000000"},
+                   worker({"child", "on-rank", "1", "exit", "1", "wait"})));
+    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    job.signal(SIGINT);
+    const Ended ended = job.wait();
+    // Before the launcher has its handlers the signal simply ends it.
+    EXPECT_TRUE(ended == exited(130) || ended == killed_by(SIGINT)) << ended << "\n" << job.err();
+    ASSERT_THAT(job.left_over(), IsEmpty())
+        << "interrupted after " << delay << " us, seed " << seed;
+  }
+}
+
+TEST(NothingIsLeft, AfterTwoHundredStartsAndStops) {
+  const TempDir folder;
+  const TempDir temporary;
+  for (int run = 0; run < (full_tests() ? 2000 : 200); ++run) {
+    Job job(ddprun({"--nproc-per-node=2"}, worker({"environment", folder / "environment.{rank}"})),
+            {.environment = {{"TMPDIR", temporary.path()}}});
+    ASSERT_EQ(job.wait(), exited(0)) << job.err();
+    ASSERT_THAT(job.processes(), IsEmpty()) << "run " << run;
+    const auto environment = environment_in(folder / "environment.0");
+    ASSERT_FALSE(is_listening(std::stoi(environment.at("MASTER_PORT")))) << "run " << run;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path())) << "temporary files are left";
+}
+
+TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
+  const TempDir folder;
+  Job job(ddprun({}, worker({"stamp", folder.path(), "until", folder / "go"})),
+          {.ignored = {SIGHUP}});
+  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; }));
+  job.signal(SIGHUP);
+  EXPECT_EQ(job.wait(milliseconds(100)), Ended{}) << "nohup ddprun must survive the logout";
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
+TEST(Signals, StoppingAndContinuingTheLauncherReachesTheWorkers) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2"}, worker({"stamp", folder.path(), "until", folder / "go"})));
+  ASSERT_TRUE(both_started(folder));
+  const auto all_are = [&](bool stopped) {
+    return eventually([&] {
+      for (const auto& [rank, stamp] : stamps(folder.path(), 0)) {
+        if ((process(stamp.pid)->state == 'T') != stopped) return false;
+      }
+      return (process(job.pid())->state == 'T') == stopped;
+    });
+  };
+  job.signal(SIGTSTP);
+  EXPECT_TRUE(all_are(/*stopped=*/true));
+  job.signal(SIGCONT);
+  EXPECT_TRUE(all_are(/*stopped=*/false));
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
+}  // namespace
+}  // namespace ddprun::test

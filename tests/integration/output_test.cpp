@@ -1,0 +1,147 @@
+// What workers print arrives, whole, and printing cannot harm the job.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// How many lines of each rank there are; a torn, missing or repeated one fails the test.
+std::map<std::string, long> whole_lines(const std::string& output) {
+  std::map<std::string, long> next;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string rank, rest;
+    long number = -1;
+    words >> rank >> number >> rest;
+    EXPECT_EQ(rest, std::string(40, '.')) << "torn: " << line;
+    if (rest != std::string(40, '.')) break;
+    EXPECT_EQ(number, next[rank]) << "of rank " << rank;
+    next[rank] = number + 1;
+  }
+  return next;
+}
+
+TEST(Output, AFloodOfLinesArrivesWhole) {
+  Job job(ddprun({"--nproc-per-node=2"}, worker({"flood", "200000"})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(whole_lines(job.out()), (std::map<std::string, long>{{"0", 200'000}, {"1", 200'000}}));
+}
+
+// Nobody reads for a while: the worker waits, and nothing is lost.
+TEST(Output, AReaderThatPausesLosesNothing) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  Job job(ddprun({}, worker({"flood", "50000"})), {.stdout_fd = ends[1]});
+  close(ends[1]);
+  const auto pipe_is_full = [&] {
+    int waiting = 0;
+    return ioctl(ends[0], FIONREAD, &waiting) == 0 && waiting >= 60'000;
+  };
+  ASSERT_TRUE(eventually(pipe_is_full)) << job.err();
+  std::string output;
+  std::array<char, 65'536> buffer{};
+  for (ssize_t count = 0; (count = read(ends[0], buffer.data(), buffer.size())) > 0;) {
+    output.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  close(ends[0]);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(whole_lines(output), (std::map<std::string, long>{{"0", 50'000}}));
+}
+
+TEST(Output, AReaderThatNeverReadsDoesNotKeepTheJobFromStopping) {
+  for (const std::string tee : {"0", "3"}) {
+    SCOPED_TRACE("--tee=" + tee);
+    std::array<int, 2> ends{};
+    ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    const TempDir folder;
+    Job job(ddprun({"--nproc-per-node=2", "--tee=" + tee, "--log-dir=" + (folder / "logs")},
+                   worker({"stamp", folder.path(), "flood", "1000000"})),
+            {.stdout_fd = ends[1]});
+    close(ends[1]);
+    ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
+    job.signal(SIGTERM);
+    EXPECT_EQ(job.wait(seconds(10)), exited(143)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+    close(ends[0]);
+  }
+}
+
+TEST(Output, AWorkerMayCloseItsStdoutAndStderr) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2"}, worker({"close", "1", "close", "2", "stamp", folder.path(),
+                                                 "until", folder / "go", "exit", "6"})));
+  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
+  EXPECT_EQ(job.wait(milliseconds(100)), Ended{}) << "closing a stream is not an end";
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(6)) << job.err();
+}
+
+TEST(Output, StderrPassesThroughUnchanged) {
+  Job job(ddprun({}, worker({"complain", "first", "complain", "", "complain", "  last"})));
+  EXPECT_EQ(job.wait(), exited(0));
+  EXPECT_EQ(job.err(), "first\n\n  last\n");
+}
+
+TEST(Output, TeeWritesToTheLogAndPrefixedToTheConsole) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2", "--tee=3", "--log-dir=" + folder.path()},
+                 worker({"print", "said {rank}", "complain", "cried {rank}"})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("[default0]:said 0\n"));
+  EXPECT_THAT(job.out(), HasSubstr("[default1]:said 1\n"));
+  EXPECT_THAT(job.err(), HasSubstr("[default1]:cried 1\n"));
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (!entry.is_regular_file()) continue;
+    const auto rank = entry.path().parent_path().filename();
+    const auto attempt = entry.path().parent_path().parent_path().filename();
+    files[(attempt / rank / entry.path().filename()).string()] = read_file(entry.path());
+  }
+  EXPECT_EQ(files["attempt_0/0/stdout.log"], "said 0\n");
+  EXPECT_EQ(files["attempt_0/1/stdout.log"], "said 1\n");
+  EXPECT_EQ(files["attempt_0/0/stderr.log"], "cried 0\n");
+  EXPECT_EQ(files["attempt_0/1/stderr.log"], "cried 1\n");
+}
+
+TEST(Output, RedirectKeepsItOffTheConsole) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2", "-r", "0:3", "--log-dir=" + folder.path()},
+                 worker({"print", "said {rank}", "complain", "cried {rank}"})));
+  EXPECT_EQ(job.wait(), exited(0));
+  EXPECT_EQ(job.out(), "said 1\n");
+  EXPECT_EQ(job.err(), "cried 1\n");
+}
+
+// Every round has files of its own: the reason for a restart is in the first one's.
+TEST(Output, LogsOfEarlierRoundsAreKept) {
+  const TempDir folder;
+  Job job(ddprun({"--max-restarts=1", "-r", "3", "--log-dir=" + folder.path()},
+                 worker({"print", "round {round}", "on-round", "0", "exit", "1"})));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  std::map<std::string, std::string> by_round;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.path().filename() == "stdout.log") {
+      by_round[entry.path().parent_path().parent_path().filename()] = read_file(entry.path());
+    }
+  }
+  EXPECT_EQ(by_round, (std::map<std::string, std::string>{{"attempt_0", "round 0\n"},
+                                                          {"attempt_1", "round 1\n"}}));
+}
+
+}  // namespace
+}  // namespace ddprun::test

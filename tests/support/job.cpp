@@ -1,0 +1,293 @@
+#include "tests/support/job.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <ostream>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+namespace ddprun::test {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr milliseconds kPollInterval{2};
+
+[[noreturn]] void throw_errno(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::vector<pid_t> all_pids() {
+  std::vector<pid_t> pids;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos) pids.push_back(std::stoi(name));
+  }
+  return pids;
+}
+
+// The next parts run between fork and exec, where only what is safe in a signal handler may be
+// called.
+void become_the_command(const std::vector<char*>& argv, const std::vector<char*>& envp,
+                        const JobSetup& setup, const std::array<int, 3>& stdio, pid_t parent) {
+  // If the test dies (a timeout of ctest), so does the launcher; its keeper does the rest.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(98);
+  for (int number = 1; number < NSIG; ++number) std::signal(number, SIG_DFL);
+  for (const int number : setup.ignored) std::signal(number, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int fd = 0; fd < 3; ++fd) dup2(stdio[static_cast<std::size_t>(fd)], fd);
+  if (!setup.directory.empty() && chdir(setup.directory.c_str()) != 0) _exit(98);
+  execvpe(argv[0], argv.data(), envp.data());
+  _exit(98);
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+int open_or_throw(const std::string& path, int flags) {
+  const int fd = open(path.c_str(), flags | O_CLOEXEC, 0644);
+  if (fd < 0) throw_errno(path);
+  return fd;
+}
+
+}  // namespace
+
+bool eventually(const std::function<bool()>& holds, milliseconds deadline) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() >= until) return holds();
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return true;
+}
+
+bool full_tests() {
+  const char* value = std::getenv("DDPRUN_TEST_FULL");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+std::ostream& operator<<(std::ostream& out, const Ended& ended) {
+  if (ended.code) return out << "exit code " << *ended.code;
+  if (ended.signal) return out << "killed by signal " << *ended.signal;
+  return out << "still running at the deadline";
+}
+
+TempDir::TempDir() {
+  std::string name = fs::temp_directory_path() / "ddprun_test_XXXXXX";
+  if (mkdtemp(name.data()) == nullptr) throw_errno(name);
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_file(const std::string& path, const std::string& content, int mode) {
+  std::ofstream(path, std::ios::binary) << content;
+  fs::permissions(path, static_cast<fs::perms>(mode));
+}
+
+Command ddprun(const std::vector<std::string>& options, const Command& program) {
+  Command command{DDPRUN_PROGRAM};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+Command worker(std::initializer_list<std::string> actions) {
+  Command command{DDPRUN_TEST_WORKER};
+  command.insert(command.end(), actions.begin(), actions.end());
+  return command;
+}
+
+std::map<int, Stamp> stamps(const std::string& directory, int round) {
+  std::map<int, Stamp> found;
+  for (int rank = 0;; ++rank) {
+    std::ifstream file(directory + "/" + std::to_string(round) + "." + std::to_string(rank));
+    Stamp stamp;
+    if (!(file >> stamp.at_ns >> stamp.pid)) break;
+    found[rank] = stamp;
+  }
+  return found;
+}
+
+namespace {
+
+std::map<std::string, std::string> pairs_in(const std::string& file, char separator) {
+  std::map<std::string, std::string> pairs;
+  std::istringstream content(read_file(file));
+  for (std::string entry; std::getline(content, entry, separator);) {
+    const auto equals = entry.find('=');
+    if (equals != std::string::npos) pairs[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> environment_in(const std::string& file) {
+  return pairs_in(file, '\0');
+}
+
+std::map<std::string, std::string> state_in(const std::string& file) {
+  return pairs_in(file, '\n');
+}
+
+std::optional<ProcessInfo> process(pid_t pid) {
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const auto name_begin = stat.find('(');
+  const auto name_end = stat.rfind(')');  // the name may hold anything, this too
+  if (name_begin == std::string::npos || name_end == std::string::npos) return std::nullopt;
+  ProcessInfo info;
+  info.pid = pid;
+  info.name = stat.substr(name_begin + 1, name_end - name_begin - 1);
+  std::istringstream rest(stat.substr(name_end + 1));
+  rest >> info.state >> info.parent;
+  return info;
+}
+
+std::vector<ProcessInfo> all_processes() {
+  std::vector<ProcessInfo> found;
+  for (const pid_t pid : all_pids()) {
+    if (auto info = process(pid)) found.push_back(*std::move(info));
+  }
+  return found;
+}
+
+std::vector<ProcessInfo> children_of(pid_t parent) {
+  auto found = all_processes();
+  std::erase_if(found, [&](const ProcessInfo& info) { return info.parent != parent; });
+  return found;
+}
+
+std::vector<std::string> open_files_of(pid_t pid) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const auto& entry :
+       fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd", ignored)) {
+    files.push_back(fs::read_symlink(entry, ignored));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool is_listening(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool accepted = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  close(fd);
+  return accepted;
+}
+
+Job::Job(const Command& command, JobSetup setup) {
+  static std::atomic<int> jobs = 0;
+  marker_ = "DDPRUN_TEST_JOB=" + std::to_string(getpid()) + "." + std::to_string(++jobs);
+
+  const std::string own_name = marker_.substr(0, marker_.find('='));
+  setup.removed_variables.push_back(own_name);
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string line = *entry;
+    const std::string name = line.substr(0, line.find('='));
+    const auto& removed = setup.removed_variables;
+    if (setup.environment.contains(name)) continue;
+    if (std::find(removed.begin(), removed.end(), name) != removed.end()) continue;
+    environment.push_back(line);
+  }
+  for (const auto& [name, value] : setup.environment) environment.push_back(name + "=" + value);
+  environment.push_back(marker_);
+  std::vector<std::string> arguments = command;
+
+  write_file(folder_ / "in", setup.stdin_text);
+  const std::array<int, 3> stdio{
+      open_or_throw(folder_ / "in", O_RDONLY),
+      setup.stdout_fd ? fcntl(*setup.stdout_fd, F_DUPFD_CLOEXEC, 3)
+                      : open_or_throw(folder_ / "out", O_WRONLY | O_CREAT | O_APPEND),
+      open_or_throw(folder_ / "err", O_WRONLY | O_CREAT | O_APPEND)};
+  const auto argv = pointers_to(arguments);
+  const auto envp = pointers_to(environment);
+  const pid_t self = getpid();
+  pid_ = fork();
+  if (pid_ < 0) throw_errno("fork");
+  if (pid_ == 0) become_the_command(argv, envp, setup, stdio, self);
+  for (const int fd : stdio) close(fd);
+}
+
+Job::~Job() {
+  if (!ended_) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  for (const pid_t pid : processes()) kill(pid, SIGKILL);
+}
+
+void Job::signal(int number) const {
+  if (!ended_ && kill(pid_, number) != 0) throw_errno("kill");
+}
+
+Ended Job::wait(milliseconds deadline) {
+  eventually(
+      [&] {
+        int status = 0;
+        if (ended_ || waitpid(pid_, &status, WNOHANG) != pid_) return ended_.has_value();
+        ended_ = WIFSIGNALED(status) ? killed_by(WTERMSIG(status)) : exited(WEXITSTATUS(status));
+        return true;
+      },
+      deadline);
+  return ended_.value_or(Ended{});
+}
+
+std::vector<pid_t> Job::processes() const {
+  const std::string wanted = marker_ + '\0';
+  std::vector<pid_t> found;
+  for (const pid_t pid : all_pids()) {
+    if (pid == pid_) continue;
+    const std::string environment = '\0' + read_file("/proc/" + std::to_string(pid) + "/environ");
+    if (environment.find('\0' + wanted) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<std::string> Job::left_over(milliseconds deadline) const {
+  std::vector<std::string> words;
+  if (eventually([&] { return processes().empty(); }, deadline)) return words;
+  for (const pid_t pid : processes()) {
+    if (const auto info = process(pid)) {
+      words.push_back(info->name + " (pid " + std::to_string(pid) + ", state " + info->state + ")");
+    }
+  }
+  return words;
+}
+
+}  // namespace ddprun::test

@@ -1,0 +1,132 @@
+// A job under observation: a command that a test starts, watches, signals and clears away, with
+// every process that came of it. Owned by one test, used from its thread. All waiting is polling
+// with a deadline; nothing here sleeps for a guessed time.
+//
+//   Job job(ddprun({"--nproc-per-node=2"}, worker({"on-rank", "1", "exit", "3", "wait"})));
+//   EXPECT_EQ(job.wait(), exited(3)) << job.err();
+//   EXPECT_THAT(job.processes(), IsEmpty());
+//
+// The processes of a job are found by a variable in their environment that only this job has. The
+// mistake to avoid: a worker that clears its environment is not found.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <iosfwd>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ddprun::test {
+
+using Command = std::vector<std::string>;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Generous: what is waited for happens in milliseconds, but a loaded machine must not fail a test.
+inline constexpr seconds kDeadline{30};
+
+// True as soon as `holds` is, false if it still is not at the deadline.
+bool eventually(const std::function<bool()>& holds, milliseconds deadline = kDeadline);
+
+// DDPRUN_TEST_FULL=1: the large counts.
+bool full_tests();
+
+// How a process ended: with a code, by a signal, or (neither) not within the deadline.
+struct Ended {
+  std::optional<int> code;
+  std::optional<int> signal;
+  bool operator==(const Ended&) const = default;
+};
+inline Ended exited(int code) { return {code, std::nullopt}; }
+inline Ended killed_by(int signal) { return {std::nullopt, signal}; }
+std::ostream& operator<<(std::ostream& out, const Ended& ended);
+
+// A folder that is removed with everything in it.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  std::string path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string read_file(const std::string& path);  // empty if it cannot be read
+void write_file(const std::string& path, const std::string& content, int mode = 0644);
+
+// The launcher with its options and then a program; a worker that does these things (worker.cpp).
+Command ddprun(const std::vector<std::string>& options, const Command& program = {});
+Command worker(std::initializer_list<std::string> actions);
+
+// What `stamp DIR` and `environment FILE` of the worker left there.
+struct Stamp {
+  std::int64_t at_ns = 0;
+  pid_t pid = 0;
+};
+std::map<int, Stamp> stamps(const std::string& directory, int round);  // by rank
+std::map<std::string, std::string> environment_in(const std::string& file);
+std::map<std::string, std::string> state_in(const std::string& file);
+
+struct ProcessInfo {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  char state = '?';  // as in /proc/PID/stat: 'Z' is a zombie, 'T' is stopped
+  std::string name;
+};
+std::vector<ProcessInfo> all_processes();
+std::optional<ProcessInfo> process(pid_t pid);
+std::vector<ProcessInfo> children_of(pid_t parent);
+std::vector<std::string> open_files_of(pid_t pid);  // what its descriptors point to, sorted
+
+// True if something accepts connections at 127.0.0.1:port.
+bool is_listening(int port);
+
+struct JobSetup {
+  std::map<std::string, std::string> environment{};  // added to the test's own
+  std::vector<std::string> removed_variables{};
+  std::string stdin_text{};
+  std::string directory{};         // "" is the test's own
+  std::vector<int> ignored{};      // signals that the command is started with as ignored
+  std::optional<int> stdout_fd{};  // instead of a file that out() reads
+};
+
+class Job {
+ public:
+  explicit Job(const Command& command, JobSetup setup = {});
+  ~Job();  // kills whatever is left of it
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+
+  // How the command ended, which it is given `deadline` to do. Every later call says the same.
+  Ended wait(milliseconds deadline = kDeadline);
+
+  std::string out() const { return read_file(folder_ / "out"); }
+  std::string err() const { return read_file(folder_ / "err"); }
+
+  // The living processes of this job, the command itself excluded.
+  std::vector<pid_t> processes() const;
+  // Waits for all of them to be gone; if not in time, those that are left, in words.
+  std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
+
+ private:
+  TempDir folder_;
+  std::string marker_;
+  pid_t pid_ = -1;
+  std::optional<Ended> ended_;
+};
+
+}  // namespace ddprun::test

@@ -1,0 +1,279 @@
+// ddprun_test_worker: what a test wants a worker to do, as words on its command line, done in
+// order.
+//
+//   ddprun_test_worker stamp DIR on-rank 1 on-round 0 exit 3 wait
+//
+// `on-rank R` and `on-round N` let the next action happen only there. FILE may hold {rank} and
+// {round}. Linked statically and without iostreams, so that starting it costs next to nothing:
+// benchmarks use it too.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+extern char** environ;
+
+namespace {
+
+std::int64_t started_at_ns = 0;
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+[[noreturn]] void die(const std::string& message) {
+  dprintf(STDERR_FILENO, "ddprun_test_worker: %s\n", message.c_str());
+  _exit(99);
+}
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string expanded(std::string text) {
+  for (const auto& [from, to] : {std::pair{"{rank}", variable("RANK")},
+                                 std::pair{"{round}", variable("TORCHELASTIC_RESTART_COUNT")}}) {
+    for (auto at = text.find(from); at != std::string::npos; at = text.find(from)) {
+      text.replace(at, std::strlen(from), to);
+    }
+  }
+  return text;
+}
+
+void write_all(int fd, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(fd, data, size);
+    if (written < 0) die(std::string("write: ") + std::strerror(errno));
+    data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+// A reader that polls sees the file whole or not at all.
+void write_file(const std::string& path, const std::string& content) {
+  const std::string aside = path + "." + std::to_string(getpid());
+  const int fd = open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) die(aside + ": " + std::strerror(errno));
+  write_all(fd, content.data(), content.size());
+  close(fd);
+  if (rename(aside.c_str(), path.c_str()) != 0) die(path + ": " + std::strerror(errno));
+}
+
+void wait_forever() {
+  for (;;) pause();
+}
+
+// ---- the actions -------------------------------------------------------------------------------
+
+void do_exit(const char* argument) { _exit(std::atoi(argument)); }
+
+void do_signal(const char* argument) {
+  const int number = std::atoi(argument);
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  std::signal(number, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  kill(getpid(), number);
+}
+
+void do_wait(const char*) { wait_forever(); }
+
+void do_ignore(const char* argument) { std::signal(std::atoi(argument), SIG_IGN); }
+
+// When this process's first instruction ran, and its pid, in DIR/<round>.<rank>.
+void do_stamp(const char* directory) {
+  write_file(expanded(std::string(directory) + "/{round}.{rank}"),
+             std::to_string(started_at_ns) + " " + std::to_string(getpid()) + "\n");
+}
+
+void do_until(const char* path) {
+  const timespec pause_time{0, 1'000'000};
+  while (access(path, F_OK) != 0) nanosleep(&pause_time, nullptr);
+}
+
+void do_touch(const char* path) { write_file(expanded(path), ""); }
+
+void do_environment(const char* path) {
+  std::string all;
+  for (char** entry = environ; *entry != nullptr; ++entry) all.append(*entry).push_back('\0');
+  write_file(expanded(path), all);
+}
+
+// What a program inherits besides its environment, as "name=value" lines.
+void do_state(const char* path) {
+  std::string fds;
+  DIR* directory = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(directory)) {
+    const int fd = std::atoi(entry->d_name);
+    if (entry->d_name[0] == '.' || fd == dirfd(directory)) continue;
+    fds += (fds.empty() ? "" : ",") + std::to_string(fd);
+  }
+  closedir(directory);
+
+  std::string blocked;
+  sigset_t mask;
+  sigprocmask(SIG_BLOCK, nullptr, &mask);
+  std::string ignored;
+  for (int number = 1; number < NSIG; ++number) {
+    if (sigismember(&mask, number) == 1)
+      blocked += (blocked.empty() ? "" : ",") + std::to_string(number);
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) {
+      ignored += (ignored.empty() ? "" : ",") + std::to_string(number);
+    }
+  }
+  const mode_t mask_of_files = umask(0);
+  char folder[4096] = "";
+  if (getcwd(folder, sizeof folder) == nullptr) die("getcwd");
+  const auto line = [](const char* name, const std::string& value) {
+    return std::string(name) + "=" + value + "\n";
+  };
+  write_file(expanded(path),
+             line("fds", fds) + line("blocked", blocked) + line("ignored", ignored) +
+                 line("pid", std::to_string(getpid())) + line("parent", std::to_string(getppid())) +
+                 line("group", std::to_string(getpgid(0))) +
+                 line("session", std::to_string(getsid(0))) +
+                 line("umask", std::to_string(mask_of_files)) + line("cwd", folder));
+}
+
+// A child in this process group, as a data loader's worker would be.
+void do_child(const char*) {
+  const pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child == 0) wait_forever();
+}
+
+// The same, but deaf to SIGTERM.
+void do_deaf_child(const char*) {
+  const pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child == 0) {
+    std::signal(SIGTERM, SIG_IGN);
+    wait_forever();
+  }
+}
+
+// A process in a session of its own whose parent has gone, as a daemon would be.
+void do_daemon(const char*) {
+  const pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child == 0) {
+    setsid();
+    if (fork() != 0) _exit(0);
+    wait_forever();
+  }
+  waitpid(child, nullptr, 0);
+}
+
+// Whole lines, numbered, so that a reader can tell whether one is missing or torn.
+void do_flood(const char* argument) {
+  const long lines = std::atol(argument);
+  std::string block;
+  for (long line = 0; line < lines; ++line) {
+    char text[80];
+    block.append(text,
+                 static_cast<std::size_t>(std::snprintf(
+                     text, sizeof text, "%s %010ld ........................................\n",
+                     variable("RANK").c_str(), line)));
+    if (block.size() > 60'000 || line + 1 == lines) {
+      write_all(STDOUT_FILENO, block.data(), block.size());
+      block.clear();
+    }
+  }
+}
+
+void do_close(const char* argument) { close(std::atoi(argument)); }
+
+void do_print(const char* text) {
+  const std::string line = expanded(text) + "\n";
+  write_all(STDOUT_FILENO, line.data(), line.size());
+}
+
+void do_complain(const char* text) {
+  const std::string line = expanded(text) + "\n";
+  write_all(STDERR_FILENO, line.data(), line.size());
+}
+
+void do_copy_stdin(const char* path) {
+  std::string all;
+  char buffer[4096];
+  ssize_t count = 0;
+  while ((count = read(STDIN_FILENO, buffer, sizeof buffer)) > 0) {
+    all.append(buffer, static_cast<std::size_t>(count));
+  }
+  write_file(expanded(path), all);
+}
+
+struct Action {
+  const char* name;
+  bool takes_argument;
+  void (*perform)(const char* argument);
+};
+
+constexpr Action kActions[] = {
+    {"exit", true, do_exit},
+    {"signal", true, do_signal},            // ends by this signal
+    {"wait", false, do_wait},               // until killed
+    {"ignore", true, do_ignore},            // this signal
+    {"stamp", true, do_stamp},              // DIR/<round>.<rank>: "<first instruction, ns> <pid>"
+    {"until", true, do_until},              // FILE exists
+    {"touch", true, do_touch},              // FILE
+    {"environment", true, do_environment},  // to FILE, as execve's entries, each ended by NUL
+    {"state", true, do_state},              // to FILE: fds, signals, ids, folder
+    {"child", false, do_child},
+    {"deaf-child", false, do_deaf_child},
+    {"daemon", false, do_daemon},
+    {"flood", true, do_flood},            // this many lines to stdout
+    {"close", true, do_close},            // this fd
+    {"print", true, do_print},            // this text to stdout
+    {"complain", true, do_complain},      // this text to stderr
+    {"copy-stdin", true, do_copy_stdin},  // to FILE, until its end
+};
+
+const Action& action_named(const std::string& name) {
+  for (const Action& action : kActions) {
+    if (name == action.name) return action;
+  }
+  die("no action is called '" + name + "'");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  started_at_ns = monotonic_ns();
+  bool applies = true;
+  for (int at = 1; at < argc; ++at) {
+    const std::string word = argv[at];
+    const bool is_condition = word == "on-rank" || word == "on-round";
+    const Action* action = is_condition ? nullptr : &action_named(word);
+    const char* argument = nullptr;
+    if (is_condition || action->takes_argument) {
+      if (++at == argc) die("'" + word + "' needs an argument");
+      argument = argv[at];
+    }
+    if (is_condition) {
+      applies = applies &&
+                variable(word == "on-rank" ? "RANK" : "TORCHELASTIC_RESTART_COUNT") == argument;
+      continue;
+    }
+    if (applies) action->perform(argument);
+    applies = true;
+  }
+  return 0;
+}
