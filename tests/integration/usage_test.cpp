@@ -54,7 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NegativeRestarts", {"--max-restarts=-1"}, {"max-restarts", "-1"}},
         Refusal{"RestartsInWords", {"--max_restarts", "many"}, {"max-restarts", "many"}},
         Refusal{"UnknownOption", {"--frobnicate"}, {"--frobnicate"}},
-        Refusal{"MisspeltOption", {"--nproc-per-nod", "3"}, {"--nproc-per-nod"}},
+        Refusal{
+            "MisspeltOption", {"--nproc-per-nodd", "3"}, {"--nproc-per-nodd", "--nproc-per-node"}},
         Refusal{"MisspeltOptionWithValue",
                 {"--nproc-pre-node=3"},
                 {"--nproc-pre-node", "--nproc-per-node"}},
@@ -65,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A beginning of an option's name that only one option has is that option, as under torchrun; if it
 // were taken for the program, its value would be too.
 TEST(Usage, AnAbbreviationIsNeverTakenForTheProgram) {
-  Job job(ddprun({"--nproc", "2"}, worker({"print", "x"})));
+  Job job(ddprun({"--nproc-per-nod", "2"}, worker({"print", "x"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(job.out(), "x\nx\n");
 }

@@ -61,6 +61,7 @@ void become_the_command(const std::vector<char*>& argv, const std::vector<char*>
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (std::string& text : strings) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -275,6 +276,15 @@ std::vector<pid_t> Job::processes() const {
     if (pid == pid_) continue;
     const std::string environment = '\0' + read_file("/proc/" + std::to_string(pid) + "/environ");
     if (environment.find('\0' + wanted) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+std::map<int, pid_t> Job::workers() const {
+  std::map<int, pid_t> found;
+  for (const auto& child : children_of(pid_)) {
+    auto environment = environment_in("/proc/" + std::to_string(child.pid) + "/environ");
+    if (environment.contains("RANK")) found[std::stoi(environment["RANK"])] = child.pid;
   }
   return found;
 }

@@ -119,7 +119,9 @@ class Job {
 
   // The living processes of this job, the command itself excluded.
   std::vector<pid_t> processes() const;
-  // Waits for all of them to be gone; if not in time, those that are left, in words.
+  // The workers of the present round by rank: those children of the command that have one.
+  std::map<int, pid_t> workers() const;
+  // Waits for all processes to be gone; if not in time, those that are left, in words.
   std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
 
  private:

@@ -1,0 +1,202 @@
+// A training survives the death of any worker: it resumes from its checkpoint and ends with the
+// same weights, bit for bit, as if nothing had happened.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Small enough for seconds, long enough to be killed in the middle: 2 epochs of 63 steps, the last
+// of which is short (2000 samples do not divide by 2 × 16).
+constexpr int kStepsPerEpoch = 63;
+
+Command training(int workers, const std::string& checkpoints) {
+  return ddprun({"--nproc-per-node=" + std::to_string(workers), "--max-restarts=10"},
+                {"train", "--epochs=2", "--limit=2000", "--batch-size=16", "--seed=3",
+                 "--checkpoint-every=10", "--checkpoint-dir=" + checkpoints});
+}
+
+std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int last_step_in(const std::string& folder) {
+  const auto names = checkpoints_in(folder);
+  return names.empty() ? -1 : std::stoi(names.back().substr(names.back().find('-') + 1));
+}
+
+// Not EXPECT_EQ: a difference would print megabytes.
+bool end_with_the_same_bytes(const std::string& one, const std::string& other) {
+  const auto a = checkpoints_in(one);
+  const auto b = checkpoints_in(other);
+  return !a.empty() && !b.empty() && a.back() == b.back() &&
+         read_file(one + "/" + a.back()) == read_file(other + "/" + b.back());
+}
+
+class Training : public ::testing::Test {
+ protected:
+  // What an uninterrupted run leaves, made once for all tests of this program.
+  static void SetUpTestSuite() {
+    undisturbed_ = new TempDir;
+    Job job(training(2, undisturbed_->path()));
+    ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
+    ASSERT_EQ(last_step_in(undisturbed_->path()), 2 * kStepsPerEpoch);
+  }
+  static void TearDownTestSuite() {
+    delete undisturbed_;
+    undisturbed_ = nullptr;
+  }
+
+  // Waits for `steps` further steps to be on disk, then kills this rank of the present round.
+  static void kill_after(const Job& job, const TempDir& folder, int rank, int steps) {
+    const int wanted = last_step_in(folder.path()) + steps;
+    ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= wanted; }, seconds(60)))
+        << job.err();
+    const auto workers = job.workers();
+    ASSERT_TRUE(workers.contains(rank)) << job.err();
+    kill(workers.at(rank), SIGKILL);
+  }
+
+  static TempDir* undisturbed_;
+};
+TempDir* Training::undisturbed_ = nullptr;
+
+TEST_F(Training, IsDeterministicWhenUndisturbed) {
+  const TempDir folder;
+  Job job(training(2, folder.path()));
+  ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
+  EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path()));
+}
+
+TEST_F(Training, ResumesBitIdenticallyWhicheverWorkerIsKilled) {
+  for (const int victim : {0, 1}) {
+    SCOPED_TRACE("victim " + std::to_string(victim));
+    const TempDir folder;
+    Job job(training(2, folder.path()));
+    kill_after(job, folder, victim, /*steps=*/21);
+    ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 1"));
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+}
+
+TEST_F(Training, ResumesBitIdenticallyAfterManyDeathsAtAnyMoment) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int run = 0; run < (full_tests() ? 20 : 2); ++run) {
+    const TempDir folder;
+    Job job(training(2, folder.path()));
+    for (int death = 0; death < 3; ++death) {
+      const int victim = static_cast<int>(random() % 2);
+      kill_after(job, folder, victim, /*steps=*/10 + static_cast<int>(random() % 15));
+    }
+    ASSERT_EQ(job.wait(seconds(240)), exited(0)) << job.err();
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
+  }
+}
+
+// Power is cut: nobody restarts anything, the user starts the same command again.
+TEST_F(Training, ResumesBitIdenticallyAfterTheLauncherWasKilled) {
+  const TempDir folder;
+  {
+    Job job(training(2, folder.path()));
+    ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= 70; }, seconds(60)))
+        << job.err();
+    job.signal(SIGKILL);
+    EXPECT_EQ(job.wait(), killed_by(SIGKILL));
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+  Job job(training(2, folder.path()));
+  ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 2"));
+  EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
+}
+
+TEST_F(Training, UsesThePreviousCheckpointWhenTheNewestIsDamaged) {
+  const TempDir folder;
+  fs::copy(undisturbed_->path(), folder.path(), fs::copy_options::recursive);
+  const auto names = checkpoints_in(folder.path());
+  ASSERT_GE(names.size(), 2U);
+  const std::string newest = folder / names.back();
+  for (const bool cut_off : {true, false}) {
+    SCOPED_TRACE(cut_off ? "cut off" : "one bit flipped");
+    std::string bytes = read_file(undisturbed_->path() + "/" + names.back());
+    if (cut_off) {
+      bytes.resize(bytes.size() / 2);
+    } else {
+      bytes[bytes.size() / 2] ^= 1;
+    }
+    write_file(newest, bytes);
+    Job job(training(2, folder.path()));
+    ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr(names.back()));
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
+  }
+}
+
+TEST(TrainAlone, RefusesWhatCannotWorkWithOneSentence) {
+  const TempDir folder;
+  write_file(folder / "file", "");
+  struct Case {
+    std::vector<std::string> arguments;
+    std::map<std::string, std::string> environment;
+    std::string says;
+  };
+  for (const auto& [arguments, environment, says] : std::vector<Case>{
+           {{"--checkpoint-dir=" + (folder / "file")}, {}, folder / "file"},
+           {{"--checkpoint-dir=/proc/nowhere"}, {}, "/proc/nowhere"},
+           {{"--data=" + folder.path()}, {}, folder.path()},
+           {{"--epochs=0"}, {}, "epochs"},
+           {{"--backend=nccl"}, {{"CUDA_VISIBLE_DEVICES", ""}}, "nccl"},
+           {{"--backend=carrier-pigeon"}, {}, "carrier-pigeon"},
+           {{}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK"},
+           {{}, {{"RANK", "0"}}, "WORLD_SIZE"},
+           {{}, {{"WORLD_SIZE", "two"}, {"RANK", "0"}}, "WORLD_SIZE"},
+       }) {
+    SCOPED_TRACE(::testing::PrintToString(arguments) + ::testing::PrintToString(environment));
+    Command command{DDPRUN_TRAIN};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    Job job(command, {.environment = environment});
+    EXPECT_EQ(job.wait(), exited(2)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr(says));
+  }
+}
+
+TEST(TrainAlone, NamesADataFileThatIsCutOff) {
+  const TempDir folder;
+  for (const auto& entry : fs::directory_iterator("/usr/share/datasets/fashion-mnist")) {
+    fs::create_symlink(entry, folder / entry.path().filename());
+  }
+  const std::string name = "train-images-idx3-ubyte.gz";
+  const std::string whole = read_file(folder / name);
+  ASSERT_GT(whole.size(), 1000U);
+  fs::remove(folder / name);
+  write_file(folder / name, whole.substr(0, whole.size() / 2));
+  Job job({DDPRUN_TRAIN, "--data=" + folder.path()});
+  EXPECT_EQ(job.wait(), exited(2)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr(folder / name));
+}
+
+}  // namespace
+}  // namespace ddprun::test
