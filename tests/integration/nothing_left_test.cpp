@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <random>
@@ -60,6 +61,59 @@ TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
   const TempDir folder;
   Job job(busy_job(folder, {"ignore", "15", "wait"}));
   ASSERT_TRUE(both_started(folder)) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait(), killed_by(SIGKILL));
+  EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+// Those that made a session of their own lost their parent, but not their job.
+TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
+  for (const int signal : {0, SIGTERM}) {
+    const TempDir folder;
+    Job job(ddprun({"--nproc-per-node=2"}, worker({"daemon", "stamp", folder.path(), "until",
+                                                   folder / "go", "exit", "0"})));
+    ASSERT_TRUE(both_started(folder)) << job.err();
+    ASSERT_GE(job.processes().size(), 4U) << "two workers, two daemons";
+    if (signal != 0) job.signal(signal);
+    write_file(folder / "go", "");
+    EXPECT_EQ(job.wait(), exited(signal == 0 ? 0 : 128 + signal)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+}
+
+TEST(NothingIsLeft, OfOrphansNotEvenAsZombies) {
+  const TempDir folder;
+  Job job(ddprun({}, worker({"orphans", "20", "stamp", folder.path(), "wait"})));
+  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  EXPECT_TRUE(eventually([&] {
+    const auto children = children_of(job.pid());
+    return std::none_of(children.begin(), children.end(),
+                        [](const ProcessInfo& child) { return child.state == 'Z'; });
+  }));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), exited(143));
+}
+
+// The keeper is a process like any other: it can be killed too.
+TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
+  const TempDir folder;
+  Job job(busy_job(folder, {"wait"}));
+  ASSERT_TRUE(both_started(folder)) << job.err();
+  const auto keeper = [&]() -> pid_t {
+    const auto workers = job.workers();
+    for (const auto& child : children_of(job.pid())) {
+      const auto is_child = [&](const auto& entry) { return entry.second == child.pid; };
+      if (child.state != 'Z' && std::none_of(workers.begin(), workers.end(), is_child)) {
+        return child.pid;
+      }
+    }
+    return -1;
+  };
+  const pid_t first = keeper();
+  ASSERT_GT(first, 0);
+  kill(first, SIGKILL);
+  ASSERT_TRUE(eventually([&] { return keeper() > 0 && keeper() != first; })) << job.err();
+  EXPECT_EQ(job.workers().size(), 2U) << "the workers go on";
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), killed_by(SIGKILL));
   EXPECT_THAT(job.left_over(), IsEmpty());

@@ -181,6 +181,22 @@ void do_daemon(const char*) {
   waitpid(child, nullptr, 0);
 }
 
+// Processes whose parent goes first and that end at once: somebody else has to reap them.
+void do_orphans(const char* argument) {
+  for (int count = std::atoi(argument); count > 0; --count) {
+    const pid_t child = fork();
+    if (child < 0) die("fork");
+    if (child == 0) {
+      const pid_t middle = getpid();
+      if (fork() != 0) _exit(0);
+      const timespec pause_time{0, 1'000'000};
+      while (getppid() == middle) nanosleep(&pause_time, nullptr);
+      _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+  }
+}
+
 // Whole lines, numbered, so that a reader can tell whether one is missing or torn.
 void do_flood(const char* argument) {
   const long lines = std::atol(argument);
@@ -239,6 +255,7 @@ constexpr Action kActions[] = {
     {"child", false, do_child},
     {"deaf-child", false, do_deaf_child},
     {"daemon", false, do_daemon},
+    {"orphans", true, do_orphans},        // this many
     {"flood", true, do_flood},            // this many lines to stdout
     {"close", true, do_close},            // this fd
     {"print", true, do_print},            // this text to stdout
