@@ -4,6 +4,8 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -45,16 +47,44 @@ struct OutputSpec {
   bool operator==(const OutputSpec&) const = default;
 };
 
+// The address and the ports that the workers of a round meet at.
+struct MeetingPlace {
+  std::string address = "127.0.0.1";  // MASTER_ADDR as given; also where the store listens
+  std::uint16_t first_port = 0;       // the store takes a free one of first_port to last_port;
+  std::uint16_t last_port = 0;        // equal: exactly that one; 0: whichever the kernel gives
+
+  bool operator==(const MeetingPlace&) const = default;
+};
+
+// Where the event log goes, one JSON line per event.
+struct EventSpec {
+  std::string file;               // empty: no file
+  std::optional<int> descriptor;  // an inherited one, open for writing; 1 for "-"
+  bool as_torchrun = false;       // also torchrun's records on stderr (--event-log-handler=console)
+
+  bool operator==(const EventSpec&) const = default;
+};
+
 struct Job {
   std::string run_id = "none";
   std::string role = "default";
   int local_world_size = 1;
   int max_restarts = 0;
+  MeetingPlace meeting_place;
   Program program;
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;
+  EventSpec events;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
-  bool exit_code_as_torchrun = false;                  // 1 for any failure
+  // Signals to the agent that stop the job; an inherited "ignore" of SIGHUP is the agent's to
+  // respect.
+  std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  std::optional<int> preempt_signal;  // notice to the workers, then exit with the requeue code
+  // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES is the entry
+  // here at its local rank. Empty: both as usual.
+  std::vector<std::string> visible_devices_of;
+  std::vector<std::vector<int>> cpus_of;  // by local rank, for sched_setaffinity; empty: not bound
+  bool exit_code_as_torchrun = false;     // 1 for any failure
 
   bool operator==(const Job&) const = default;
 };

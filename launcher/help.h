@@ -1,10 +1,14 @@
-// The texts made from the option table. Pure.
+// The texts made from the option table: what --help, --print-man-page and --print-option-table
+// print. Pure.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace ddprun::cli {
 
 std::string help_text();
+std::string man_page(std::string_view version);  // troff with the man macros
+std::string option_table_markdown();             // for the README
 
 }  // namespace ddprun::cli

@@ -1,27 +1,29 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
 // the agent; what may go wrong before a worker exists ends here as one sentence on stderr.
+#include <strings.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/agent.h"
+#include "launcher/completion.h"
+#include "launcher/config_file.h"
 #include "launcher/help.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/plan_text.h"
 #include "launcher/settings.h"
 #include "launcher/values.h"
+#include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::cli {
 namespace {
-
-constexpr int kWrongUsage = 2;
-constexpr int kCannotExecute = 126;  // as a shell
-constexpr int kNotFound = 127;
 
 int print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -32,11 +34,11 @@ int refuse(const Error& error) {
   std::fprintf(stderr, "ddprun: %s\n", error.to_string().c_str());
   switch (error.code) {
     case ErrorCode::kNotFound:
-      return kNotFound;
+      return kExitNotFound;
     case ErrorCode::kPermissionDenied:
-      return kCannotExecute;
+      return kExitNotExecutable;
     default:
-      return kWrongUsage;
+      return kExitUsage;
   }
 }
 
@@ -68,26 +70,60 @@ std::string random_uuid() {
   return text;
 }
 
+// Options that print something and end; none of them needs a program.
+std::optional<int> print_information(const CommandLine& line, const Settings& settings) {
+  if (line.value(OptionId::kHelp)) return print(help_text());
+  if (line.value(OptionId::kVersion)) return print("ddprun " DDPRUN_VERSION "\n");
+  if (line.value(OptionId::kPrintManPage)) return print(man_page(DDPRUN_VERSION));
+  if (line.value(OptionId::kPrintOptionTable)) return print(option_table_markdown());
+  if (!line.value(OptionId::kPrintCompletion)) return std::nullopt;
+  const auto shell = read_choice(given(settings, OptionId::kPrintCompletion));
+  return shell ? print(completion_script(*shell)) : refuse(shell.error());
+}
+
+// torchrun's LOGLEVEL, which our own log obeys too: how values were found is said from "info" on.
+bool wants_notes(const Environment& environment) {
+  const auto level = environment.find("LOGLEVEL");
+  if (level == environment.end()) return false;
+  return ::strcasecmp(level->second.c_str(), "info") == 0 ||
+         ::strcasecmp(level->second.c_str(), "debug") == 0;
+}
+
+int launch(const Plan& plan) {
+  for (const std::string& warning : plan.warnings) {
+    std::fprintf(stderr, "ddprun: warning: %s\n", warning.c_str());
+  }
+  if (wants_notes(plan.job.environment)) {
+    for (const std::string& note : plan.notes) {
+      std::fprintf(stderr, "ddprun: %s\n", note.c_str());
+    }
+  }
+  if (const auto prepared = prepare_outputs(plan); !prepared) return refuse(prepared.error());
+  return agent::run(plan.job);
+}
+
 int run(const std::vector<std::string>& arguments, const Environment& environment) {
   const auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error());
-  if (line->value(OptionId::kHelp)) return print(help_text());
-  if (line->value(OptionId::kVersion)) return print("ddprun " DDPRUN_VERSION "\n");
+  Settings settings = resolve(*line, environment, {});
+  if (const auto done = print_information(*line, settings)) return *done;
 
-  const Settings settings = resolve(*line, environment, {});
-  const auto dry_run = read_flag(spec_of(OptionId::kDryRun), settings[OptionId::kDryRun]);
+  const auto file = read_config(given(settings, OptionId::kConfig));
+  if (!file) return refuse(file.error());
+  if (!file->empty()) settings = resolve(*line, environment, *file);
+
+  const auto dry_run = read_flag(given(settings, OptionId::kDryRun));
   if (!dry_run) return refuse(dry_run.error());
+  const Given json = given(settings, OptionId::kJson);
+  const auto as_json = read_flag(json);
+  if (!as_json) return refuse(as_json.error());
+  if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"));
 
   const Surroundings surroundings{{current_directory(), ddprun_directory()}, {}, random_uuid()};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error());
-  if (*dry_run) return print(to_table(*plan));
-
-  for (const std::string& warning : plan->warnings) {
-    std::fprintf(stderr, "ddprun: warning: %s\n", warning.c_str());
-  }
-  if (const auto prepared = prepare_log_dir(*plan); !prepared) return refuse(prepared.error());
-  return agent::run(plan->job);
+  if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));
+  return launch(*plan);
 }
 
 }  // namespace

@@ -14,21 +14,65 @@ namespace ddprun::cli {
 
 enum class OptionId {
   kNprocPerNode,
-  kStandalone,
+  kRole,
   kMaxRestarts,
+  kStandalone,
+  kModule,
+  kNoPython,
+  kRunPath,
+  kStartMethod,
+  kVirtualLocalRank,
+  kNumaBinding,
   kLogDir,
   kRedirects,
   kTee,
+  kLocalRanksFilter,
+  kLogLinePrefixTemplate,
+  kDuplicateStdoutFilters,
+  kDuplicateStderrFilters,
+  kLogsSpecs,
+  kEvents,
+  kEventLogHandler,
+  kSignalsToHandle,
+  kPreemptSignal,
+  kShutdownTimeout,
+  kExitBarrierTimeout,
+  kMonitorInterval,
+  kExitCode,
+  kNnodes,
+  kNodeRank,
+  kMasterAddr,
+  kMasterPort,
+  kMasterPortRange,
+  kRdzvBackend,
+  kRdzvEndpoint,
+  kRdzvId,
+  kRdzvConf,
+  kLocalAddr,
+  kConfig,
   kDryRun,
+  kJson,
+  kPrintCompletion,
+  kPrintManPage,
+  kPrintOptionTable,
   kHelp,
   kVersion,
 };
 
 inline constexpr std::size_t kOptionCount = static_cast<std::size_t>(OptionId::kVersion) + 1;
 
-enum class Group { kJob, kOutput, kInformation };
+enum class Group { kJob, kProgram, kOutput, kEnd, kNodes, kInformation };
 
-enum class Kind { kFlag, kValue };
+// What the text of a value is made of; the configuration file may then use TOML's own arrays and
+// tables for it.
+enum class Kind {
+  kFlag,
+  kValue,        // one word or number
+  kList,         // a,b,c
+  kEscapedList,  // a,b,c where ",," stands for a comma
+  kPairs,        // key=value,key=value
+  kRankMap,      // rank:digit,rank:digit
+};
 
 // Which environment variables stand for the option: torchrun's PET_<NAME> and our DDPRUN_<NAME>,
 // only ours (torchrun has no such option), or none (it makes sense on a command line only).
@@ -37,12 +81,14 @@ enum class Variables { kPetAndOwn, kOwn, kNone };
 struct OptionSpec {
   OptionId id;
   std::string_view name;  // with dashes, without the leading "--"
-  char letter;            // short spelling; '\0': none
-  Kind kind;
-  std::string_view value_name;    // as help shows it; empty for a flag
-  std::string_view default_text;  // as if typed; a flag's is empty
+  char letter = '\0';     // short spelling; '\0': none
+  Kind kind = Kind::kValue;
+  std::string_view value_name = "";    // as help shows it; empty for a flag
+  std::string_view default_text = "";  // as if typed; a flag's is empty
+  std::string_view choices = "";       // "spawn|fork"; empty: any value
   Group group;
-  Variables variables;
+  Variables variables = Variables::kPetAndOwn;
+  std::string_view more_variable = "";  // one more environment variable that others know it by
   std::string_view help;  // one sentence, no full stop; the default is added by whoever prints it
 };
 
@@ -52,6 +98,8 @@ std::string_view title_of(Group group);
 
 // The environment variables that stand for an option, the one that wins first.
 std::vector<std::string> variables_of(const OptionSpec& spec);
+
+std::vector<std::string_view> choices_of(const OptionSpec& spec);
 
 // By name as typed after "--": underscores count as dashes; exact only.
 const OptionSpec* find_option(std::string_view name);

@@ -1,24 +1,31 @@
 #include "launcher/plan.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "launcher/text.h"
 #include "launcher/values.h"
 
 namespace ddprun::cli {
 namespace {
+
+constexpr std::string_view kNoFiles = "/dev/null";
 
 const std::string* find(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
   return found == environment.end() ? nullptr : &found->second;
 }
 
-// Fills a Plan step by step; each step reads the settings that belong together.
+// Fills a Plan step by step; each step reads the settings that belong together and may rely on
+// those before it. The first wrong value is kept and ends the planning.
 class Planner {
  public:
   Planner(const Settings& settings, const Environment& environment,
@@ -29,121 +36,315 @@ class Planner {
   }
 
   Result<Plan> make(const std::vector<std::string>& command) {
-    for (const auto step : {&Planner::read_group, &Planner::read_output}) {
-      if (const Result<void> done = (this->*step)(); !done) return fail(done.error());
+    using Step = void (Planner::*)();
+    constexpr Step kSteps[] = {&Planner::read_nodes,  &Planner::read_group,
+                               &Planner::read_output, &Planner::read_events,
+                               &Planner::read_end,    &Planner::read_placement};
+    for (const Step step : kSteps) {
+      (this->*step)();
+      if (error_) return fail(*std::move(error_));
     }
-    if (const auto done = find_command(command); !done) return fail(done.error());
+    find_command(command);
+    if (error_) return fail(*std::move(error_));
     return std::move(plan_);
   }
 
  private:
-  const Setting& setting(OptionId id) const { return plan_.settings[id]; }
+  Given option(OptionId id) const { return given(plan_.settings, id); }
 
-  Result<void> read_group() {
-    const auto workers = read_worker_count();
-    if (!workers) return fail(workers.error());
-    plan_.job.local_world_size = *workers;
+  template <typename T>
+  T take(Result<T> result) {
+    if (result) return *std::move(result);
+    refuse(std::move(result.error()));
+    return T{};
+  }
+  void refuse(Error error) {
+    if (!error_) error_ = std::move(error);
+  }
+  void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
 
-    const auto restarts =
-        read_integer(spec_of(OptionId::kMaxRestarts), setting(OptionId::kMaxRestarts), 0);
-    if (!restarts) return fail(restarts.error());
-    plan_.job.max_restarts = *restarts;
+  void read_nodes() {
+    plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
+    if (error_) return;
+    const Rendezvous& rendezvous = plan_.rendezvous;
+    const Given nodes = option(OptionId::kNnodes);
+    if (rendezvous.max_nodes > 1) {
+      return refuse(wrong(nodes, rendezvous.is_standalone
+                                     ? "--standalone is for one node; leave one of the two out"
+                                     : "ddprun runs jobs of one node only as yet"));
+    }
+    if (rendezvous.backend == Backend::kEtcdV2 || rendezvous.backend == Backend::kEtcd) {
+      return refuse(
+          wrong(option(OptionId::kRdzvBackend),
+                "etcd is for several nodes, and ddprun runs jobs of one node only as yet"));
+    }
+    plan_.job.meeting_place = take(single_node_meeting_place(plan_.settings, rendezvous));
 
-    const auto standalone =
-        read_flag(spec_of(OptionId::kStandalone), setting(OptionId::kStandalone));
-    if (!standalone) return fail(standalone.error());
-    if (*standalone) plan_.job.run_id = surroundings_.random_run_id;
-    return {};
+    const Given run_id = option(OptionId::kRdzvId);
+    plan_.job.run_id = run_id.text();
+    if (rendezvous.is_standalone) {
+      plan_.job.run_id = surroundings_.random_run_id;
+    } else if (run_id.text().empty()) {
+      plan_.job.run_id = surroundings_.random_run_id;
+      warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
+    }
   }
 
-  Result<int> read_worker_count() {
-    const OptionSpec& spec = spec_of(OptionId::kNprocPerNode);
-    const Setting& given = setting(OptionId::kNprocPerNode);
-    if (given.text == "cpu") return cpu_count();
-    if (given.text == "gpu" || given.text == "auto") {
-      const int gpus = count_visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"),
-                                          agent::find_gpus(surroundings_.machine));
+  void read_group() {
+    plan_.job.local_world_size = read_worker_count();
+    plan_.job.max_restarts = take(read_integer(option(OptionId::kMaxRestarts), 0));
+    plan_.job.role = option(OptionId::kRole).text();
+    if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
+      plan_.notes.push_back(
+          "OMP_NUM_THREADS=1 for each worker, because it is not set and there are several");
+    }
+  }
+
+  int read_worker_count() {
+    const Given workers = option(OptionId::kNprocPerNode);
+    const std::string& text = workers.text();
+    if (text == "cpu") return count_cpus();
+    if (text == "usable-cpus") {
+      const int cpus = agent::count_usable_cpus(surroundings_.machine);
+      plan_.notes.push_back(std::to_string(cpus) + " CPUs that this process may use");
+      return cpus;
+    }
+    if (text == "gpu" || text == "auto") {
+      find_gpus();
+      const auto gpus = static_cast<int>(visible_gpus_.size());
       if (gpus > 0) {
         plan_.notes.push_back(std::to_string(gpus) + " visible GPUs");
         return gpus;
       }
-      if (given.text == "auto") return cpu_count();
-      return fail(wrong(spec, given,
-                        std::string("no GPU was found") +
-                            (find(environment_, "CUDA_VISIBLE_DEVICES") == nullptr
-                                 ? "; nvidia-smi shows what the driver sees"
-                                 : "; CUDA_VISIBLE_DEVICES is set to '" +
-                                       *find(environment_, "CUDA_VISIBLE_DEVICES") + "'")));
+      if (text == "auto") return count_cpus();
+      const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
+      refuse(wrong(workers,
+                   hidden_by == nullptr
+                       ? "no GPU was found; nvidia-smi shows what the driver sees"
+                       : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'"));
+      return 1;
     }
-    const auto number = whole_number(given.text);
+    const auto number = whole_number(text);
     if (!number) {
-      return fail(
-          wrong(spec, given, "give the number of workers on this node, or auto, cpu or gpu"));
+      refuse(wrong(workers,
+                   "give the number of workers on this node, or auto, cpu, usable-cpus or "
+                   "gpu"));
+      return 1;
     }
     if (*number < 1 || *number > kMaxWorkersPerNode) {
-      return fail(wrong(
-          spec, given,
-          "a node has at least 1 and at most " + std::to_string(kMaxWorkersPerNode) + " workers"));
+      refuse(wrong(workers, "a node has at least 1 and at most " +
+                                std::to_string(kMaxWorkersPerNode) + " workers"));
+      return 1;
     }
     return static_cast<int>(*number);
   }
 
-  int cpu_count() {
+  int count_cpus() {
     const int cpus = agent::count_cpus(surroundings_.machine);
+    const int usable = agent::count_usable_cpus(surroundings_.machine);
     plan_.notes.push_back(std::to_string(cpus) + " CPUs");
+    if (usable < cpus) {
+      warn("there will be " + std::to_string(cpus) +
+           " workers, one for each CPU of the machine, but affinity or a cgroup leaves only " +
+           std::to_string(usable) + "; --nproc-per-node=usable-cpus counts those");
+    }
     return cpus;
   }
 
-  Result<void> read_output() {
-    agent::OutputSpec& output = plan_.job.output;
-    const Setting& log_dir = setting(OptionId::kLogDir);
-    if (log_dir.text.empty() && !log_dir.is_default()) {
-      return fail(wrong(spec_of(OptionId::kLogDir), log_dir, "give a folder for log files"));
-    }
-    output.log_dir = log_dir.text;
-    const auto redirects =
-        read_streams(spec_of(OptionId::kRedirects), setting(OptionId::kRedirects));
-    if (!redirects) return fail(redirects.error());
-    output.redirects = redirects->all;
-    output.redirects_of = redirects->of_rank;
-    const auto tee = read_streams(spec_of(OptionId::kTee), setting(OptionId::kTee));
-    if (!tee) return fail(tee.error());
-    output.tee = tee->all;
-    output.tee_of = tee->of_rank;
-    return {};
+  // Asks the driver, which takes time: only what needs to know GPUs calls it, and once.
+  void find_gpus() {
+    if (has_asked_for_gpus_) return;
+    has_asked_for_gpus_ = true;
+    gpus_ = agent::find_gpus(surroundings_.machine);
+    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), gpus_);
   }
 
-  Result<void> find_command(const std::vector<std::string>& command) {
-    if (command.empty()) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "no program was given; for example: ddprun --nproc-per-node=2 train.py");
+  void read_output() {
+    agent::OutputSpec& output = plan_.job.output;
+    const Given log_dir = option(OptionId::kLogDir);
+    if (log_dir.text().empty() && !log_dir.is_default()) {
+      return refuse(wrong(log_dir, "give a folder for log files"));
     }
-    auto found = find_program(command, environment_, surroundings_.places);
-    if (!found) return fail(found.error());
-    plan_.job.program = std::move(found->program);
-    plan_.notes.push_back("program " + plan_.job.program.name + " found " + found->how);
-    return {};
+    output.log_dir = log_dir.text();
+    StreamMap redirects = take(read_streams(option(OptionId::kRedirects)));
+    output.redirects = redirects.all;
+    output.redirects_of = std::move(redirects.of_rank);
+    StreamMap tee = take(read_streams(option(OptionId::kTee)));
+    output.tee = tee.all;
+    output.tee_of = std::move(tee.of_rank);
+    output.local_ranks_filter = take(read_ranks(option(OptionId::kLocalRanksFilter)));
+    output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
+    output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
+    const Given prefix = option(OptionId::kLogLinePrefixTemplate);
+    if (!prefix.is_default()) output.line_prefix_template = prefix.text();
+
+    const Given logs_specs = option(OptionId::kLogsSpecs);
+    if (!logs_specs.text().empty() && logs_specs.text() != "default") {
+      refuse(wrong(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
+    }
+    warn_of_output_without_effect();
+  }
+
+  void warn_of_output_without_effect() {
+    const agent::OutputSpec& output = plan_.job.output;
+    const auto warn_if = [this](OptionId id, bool has_no_effect, const std::string& why) {
+      const Given given_option = option(id);
+      if (has_no_effect && !given_option.is_default()) {
+        warn(given_option.setting.origin.name + " has no effect: " + why);
+      }
+    };
+    const bool has_no_files = output.log_dir == kNoFiles;
+    for (const OptionId id : {OptionId::kRedirects, OptionId::kTee, OptionId::kLocalRanksFilter}) {
+      warn_if(id, has_no_files, "the log directory is /dev/null");
+    }
+    const bool tees = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
+    for (const OptionId id :
+         {OptionId::kDuplicateStdoutFilters, OptionId::kDuplicateStderrFilters}) {
+      warn_if(id, !tees, "only teed output is filtered; give --tee");
+    }
+    for (const auto& [id, of_rank] : {std::pair{OptionId::kRedirects, &output.redirects_of},
+                                      {OptionId::kTee, &output.tee_of}}) {
+      if (!of_rank->empty() && of_rank->rbegin()->first >= plan_.job.local_world_size) {
+        warn(wrong(option(id), "there is no local rank " +
+                                   std::to_string(of_rank->rbegin()->first) + " among " +
+                                   std::to_string(plan_.job.local_world_size) + " workers")
+                 .to_string());
+      }
+    }
+  }
+
+  void read_events() {
+    agent::EventSpec& events = plan_.job.events;
+    events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
+    const Given target = option(OptionId::kEvents);
+    const std::string_view text = target.text();
+    if (text == "-") {
+      events.descriptor = STDOUT_FILENO;
+    } else if (text.starts_with("fd:")) {
+      const auto number = whole_number(text.substr(3));
+      if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
+        return refuse(wrong(target, "give fd: and the number of an open descriptor, as in fd:3"));
+      }
+      events.descriptor = static_cast<int>(*number);
+    } else if (!text.empty() || target.is_default()) {
+      events.file = text;
+    } else {
+      refuse(wrong(target, "give a file, fd:N, or - for stdout"));
+    }
+  }
+
+  void read_end() {
+    agent::Job& job = plan_.job;
+    job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
+    job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
+    // Nothing is polled and nobody waits at the end for a time of their choosing; a value that
+    // makes no sense is still a mistake.
+    take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
+    take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
+    const Given stop = option(OptionId::kSignalsToHandle);
+    job.stop_signals = take(read_signals(stop, plan_.warnings));
+    if (error_) return;
+
+    const Given preempt = option(OptionId::kPreemptSignal);
+    if (preempt.text().empty()) return;
+    const auto number = signal_number(preempt.text());
+    if (!number || *number == SIGKILL || *number == SIGSTOP) {
+      return refuse(wrong(preempt, "give a signal that can be caught, such as SIGUSR1"));
+    }
+    if (std::erase(job.stop_signals, *number) > 0 && !stop.is_default()) {
+      return refuse(wrong(preempt, signal_name(*number) + " is among " + stop.setting.origin.name +
+                                       " too; it can mean one thing only"));
+    }
+    job.preempt_signal = *number;
+  }
+
+  void read_placement() {
+    take(read_choice(option(OptionId::kStartMethod)));
+    if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
+    const Given binding = option(OptionId::kNumaBinding);
+    const std::string mode = take(read_choice(binding));
+    if (error_ || mode.empty()) return;
+    find_gpus();
+    auto cpus = agent::numa_binding(mode == "node"        ? agent::NumaMode::kNode
+                                    : mode == "socket"    ? agent::NumaMode::kSocket
+                                    : mode == "exclusive" ? agent::NumaMode::kExclusive
+                                                          : agent::NumaMode::kCoreComplex,
+                                    surroundings_.machine, gpus_, visible_gpus_,
+                                    plan_.job.local_world_size);
+    if (!cpus) return refuse(wrong(binding, cpus.error().to_string()));
+    plan_.job.cpus_of = *std::move(cpus);
+  }
+
+  void virtualize_local_ranks() {
+    const std::string* const all = find(environment_, "CUDA_VISIBLE_DEVICES");
+    const auto workers = static_cast<std::size_t>(plan_.job.local_world_size);
+    std::vector<std::string>& devices = plan_.job.visible_devices_of;
+    if (all == nullptr) {
+      for (std::size_t i = 0; i < workers; ++i) devices.push_back(std::to_string(i));
+      return;
+    }
+    const std::vector<std::string_view> entries = split(*all, ',');
+    if (entries.size() < workers) {
+      return refuse(wrong(option(OptionId::kVirtualLocalRank),
+                          "each of the " + std::to_string(workers) +
+                              " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all +
+                              "'"));
+    }
+    for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
+  }
+
+  void find_command(const std::vector<std::string>& command) {
+    const bool module = take(read_flag(option(OptionId::kModule)));
+    const bool no_python = take(read_flag(option(OptionId::kNoPython)));
+    const bool run_path = take(read_flag(option(OptionId::kRunPath)));
+    if (error_) return;
+    if (command.empty()) {
+      return refuse({ErrorCode::kInvalidArgument,
+                     "no program was given; for example: ddprun --nproc-per-node=2 train.py",
+                     {}});
+    }
+    if (module && no_python && !run_path) {
+      return refuse(wrong(option(OptionId::kNoPython),
+                          "a module (" + option(OptionId::kModule).setting.origin.name +
+                              ") needs Python; leave one of the two out"));
+    }
+    const RunAs run_as = run_path    ? RunAs::kRunPath
+                         : module    ? RunAs::kModule
+                         : no_python ? RunAs::kProgram
+                                     : RunAs::kWhatItIs;
+    FoundProgram found = take(find_program(run_as, command, environment_, surroundings_.places));
+    plan_.job.program = std::move(found.program);
+    plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
+                          (module ? ": " : " found ") + found.how);
+    warn_of_doubled_dollars();
+  }
+
+  // torchrun's macros make "$$" one "$", which surprises whoever means the shell's $$.
+  void warn_of_doubled_dollars() {
+    const agent::Program& program = plan_.job.program;
+    for (std::size_t i = program.first_user_argument; i < program.argv.size(); ++i) {
+      if (program.argv[i].find("$$") == std::string::npos) continue;
+      warn("'$$' in the argument '" + program.argv[i] +
+           "' becomes '$', as under torchrun; write '$$$$' for two");
+      return;
+    }
   }
 
   const Environment& environment_;
   const Surroundings& surroundings_;
+  bool has_asked_for_gpus_ = false;
+  std::vector<agent::Gpu> gpus_;
+  std::vector<int> visible_gpus_;
+  std::optional<Error> error_;
   Plan plan_;
 };
 
-}  // namespace
-
-Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
-                       const Environment& environment, const Surroundings& surroundings) {
-  return Planner(settings, environment, surroundings).make(command);
-}
-
 Result<void> prepare_log_dir(const Plan& plan) {
   const std::string& directory = plan.job.output.log_dir;
-  if (directory.empty() || directory == "/dev/null") return {};
+  if (directory.empty() || directory == kNoFiles) return {};
   const auto unusable = [&](int error_number) {
-    const Setting& setting = plan.settings[OptionId::kLogDir];
     return fail(
-        wrong(spec_of(OptionId::kLogDir), setting,
+        wrong(given(plan.settings, OptionId::kLogDir),
               "log files cannot be written there: " + std::string(std::strerror(error_number))));
   };
   std::error_code error;
@@ -154,6 +355,40 @@ Result<void> prepare_log_dir(const Plan& plan) {
   if (::mkdtemp(probe.data()) == nullptr) return unusable(errno);
   ::rmdir(probe.c_str());
   return {};
+}
+
+Result<void> try_event_target(const Plan& plan) {
+  const agent::EventSpec& events = plan.job.events;
+  const Given target = given(plan.settings, OptionId::kEvents);
+  if (events.descriptor) {
+    const int flags = ::fcntl(*events.descriptor, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
+      return fail(wrong(
+          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
+    }
+  }
+  if (!events.file.empty()) {
+    // O_NONBLOCK: a FIFO without a reader must not hold us up here.
+    const int file =
+        ::open(events.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (file < 0 && errno != ENXIO) {
+      return fail(wrong(target, "it cannot be written: " + std::string(std::strerror(errno))));
+    }
+    if (file >= 0) ::close(file);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
+                       const Environment& environment, const Surroundings& surroundings) {
+  return Planner(settings, environment, surroundings).make(command);
+}
+
+Result<void> prepare_outputs(const Plan& plan) {
+  if (auto prepared = prepare_log_dir(plan); !prepared) return prepared;
+  return try_event_target(plan);
 }
 
 }  // namespace ddprun::cli

@@ -9,6 +9,7 @@
 #include "agent/job.h"
 #include "agent/placement.h"
 #include "launcher/program.h"
+#include "launcher/rendezvous_options.h"
 #include "launcher/settings.h"
 #include "rendezvous/base/result.h"
 
@@ -25,6 +26,7 @@ struct Surroundings {
 
 struct Plan {
   agent::Job job;
+  Rendezvous rendezvous;
   Settings settings;
   std::vector<std::string> notes;     // how a value was found: for --dry-run and the log
   std::vector<std::string> warnings;  // for stderr
@@ -35,8 +37,8 @@ struct Plan {
 Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
                        const Environment& environment, const Surroundings& surroundings);
 
-// Whether the job's log directory can be made and written to, by making it. Call before anything is
-// started and not for a dry run.
-Result<void> prepare_log_dir(const Plan& plan);
+// Whether what the job is to write can be written: makes the log directory, opens the event file
+// and tries the descriptor. Call before anything is started and not for a dry run.
+Result<void> prepare_outputs(const Plan& plan);
 
 }  // namespace ddprun::cli

@@ -1,6 +1,9 @@
 #include "launcher/plan_text.h"
 
 #include <algorithm>
+#include <boost/json.hpp>
+
+#include "launcher/values.h"
 
 namespace ddprun::cli {
 namespace {
@@ -17,34 +20,135 @@ std::string quoted(const std::string& word) {
 
 void append_row(std::string& out, std::string_view name, std::string_view value,
                 std::string_view origin) {
-  constexpr std::size_t kValueColumn = 22;
-  constexpr std::size_t kOriginColumn = 50;
+  constexpr std::size_t kValueColumn = 28;
+  constexpr std::size_t kOriginColumn = 60;
   std::string row = "  " + std::string(name);
   row.resize(std::max(row.size() + 1, kValueColumn), ' ');
   row += value;
-  row.resize(std::max(row.size() + 2, kOriginColumn), ' ');
+  if (!origin.empty()) row.resize(std::max(row.size() + 2, kOriginColumn), ' ');
   out += row + std::string(origin) + "\n";
+}
+
+std::string backend_name(Backend backend) {
+  switch (backend) {
+    case Backend::kStatic:
+      return "static";
+    case Backend::kC10d:
+      return "c10d";
+    case Backend::kEtcdV2:
+      return "etcd-v2";
+    case Backend::kEtcd:
+      return "etcd";
+  }
+  return "";
+}
+
+std::string ports_of(const agent::MeetingPlace& place) {
+  if (place.first_port == 0) return "a free port";
+  if (place.first_port == place.last_port) return "port " + std::to_string(place.first_port);
+  return "a free port from " + std::to_string(place.first_port) + " to " +
+         std::to_string(place.last_port);
+}
+
+std::string command_line_of(const agent::Program& program) {
+  std::string text;
+  for (const std::string& word : program.argv) text += (text.empty() ? "" : " ") + quoted(word);
+  return text;
+}
+
+void append_section(std::string& out, std::string_view title,
+                    const std::vector<std::string>& lines) {
+  if (!lines.empty()) out += "\n" + std::string(title) + "\n";
+  for (const std::string& line : lines) out += "  " + line + "\n";
+}
+
+boost::json::array signal_names(const std::vector<int>& signals) {
+  boost::json::array names;
+  for (const int signal : signals) names.emplace_back(signal_name(signal));
+  return names;
+}
+
+// Keys in a map are kept in the order of insertion; all of them are always there, so that a reader
+// need not ask whether one is.
+boost::json::object job_object(const agent::Job& job) {
+  boost::json::array cpus_of;
+  for (const std::vector<int>& cpus : job.cpus_of) cpus_of.emplace_back(agent::to_cpu_list(cpus));
+  boost::json::value preempt_signal;
+  if (job.preempt_signal) preempt_signal = signal_name(*job.preempt_signal);
+  return {{"run_id", job.run_id},
+          {"role", job.role},
+          {"local_world_size", job.local_world_size},
+          {"max_restarts", job.max_restarts},
+          {"program", job.program.path},
+          {"argv", boost::json::value_from(job.program.argv)},
+          {"first_user_argument", job.program.first_user_argument},
+          {"name", job.program.name},
+          {"master_addr", job.meeting_place.address},
+          {"master_port_first", job.meeting_place.first_port},
+          {"master_port_last", job.meeting_place.last_port},
+          {"log_dir", job.output.log_dir},
+          {"stop_signals", signal_names(job.stop_signals)},
+          {"preempt_signal", preempt_signal},
+          {"shutdown_timeout_ms", job.shutdown_timeout.count()},
+          {"exit_code_as_torchrun", job.exit_code_as_torchrun},
+          {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
+          {"cpus_of", cpus_of}};
+}
+
+boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
+  boost::json::value node_rank;
+  if (rendezvous.node_rank) node_rank = *rendezvous.node_rank;
+  return {{"backend", backend_name(rendezvous.backend)},
+          {"standalone", rendezvous.is_standalone},
+          {"min_nodes", rendezvous.min_nodes},
+          {"max_nodes", rendezvous.max_nodes},
+          {"node_rank", node_rank},
+          {"host", rendezvous.host},
+          {"port", rendezvous.port},
+          {"local_addr", rendezvous.local_addr},
+          {"conf", boost::json::value_from(rendezvous.conf)}};
 }
 
 }  // namespace
 
 std::string to_table(const Plan& plan) {
   const agent::Job& job = plan.job;
-  std::string out = "Program\n  " + job.program.path + "\n  ";
-  for (const std::string& argument : job.program.argv) out += quoted(argument) + " ";
-  out.back() = '\n';
-  out += "\nWorkers on this node: " + std::to_string(job.local_world_size) + "\n\nSettings\n";
+  std::string out = "Job\n";
+  append_row(out, "program", job.program.path, "");
+  append_row(out, "command", command_line_of(job.program), "");
+  append_row(out, "workers", std::to_string(job.local_world_size), "");
+  append_row(out, "run id", job.run_id, "");
+  append_row(out, "workers meet at", job.meeting_place.address + ", " + ports_of(job.meeting_place),
+             "");
+  for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {
+    append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]), "");
+  }
+  out += "\nSettings\n";
   for (const OptionSpec& spec : option_table()) {
-    if (spec.group == Group::kInformation) continue;
+    if (spec.group == Group::kInformation && spec.id != OptionId::kConfig) continue;
     const Setting& setting = plan.settings[spec.id];
     append_row(out, spec.name, setting.text.empty() ? "-" : setting.text,
                to_string(setting.origin));
   }
-  if (!plan.notes.empty()) out += "\nNotes\n";
-  for (const std::string& note : plan.notes) out += "  " + note + "\n";
-  if (!plan.warnings.empty()) out += "\nWarnings\n";
-  for (const std::string& warning : plan.warnings) out += "  " + warning + "\n";
+  append_section(out, "Notes", plan.notes);
+  append_section(out, "Warnings", plan.warnings);
   return out;
+}
+
+std::string to_json(const Plan& plan) {
+  boost::json::object settings;
+  for (const OptionSpec& spec : option_table()) {
+    const Setting& setting = plan.settings[spec.id];
+    settings[spec.name] =
+        boost::json::object{{"value", setting.text}, {"origin", to_string(setting.origin)}};
+  }
+  const boost::json::object whole{{"schema", 1},
+                                  {"job", job_object(plan.job)},
+                                  {"rendezvous", rendezvous_object(plan.rendezvous)},
+                                  {"settings", settings},
+                                  {"notes", boost::json::value_from(plan.notes)},
+                                  {"warnings", boost::json::value_from(plan.warnings)}};
+  return boost::json::serialize(whole) + "\n";
 }
 
 }  // namespace ddprun::cli

@@ -1,4 +1,4 @@
-// The Plan as --dry-run prints it. Pure.
+// The Plan as --dry-run prints it: as a table for people, as JSON for programs. Pure.
 #pragma once
 
 #include <string>
@@ -8,5 +8,8 @@
 namespace ddprun::cli {
 
 std::string to_table(const Plan& plan);
+
+// One line. "settings" holds each option's {"value", "origin"}; "job" is what the agent is given.
+std::string to_json(const Plan& plan);
 
 }  // namespace ddprun::cli

@@ -60,37 +60,53 @@ std::optional<std::string> find_on_path(const std::string& name, const Environme
   return std::nullopt;
 }
 
-// Where a program was found, and how to say so.
+enum class Where { kAsGiven, kHere, kBeside, kOnPath };
+
 struct Place {
   std::string path;
-  std::string where;
-  bool on_path = false;
+  Where where;
 };
 
-Result<Place> locate(const std::string& name, const Environment& environment,
-                     const SearchPlaces& places) {
-  if (name.find('/') != std::string::npos) {
-    const std::string path = joined(places.directory, name);
-    if (is_directory(path)) {
-      return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
-    }
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-      const bool hidden = errno == EACCES;
-      return fail(hidden ? ErrorCode::kPermissionDenied : ErrorCode::kNotFound,
-                  "program " + name +
-                      (hidden ? " cannot be reached: a folder of its path may not "
-                                "be entered"
-                              : " not found: there is no such file") +
-                      (name[0] == '/' ? "" : " (from " + places.directory + ")"));
-    }
-    return Place{name, "as given", false};
+std::string to_string(Where where) {
+  switch (where) {
+    case Where::kAsGiven:
+      return "as given";
+    case Where::kHere:
+      return "in the current directory";
+    case Where::kBeside:
+      return "beside ddprun";
+    case Where::kOnPath:
+      return "on PATH";
   }
+  return "";
+}
+
+Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
+  const std::string path = joined(places.directory, name);
+  if (is_directory(path)) {
+    return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
+  }
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return Place{name, Where::kAsGiven};
+  const std::string from = name[0] == '/' ? "" : " (from " + places.directory + ")";
+  if (errno == EACCES) {
+    return fail(
+        ErrorCode::kPermissionDenied,
+        "program " + name + " cannot be reached: a folder of its path may not be entered" + from);
+  }
+  return fail(ErrorCode::kNotFound, "program " + name + " not found: there is no such file" + from);
+}
+
+Result<Place> locate(RunAs run_as, const std::string& name, const Environment& environment,
+                     const SearchPlaces& places) {
+  if (name.find('/') != std::string::npos) return locate_path(name, places);
   const std::string here = joined(places.directory, name);
-  if (is_regular_file(here)) return Place{here, "in the current directory", false};
   const std::string beside = joined(places.ddprun_directory, name);
-  if (is_regular_file(beside)) return Place{beside, "beside ddprun", false};
-  if (auto found = find_on_path(name, environment)) return Place{*found, "on PATH", true};
+  const auto on_path = find_on_path(name, environment);
+  if (run_as == RunAs::kProgram && on_path) return Place{*on_path, Where::kOnPath};
+  if (is_regular_file(here)) return Place{here, Where::kHere};
+  if (is_regular_file(beside)) return Place{beside, Where::kBeside};
+  if (on_path) return Place{*on_path, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + name + " not found: looked in " +
                                         places.directory + ", " + places.ddprun_directory +
                                         " and on PATH (" + search_path_of(environment) + ")");
@@ -113,19 +129,54 @@ std::optional<std::string> why_not_python(const std::string& path) {
   return std::nullopt;
 }
 
-Result<FoundProgram> as_python_script(const std::vector<std::string>& command, const Place& place,
-                                      const Environment& environment) {
-  const auto python = find_python(environment);
+// What --run-path gives to python -c: torchrun runs the script inside a child of its own by runpy,
+// as
+// __main__ and with an exception's text written to the error file.
+constexpr const char* kRunPathCode =
+    "import runpy, sys; "
+    "from torch.distributed.elastic.multiprocessing.errors import record; "
+    "del sys.argv[0]; "
+    "record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()";
+
+// `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
+Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
+                                   std::vector<std::string> user_words, const std::string& name,
+                                   const Environment& environment) {
+  auto python = find_python(environment);
   if (!python) return fail(python.error());
   FoundProgram found;
   found.program.path = python->path;
-  // In the current directory the script's name stays as it was typed, for tracebacks and sys.argv.
-  const bool as_typed = place.where != "beside ddprun" && !place.on_path;
-  found.program.argv = {python->path, "-u", as_typed ? command[0] : place.path};
-  found.program.argv.insert(found.program.argv.end(), command.begin() + 1, command.end());
-  found.program.first_user_argument = 2;
+  found.program.argv = {python->path, "-u"};
+  auto& argv = found.program.argv;
+  argv.insert(argv.end(), how_to_run.begin(), how_to_run.end());
+  found.program.first_user_argument = argv.size();
+  argv.insert(argv.end(), user_words.begin(), user_words.end());
+  found.program.name = name;
+  found.how = "run by " + python->path + " (from " + python->why + ")";
+  return found;
+}
+
+Result<FoundProgram> as_script(RunAs run_as, const std::vector<std::string>& command,
+                               const Place& place, const Environment& environment) {
+  std::vector<std::string> words = command;
+  // A script in the current directory keeps its name as typed, for tracebacks and sys.argv.
+  if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
+  std::vector<std::string> how_to_run;
+  if (run_as == RunAs::kRunPath) how_to_run = {"-c", kRunPathCode};
+  auto found = run_by_python(how_to_run, words, command[0], environment);
+  if (found) found->how = to_string(place.where) + ", " + found->how;
+  return found;
+}
+
+FoundProgram as_itself(const std::vector<std::string>& command, const Place& place) {
+  FoundProgram found;
+  found.program.path = place.path;
+  found.program.argv = command;
+  // A program found elsewhere than on PATH could not find itself by its bare name.
+  if (place.where != Where::kOnPath) found.program.argv[0] = place.path;
+  found.program.first_user_argument = 1;
   found.program.name = command[0];
-  found.how = place.where + "; run by " + python->path + " (from " + python->why + ")";
+  found.how = to_string(place.where);
   return found;
 }
 
@@ -156,40 +207,34 @@ Result<FoundPython> find_python(const Environment& environment) {
                   search_path_of(environment) + ")");
 }
 
-Result<FoundProgram> find_program(const std::vector<std::string>& command,
+Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& command,
                                   const Environment& environment, const SearchPlaces& places) {
   const std::string& name = command.front();
   if (name.empty()) return fail(ErrorCode::kNotFound, "the program's name is empty");
-  const auto place = locate(name, environment, places);
+  if (run_as == RunAs::kModule) return run_by_python({"-m"}, command, name, environment);
+  const auto place = locate(run_as, name, environment, places);
   if (!place) return fail(place.error());
 
   const std::string file = joined(places.directory, place->path);
-  if (name.ends_with(".py")) {
-    if (::access(file.c_str(), R_OK) != 0) {
-      return fail(ErrorCode::kPermissionDenied, "script " + place->path + " may not be read");
-    }
-    return as_python_script(command, *place, environment);
+  const bool is_readable = ::access(file.c_str(), R_OK) == 0;
+  const bool may_execute = ::access(file.c_str(), X_OK) == 0;
+  if (run_as == RunAs::kProgram && !may_execute) {
+    return fail(ErrorCode::kPermissionDenied, "program " + place->path +
+                                                  " may not be executed, and --no-python was "
+                                                  "given; try chmod +x " +
+                                                  place->path);
   }
-  if (::access(file.c_str(), X_OK) != 0) {
-    if (!is_regular_file(file) || ::access(file.c_str(), R_OK) != 0) {
-      return fail(ErrorCode::kPermissionDenied,
-                  "program " + place->path + " may be neither executed nor read");
-    }
-    if (const auto reason = why_not_python(file)) {
-      return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
-                                                    *reason + "; try chmod +x " + place->path);
-    }
-    return as_python_script(command, *place, environment);
+  const bool is_script = run_as == RunAs::kRunPath || name.ends_with(".py") || !may_execute;
+  if (run_as == RunAs::kProgram || !is_script) return as_itself(command, *place);
+  if (!is_readable) {
+    return fail(ErrorCode::kPermissionDenied, "script " + place->path + " may not be read");
   }
-  FoundProgram found;
-  found.program.path = place->path;
-  // A program found elsewhere than on PATH could not find itself by its bare name.
-  found.program.argv = command;
-  if (!place->on_path) found.program.argv[0] = place->path;
-  found.program.first_user_argument = 1;
-  found.program.name = name;
-  found.how = place->where;
-  return found;
+  const auto reason = may_execute ? std::nullopt : why_not_python(file);
+  if (reason) {
+    return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
+                                                  *reason + "; try chmod +x " + place->path);
+  }
+  return as_script(run_as, command, *place, environment);
 }
 
 }  // namespace ddprun::cli

@@ -20,6 +20,13 @@ struct SearchPlaces {
   std::string ddprun_directory;  // where the ddprun that runs lies
 };
 
+enum class RunAs {
+  kWhatItIs,  // as told above
+  kModule,    // -m: the name is a Python module's, and no file is looked for
+  kProgram,   // --no-python: executed itself whatever it is; as under torchrun, PATH comes first
+  kRunPath,   // --run-path: a Python script, run by runpy inside torch's @record
+};
+
 struct FoundPython {
   std::string path;
   std::string why;  // "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH"
@@ -35,7 +42,7 @@ Result<FoundPython> find_python(const Environment& environment);
 
 // Errors: kNotFound when nothing by that name is there, kPermissionDenied when it is there and
 // cannot be run; main makes 127 and 126 of them, as a shell would.
-Result<FoundProgram> find_program(const std::vector<std::string>& command,
+Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& command,
                                   const Environment& environment, const SearchPlaces& places);
 
 }  // namespace ddprun::cli

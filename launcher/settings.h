@@ -49,6 +49,16 @@ class Settings {
   std::array<Setting, kOptionCount> settings_;
 };
 
+// One option with what it is set to: what the readers of values.h work on.
+struct Given {
+  const OptionSpec& spec;
+  const Setting& setting;
+
+  const std::string& text() const { return setting.text; }
+  bool is_default() const { return setting.is_default(); }
+};
+inline Given given(const Settings& settings, OptionId id) { return {spec_of(id), settings[id]}; }
+
 Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file);
 
 }  // namespace ddprun::cli

@@ -1,37 +1,48 @@
 #include "launcher/values.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <optional>
-#include <vector>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+
+#include "launcher/spelling.h"
+#include "launcher/text.h"
 
 namespace ddprun::cli {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const std::size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
 
 std::optional<agent::StreamSet> stream_set(std::string_view digit) {
   if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') return std::nullopt;
   return static_cast<agent::StreamSet>(digit[0] - '0');
 }
 
+std::optional<int> rank_number(std::string_view text) {
+  const auto rank = whole_number(text);
+  if (!rank || *rank < 0 || *rank > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*rank);
+}
+
+std::string listed(const std::vector<std::string_view>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
 }  // namespace
 
-Error wrong(const OptionSpec& spec, const Setting& setting, std::string_view sentence) {
-  std::string text;
-  if (setting.origin.source == Source::kFile) {
-    text = setting.origin.name + ": " + std::string(spec.name) + " = " + setting.text;
-  } else {
-    text = setting.origin.source == Source::kDefault ? "--" + std::string(spec.name)
-                                                     : setting.origin.name;
-    text += "=" + setting.text;
+Error wrong(const Given& given, std::string_view sentence) {
+  const Origin& origin = given.setting.origin;
+  std::string text = origin.name;
+  if (origin.source == Source::kDefault) text = "--" + std::string(given.spec.name);
+  if (origin.source == Source::kFile) {
+    text += ": " + std::string(given.spec.name) + " = " + given.text();
+  } else if (given.spec.kind != Kind::kFlag || origin.source != Source::kCommandLine) {
+    text += "=" + given.text();
   }
   return Error{ErrorCode::kInvalidArgument, text + ": " + std::string(sentence), {}};
 }
@@ -43,43 +54,134 @@ std::optional<long long> whole_number(std::string_view text) {
   return value;
 }
 
-Result<int> read_integer(const OptionSpec& spec, const Setting& setting, int least, int most) {
-  const auto value = whole_number(setting.text);
+Result<int> read_integer(const Given& given, int least, int most) {
+  const auto value = whole_number(given.text());
   if (value && *value >= least && *value <= most) return static_cast<int>(*value);
   std::string wanted = "give a whole number ";
   wanted += most == std::numeric_limits<int>::max()
                 ? "of " + std::to_string(least) + " or more"
                 : "from " + std::to_string(least) + " to " + std::to_string(most);
-  return fail(wrong(spec, setting, wanted));
+  return fail(wrong(given, wanted));
 }
 
-Result<bool> read_flag(const OptionSpec& spec, const Setting& setting) {
-  if (setting.is_default()) return false;
-  if (const auto number = whole_number(setting.text)) return *number != 0;
-  if (setting.text == "true") return true;
-  if (setting.text == "false") return false;
-  return fail(wrong(spec, setting, "give 1 (on) or 0 (off)"));
+Result<bool> read_flag(const Given& given) {
+  if (given.is_default()) return false;
+  if (const auto number = whole_number(given.text())) return *number != 0;
+  if (given.text() == "true") return true;
+  if (given.text() == "false") return false;
+  return fail(wrong(given, "give 1 (on) or 0 (off)"));
 }
 
-Result<StreamMap> read_streams(const OptionSpec& spec, const Setting& setting) {
+Result<std::string> read_choice(const Given& given) {
+  const std::vector<std::string_view> choices = choices_of(given.spec);
+  if (given.is_default() || std::ranges::find(choices, given.text()) != choices.end()) {
+    return given.text();
+  }
+  std::string sentence = "give " + listed(choices);
+  if (const std::string_view meant = nearest(given.text(), choices); !meant.empty()) {
+    sentence += "; did you mean " + std::string(meant) + "?";
+  }
+  return fail(wrong(given, sentence));
+}
+
+Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {
+  constexpr double kLongest = 1e9;  // thirty years
+  const std::string& text = given.text();
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (!is_number || !std::isfinite(seconds) || seconds < 0 || seconds > kLongest ||
+      (zero == Zero::kRefused && seconds == 0)) {
+    return fail(wrong(given, zero == Zero::kAllowed
+                                 ? "give a time in seconds, such as 30 or 0.5"
+                                 : "give a time in seconds, more than 0, such as 0.1"));
+  }
+  return std::chrono::milliseconds(static_cast<long long>(seconds * 1000 + 0.5));
+}
+
+Result<StreamMap> read_streams(const Given& given) {
   StreamMap streams;
-  if (const auto all = stream_set(setting.text)) {
+  if (const auto all = stream_set(given.text())) {
     streams.all = *all;
     return streams;
   }
-  for (const std::string_view part : split(setting.text, ',')) {
+  for (const std::string_view part : split(given.text(), ',')) {
     const std::size_t colon = part.find(':');
-    const auto rank = whole_number(part.substr(0, colon));
+    const auto rank = rank_number(part.substr(0, colon));
     const auto set =
         colon == std::string_view::npos ? std::nullopt : stream_set(part.substr(colon + 1));
-    if (!rank || *rank < 0 || *rank > std::numeric_limits<int>::max() || !set) {
-      return fail(wrong(spec, setting,
+    if (!rank || !set) {
+      return fail(wrong(given,
                         "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
                         "local rank as in 0:3,1:2"));
     }
-    streams.of_rank[static_cast<int>(*rank)] = *set;
+    streams.of_rank[*rank] = *set;
   }
   return streams;
+}
+
+Result<std::vector<int>> read_ranks(const Given& given) {
+  std::vector<int> ranks;
+  if (given.text().empty()) return ranks;
+  for (const std::string_view part : split(given.text(), ',')) {
+    const auto rank = rank_number(trimmed(part));
+    if (!rank) return fail(wrong(given, "give local ranks, such as 0,2,5"));
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
+std::vector<std::string> read_filters(const Given& given) {
+  if (given.is_default()) return {};
+  std::vector<std::string> filters(1);
+  const std::string& text = given.text();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      filters.back() += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      filters.back() += ',';
+      ++i;
+    } else {
+      filters.emplace_back();
+    }
+  }
+  return filters;
+}
+
+std::optional<int> signal_number(std::string_view name) {
+  std::string upper;
+  for (const char c : name) {
+    upper += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  if (upper.starts_with("SIG")) upper.erase(0, 3);
+  for (int number = 1; number < NSIG; ++number) {
+    const char* const abbreviation = ::sigabbrev_np(number);
+    if (abbreviation != nullptr && upper == abbreviation) return number;
+  }
+  return std::nullopt;
+}
+
+std::string signal_name(int number) {
+  const char* const abbreviation = ::sigabbrev_np(number);
+  return abbreviation == nullptr ? std::to_string(number) : "SIG" + std::string(abbreviation);
+}
+
+Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings) {
+  std::vector<int> signals;
+  for (const std::string_view part : split(given.text(), ',')) {
+    const auto number = signal_number(trimmed(part));
+    if (!number) {
+      warnings.push_back(
+          wrong(given, "'" + std::string(part) + "' is no signal; it is skipped").to_string());
+      continue;
+    }
+    if (*number == SIGKILL || *number == SIGSTOP) {
+      return fail(wrong(given, "no process can catch " + signal_name(*number)));
+    }
+    if (std::ranges::find(signals, *number) == signals.end()) signals.push_back(*number);
+  }
+  if (signals.empty()) return fail(wrong(given, "name at least one signal, such as SIGTERM"));
+  return signals;
 }
 
 }  // namespace ddprun::cli

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/job.h"
 #include "launcher/settings.h"
@@ -15,20 +17,41 @@
 namespace ddprun::cli {
 
 // An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ...".
-Error wrong(const OptionSpec& spec, const Setting& setting, std::string_view sentence);
+Error wrong(const Given& given, std::string_view sentence);
 
 // A decimal whole number and nothing else around it.
 std::optional<long long> whole_number(std::string_view text);
 
-Result<int> read_integer(const OptionSpec& spec, const Setting& setting, int least,
-                         int most = std::numeric_limits<int>::max());
-Result<bool> read_flag(const OptionSpec& spec, const Setting& setting);
+Result<int> read_integer(const Given& given, int least, int most = std::numeric_limits<int>::max());
+Result<bool> read_flag(const Given& given);
+
+// One of the option's choices; an empty default stays empty.
+Result<std::string> read_choice(const Given& given);
+
+enum class Zero { kAllowed, kRefused };
+// "30", "0.5"; finite, and short enough to be added to a clock.
+Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero);
 
 // -r and -t: one digit for all ranks, or RANK:DIGIT[,RANK:DIGIT...] where ranks not named get 0.
 struct StreamMap {
   agent::StreamSet all = agent::StreamSet::kNone;
   std::map<int, agent::StreamSet> of_rank;
 };
-Result<StreamMap> read_streams(const OptionSpec& spec, const Setting& setting);
+Result<StreamMap> read_streams(const Given& given);
+
+// "0,2,5"; empty: none.
+Result<std::vector<int>> read_ranks(const Given& given);
+
+// "app,,le,ora" is "app,le" and "ora"; a text given as empty is one filter, which every line
+// contains.
+std::vector<std::string> read_filters(const Given& given);
+
+// A signal by its name, with or without "SIG", in any case; nullopt if there is none of that name.
+std::optional<int> signal_number(std::string_view name);
+std::string signal_name(int number);
+
+// Names that are no signals are skipped with a warning, as torchrun does; one that no process can
+// catch is an Error, and so is a list that leaves nothing.
+Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings);
 
 }  // namespace ddprun::cli

@@ -121,7 +121,24 @@ TEST(Options, MisspeltOptionIsNeverTakenForTheProgram) {
 }
 
 TEST(Options, AmbiguousBeginningNamesTheCandidates) {
+  EXPECT_THAT(refusal({"--rdzv=3", "prog"}),
+              HasSubstr("--rdzv is short for more than one option: --rdzv-backend, "
+                        "--rdzv-endpoint, --rdzv-id, --rdzv-conf"));
   EXPECT_THAT(refusal({"--=3", "prog"}), HasSubstr("unknown option --"));
+}
+
+TEST(Options, WhatIsShortForAnOptionOfTorchrunStaysSo) {
+  // "--event" is the beginning of our --events too.
+  EXPECT_EQ(parsed({"--event=console", "p"}).value(OptionId::kEventLogHandler), "console");
+  EXPECT_EQ(parsed({"--events=x", "p"}).value(OptionId::kEvents), "x");
+}
+
+TEST(Options, LettersMayBeJoined) {
+  const CommandLine line = parsed({"-mr3", "-t", "1", "pkg.train"});
+  EXPECT_TRUE(line.value(OptionId::kModule));
+  EXPECT_EQ(line.value(OptionId::kRedirects), "3");
+  EXPECT_EQ(line.value(OptionId::kTee), "1");
+  EXPECT_THAT(line.command, ElementsAre("pkg.train"));
 }
 
 TEST(Options, FlagTakesNoValue) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
+#include <csignal>
+
 #include "launcher/plan_text.h"
 #include "tests/unit/launcher/temporary_tree.h"
 
@@ -10,7 +13,9 @@ namespace ddprun::cli {
 namespace {
 
 using agent::StreamSet;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // A machine with 6 CPUs and no GPU, and a program called "prog".
 class Planning : public testing::Test {
@@ -19,7 +24,7 @@ class Planning : public testing::Test {
     tree_.write("cwd/prog", "x", 0755);
     tree_.write("sys/devices/system/cpu/online", "0-5\n");
     surroundings_.places = {tree_ / "cwd", tree_ / "bin"};
-    surroundings_.machine = {tree_.path(), ""};
+    surroundings_.machine = {tree_.path(), "", std::vector<int>{0, 1, 2, 3, 4, 5}};
     surroundings_.random_run_id = "random-id";
   }
 
@@ -80,7 +85,9 @@ TEST_F(Planning, RefusesWorkerCountsThatMakeNoSense) {
                 HasSubstr("--nproc-per-node=" + text + ": "));
   }
   for (const std::string text : {"two", "", "2x", " 2", "1.5"}) {
-    EXPECT_THAT(refusal({"--nproc-per-node=" + text}), HasSubstr("or auto, cpu or gpu")) << text;
+    EXPECT_THAT(refusal({"--nproc-per-node=" + text}),
+                HasSubstr("or auto, cpu, usable-cpus or gpu"))
+        << text;
   }
   EXPECT_THAT(refusal({"--nproc-per-node=gpu"}), HasSubstr("no GPU was found"));
   EXPECT_THAT(refusal({"--nproc-per-node=gpu"}, {{"CUDA_VISIBLE_DEVICES", "-1"}}),
@@ -127,24 +134,244 @@ TEST_F(Planning, WithoutAProgramSaysHowToGiveOne) {
   EXPECT_THAT(made.error().message, HasSubstr("no program was given"));
 }
 
+TEST_F(Planning, UsableCpusAreCountedByANameOfTheirOwn) {
+  surroundings_.machine.affinity = std::vector<int>{1, 3};
+  EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 2);
+  const auto all = plan({"--nproc-per-node=cpu"});
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->job.local_world_size, 6) << "as torchrun: the mask does not count";
+  EXPECT_THAT(all->warnings, ElementsAre(HasSubstr("leaves only 2")));
+  EXPECT_THAT(plan({"--nproc-per-node=6"})->warnings, IsEmpty());
+}
+
+TEST_F(Planning, ReadsOutputOptions) {
+  const agent::OutputSpec output =
+      job({"--tee=3", "--local-ranks-filter=0, 2", "--duplicate-stdout-filters=app,,le,ora",
+           "--duplicate-stderr-filters=", "--log-line-prefix-template=[${rank}] ",
+           "--logs-specs=default"})
+          .output;
+  EXPECT_EQ(output.local_ranks_filter, (std::vector<int>{0, 2}));
+  EXPECT_THAT(output.duplicate_stdout_filters, ElementsAre("app,le", "ora"));
+  EXPECT_THAT(output.duplicate_stderr_filters, ElementsAre(""))
+      << "given as empty it is one filter, which every line contains";
+  EXPECT_EQ(output.line_prefix_template, "[${rank}] ");
+  EXPECT_EQ(job({}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}).output.line_prefix_template,
+            "x");
+  for (const std::string text : {"x", "0,", "-1", "0;1"}) {
+    EXPECT_THAT(refusal({"--local-ranks-filter=" + text}), HasSubstr("give local ranks"));
+  }
+  EXPECT_THAT(refusal({"--logs-specs=mine"}), HasSubstr("--logs-specs=mine: "));
+}
+
+TEST_F(Planning, WarnsOfOutputOptionsWithoutEffect) {
+  EXPECT_THAT(plan({"--log-dir=/dev/null", "--tee=3"})->warnings,
+              ElementsAre(HasSubstr("--tee has no effect")));
+  EXPECT_THAT(plan({"--duplicate-stdout-filters=x"})->warnings,
+              ElementsAre(HasSubstr("give --tee")));
+  EXPECT_THAT(plan({"--redirects=0:3,2:1", "--nproc-per-node=2"})->warnings,
+              ElementsAre(HasSubstr("there is no local rank 2 among 2 workers")));
+  EXPECT_THAT(plan({"--redirects=0:3,1:1", "--nproc-per-node=2"})->warnings, IsEmpty());
+}
+
+TEST_F(Planning, ReadsEventTargets) {
+  EXPECT_EQ(job({}).events, agent::EventSpec{});
+  EXPECT_EQ(job({"--events=e.jsonl"}).events.file, "e.jsonl");
+  EXPECT_EQ(job({"--events=fd:7"}).events.descriptor, 7);
+  EXPECT_EQ(job({"--events", "-"}).events.descriptor, 1);
+  EXPECT_TRUE(job({"--event-log-handler=console"}).events.as_torchrun);
+  EXPECT_FALSE(job({"--event-log-handler=dynamic_rendezvous"}).events.as_torchrun);
+  for (const std::string text : {"", "fd:", "fd:x", "fd:-1"}) {
+    EXPECT_THAT(refusal({"--events=" + text}), HasSubstr("--events=" + text + ": "));
+  }
+}
+
+TEST_F(Planning, ReadsSignals) {
+  EXPECT_THAT(job({}).stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(job({"--signals-to-handle=SIGTERM, usr1,TERM"}).stop_signals,
+              ElementsAre(SIGTERM, SIGUSR1));
+  const auto with_unknown = plan({"--signals-to-handle=SIGTERM,SIGFOO"});
+  ASSERT_TRUE(with_unknown) << "torchrun skips names it does not know";
+  EXPECT_THAT(with_unknown->job.stop_signals, ElementsAre(SIGTERM));
+  EXPECT_THAT(with_unknown->warnings, ElementsAre(HasSubstr("'SIGFOO' is no signal")));
+  EXPECT_THAT(refusal({"--signals-to-handle=SIGKILL"}), HasSubstr("no process can catch SIGKILL"));
+  EXPECT_THAT(refusal({"--signals-to-handle=TERM,SIGSTOP"}), HasSubstr("SIGSTOP"));
+  EXPECT_THAT(refusal({"--signals-to-handle="}), HasSubstr("name at least one signal"));
+  EXPECT_THAT(refusal({"--signals-to-handle=FOO"}), HasSubstr("name at least one signal"));
+}
+
+TEST_F(Planning, PreemptSignalMeansOneThingOnly) {
+  EXPECT_EQ(job({"--preempt-signal=SIGUSR1"}).preempt_signal, SIGUSR1);
+  const agent::Job on_term = job({"--preempt-signal=TERM"});
+  EXPECT_EQ(on_term.preempt_signal, SIGTERM);
+  EXPECT_THAT(on_term.stop_signals, ElementsAre(SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(refusal({"--preempt-signal=TERM", "--signals-to-handle=TERM"}),
+              HasSubstr("can mean one thing only"));
+  for (const std::string text : {"KILL", "x"}) {
+    EXPECT_THAT(refusal({"--preempt-signal=" + text}), HasSubstr("that can be caught"));
+  }
+}
+
+TEST_F(Planning, ReadsTimes) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(job({}).shutdown_timeout, milliseconds(30'000));
+  EXPECT_EQ(job({"--shutdown-timeout=0.25"}).shutdown_timeout, milliseconds(250));
+  EXPECT_EQ(job({"--shutdown-timeout=0"}).shutdown_timeout, milliseconds(0));
+  EXPECT_EQ(job({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}}).shutdown_timeout,
+            milliseconds(120'000));
+  for (const std::string text : {"-1", "x", "", "nan", "inf", "1e10", "1s", "0x10"}) {
+    EXPECT_THAT(refusal({"--shutdown-timeout=" + text}), HasSubstr("give a time in seconds"))
+        << text;
+    EXPECT_THAT(refusal({"--exit-barrier-timeout=" + text}), HasSubstr("give a time in seconds"));
+    EXPECT_THAT(refusal({"--monitor-interval=" + text}), HasSubstr("give a time in seconds"));
+  }
+  EXPECT_THAT(refusal({"--monitor-interval=0"}), HasSubstr("more than 0"));
+  EXPECT_TRUE(plan({"--exit-barrier-timeout=0", "--monitor-interval=5"}));
+}
+
+TEST_F(Planning, ChoicesAreCheckedWhereverTheyComeFrom) {
+  EXPECT_TRUE(job({"--exit-code=torchrun"}).exit_code_as_torchrun);
+  EXPECT_FALSE(job({}).exit_code_as_torchrun);
+  EXPECT_TRUE(plan({"--start-method=fork"}));
+  EXPECT_THAT(refusal({"--start-method=frok"}),
+              HasSubstr("give spawn, fork or forkserver; did you mean fork?"));
+  EXPECT_THAT(refusal({}, {{"PET_START_METHOD", "foo"}}), HasSubstr("PET_START_METHOD=foo: "));
+  EXPECT_THAT(refusal({"--event-log-handler=x"}), HasSubstr("give null, console or"));
+  EXPECT_THAT(refusal({"--numa-binding=x"}), HasSubstr("give node, socket, exclusive or"));
+}
+
+TEST_F(Planning, VirtualLocalRankGivesEachWorkerItsOwnDevice) {
+  EXPECT_TRUE(job({"--nproc-per-node=2"}).visible_devices_of.empty());
+  EXPECT_THAT(job({"--virtual-local-rank", "--nproc-per-node=2"}).visible_devices_of,
+              ElementsAre("0", "1"));
+  EXPECT_THAT(
+      job({"--virtual-local-rank", "--nproc-per-node=2"}, {{"CUDA_VISIBLE_DEVICES", "4, GPU-x,6"}})
+          .visible_devices_of,
+      ElementsAre("4", "GPU-x"));
+  EXPECT_THAT(
+      refusal({"--virtual-local-rank", "--nproc-per-node=2"}, {{"CUDA_VISIBLE_DEVICES", "4"}}),
+      HasSubstr("--virtual-local-rank: each of the 2 workers"));
+}
+
+TEST_F(Planning, NumaBindingEndsUpAsCpuSets) {
+  tree_.write("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-1\n");
+  tree_.write("sys/bus/pci/devices/0000:01:00.0/numa_node", "0\n");
+  tree_.write("sys/devices/system/node/node0/cpulist", "0-3\n");
+  EXPECT_EQ(job({"--numa-binding=node"}).cpus_of, (std::vector<std::vector<int>>{{0, 1, 2, 3}}));
+  EXPECT_TRUE(job({}).cpus_of.empty());
+  EXPECT_THAT(refusal({"--numa-binding=node", "--nproc-per-node=2"}),
+              HasSubstr("--numa-binding=node: 2 workers need as many visible GPUs"));
+  EXPECT_THAT(refusal({"--numa-binding=node"}, {{"CUDA_VISIBLE_DEVICES", ""}}),
+              HasSubstr("there are 0"));
+}
+
+TEST_F(Planning, PythonOptionsExcludeEachOther) {
+  EXPECT_THAT(refusal({"-m", "--no-python"}), HasSubstr("needs Python"));
+  EXPECT_THAT(refusal({"--no-python"}, {{"PET_MODULE", "1"}}), HasSubstr("(PET_MODULE)"));
+  tree_.write("py/bin/python", "", 0755);
+  const Environment python = {{"VIRTUAL_ENV", tree_ / "py"}};
+  EXPECT_THAT(job({"-m"}, python).program.argv,
+              ElementsAre(tree_ / "py/bin/python", "-u", "-m", "prog"));
+  EXPECT_EQ(job({"--run-path", "-m", "--no-python"}, python).program.argv.at(2), "-c")
+      << "--run-path wins, as under torchrun";
+  EXPECT_THAT(job({"--no-python"}, python).program.argv, ElementsAre(tree_ / "cwd/prog"));
+}
+
+TEST_F(Planning, DoubledDollarIsKeptAndWarnedOf) {
+  const auto line = parse_command_line(std::vector<std::string>{"prog", "kill -9 $$", "$x"});
+  const auto made = make_plan(resolve(*line, {}, {}), line->command, {}, surroundings_);
+  ASSERT_TRUE(made);
+  EXPECT_THAT(made->warnings, ElementsAre(HasSubstr("'kill -9 $$' becomes '$'")));
+  EXPECT_EQ(made->job.program.argv.at(1), "kill -9 $$") << "the agent replaces macros, per worker";
+}
+
+TEST_F(Planning, OneNodeOnlyAsYet) {
+  EXPECT_THAT(refusal({"--nnodes=2"}), HasSubstr("--nnodes=2: ddprun runs jobs of one node only"));
+  EXPECT_THAT(refusal({"--nnodes=1:4", "--rdzv-backend=c10d"}), HasSubstr("one node only"));
+  EXPECT_THAT(refusal({"--standalone", "--nnodes=2"}), HasSubstr("--standalone is for one node"));
+  EXPECT_THAT(refusal({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=h:1"}),
+              HasSubstr("etcd is for several nodes"));
+  EXPECT_TRUE(plan({"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"}));
+}
+
+TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
+  const auto place = [this](const std::vector<std::string>& words) {
+    return job(words).meeting_place;
+  };
+  using Place = agent::MeetingPlace;
+  EXPECT_EQ(place({}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--standalone"}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--master-port=29511"}), (Place{"127.0.0.1", 29511, 29511}));
+  EXPECT_EQ(place({"--master-port=0"}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--master-addr=localhost"}), (Place{"localhost", 0, 0}));
+  EXPECT_EQ(place({"--rdzv-endpoint=node0:1234"}), (Place{"node0", 1234, 1234}));
+  EXPECT_EQ(place({"--rdzv-backend=c10d", "--rdzv-endpoint=node0:1234"}),
+            (Place{"127.0.0.1", 0, 0}))
+      << "the endpoint is where nodes meet, not workers";
+  EXPECT_EQ(place({"--rdzv-backend=c10d", "--local-addr=10.0.0.5"}), (Place{"10.0.0.5", 0, 0}));
+  EXPECT_EQ(place({"--master-port-range=3000:3010"}), (Place{"127.0.0.1", 3000, 3010}));
+  for (const std::string text : {"3000", "3010:3000", "0:10", "1:65536", "a:b", "1:2:3", ":"}) {
+    EXPECT_THAT(refusal({"--master-port-range=" + text}), HasSubstr("such as 29500:29599")) << text;
+  }
+  EXPECT_THAT(refusal({"--master-port-range=1:2", "--master-port=3"}),
+              HasSubstr("fixed already by --master-port"));
+}
+
+TEST_F(Planning, RunIdIsAsGivenAndNeverEmpty) {
+  EXPECT_EQ(job({"--rdzv-id=job7"}).run_id, "job7");
+  EXPECT_EQ(job({"--standalone", "--rdzv-id=job7"}).run_id, "random-id");
+  const auto empty = plan({"--rdzv-id="});
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->job.run_id, "random-id");
+  EXPECT_THAT(empty->warnings, ElementsAre(HasSubstr("--rdzv-id is empty")));
+}
+
 TEST_F(Planning, LogDirectoryIsMadeAndTriedBeforehand) {
   const std::string directory = tree_ / "logs/deep";
   auto made = plan({"--log-dir=" + directory});
   ASSERT_TRUE(made);
   EXPECT_FALSE(std::filesystem::exists(directory)) << "planning starts nothing and makes nothing";
-  EXPECT_TRUE(prepare_log_dir(*made));
+  EXPECT_TRUE(prepare_outputs(*made));
   EXPECT_TRUE(std::filesystem::is_empty(directory));
 
-  EXPECT_TRUE(prepare_log_dir(*plan({})));
-  EXPECT_TRUE(prepare_log_dir(*plan({"--log-dir=/dev/null"})));
+  EXPECT_TRUE(prepare_outputs(*plan({})));
+  EXPECT_TRUE(prepare_outputs(*plan({"--log-dir=/dev/null"})));
   EXPECT_THAT(refusal({"--log-dir="}), HasSubstr("give a folder"));
   const std::string file = tree_.write("file", "");
   for (const std::string& bad : {file, file + "/below", std::string("/proc/nowhere")}) {
-    const auto prepared = prepare_log_dir(*plan({"--log-dir=" + bad}));
+    const auto prepared = prepare_outputs(*plan({"--log-dir=" + bad}));
     ASSERT_FALSE(prepared) << bad;
     EXPECT_EQ(prepared.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(prepared.error().message, HasSubstr("--log-dir=" + bad));
   }
+}
+
+TEST_F(Planning, EventTargetIsTriedBeforehand) {
+  const std::string file = tree_ / "events.jsonl";
+  EXPECT_TRUE(prepare_outputs(*plan({"--events=" + file})));
+  EXPECT_TRUE(std::filesystem::exists(file));
+  EXPECT_TRUE(prepare_outputs(*plan({"--events=fd:2"})));
+  for (const std::string& bad : {tree_ / "no/such/folder", std::string("fd:987")}) {
+    const auto prepared = prepare_outputs(*plan({"--events=" + bad}));
+    ASSERT_FALSE(prepared) << bad;
+    EXPECT_EQ(prepared.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(prepared.error().message, HasSubstr("--events=" + bad));
+  }
+}
+
+TEST_F(Planning, JsonHasThePlanAndEveryOriginInOneLine) {
+  const auto made = plan({"--nproc-per-node=2", "--preempt-signal=USR1"}, {{"PET_TEE", "3"}});
+  ASSERT_TRUE(made);
+  const std::string text = to_json(*made);
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  const boost::json::value json = boost::json::parse(text);
+  EXPECT_EQ(json.at("job").at("local_world_size"), 2);
+  EXPECT_EQ(json.at("job").at("preempt_signal"), "SIGUSR1");
+  EXPECT_EQ(json.at("rendezvous").at("backend"), "static");
+  const boost::json::object& settings = json.at("settings").as_object();
+  EXPECT_EQ(settings.size(), kOptionCount);
+  EXPECT_EQ(settings.at("tee").at("value"), "3");
+  EXPECT_EQ(settings.at("tee").at("origin"), "PET_TEE");
+  EXPECT_EQ(settings.at("redirects").at("origin"), "default");
 }
 
 TEST_F(Planning, TableShowsEveryValueWithItsOrigin) {

@@ -22,11 +22,11 @@ class Program : public testing::Test {
     environment_["PATH"] = tree_ / "nowhere" + ":" + (tree_ / "path");
   }
 
-  Result<FoundProgram> find(std::vector<std::string> command) {
-    return find_program(command, environment_, {tree_ / "cwd", tree_ / "bin"});
+  Result<FoundProgram> find(std::vector<std::string> command, RunAs run_as = RunAs::kWhatItIs) {
+    return find_program(run_as, command, environment_, {tree_ / "cwd", tree_ / "bin"});
   }
-  Error refusal(const std::string& name) {
-    const auto found = find({name});
+  Error refusal(const std::string& name, RunAs run_as = RunAs::kWhatItIs) {
+    const auto found = find({name}, run_as);
     EXPECT_FALSE(found) << name;
     return found ? Error{} : found.error();
   }
@@ -142,6 +142,44 @@ TEST_F(Program, PythonIsThatOfTheActiveEnvironment) {
   environment_["PYTHON_EXEC"] = tree_ / "no-python";
   EXPECT_THAT(find_python(environment_).error().message, HasSubstr("PYTHON_EXEC"))
       << "what was asked for is not replaced by something else";
+}
+
+TEST_F(Program, ModuleIsRunByPythonAndNoFileIsLookedFor) {
+  const auto found = find({"pkg.train", "-m", "x"}, RunAs::kModule);
+  ASSERT_TRUE(found) << found.error().to_string();
+  EXPECT_EQ(found->program.path, python_);
+  EXPECT_THAT(found->program.argv, ElementsAre(python_, "-u", "-m", "pkg.train", "-m", "x"));
+  EXPECT_EQ(found->program.first_user_argument, 3u);
+  EXPECT_EQ(found->program.name, "pkg.train");
+}
+
+TEST_F(Program, NoPythonExecutesTheProgramAndLooksOnPathFirst) {
+  tree_.write("cwd/tool.py", "#!/bin/sh\n", kExecutable);
+  EXPECT_THAT(find({"./tool.py", "a"}, RunAs::kProgram)->program.argv,
+              ElementsAre("./tool.py", "a"));
+  EXPECT_EQ(find({"tool.py"}, RunAs::kProgram)->program.path, tree_ / "cwd/tool.py");
+  tree_.write("path/tool.py", "#!/bin/sh\n", kExecutable);
+  const auto found = find({"tool.py"}, RunAs::kProgram);
+  EXPECT_EQ(found->program.path, tree_ / "path/tool.py");
+  EXPECT_THAT(found->program.argv, ElementsAre("tool.py"));
+  EXPECT_EQ(found->program.first_user_argument, 1u) << "the program's own name has no macros";
+
+  tree_.write("cwd/plain.py", "");
+  const Error error = refusal("plain.py", RunAs::kProgram);
+  EXPECT_EQ(error.code, ErrorCode::kPermissionDenied);
+  EXPECT_THAT(error.message, HasSubstr("--no-python"));
+}
+
+TEST_F(Program, RunPathRunsTheScriptInsidePython) {
+  tree_.write("cwd/tool", "", kExecutable);
+  const auto found = find({"tool", "a"}, RunAs::kRunPath);
+  ASSERT_TRUE(found) << found.error().to_string();
+  const std::vector<std::string>& argv = found->program.argv;
+  ASSERT_EQ(argv.size(), 6u);
+  EXPECT_EQ(argv[2], "-c");
+  EXPECT_THAT(argv[3], HasSubstr("runpy"));
+  EXPECT_THAT(std::vector(argv.begin() + 4, argv.end()), ElementsAre("tool", "a"));
+  EXPECT_EQ(found->program.first_user_argument, 4u);
 }
 
 TEST_F(Program, WithoutAnyPythonAScriptIsRefused) {

@@ -32,20 +32,27 @@ std::string contents(const std::string& file) {
 class Usage : public testing::Test {
  protected:
   Outcome ddprun(const Words& words, const Words& environment = {}) {
+    return run(DDPRUN_PROGRAM, words, environment);
+  }
+  std::string output_of(const std::string& program, const Words& words) {
+    return run(program, words, {}).out;
+  }
+
+  Outcome run(const std::string& program, const Words& words, const Words& environment) {
     const std::string out = tree_ / "stdout";
     const std::string err = tree_ / "stderr";
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    std::vector<char*> argv = {const_cast<char*>(DDPRUN_PROGRAM)};
+    std::vector<char*> argv = {const_cast<char*>(program.c_str())};
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
     std::vector<char*> envp = {const_cast<char*>("PATH=/usr/bin:/bin")};
     for (const std::string& line : environment) envp.push_back(const_cast<char*>(line.c_str()));
     envp.push_back(nullptr);
     pid_t child = 0;
-    EXPECT_EQ(::posix_spawn(&child, DDPRUN_PROGRAM, &files, nullptr, argv.data(), envp.data()), 0);
+    EXPECT_EQ(::posix_spawn(&child, program.c_str(), &files, nullptr, argv.data(), envp.data()), 0);
     posix_spawn_file_actions_destroy(&files);
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -86,6 +93,13 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
       {{"--log-dir=/dev/full"}, {}, 2, "--log-dir=/dev/full"},
       {{}, {"PET_NPROC_PER_NODE=two"}, 2, "PET_NPROC_PER_NODE=two"},
       {{}, {"DDPRUN_DRY_RUN=perhaps"}, 2, "DDPRUN_DRY_RUN=perhaps"},
+      {{"--nnodes=2"}, {}, 2, "one node only"},
+      {{"--json"}, {}, 2, "--json: it goes with --dry-run only"},
+      {{"--config=/no/such.toml"}, {}, 2, "--config=/no/such.toml"},
+      {{"--print-completion=tcsh"}, {}, 2, "give bash, zsh or fish"},
+      {{"--numa-binding=node"}, {"CUDA_VISIBLE_DEVICES="}, 2, "--numa-binding=node"},
+      {{"--events=fd:99"}, {}, 2, "descriptor 99 is not open"},
+      {{"--no-python", "-m"}, {}, 2, "--no-python: "},
       {{"no-such-program"}, {}, 127, "no-such-program not found"},
       {{"/etc"}, {}, 126, "/etc is a directory"},
   };
@@ -103,6 +117,37 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
   const Outcome no_program = ddprun({"--standalone"});
   EXPECT_EQ(no_program.exit_code, 2);
   EXPECT_THAT(no_program.err, HasSubstr("no program was given"));
+}
+
+TEST_F(Usage, FlagBeatsEnvironmentBeatsFileAndErrorsNameTheirOrigin) {
+  const std::string file =
+      tree_.write("job.toml", "max-restarts = 1\nrole = 'file'\nnproc-per-node = 4\n");
+  const Outcome outcome = ddprun({"--dry-run", "--config", file, "--max-restarts=3", "/bin/true"},
+                                 {"PET_MAX_RESTARTS=2", "PET_ROLE=environment"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("max-restarts +3 +--max-restarts"));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("role +environment +PET_ROLE"));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("nproc-per-node +4 +.*job.toml:3"));
+
+  tree_.write("job.toml", "\nnproc-per-node = 0\n");
+  const Outcome wrong = ddprun({"--config", file, "/bin/true"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr(file + ":2: nproc-per-node = 0: "));
+}
+
+TEST_F(Usage, BashCompletesOptionsAndTheirValues) {
+  const std::string script =
+      tree_.write("completion.bash", ddprun({"--print-completion=bash"}).out);
+  const auto completed = [&](const std::string& words, int current) {
+    return output_of("/bin/bash", {"-c", "source " + script + "; COMP_WORDS=(" + words +
+                                             "); COMP_CWORD=" + std::to_string(current) +
+                                             "; _ddprun; printf '%s\\n' \"${COMPREPLY[@]}\""});
+  };
+  EXPECT_EQ(completed("ddprun --max", 1), "--max-restarts\n");
+  EXPECT_EQ(completed("ddprun --exit-code ''", 2), "worker\ntorchrun\n");
+  EXPECT_EQ(completed("ddprun --exit-code = t", 3), "torchrun\n");
+  EXPECT_THAT(completed("ddprun --tee 3 --stand", 3), "--standalone\n");
+  EXPECT_EQ(completed("ddprun --tee 3 prog --stand", 4), "\n") << "the program's own option";
 }
 
 TEST_F(Usage, DryRunStartsNothingAndMakesNothing) {
