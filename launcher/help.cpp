@@ -36,10 +36,16 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t column)
   }
 }
 
-std::string with_default(const OptionSpec& spec) {
-  std::string text(spec.help);
-  if (!spec.default_text.empty()) text += " (default: " + std::string(spec.default_text) + ")";
-  return text;
+// The help with what may be given and what is taken otherwise.
+std::string whole_help(const OptionSpec& spec) {
+  std::string more;
+  for (const std::string_view choice : choices_of(spec)) {
+    more += (more.empty() ? "" : ", ") + std::string(choice);
+  }
+  if (!spec.default_text.empty()) {
+    more += (more.empty() ? "default: " : "; default: ") + std::string(spec.default_text);
+  }
+  return std::string(spec.help) + (more.empty() ? "" : " (" + more + ")");
 }
 
 void append_option(std::string& out, const OptionSpec& spec) {
@@ -50,7 +56,7 @@ void append_option(std::string& out, const OptionSpec& spec) {
   } else {
     out += std::string(kHelpColumn - left.size(), ' ');
   }
-  append_wrapped(out, with_default(spec), kHelpColumn);
+  append_wrapped(out, whole_help(spec), kHelpColumn);
   out += '\n';
 }
 
@@ -137,7 +143,7 @@ std::string man_page(std::string_view version) {
                     if (spec.letter != '\0') out += std::string("\\fB\\-") + spec.letter + "\\fR, ";
                     out += "\\fB\\-\\-" + troff(spec.name) + "\\fR";
                     if (!spec.value_name.empty()) out += " \\fI" + troff(spec.value_name) + "\\fR";
-                    out += "\n" + troff(with_default(spec)) + "\n";
+                    out += "\n" + troff(whole_help(spec)) + "\n";
                     if (const std::string variables = variables_text(spec); !variables.empty()) {
                       out += ".br\nEnvironment: " + troff(variables) + "\n";
                     }

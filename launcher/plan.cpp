@@ -161,11 +161,7 @@ class Planner {
 
   void read_output() {
     agent::OutputSpec& output = plan_.job.output;
-    const Given log_dir = option(OptionId::kLogDir);
-    if (log_dir.text().empty() && !log_dir.is_default()) {
-      return refuse(wrong(log_dir, "give a folder for log files"));
-    }
-    output.log_dir = log_dir.text();
+    output.log_dir = option(OptionId::kLogDir).text();
     StreamMap redirects = take(read_streams(option(OptionId::kRedirects)));
     output.redirects = redirects.all;
     output.redirects_of = std::move(redirects.of_rank);

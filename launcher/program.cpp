@@ -100,13 +100,14 @@ Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
 Result<Place> locate(RunAs run_as, const std::string& name, const Environment& environment,
                      const SearchPlaces& places) {
   if (name.find('/') != std::string::npos) return locate_path(name, places);
+  if (run_as == RunAs::kProgram) {
+    if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
+  }
   const std::string here = joined(places.directory, name);
-  const std::string beside = joined(places.ddprun_directory, name);
-  const auto on_path = find_on_path(name, environment);
-  if (run_as == RunAs::kProgram && on_path) return Place{*on_path, Where::kOnPath};
   if (is_regular_file(here)) return Place{here, Where::kHere};
+  const std::string beside = joined(places.ddprun_directory, name);
   if (is_regular_file(beside)) return Place{beside, Where::kBeside};
-  if (on_path) return Place{*on_path, Where::kOnPath};
+  if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + name + " not found: looked in " +
                                         places.directory + ", " + places.ddprun_directory +
                                         " and on PATH (" + search_path_of(environment) + ")");

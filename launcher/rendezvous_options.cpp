@@ -235,6 +235,7 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   if (const auto found = rendezvous.conf.find("is_host"); found != rendezvous.conf.end()) {
     rendezvous.is_host = truth(found->second);
   }
+  rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
   if (*standalone) {
     rendezvous.is_standalone = true;
     rendezvous.backend = Backend::kC10d;
@@ -249,7 +250,6 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   if (!endpoint) return fail(endpoint.error());
   rendezvous.host = endpoint->host;
   rendezvous.port = *endpoint->port;
-  rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
 
   const Given node_rank = given(settings, OptionId::kNodeRank);
   const auto rank = read_integer(node_rank, 0);

@@ -194,8 +194,7 @@ class NumaBinding : public testing::Test {
     tree_.write(directory + "topology/thread_siblings_list", threads);
     tree_.write(directory + "topology/physical_package_id", std::to_string(socket) + "\n");
     add_cache(directory + "cache/index0/", "1", "Data", threads);
-    add_cache(directory + "cache/index1/", "1", "Instruction", threads);
-    add_cache(directory + "cache/index3/", "3", "Unified", to_cpu_list(sharers) + "\n");
+    add_cache(directory + "cache/index1/", "2", "Unified", to_cpu_list(sharers) + "\n");
   }
   void add_cache(const std::string& directory, const std::string& level, const std::string& type,
                  const std::string& cpus) {
@@ -245,6 +244,14 @@ TEST_F(NumaBinding, ExclusiveSharesTheCoresAmongTheNodesVisibleGpus) {
 TEST_F(NumaBinding, CoreComplexesAreTakenInTurnLargestFirst) {
   EXPECT_EQ(bound(NumaMode::kCoreComplex, {0, 1, 2, 3}, 4),
             "3-4,15-16 | 5,17 | 6-7,18-19 | 3-4,15-16");
+}
+
+TEST_F(NumaBinding, CachesForInstructionsDoNotCount) {
+  for (const int cpu : {3, 4, 5, 15, 16, 17}) {
+    add_cache("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index2/", "3",
+              "Instruction", "3-5,15-17\n");
+  }
+  EXPECT_EQ(bound(NumaMode::kCoreComplex, {0, 1}, 2), "3-4,15-16 | 5,17");
 }
 
 TEST_F(NumaBinding, StaysWithinTheAllowedCpus) {
