@@ -12,6 +12,7 @@
 #include "agent/agent.h"
 #include "agent/error_file.h"
 #include "agent/failure_report.h"
+#include "agent/listen_address.h"
 #include "agent/log.h"
 #include "agent/strangers.h"
 #include "agent/worker_environment.h"
@@ -23,7 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr NodeId kThisNode{0};
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
 constexpr int kStrangerScans = 20;
 constexpr auto kFlushSlice = 100ms;
@@ -81,7 +81,8 @@ int GroupRunner::run() {
     report(outcome);
     return outcome.exit_code;
   }
-  perform(TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, kLoopback}});
+  perform(
+      TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
   pump();
   while (!outcome_) io_.run_one();
   deliver_output();
@@ -94,16 +95,18 @@ Result<void> GroupRunner::prepare() {
   auto keeper = Keeper::start();
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_ = std::move(*keeper);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
-    add_unless_ignored(stop_signals_, signal);
-  }
+  for (const int signal : job_.stop_signals) add_unless_ignored(stop_signals_, signal);
   for (const int signal : {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH}) {
-    add_unless_ignored(control_signals_, signal);
+    const bool is_a_stop = std::ranges::count(job_.stop_signals, signal) > 0;
+    if (!is_a_stop) add_unless_ignored(control_signals_, signal);
   }
   child_signal_.add(SIGCHLD);
   await_stop_signals();
   await_job_control();
   await_children();
+  auto address = listen_address(job_.meeting_place.address);
+  if (!address) return fail(std::move(address.error()));
+  store_address_ = std::move(*address);
   return output_.prepare();
 }
 
@@ -134,7 +137,10 @@ void GroupRunner::perform(const TellLeader& action) {
 
 void GroupRunner::perform(const OpenRoundStore& action) {
   rdzv::StoreServerOptions options;
-  options.address = kLoopback;
+  options.address = store_address_;
+  const MeetingPlace& place = job_.meeting_place;
+  if (place.first_port != 0)
+    options.port_range = rdzv::PortRange{place.first_port, place.last_port};
   options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
   auto server = rdzv::StoreServer::start(options);
   StoreResult result{action.round, 0, {}};
@@ -142,7 +148,8 @@ void GroupRunner::perform(const OpenRoundStore& action) {
     store_ = std::move(*server);
     result.port = store_->port();
   } else {
-    result.error = "cannot open the round's store: " + server.error().to_string();
+    result.error = "cannot open the store that workers meet at: " + server.error().to_string() +
+                   "; give another --master-port, or none and get a free one";
   }
   queue_.push_back(std::move(result));
 }
@@ -183,6 +190,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.registration_fd = keeper_->registration_fd();
+  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   auto worker =
       WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
         on_worker_ended(round, local_rank, status);

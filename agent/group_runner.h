@@ -73,6 +73,7 @@ class GroupRunner {
   const Job& job_;
   const std::string host_;
   const std::string agent_id_;
+  std::string store_address_;  // numeric
 
   boost::asio::io_context io_{1};
   Console console_;

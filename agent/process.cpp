@@ -1,6 +1,7 @@
 #include "agent/process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -20,6 +21,8 @@ namespace {
 namespace asio = boost::asio;
 namespace bp = boost::process::v2;
 using Process = bp::basic_process<asio::io_context::executor_type>;
+
+constexpr int kFirstRealTimeSignal = 32;  // the agent handles none of those
 
 struct SignalState {
   sigset_t mask;
@@ -51,7 +54,10 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
 class GroupLauncher {
  public:
   GroupLauncher(const ProcessSpec& spec)
-      : spec_(spec), argv_(pointers_to(spec.argv)), environment_(pointers_to(spec.environment)) {}
+      : spec_(spec), argv_(pointers_to(spec.argv)), environment_(pointers_to(spec.environment)) {
+    CPU_ZERO(&cpus_);
+    for (const int cpu : spec.cpus) CPU_SET(static_cast<std::size_t>(cpu), &cpus_);
+  }
 
   Process operator()(asio::io_context::executor_type executor, boost::system::error_code& ec) {
     sigset_t all_signals;
@@ -88,6 +94,7 @@ class GroupLauncher {
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
     ::setsid();
     if (spec_.registration_fd >= 0) Keeper::register_self(spec_.registration_fd);
+    if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
     // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun.
@@ -104,10 +111,13 @@ class GroupLauncher {
   void restore_signals() {
     struct sigaction by_default {};
     by_default.sa_handler = SIG_DFL;
-    for (const int signal : kHandledSignals) {
+    for (int signal = 1; signal < kFirstRealTimeSignal; ++signal) {
       struct sigaction current {};
-      ::sigaction(signal, nullptr, &current);
-      if (current.sa_handler != SIG_IGN) ::sigaction(signal, &by_default, nullptr);
+      if (::sigaction(signal, nullptr, &current) != 0 || current.sa_handler == SIG_DFL ||
+          current.sa_handler == SIG_IGN) {
+        continue;
+      }
+      ::sigaction(signal, &by_default, nullptr);
     }
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
@@ -116,6 +126,7 @@ class GroupLauncher {
   const ProcessSpec& spec_;
   const std::vector<const char*> argv_;
   const std::vector<const char*> environment_;
+  cpu_set_t cpus_;
   pid_t parent_ = -1;
   volatile int exec_errno_ = 0;
 };

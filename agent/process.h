@@ -8,7 +8,6 @@
 // that starts a worker, so that thread must be the one that lives longest).
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
@@ -29,6 +28,7 @@ struct ProcessSpec {
   int stdout_fd = -1;                    // becomes the worker's fd 1; -1: the agent's own
   int stderr_fd = -1;                    // likewise fd 2
   int registration_fd = -1;              // the keeper's
+  std::vector<int> cpus;                 // it may run on these alone; empty: wherever the agent may
 };
 
 class WorkerProcess {
@@ -49,10 +49,6 @@ class WorkerProcess {
   // Gives up on a process that SIGKILL did not end: it is no longer watched.
   virtual void abandon() = 0;
 };
-
-// All signals that the agent may handle; workers get them back as they were inherited.
-inline constexpr int kHandledSignals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGCHLD,
-                                          SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH};
 
 // Remembers the signal mask and the disposition of SIGPIPE that the agent was started with, and
 // ignores SIGPIPE from then on. To be called once, before anything changes a signal.

@@ -65,6 +65,10 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   env["TORCHELASTIC_ERROR_FILE"] = error_file;
   env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!job.visible_devices_of.empty()) {
+    env["LOCAL_RANK"] = "0";
+    env["CUDA_VISIBLE_DEVICES"] = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
+  }
   // As torchrun: several workers that each start a thread per core would fight for the cores.
   if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
   return env;

@@ -66,6 +66,15 @@ TEST(WorkerEnvironment, LeavesTheUsersThreadsAndErrorHandlingAlone) {
   EXPECT_EQ(env.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
 }
 
+TEST(WorkerEnvironment, AVirtualLocalRankIsZeroAndSeesOneDevice) {
+  Job job = two_workers();
+  job.visible_devices_of = {"4", "GPU-8f1c"};
+  const Environment env = worker_environment(job, second_node(), 1, "");
+  EXPECT_EQ(env.at("LOCAL_RANK"), "0");
+  EXPECT_EQ(env.at("CUDA_VISIBLE_DEVICES"), "GPU-8f1c");
+  EXPECT_EQ(env.at("RANK"), "4");
+}
+
 TEST(WorkerEnvironment, OneWorkerMayUseAllThreads) {
   Job job = two_workers();
   job.local_world_size = 1;
