@@ -27,7 +27,8 @@ constexpr NodeId kThisNode{0};
 constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
 constexpr int kStrangerScans = 20;
 constexpr auto kFlushSlice = 100ms;
-constexpr auto kNoHurry = 24h;
+constexpr std::chrono::milliseconds kNoHurry = 24h;
+constexpr std::chrono::milliseconds kHurry = 500ms;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -78,6 +79,7 @@ int GroupRunner::run() {
     outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
     outcome.exit_code = kExitCannotRun;
     outcome.sentence = ready.error().to_string();
+    delivery_deadline_ = std::chrono::steady_clock::now() + kHurry;
     report(outcome);
     return outcome.exit_code;
   }
@@ -85,7 +87,8 @@ int GroupRunner::run() {
       TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
   pump();
   while (!outcome_) io_.run_one();
-  deliver_output();
+  // Who stops a job does not want to wait for a reader that may never come.
+  deliver_output(outcome_->kind == rdzv::JobOutcome::Kind::kStopped ? kHurry : kNoHurry);
   report(*outcome_);
   return outcome_->exit_code;
 }
@@ -363,19 +366,26 @@ void GroupRunner::replace_keeper() {
 // ---- the end
 
 // What workers wrote is not thrown away because its reader is slow; one more signal ends the wait.
-void GroupRunner::deliver_output() {
+void GroupRunner::deliver_output(std::chrono::milliseconds patience) {
   stop_signals_.cancel();
-  stop_signals_.async_wait(
-      [this](const boost::system::error_code& ec, int) { is_in_a_hurry_ = !ec; });
+  stop_signals_.async_wait([this](const boost::system::error_code& ec, int) {
+    if (!ec) delivery_deadline_ = std::chrono::steady_clock::now();
+  });
+  delivery_deadline_ = std::chrono::steady_clock::now() + patience;
   bool is_delivered = false;
-  output_.when_delivered(kNoHurry, [&is_delivered] { is_delivered = true; });
-  while (!is_delivered && !is_in_a_hurry_) io_.run_one();
+  output_.when_delivered(patience, [&is_delivered] { is_delivered = true; });
+  while (!is_delivered && std::chrono::steady_clock::now() < delivery_deadline_) io_.run_one();
 }
 
 void GroupRunner::report(const rdzv::JobOutcome& outcome) {
   const std::string text = failure_report(outcome, job_.program.name);
   if (!text.empty()) console_.say(Stream::kStderr, text);
-  while (!console_.flush(std::chrono::steady_clock::now() + kFlushSlice) && !is_in_a_hurry_) {
+  // In slices, so that a signal is seen between them.
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    if (console_.flush(std::min(now + kFlushSlice, delivery_deadline_)) || now >= delivery_deadline_) {
+      return;
+    }
     io_.poll();
   }
 }

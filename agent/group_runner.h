@@ -9,7 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cstdint>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -67,7 +67,7 @@ class GroupRunner {
   void reap();
   void end_strangers();
   void replace_keeper();
-  void deliver_output();
+  void deliver_output(std::chrono::milliseconds patience);
   void report(const rdzv::JobOutcome& outcome);
 
   const Job& job_;
@@ -97,7 +97,8 @@ class GroupRunner {
   std::optional<Round> closing_;                         // a round whose strangers are being ended
   int stranger_scans_left_ = 0;
   std::optional<rdzv::JobOutcome> outcome_;
-  bool is_in_a_hurry_ = false;  // a signal came when only output was left to deliver
+  // After the job: how long its output may take to be read. A signal makes it now.
+  std::chrono::steady_clock::time_point delivery_deadline_{};
 };
 
 }  // namespace ddprun::agent
