@@ -1,7 +1,6 @@
 #include "agent/log_directory.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +12,6 @@ namespace ddprun::agent {
 namespace {
 
 Result<std::string> make_unique_directory(std::string prefix) {
-  // mkdtemp's six characters, and two more from the first pair, make torchrun's eight.
   std::string path = std::move(prefix) + "XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
     return fail(error_from_errno(errno, "cannot make the log directory " + path));
@@ -23,21 +21,14 @@ Result<std::string> make_unique_directory(std::string prefix) {
 
 }  // namespace
 
-LogDirectory::~LogDirectory() {
-  for (auto path = temporary_.rbegin(); path != temporary_.rend(); ++path) ::rmdir(path->c_str());
-}
-
 Result<void> LogDirectory::create(const std::string& log_dir,
                                   const std::string& temporary_directory,
                                   const std::string& run_id) {
   std::string root = log_dir;
-  is_temporary_ = log_dir.empty();
-  if (is_temporary_) {
-    const std::string parent = temporary_directory.empty() ? "/tmp" : temporary_directory;
-    auto made = make_unique_directory(parent + "/torchelastic_");
+  if (log_dir.empty()) {
+    auto made = make_unique_directory(temporary_directory + "/torchelastic_");
     if (!made) return fail(std::move(made.error()).with("hint", "set TMPDIR or give --log-dir"));
     root = *made;
-    temporary_.push_back(root);
   } else {
     std::error_code error;
     std::filesystem::create_directories(root, error);
@@ -49,20 +40,14 @@ Result<void> LogDirectory::create(const std::string& log_dir,
   std::string name = run_id;
   std::replace(name.begin(), name.end(), '/', '_');
   auto made = make_unique_directory(root + "/" + name + "_");
-  if (!made) {
-    return fail(is_temporary_ ? std::move(made.error())
-                              : std::move(made.error()).with("option", "--log-dir"));
-  }
+  if (!made) return fail(std::move(made.error()).with("option", "--log-dir"));
   path_ = *made;
-  if (is_temporary_) temporary_.push_back(path_);
   return {};
 }
 
 Result<void> LogDirectory::add_worker(std::uint64_t round, int local_rank) {
   for (const std::string& path : {path_of(round), path_of(round, local_rank)}) {
-    if (::mkdir(path.c_str(), 0777) == 0) {
-      if (is_temporary_) temporary_.push_back(path);
-    } else if (errno != EEXIST) {
+    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
       return fail(error_from_errno(errno, "cannot make the log directory " + path));
     }
   }

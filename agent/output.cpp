@@ -1,6 +1,7 @@
 #include "agent/output.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
@@ -32,12 +33,13 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       console_(console),
       spec_(spec),
       run_id_(run_id),
-      temporary_directory_(temporary_directory),
+      temporary_directory_(temporary_directory.empty() ? "/tmp" : temporary_directory),
       patience_timer_(executor) {}
 
 Output::~Output() {
   for (auto& [local_rank, worker] : workers_) {
     for (int& fd : worker.child_fds) close_fd(fd);
+    remove_error_file(local_rank, worker);
   }
   workers_.clear();
   undelivered_.clear();
@@ -47,9 +49,14 @@ Output::~Output() {
 
 Result<void> Output::prepare() {
   if (!has_files(spec_)) return {};
-  auto made = directory_.create(spec_.log_dir, temporary_directory_, run_id_);
-  if (made || needs_files(spec_)) return made;
-  return {};  // no error files then, which is no reason to refuse the job
+  if (needs_files(spec_)) return directory_.create(spec_.log_dir, temporary_directory_, run_id_);
+  // Unguessable: others may write to the same folder.
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) < 0) {
+    return fail(error_from_errno(errno, "cannot name the error files"));
+  }
+  error_file_prefix_ = temporary_directory_ + "/torchelastic_" + std::to_string(random) + "_";
+  return {};
 }
 
 Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
@@ -59,6 +66,7 @@ Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& ide
   }
   ended(identity.local_rank);  // of the round before, in case nobody said so
   Worker& worker = workers_[identity.local_rank];
+  remove_error_file(identity.local_rank, worker);
   worker = Worker{};
   worker.round = round;
   for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
@@ -223,8 +231,15 @@ std::string Output::log_directory_of(int local_rank) const {
 }
 
 std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
-  if (directory_.path().empty()) return "";
-  return directory_.path_of(round, local_rank) + "/error.json";
+  if (!directory_.path().empty()) return directory_.path_of(round, local_rank) + "/error.json";
+  if (error_file_prefix_.empty()) return "";
+  return error_file_prefix_ + std::to_string(round) + "_" + std::to_string(local_rank) +
+         "_error.json";
+}
+
+void Output::remove_error_file(int local_rank, const Worker& worker) {
+  if (error_file_prefix_.empty()) return;
+  ::unlink(error_file_of(worker.round, local_rank).c_str());
 }
 
 }  // namespace ddprun::agent

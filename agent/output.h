@@ -5,6 +5,10 @@
 // without files. Files are written by the agent, not by the worker: a full disk is then reported
 // and survived, instead of failing the worker's print().
 //
+// Error files lie beside the logs as under torchrun. A job without files of its own gets error
+// files in $TMPDIR that are removed with this object (read them before): no folder is made for
+// them, because that would take longer than starting the workers.
+//
 // Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
 // worker:
 //
@@ -47,15 +51,14 @@ struct ChildStreams {
 
 class Output {
  public:
-  // `temporary_directory`: $TMPDIR, or empty.
+  // `temporary_directory`: $TMPDIR, or empty for /tmp.
   Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
          const std::string& run_id, const std::string& temporary_directory);
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Makes the folder of this run. Once, before the first open(). Fails when files were asked for
-  // and there is no place for them; without such options the job then only has no error files.
+  // Makes the folder of this run, if there are files to put there. Once, before the first open().
   Result<void> prepare();
 
   Result<ChildStreams> open(std::uint64_t round, const WorkerIdentity& worker);
@@ -75,6 +78,7 @@ class Output {
   // is none.
   const std::string& log_directory() const { return directory_.path(); }
   std::string log_directory_of(int local_rank) const;
+  // For TORCHELASTIC_ERROR_FILE. Its folder exists after open(). Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
 
  private:
@@ -92,6 +96,7 @@ class Output {
   LogFiles& files();
   void forget(const WorkerStream* stream);
   void check_delivered();
+  void remove_error_file(int local_rank, const Worker& worker);
 
   boost::asio::any_io_executor executor_;
   Console& console_;
@@ -99,6 +104,7 @@ class Output {
   const std::string run_id_;
   const std::string temporary_directory_;
   LogDirectory directory_;
+  std::string error_file_prefix_;                           // without a directory
   std::unique_ptr<LogFiles> files_;                         // made for the first file
   std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
   std::uint64_t filtered_round_ = 0;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -55,6 +56,32 @@ TEST_F(OutputFiles, LieWhereTorchrunPutsThem) {
               AllOf(StartsWith(temporary_.path() + "/logs/here/run_"), EndsWith("/attempt_3/1")));
   EXPECT_TRUE(std::filesystem::exists(directory + "/stdout.log"));
   EXPECT_TRUE(std::filesystem::exists(directory + "/stderr.log"));
+}
+
+TEST_F(OutputFiles, TheErrorFileLiesBesideTheLogsAndStays) {
+  OutputSpec spec;
+  spec.log_dir = temporary_.path() + "/logs";
+  make(spec);
+  start(1);
+  const std::string file = output_->error_file_of(0, 1);
+  EXPECT_EQ(file, output_->log_directory_of(1) + "/error.json");
+  std::ofstream(file) << "{}";
+  output_.reset();
+  EXPECT_EQ(read_file(file), "{}");
+}
+
+TEST_F(OutputFiles, AreInAFolderThatOthersCannotRead) {
+  make(teed());
+  struct stat status {};
+  ASSERT_EQ(::stat(output_->log_directory().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700);
+}
+
+TEST_F(OutputFiles, ARunIdWithASlashStaysInItsFolder) {
+  output_ = std::make_unique<Output>(loop_.get_executor(), *console_, teed(), "a/../../b",
+                                     temporary_.path());
+  ASSERT_TRUE(output_->prepare());
+  EXPECT_THAT(output_->log_directory(), HasSubstr("/logs/here/a_.._.._b_"));
 }
 
 TEST_F(OutputFiles, OfAnEarlierRoundStay) {

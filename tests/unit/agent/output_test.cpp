@@ -189,7 +189,7 @@ TEST_F(DefaultOutput, OrderIsKeptInAFloodOfEightWorkers) {
   output_.reset();  // lets writers go, whatever happened
 }
 
-TEST_F(DefaultOutput, LeavesNoDescriptorAndNoDirectoryAfterManyRounds) {
+TEST_F(DefaultOutput, LeavesNoDescriptorAndNoFileAfterManyRounds) {
   make({});
   start(0).reset();
   output_->ended(0);
@@ -215,41 +215,20 @@ TEST_F(DefaultOutput, AStartThatFailedIsEndedToo) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST_F(DefaultOutput, TheErrorFilesFolderExistsAndIsRemovedOnlyWhenEmpty) {
+TEST_F(DefaultOutput, ErrorFilesNeedNoFolderAndAreGoneAtTheEnd) {
   Output& output = make({});
   start(0);
   start(1);
   const std::string file = output.error_file_of(0, 1);
-  EXPECT_THAT(file, AllOf(StartsWith(temporary_.path() + "/torchelastic_"), HasSubstr("/run_"),
-                          EndsWith("/attempt_0/1/error.json")));
-  EXPECT_EQ(output.log_directory_of(1) + "/error.json", file);
+  EXPECT_THAT(file,
+              AllOf(StartsWith(temporary_.path() + "/torchelastic_"), EndsWith("_0_1_error.json")));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
   std::ofstream(file) << "{}";
+  start(1, 1);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  std::ofstream(output.error_file_of(1, 1)) << "{}";
   output_.reset();
-  EXPECT_EQ(read_file(file), "{}");
-  EXPECT_FALSE(
-      std::filesystem::exists(std::filesystem::path(file).parent_path().parent_path() / "0"));
-}
-
-TEST_F(DefaultOutput, TheRunsFolderIsPrivate) {
-  Output& output = make({});
-  struct stat status {};
-  ASSERT_EQ(::stat(output.log_directory().c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700);
-}
-
-TEST_F(DefaultOutput, ARunIdWithASlashStaysInItsFolder) {
-  output_ = std::make_unique<Output>(loop_.get_executor(), *console_, OutputSpec{}, "a/../../b",
-                                     temporary_.path());
-  ASSERT_TRUE(output_->prepare());
-  EXPECT_THAT(output_->log_directory(), HasSubstr("/a_.._.._b_"));
-}
-
-TEST_F(DefaultOutput, WithoutAPlaceForErrorFilesTheJobRunsWithoutThem) {
-  output_ = std::make_unique<Output>(loop_.get_executor(), *console_, OutputSpec{}, "run",
-                                     temporary_.path() + "/missing");
-  ASSERT_TRUE(output_->prepare());
-  ASSERT_TRUE(output_->open(0, {0, 0, "role"}));
-  EXPECT_EQ(output_->error_file_of(0, 0), "");
+  EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
 }
 
 TEST_F(DefaultOutput, LogDirDevNullMeansNoErrorFile) {
