@@ -103,8 +103,8 @@ Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity,
   } else {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe"));
-    ::fcntl(ends[0], F_SETFL,
-            O_NONBLOCK);  // the agent's end only: the worker's stays as it expects
+    // The agent's end only: the worker finds its own as it expects.
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     agent_fd = ends[0];
     child_fd = ends[1];
   }
