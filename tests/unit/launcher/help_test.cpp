@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
 #include "launcher/completion.h"
 #include "launcher/option_table.h"
 
@@ -53,6 +57,21 @@ TEST(Help, MarkdownTableHasEveryOptionInFourCells) {
     EXPECT_EQ(cells, 5u) << line;
     begin = end + 1;
   }
+}
+
+// Between these two lines the README holds the output of ddprun --print-option-table.
+TEST(Help, ReadmeHasTheTableOfTheseOptions) {
+  constexpr const char* kBegin = "<!-- ddprun --print-option-table -->\n";
+  constexpr const char* kEnd = "<!-- end of options -->";
+  std::ifstream file(DDPRUN_README);
+  const std::string readme(std::istreambuf_iterator<char>(file), {});
+  const std::size_t begin = readme.find(kBegin);
+  const std::size_t end = readme.find(kEnd);
+  if (begin == std::string::npos || end == std::string::npos) {
+    GTEST_SKIP() << "no table in " DDPRUN_README;
+  }
+  const std::size_t text = begin + std::strlen(kBegin);
+  EXPECT_EQ(readme.substr(text, end - text), option_table_markdown());
 }
 
 TEST(Help, EveryShellCompletesEveryOption) {

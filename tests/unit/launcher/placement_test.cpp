@@ -65,6 +65,17 @@ TEST(Placement, GpusInProcTellWhereTheyArePluggedIn) {
   EXPECT_EQ(find_gpus({tree.path(), "", {}}).at(0).pci_address, "0000:01:00.0");
 }
 
+TEST(Placement, AsksTheDriversLibraryFirst) {
+  const TemporaryTree tree;
+  tree.write("dev/nvidia0", "");
+  const std::vector<Gpu> gpus = find_gpus({tree.path(), DDPRUN_FAKE_NVML, {}});
+  ASSERT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(gpus[0].uuid, "GPU-fake0");
+  EXPECT_EQ(gpus[0].pci_address, "0000:3a:00.0");
+  EXPECT_EQ(gpus[1].uuid, "") << "a GPU that does not tell its UUID is a GPU all the same";
+  EXPECT_EQ(gpus[1].pci_address, "0000:3b:00.0");
+}
+
 TEST(Placement, VisibleDevicesFollowCudasRules) {
   const std::vector<Gpu> gpus = {
       {"GPU-aaaa1", ""}, {"GPU-aaaa2", ""}, {"GPU-bbbb1", ""}, {"GPU-cccc1", ""}};
