@@ -204,17 +204,38 @@ class Training {
     at_.epoch = saved.epoch;
     at_.consumed = saved.consumed;
     at_.step = saved.step;
+    if (context_.is_main_process()) add_saved_loss(saved.notes);
     ddprun::log::info("continuing in epoch ", at_.epoch + 1, " after step ", at_.step);
   }
 
-  float step(Model& model, const Tensor& indices, ddprun::Mean& epoch_loss) {
+  // The loss of the epoch so far goes with the position, so that an epoch that was interrupted
+  // reports the mean of all its samples. %a: exact.
+  void save() {
+    if (!checkpoints_) return;
+    const ddprun::Mean::Total total = epoch_loss_.total(context_);
+    char text[64];
+    std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
+    at_.notes["epoch_loss"] = text;
+    checkpoints_->save(*net_, optimizer_, at_);
+  }
+
+  void add_saved_loss(const std::map<std::string, std::string>& notes) {
+    double sum = 0;
+    long long count = 0;
+    const auto note = notes.find("epoch_loss");
+    if (note != notes.end() && std::sscanf(note->second.c_str(), "%la %lld", &sum, &count) == 2) {
+      epoch_loss_.add(sum, count);
+    }
+  }
+
+  float step(Model& model, const Tensor& indices) {
     optimizer_.zero_grad();
     const Tensor loss = F::cross_entropy(model(train_.pixels(indices)), train_.targets(indices));
     loss.backward();
     optimizer_.step();
     const float value = loss.item<float>();
-    epoch_loss.add(static_cast<double>(value) * static_cast<double>(indices.size(0)),
-                   indices.size(0));
+    epoch_loss_.add(static_cast<double>(value) * static_cast<double>(indices.size(0)),
+                    indices.size(0));
     return value;
   }
 
@@ -224,7 +245,7 @@ class Training {
     sampler_.set_epoch(at_.epoch, at_.consumed);
     const std::string name =
         "epoch " + std::to_string(at_.epoch + 1) + "/" + std::to_string(settings_.epochs);
-    ddprun::Mean loss;
+    const std::int64_t consumed_before = at_.consumed;
     {
       ddprun::ProgressBar bar(context_.is_main_process(), name,
                               at_.consumed + sampler_.remaining() * context_.world_size(),
@@ -232,7 +253,7 @@ class Training {
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
         const std::vector<std::int64_t> indices(batch->begin(), batch->end());
         const float value =
-            step(model, torch::tensor(indices, torch::kInt64).to(context_.device()), loss);
+            step(model, torch::tensor(indices, torch::kInt64).to(context_.device()));
         ++at_.step;
         at_.consumed = sampler_.consumed();
         losses_.add(at_.step, value);
@@ -243,22 +264,19 @@ class Training {
       }
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
-    const double samples = context_.all_reduce_sum(static_cast<double>(loss.local_count()));
-    const double mean_loss = loss.value(context_);
+    const auto samples = static_cast<double>(at_.consumed - consumed_before);
+    const double loss = epoch_loss_.value(context_);
     const double accuracy = test_accuracy(*net_, test_, context_);
     if (context_.is_main_process()) {
       std::printf("%s: train loss %.4f, test accuracy %.2f %%, %.0f samples/s\n", name.c_str(),
-                  mean_loss, accuracy * 100, samples / passed.count());
+                  loss, accuracy * 100, samples / passed.count());
       std::fflush(stdout);
     }
     ++at_.epoch;
     at_.consumed = 0;
+    epoch_loss_ = {};
     save();
     return accuracy;
-  }
-
-  void save() {
-    if (checkpoints_) checkpoints_->save(*net_, optimizer_, at_);
   }
 
   const Settings& settings_;
@@ -269,6 +287,7 @@ class Training {
   std::shared_ptr<Net> net_;
   torch::optim::SGD optimizer_;
   LossFile losses_;
+  ddprun::Mean epoch_loss_;  // of the epoch that is running
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
   ddprun::TrainingPosition at_;
 };

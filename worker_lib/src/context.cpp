@@ -16,9 +16,11 @@ namespace {
 // out.
 constexpr auto kLeaveTimeout = std::chrono::seconds(10);
 
-Environment environment_or_throw() {
+// This process' environment; its log lines name its rank from here on.
+Environment take_place() {
   auto environment = environment_of_this_process();
   if (!environment) throw UsageError(std::move(environment.error()));
+  set_up_log(environment->rank, environment->world_size);
   return std::move(*environment);
 }
 
@@ -44,7 +46,7 @@ Backend backend_from(const std::string& name) {
   throw UsageError("there is no backend '" + name + "': use auto, gloo or nccl");
 }
 
-Context::Context(const ContextOptions& options) : Context(environment_or_throw(), options) {}
+Context::Context(const ContextOptions& options) : Context(take_place(), options) {}
 
 Context::Context(Environment environment, const ContextOptions& options)
     : Context(std::move(environment), nullptr, options) {}
@@ -52,7 +54,6 @@ Context::Context(Environment environment, const ContextOptions& options)
 Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
                  const ContextOptions& options)
     : environment_(std::move(environment)), store_(std::move(store)) {
-  set_up_log(environment_.rank, environment_.world_size);
   const Backend backend = choose_backend(options.backend);
   device_ = device_for(environment_, backend);
   try {

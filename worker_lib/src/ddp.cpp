@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 namespace ddprun {
@@ -34,7 +35,9 @@ struct GradientReducer::Parts {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::vector<torch::Tensor> buffers;
   DdpOptions options;
-  std::unique_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger>
+      logger;  // the reducer asks it things without looking whether it is there
   bool is_synchronizing = true;
   // Buffers are as rank 0 has them until a synchronized forward may have changed them.
   bool must_broadcast_buffers = true;
@@ -68,11 +71,13 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Context& conte
 
   const std::vector<bool> expect_sparse(parameters.size(), false);
   auto buckets = first_buckets(parameters, expect_sparse, options);
-  parts_->reducer = std::make_unique<c10d::Reducer>(
+  parts_->reducer = std::make_shared<c10d::Reducer>(
       parameters, std::move(buckets), parts_->group, expect_sparse, options.bucket_cap_bytes,
       options.find_unused_parameters, options.gradient_as_bucket_view, std::move(names),
       options.first_bucket_bytes, /*skip_all_reduce_unused_params=*/false,
       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
+  parts_->logger = std::make_shared<c10d::Logger>(parts_->reducer);
+  parts_->reducer->set_logger(parts_->logger);
 }
 
 GradientReducer::~GradientReducer() = default;

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "worker_lib/src/client_store.h"
 #include "worker_lib/src/nccl_module.h"
 
 namespace ddprun {
@@ -74,12 +75,20 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Environment& environme
 c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout) {
   if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  c10d::TCPStoreOptions options;
-  options.port = environment.master_port;
-  options.isServer = environment.rank == 0 && !environment.agent_hosts_store;
-  options.waitWorkers = false;
-  options.timeout = join_timeout;
-  return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  c10::intrusive_ptr<c10d::Store> hosted;
+  if (environment.rank == 0 && !environment.agent_hosts_store) {
+    c10d::TCPStoreOptions options;
+    options.port = environment.master_port;
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.timeout = join_timeout;
+    hosted = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  }
+  auto client =
+      rdzv::StoreClient::connect({.server = {environment.master_addr, environment.master_port},
+                                  .connect_timeout = join_timeout,
+                                  .timeout = join_timeout});
+  return c10::make_intrusive<ClientStore>(value_or_throw(std::move(client)), std::move(hosted));
 }
 
 Backend choose_backend(Backend wanted) {

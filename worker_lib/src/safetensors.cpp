@@ -100,9 +100,12 @@ Result<Array> array_of(std::string_view name, const json::value& entry, std::str
   }
   const auto begin = number_of<std::uint64_t>(offsets->get_array()[0]);
   const auto end = number_of<std::uint64_t>(offsets->get_array()[1]);
-  if (!begin || !end || *begin > *end || *end > data.size() ||
-      *end - *begin != static_cast<std::uint64_t>(count)) {
-    return damaged(who + " lies outside the file's data");
+  if (!begin || !end || *begin > *end || *end - *begin != static_cast<std::uint64_t>(count)) {
+    return damaged(who + " has a place that contradicts its shape");
+  }
+  if (*end > data.size()) {
+    return damaged("it is cut off: " + who + " ends at byte " + std::to_string(*end) + " of " +
+                   std::to_string(data.size()) + " bytes of data");
   }
   array.bytes = data.substr(*begin, *end - *begin);
   return array;
@@ -160,7 +163,6 @@ Result<Content> unpack(std::string_view file) {
   for (const auto& [name, entry] : parsed.get_object()) {
     if (name == "__metadata__") continue;
     auto array = array_of(name, entry, data);
-    if (!array && data.empty()) return damaged("it is cut off before its data");
     if (!array) return fail(std::move(array.error()));
     used += array->bytes.size();
     content.arrays.push_back(std::move(*array));

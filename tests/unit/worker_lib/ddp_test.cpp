@@ -135,7 +135,7 @@ TEST(Ddp, ModelsOfDifferentShapeAreRefused) {
     auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1 + context.rank());
     try {
       const DistributedDataParallel model(linear, context);
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {  // rank 0's may be that rank 1 is gone
       threw[static_cast<std::size_t>(context.rank())] = true;
     }
   });

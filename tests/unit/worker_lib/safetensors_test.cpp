@@ -79,8 +79,9 @@ TEST(Safetensors, HeadersThatLieAreErrors) {
       {R"({"a":{"dtype":"U8","shape":[-2],"data_offsets":[0,2]}})", "xy", "impossible shape"},
       {R"({"a":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,2]}})", "xy",
        "impossible shape"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,3]}})", "xy", "outside"},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,0]}})", "xy", "outside"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,3]}})", "xy", "contradicts"},
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,0]}})", "xy", "contradicts"},
+      {R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", "xy", "cut off"},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "xy", "longer"},
       {R"({"__metadata__":{"a":1}})", "", "no string"},
   };

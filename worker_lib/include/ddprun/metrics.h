@@ -25,16 +25,23 @@ class Mean {
     count_ += count;
   }
 
-  double local_sum() const { return sum_; }
-  std::int64_t local_count() const { return count_; }
-
-  // Over all ranks; NaN when no rank has a sample.
-  double value(Context& context) const {
+  struct Total {
+    double sum = 0;
+    std::int64_t count = 0;
+  };
+  // Over all ranks; collective.
+  Total total(Context& context) const {
     torch::Tensor both =
         torch::tensor({sum_, static_cast<double>(count_)}, torch::dtype(torch::kFloat64));
     context.all_reduce(both);
     const double* values = both.const_data_ptr<double>();
-    return values[1] > 0 ? values[0] / values[1] : std::numeric_limits<double>::quiet_NaN();
+    return {values[0], static_cast<std::int64_t>(values[1])};
+  }
+  // NaN when no rank has a sample; collective.
+  double value(Context& context) const {
+    const Total all = total(context);
+    if (all.count == 0) return std::numeric_limits<double>::quiet_NaN();
+    return all.sum / static_cast<double>(all.count);
   }
 
  private:
