@@ -41,4 +41,9 @@ void Thread::join() {
   id_.reset();
 }
 
+void Thread::detach() {
+  if (id_) pthread_detach(*id_);
+  id_.reset();
+}
+
 }  // namespace ddprun::rdzv

@@ -29,6 +29,8 @@ class Thread {
   ~Thread() { join(); }
 
   void join();
+  // For a body that touches nothing but what it owns.
+  void detach();
 
  private:
   explicit Thread(pthread_t id) : id_(id) {}

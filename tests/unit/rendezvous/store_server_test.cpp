@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -149,6 +152,49 @@ TEST(StoreServer, EndsAllConnectionsAndFreesItsPortWithItself) {
   client.close();
   EXPECT_EQ(open_descriptors(), before);
   EXPECT_EQ(start({.port = port})->port(), port);  // at once: no TIME_WAIT in the way
+}
+
+// The clients are another process's, so that both sides find descriptors for them.
+TEST(StoreServer, StopsAtOnceWithTenThousandClients) {
+  constexpr int kClients = 10'000;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_max < kClients + 200)
+    GTEST_SKIP() << "needs more open files than " << files.rlim_max;
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  auto server = start();
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t clients = ::fork();
+  if (clients == 0) {
+    for (int fd = 3; fd < ready[1]; ++fd) ::close(fd);  // the server's, which must not live on here
+    std::vector<RawClient> all;
+    for (int i = 0; i < kClients; ++i) {
+      all.emplace_back(server->port());
+      all.back().send(kHandshake);
+    }
+    all.back().read_all_so_far();
+    static_cast<void>(!::write(ready[1], "x", 1));
+    for (auto& client : all) {
+      if (client.read_to_end() != "") ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  const auto before = std::chrono::steady_clock::now();
+  const auto port = server->port();
+  server.reset();
+  const auto took = std::chrono::steady_clock::now() - before;
+  EXPECT_FALSE(RawClient(port).is_connected());
+  int status = 0;
+  ::waitpid(clients, &status, 0);
+  EXPECT_EQ(status, 0) << "a client was not told";
+  ::close(ready[0]);
+  ::close(ready[1]);
+  std::printf("stopped in %.1f ms\n", std::chrono::duration<double, std::milli>(took).count());
+  EXPECT_LT(took, std::chrono::milliseconds(100));  // 10 on a machine that does nothing else
 }
 
 TEST(StoreServer, CarriesLargeValuesBothWays) {

@@ -1,0 +1,226 @@
+// Clients that mean no good, against a store in a process of its own. All the while a good client
+// does its work: its slowest round trip and the server's memory must stay within bounds.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/base/limits.h"
+#include "rendezvous/store_client.h"
+#include "tests/support/store_process.h"
+#include "tests/unit/rendezvous/raw_client.h"
+
+namespace ddprun::rdzv::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Query;
+using wire::RequestEncoder;
+
+constexpr std::string_view kHandshake("\x00\xce\xf7\x85\x3c", 5);
+constexpr std::size_t kMiB = 1024 * 1024;
+// Generous: the machine may be busy with other tests. What it excludes is a server that stops:
+// PyTorch's legacy server stands still for as long as one half-sent request does.
+constexpr std::chrono::milliseconds kSlowest{1000};
+
+std::string set(std::string_view key, std::string_view value) {
+  return RequestEncoder(Query::kSet).bytes(key).bytes(value).str();
+}
+
+class StoreHostile : public ::testing::Test {
+ protected:
+  StoreHostile() {
+    rlimit files{};
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+    start();
+  }
+
+  ~StoreHostile() override { stop(); }
+
+  void start(unsigned file_limit = 0) {
+    stop();
+    store_ = std::make_unique<StoreProcess>(file_limit);
+    ASSERT_NE(store_->port(), 0);
+    rounds_ = 0;
+    good_client_ = std::thread([this, client = connect()] {
+      while (!is_over_) {
+        const auto start = std::chrono::steady_clock::now();
+        const auto sum = client->add("good", 1);
+        const auto took = std::chrono::steady_clock::now() - start;
+        if (!sum || *sum != rounds_ + 1) break;
+        slowest_ = std::max(slowest_, std::chrono::ceil<std::chrono::milliseconds>(took));
+        ++rounds_;
+      }
+    });
+  }
+
+  void stop() {
+    if (!good_client_.joinable()) return;
+    const int before = rounds_;
+    // It is still being served after all that was done to the server.
+    for (const auto deadline = std::chrono::steady_clock::now() + 10s;
+         rounds_ < before + 10 && std::chrono::steady_clock::now() < deadline;) {
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_GE(rounds_, before + 10) << "the good client is no longer served";
+    EXPECT_LT(slowest_, kSlowest);
+    is_over_ = true;
+    good_client_.join();
+    is_over_ = false;
+    store_.reset();
+  }
+
+  std::unique_ptr<StoreClient> connect() {
+    return StoreClient::connect(
+               {.server = {"127.0.0.1", store_->port()}, .connect_timeout = 20s, .timeout = 20s})
+        .value();
+  }
+
+  RawClient raw() { return RawClient(store_->port()); }
+  RawClient validated() {
+    RawClient client = raw();
+    client.send(kHandshake);
+    return client;
+  }
+
+  std::size_t growth_since(std::size_t before) const {
+    const std::size_t now = store_->resident_bytes();
+    return now > before ? now - before : 0;
+  }
+
+  std::unique_ptr<StoreProcess> store_;
+  std::thread good_client_;
+  std::atomic<bool> is_over_ = false;
+  std::atomic<int> rounds_ = 0;
+  std::chrono::milliseconds slowest_{0};  // the good client's thread's until it is joined
+};
+
+TEST_F(StoreHostile, HalfRequestsThenSilence) {
+  const std::size_t before = store_->resident_bytes();
+  const std::string half = set("/k", std::string(4096, 'x')).substr(0, 2000);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 1000; ++i) {
+    clients.push_back(validated());
+    ASSERT_TRUE(clients.back().send(half));
+  }
+  connect();
+  EXPECT_LT(growth_since(before), 1000 * 4096u + 4 * kMiB);
+}
+
+TEST_F(StoreHostile, TenThousandHalfRequestsThenCloseLeakNothing) {
+  const std::string half = set("/k", std::string(64 * 1024, 'x')).substr(0, 60'000);
+  const auto storm = [&](int count) {
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(validated().send(half));
+    connect();
+  };
+  storm(500);  // the allocator takes what it will keep
+  const std::size_t before = store_->resident_bytes();
+  storm(10'000);
+  EXPECT_LT(growth_since(before), 4 * kMiB);
+}
+
+TEST_F(StoreHostile, OneByteAtATime) {
+  RawClient client = raw();
+  std::string bytes(kHandshake);
+  bytes += set("/slow", "value") + RequestEncoder(Query::kGet).bytes("/slow").str();
+  for (const char c : bytes) ASSERT_TRUE(client.send(std::string(1, c)));
+  EXPECT_EQ(client.read(13), std::string("\5\0\0\0\0\0\0\0value", 13));
+}
+
+TEST_F(StoreHostile, ImpossibleLengthsAreClosedAtTheLength) {
+  const std::size_t before = store_->resident_bytes();
+  const std::string huge("\xff\xff\xff\xff\xff\xff\xff\x7f", 8);
+  for (const int query : {1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 15, 16, 18}) {
+    for (const std::string& length :
+         {huge, std::string(8, '\xff'), std::string("\0\0\0\0\0\0\0\x80", 8)}) {
+      RawClient client = validated();
+      client.send(std::string(1, static_cast<char>(query)) + length);
+      EXPECT_EQ(client.read_to_end(), "") << query;
+    }
+  }
+  EXPECT_LT(growth_since(before), kMiB);
+}
+
+TEST_F(StoreHostile, OtherProtocolsAreClosedAtOnce) {
+  for (const std::string_view opening :
+       {std::string_view("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        std::string_view("\x16\x03\x01\x02\x00\x01\x00", 7), std::string_view("SSH-2.0-x\r\n"),
+        std::string_view("\x00\x00\x00\x00\x00", 5), std::string_view("\xff")}) {
+    RawClient client = raw();
+    client.send(opening);
+    EXPECT_EQ(client.read_to_end(), "");
+  }
+}
+
+TEST_F(StoreHostile, TenThousandIdleConnectionsCostLittle) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 10'100)
+    GTEST_SKIP() << "needs 10,100 open files; the limit is " << files.rlim_cur;
+  const std::size_t before = store_->resident_bytes();
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 10'000; ++i) {
+    clients.push_back(i % 2 == 0 ? raw() : validated());
+    ASSERT_TRUE(clients.back().is_connected());
+  }
+  EXPECT_EQ(clients.back().read_all_so_far(), "");
+  EXPECT_LT(growth_since(before) / clients.size(), 4096u);
+}
+
+TEST_F(StoreHostile, AClientThatNeverReadsIsDroppedWithinItsBound) {
+  const std::size_t before = store_->resident_bytes();
+  RawClient deaf = validated();
+  std::string gets;
+  // Values short enough to be copied into every reply: the expensive kind.
+  deaf.send(set("/v", std::string(30'000, 'x')));
+  for (int i = 0; i < 100; ++i) gets += RequestEncoder(Query::kGet).bytes("/v").str();
+  bool is_dropped = false;
+  for (int i = 0; i < 200 && !is_dropped; ++i) {
+    is_dropped = !deaf.send(gets);
+    EXPECT_LT(growth_since(before), 2 * limits::kMaxUnreadReplyBytes + 16 * kMiB);
+  }
+  EXPECT_TRUE(is_dropped || deaf.read_to_end().has_value());
+}
+
+TEST_F(StoreHostile, ConnectAndResetStorm) {
+  const std::size_t before = store_->resident_bytes();
+  for (int i = 0; i < 5000; ++i) {
+    RawClient client = raw();
+    const linger reset{1, 0};
+    ::setsockopt(client.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (i % 3 == 0) client.send(kHandshake);
+    if (i % 3 == 1)
+      client.send(std::string(kHandshake) +
+                  RequestEncoder(Query::kWait).keys(std::vector<std::string>{"never"}).str());
+  }
+  connect();
+  EXPECT_LT(growth_since(before), 4 * kMiB);
+}
+
+TEST_F(StoreHostile, RunsOutOfDescriptorsAndRecovers) {
+  start(/*file_limit=*/200);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 300; ++i)
+    clients.push_back(raw());  // the kernel's queue takes those it cannot
+  clients.clear();
+  EXPECT_TRUE(connect()->ping());
+}
+
+TEST_F(StoreHostile, GarbageOfAllKindsEndsOnlyItsOwnConnection) {
+  unsigned state = 1;
+  for (int i = 0; i < 2000; ++i) {
+    std::string bytes(kHandshake);
+    for (unsigned length = 1 + i % 200; length > 0; --length) {
+      state = state * 1664525 + 1013904223;
+      bytes += static_cast<char>(length % 5 == 0 ? state >> 24 : (state >> 24) % 20);
+    }
+    validated().send(std::string_view(bytes).substr(5));
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv::testing

@@ -1,0 +1,29 @@
+// A store of ours in a process of its own (store_host), for tests that look at its memory or need
+// all descriptors for themselves. Ends with the object.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ddprun::rdzv::testing {
+
+class StoreProcess {
+ public:
+  // `file_limit`: its RLIMIT_NOFILE; 0 for all that is allowed.
+  explicit StoreProcess(unsigned file_limit = 0);
+  ~StoreProcess();
+  StoreProcess(const StoreProcess&) = delete;
+
+  std::uint16_t port() const { return port_; }
+  pid_t pid() const { return pid_; }
+  std::size_t resident_bytes() const;
+
+ private:
+  pid_t pid_ = -1;
+  int stdin_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace ddprun::rdzv::testing
