@@ -377,12 +377,13 @@ class StoreServer::Loop {
   // clients must not keep the next round waiting. Nobody serves them any more; only their end is on
   // its way.
   void close_in_background() {
-    auto sockets = std::make_shared<std::vector<UniqueFd>>();
-    sockets->reserve(open_sessions_);
+    auto descriptors = std::make_shared<std::vector<UniqueFd>>();
+    descriptors->reserve(open_sessions_ + 1);
+    descriptors->push_back(std::move(epoll_));
     for (const auto& session : sessions_) {
-      if (session) sockets->push_back(std::move(session->socket));
+      if (session) descriptors->push_back(std::move(session->socket));
     }
-    auto closer = Thread::start("ddprun-closer", [sockets] { sockets->clear(); });
+    auto closer = Thread::start("ddprun-closer", [descriptors] { descriptors->clear(); });
     if (closer) closer->detach();
   }
 
