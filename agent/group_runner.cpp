@@ -95,7 +95,7 @@ int GroupRunner::run() {
 
 Result<void> GroupRunner::prepare() {
   become_subreaper();
-  auto keeper = Keeper::start();
+  auto keeper = Keeper::start(workers_.size());
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_ = std::move(*keeper);
   for (const int signal : job_.stop_signals) add_unless_ignored(stop_signals_, signal);
@@ -192,7 +192,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.environment = to_lines(environment);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
-  spec.registration_fd = keeper_->registration_fd();
+  spec.keeper_slot = &keeper_->slot(static_cast<std::size_t>(local_rank));
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   auto worker =
       WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
@@ -235,7 +235,6 @@ void GroupRunner::perform(const Finish& action) { outcome_ = action.outcome; }
 
 void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-  keeper_->forget(worker->pid());
   output_.ended(local_rank);
   std::optional<rdzv::WorkerFailure> failure;
   if (!status.is_success()) failure = failure_of(local_rank, status);
@@ -350,17 +349,11 @@ void GroupRunner::end_strangers() {
 }
 
 void GroupRunner::replace_keeper() {
-  std::vector<pid_t> groups;
-  for (const auto& worker : workers_) {
-    if (worker) groups.push_back(worker->pid());
+  if (auto replaced = keeper_->replace(); !replaced) {
+    log_->error("the keeper died and cannot be replaced: {}", replaced.error().to_string());
+  } else {
+    log_->warn("the keeper was killed; there is a new one");
   }
-  auto keeper = Keeper::start(groups);
-  if (!keeper) {
-    log_->error("the keeper died and cannot be replaced: {}", keeper.error().to_string());
-    return;
-  }
-  log_->warn("the keeper was killed; there is a new one");
-  keeper_ = std::move(*keeper);
 }
 
 // ---- the end
@@ -383,7 +376,8 @@ void GroupRunner::report(const rdzv::JobOutcome& outcome) {
   // In slices, so that a signal is seen between them.
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
-    if (console_.flush(std::min(now + kFlushSlice, delivery_deadline_)) || now >= delivery_deadline_) {
+    if (console_.flush(std::min(now + kFlushSlice, delivery_deadline_)) ||
+        now >= delivery_deadline_) {
       return;
     }
     io_.poll();

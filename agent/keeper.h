@@ -2,19 +2,22 @@
 // memory) it kills every process group that a worker had registered, so that no worker, and no
 // child of one that stayed in its group, is left behind.
 //
-// How: the keeper reads a pipe whose writing ends are held by the agent alone (they are
-// close-on-exec). A worker registers itself between fork and exec, so there is no moment in which
-// it runs unknown; the agent takes a group off the list before it reaps the group's leader, so the
-// number cannot have been given to a stranger. End of file means that the agent is gone.
+// How: agent and keeper share a table of process groups, a slot for each local rank, and a pipe
+// whose writing end the agent alone holds (it is close-on-exec). The keeper sleeps in a read of
+// that pipe; end of file means that the agent is gone. A worker enters itself between fork and
+// exec, so there is no moment in which it runs unknown; the agent takes a group off the table
+// before it reaps the group's leader, so the number cannot have been given to a stranger. Neither
+// wakes the keeper.
 //
 // The agent makes it first, before it has a thread. When the keeper itself is killed, the agent
-// learns of it as of any child and makes a new one. Owner and only caller: the agent's event loop
-// thread.
+// learns of it as of any child and makes a new one on the same table. Owner and only caller: the
+// agent's event loop thread.
 #pragma once
 
 #include <sys/types.h>
 
-#include <vector>
+#include <atomic>
+#include <cstddef>
 
 #include "rendezvous/base/result.h"
 
@@ -22,8 +25,13 @@ namespace ddprun::agent {
 
 class Keeper {
  public:
-  // Forks the keeper; `groups` are registered from the start (when it replaces a dead one).
-  static Result<Keeper> start(const std::vector<pid_t>& groups = {});
+  // Where a worker enters itself; 0: no group. Lock-free, hence usable between fork and exec and
+  // from another process.
+  using Slot = std::atomic<pid_t>;
+  static_assert(Slot::is_always_lock_free);
+
+  // Forks a keeper with room for `slots` groups.
+  static Result<Keeper> start(std::size_t slots);
 
   Keeper(Keeper&& other) noexcept;
   Keeper& operator=(Keeper&& other) noexcept;
@@ -33,21 +41,21 @@ class Keeper {
 
   pid_t pid() const { return pid_; }
 
-  // Where a worker writes its registration between fork and exec; see register_self.
-  int registration_fd() const { return pipe_fd_; }
+  Slot& slot(std::size_t index) { return slots_[index]; }
 
-  void forget(pid_t group);
-
-  // Reaps a keeper that has died and says so, once; then it has to be replaced.
+  // Reaps a keeper that has died and says so, once; then replace() is due.
   bool has_died();
 
-  // To be called in the child between fork and exec; async-signal-safe.
-  static void register_self(int registration_fd);
+  // Forks another keeper on the same table.
+  Result<void> replace();
 
  private:
-  Keeper(pid_t pid, int pipe_fd) : pid_(pid), pipe_fd_(pipe_fd) {}
+  Keeper(Slot* slots, std::size_t count) : slots_(slots), count_(count) {}
   void dismiss();
+  void swap(Keeper& other) noexcept;
 
+  Slot* slots_ = nullptr;
+  std::size_t count_ = 0;
   pid_t pid_ = -1;
   int pipe_fd_ = -1;
 };

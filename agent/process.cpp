@@ -13,8 +13,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "agent/keeper.h"
-
 namespace ddprun::agent {
 namespace {
 
@@ -71,6 +69,7 @@ class GroupLauncher {
     if (pid < 0) {
       ec.assign(fork_errno, boost::system::system_category());
     } else if (exec_errno_ != 0) {
+      if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(0);
       while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
       }
       ec.assign(exec_errno_, boost::system::system_category());
@@ -93,7 +92,7 @@ class GroupLauncher {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
     ::setsid();
-    if (spec_.registration_fd >= 0) Keeper::register_self(spec_.registration_fd);
+    if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
@@ -133,10 +132,12 @@ class GroupLauncher {
 
 class Worker final : public WorkerProcess {
  public:
-  Worker(asio::io_context& io, Process process, int pid_fd, OnEnd on_end)
+  Worker(asio::io_context& io, Process process, int pid_fd, std::atomic<pid_t>* keeper_slot,
+         OnEnd on_end)
       : process_(std::move(process)),
         pid_(process_.id()),
         end_(io, pid_fd),
+        keeper_slot_(keeper_slot),
         on_end_(std::move(on_end)) {
     await_end();
   }
@@ -177,6 +178,7 @@ class Worker final : public WorkerProcess {
     // The zombie still holds the number, so this reaches what its leader left behind and nobody
     // else.
     ::kill(-pid_, SIGKILL);
+    if (keeper_slot_ != nullptr) keeper_slot_->store(0);
     boost::system::error_code ignored;
     process_.running(ignored);  // reaps
     has_ended_ = true;
@@ -191,6 +193,7 @@ class Worker final : public WorkerProcess {
   Process process_;
   pid_t pid_;
   asio::posix::stream_descriptor end_;
+  std::atomic<pid_t>* keeper_slot_;
   OnEnd on_end_;
   bool has_ended_ = false;
 };
@@ -214,7 +217,8 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io
     process.terminate();
     return fail(error);
   }
-  return std::make_unique<Worker>(io, std::move(process), pid_fd, std::move(on_end));
+  return std::make_unique<Worker>(io, std::move(process), pid_fd, spec.keeper_slot,
+                                  std::move(on_end));
 }
 
 }  // namespace ddprun::agent

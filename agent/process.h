@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
@@ -27,8 +28,9 @@ struct ProcessSpec {
   std::vector<std::string> environment;  // "NAME=value"
   int stdout_fd = -1;                    // becomes the worker's fd 1; -1: the agent's own
   int stderr_fd = -1;                    // likewise fd 2
-  int registration_fd = -1;              // the keeper's
-  std::vector<int> cpus;                 // it may run on these alone; empty: wherever the agent may
+  std::atomic<pid_t>* keeper_slot =
+      nullptr;            // where the worker enters its group; cleared at its end
+  std::vector<int> cpus;  // it may run on these alone; empty: wherever the agent may
 };
 
 class WorkerProcess {

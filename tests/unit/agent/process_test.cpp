@@ -165,23 +165,22 @@ TEST_F(Process, SignalsReachTheWholeGroup) {
 
 // An agent in a process of its own: starts a keeper and one registered worker, tells the worker's
 // pid and waits for its end.
-pid_t start_agent(int pid_fd, bool forget) {
+pid_t start_agent(int pid_fd) {
   const pid_t agent = ::fork();
   if (agent != 0) return agent;
   boost::asio::io_context io;
-  auto keeper = Keeper::start();
+  auto keeper = Keeper::start(1);
   ProcessSpec spec = shell("sleep 1000 & wait");
-  spec.registration_fd = keeper->registration_fd();
+  spec.keeper_slot = &keeper->slot(0);
   auto worker = WorkerProcess::start(io, spec, [](ExitStatus) {});
   const pid_t pid = (*worker)->pid();
-  if (forget) keeper->forget(pid);
   if (::write(pid_fd, &pid, sizeof pid) != sizeof pid) ::_exit(1);
   for (;;) ::pause();
 }
 
 TEST(KeeperTest, KillsTheGroupsOfAnAgentThatWasKilled) {
   Pipe pipe;
-  const pid_t agent = start_agent(pipe.ends[1], /*forget=*/false);
+  const pid_t agent = start_agent(pipe.ends[1]);
   pid_t worker = 0;
   ASSERT_EQ(::read(pipe.ends[0], &worker, sizeof worker), static_cast<ssize_t>(sizeof worker));
   ::kill(agent, SIGKILL);
@@ -198,7 +197,7 @@ TEST(KeeperTest, KillsTheGroupsOfAnAgentThatWasKilled) {
 TEST(KeeperTest, EndsQuietlyWhenTheAgentLetsItGo) {
   pid_t pid = 0;
   {
-    auto keeper = Keeper::start();
+    auto keeper = Keeper::start(1);
     ASSERT_TRUE(keeper);
     pid = keeper->pid();
     EXPECT_TRUE(lives(pid));
@@ -207,16 +206,17 @@ TEST(KeeperTest, EndsQuietlyWhenTheAgentLetsItGo) {
   EXPECT_FALSE(lives(pid));
 }
 
-TEST(KeeperTest, ForgetsAGroupThatWasTakenOffItsList) {
+TEST(KeeperTest, ForgetsAGroupThatWasTakenOffItsTable) {
   const pid_t bystander = ::fork();
   if (bystander == 0) {
     ::setsid();
     for (;;) ::pause();
   }
   {
-    auto keeper = Keeper::start({bystander});
+    auto keeper = Keeper::start(2);
     ASSERT_TRUE(keeper);
-    keeper->forget(bystander);
+    keeper->slot(1).store(bystander);
+    keeper->slot(1).store(0);
   }
   EXPECT_EQ(::waitpid(bystander, nullptr, WNOHANG), 0) << "it was killed";
   ::kill(bystander, SIGKILL);
@@ -224,13 +224,33 @@ TEST(KeeperTest, ForgetsAGroupThatWasTakenOffItsList) {
 }
 
 TEST(KeeperTest, ItsOwnDeathIsNoticedOnce) {
-  auto keeper = Keeper::start();
+  auto keeper = Keeper::start(1);
   ASSERT_TRUE(keeper);
   const pid_t pid = keeper->pid();
   ::kill(pid, SIGKILL);
   ASSERT_TRUE(ends(pid));
   EXPECT_TRUE(keeper->has_died());
   EXPECT_FALSE(keeper->has_died());
+}
+
+TEST(KeeperTest, AReplacedKeeperKnowsTheSameGroups) {
+  const pid_t worker = ::fork();
+  if (worker == 0) {
+    for (;;) ::pause();
+  }
+  ASSERT_EQ(::setpgid(worker, worker), 0);
+  {
+    auto keeper = Keeper::start(1);
+    ASSERT_TRUE(keeper);
+    keeper->slot(0).store(worker);
+    ::kill(keeper->pid(), SIGKILL);
+    ASSERT_TRUE(ends(keeper->pid()));
+    ASSERT_TRUE(keeper->has_died());
+    ASSERT_TRUE(keeper->replace());
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(worker, &status, 0), worker);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
