@@ -83,9 +83,14 @@ ddprun::IdxArray read_file(const std::string& folder, const std::string& name) {
   return std::move(*array);
 }
 
+// A view: lives as long as the array.
+Tensor tensor_of(ddprun::IdxArray& array) {
+  return torch::from_blob(array.bytes.data(), array.dimensions, torch::kUInt8);
+}
+
 Dataset load(const Settings& settings, const std::string& part, torch::Device device) {
-  const auto images = read_file(settings.data, part + "-images-idx3-ubyte");
-  const auto labels = read_file(settings.data, part + "-labels-idx1-ubyte");
+  auto images = read_file(settings.data, part + "-images-idx3-ubyte");
+  auto labels = read_file(settings.data, part + "-labels-idx1-ubyte");
   if (images.dimensions.size() != 3 || images.dimensions[1] != 28 || images.dimensions[2] != 28 ||
       labels.dimensions.size() != 1 || labels.dimensions[0] != images.dimensions[0]) {
     throw ddprun::UsageError(
@@ -93,17 +98,16 @@ Dataset load(const Settings& settings, const std::string& part, torch::Device de
         " do not belong together: n images of 28 x 28 and n labels are needed");
   }
   Dataset dataset;
-  dataset.images = torch::tensor(at::ArrayRef<std::uint8_t>(images.bytes), torch::kUInt8)
-                       .view({images.dimensions[0], 1, 28, 28});
-  dataset.labels =
-      torch::tensor(at::ArrayRef<std::uint8_t>(labels.bytes), torch::kUInt8).to(torch::kInt64);
+  dataset.images = tensor_of(images).view({-1, 1, 28, 28});
+  dataset.labels = tensor_of(labels).to(torch::kInt64);
   if (dataset.labels.max().item<std::int64_t>() > 9) {
     throw ddprun::UsageError("the " + part + " labels in " + settings.data +
                              " are not all below 10");
   }
   const std::int64_t count =
       settings.limit > 0 ? std::min(settings.limit, dataset.size()) : dataset.size();
-  dataset.images = dataset.images.narrow(0, 0, count).to(device);
+  dataset.images =
+      dataset.images.narrow(0, 0, count).to(device, torch::kUInt8, false, /*copy=*/true);
   dataset.labels = dataset.labels.narrow(0, 0, count).to(device);
   return dataset;
 }
