@@ -113,8 +113,8 @@ std::vector<Gpu> gpus_from_dev(const std::string& root) {
   return gpus;
 }
 
-// A cgroup that limits this process's CPU time; the path is empty or begins with '/' and does not
-// end so.
+// A cgroup that limits this process's CPU time. The path is empty or begins, but does not end,
+// with '/'.
 struct CpuGroup {
   bool is_v2 = false;
   std::string path;

@@ -106,15 +106,13 @@ void for_each_option(const auto& begin_group, const auto& option) {
 std::string help_text() {
   std::string out =
       "usage: ddprun [options] program [program's arguments]\n\n"
-      "Starts a group of workers of a distributed program, watches them, and starts the group "
-      "again\n"
-      "when one fails. A .py file is run by Python, any other program as it is.\n";
+      "Starts a group of workers of a distributed program, watches them, and starts the group\n"
+      "again when one fails. A .py file is run by Python, any other program as it is.\n";
   for_each_option([&out](std::string_view title) { out += "\n" + std::string(title) + ":\n"; },
                   [&out](const OptionSpec& spec) { append_option(out, spec); });
   out +=
-      "\nEvery option may be spelled with underscores, and set in the environment: --max-restarts "
-      "is\n"
-      "DDPRUN_MAX_RESTARTS, or torchrun's PET_MAX_RESTARTS. The command line wins, then the\n"
+      "\nEvery option may be spelled with underscores, and set in the environment: --max-restarts\n"
+      "is DDPRUN_MAX_RESTARTS, or torchrun's PET_MAX_RESTARTS. The command line wins, then the\n"
       "environment, then the file of --config.\n";
   return out;
 }

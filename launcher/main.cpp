@@ -81,12 +81,15 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   return shell ? print(completion_script(*shell)) : refuse(shell.error());
 }
 
-// torchrun's LOGLEVEL, which our own log obeys too: how values were found is said from "info" on.
+// How values were found is said when the agent's log is at "info" too; see agent/log.h.
 bool wants_notes(const Environment& environment) {
-  const auto level = environment.find("LOGLEVEL");
-  if (level == environment.end()) return false;
-  return ::strcasecmp(level->second.c_str(), "info") == 0 ||
-         ::strcasecmp(level->second.c_str(), "debug") == 0;
+  for (const char* const name : {"DDPRUN_LOG_LEVEL", "LOGLEVEL"}) {
+    const auto level = environment.find(name);
+    if (level == environment.end() || level->second.empty()) continue;
+    return ::strcasecmp(level->second.c_str(), "info") == 0 ||
+           ::strcasecmp(level->second.c_str(), "debug") == 0;
+  }
+  return false;
 }
 
 int launch(const Plan& plan) {

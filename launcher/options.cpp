@@ -56,11 +56,10 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
   }
   // What is short for one option of torchrun stays so, whatever we add.
   if (matches.size() > 1) {
-    const auto is_ours = [](const OptionSpec* spec) {
-      return spec->variables == Variables::kOwn || spec->variables == Variables::kNone;
-    };
     std::vector<const OptionSpec*> of_torchrun;
-    std::ranges::remove_copy_if(matches, std::back_inserter(of_torchrun), is_ours);
+    std::ranges::copy_if(matches, std::back_inserter(of_torchrun), [](const OptionSpec* spec) {
+      return spec->variables == Variables::kPetAndOwn;
+    });
     if (of_torchrun.size() == 1) matches = of_torchrun;
   }
   if (matches.size() == 1) return matches.front();
@@ -74,9 +73,8 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
 
 // Turns what stands before the program into full long names, each value a word of its own, and
 // finds where the program begins. CLI11 2.1.2 cannot be left to do this: it has no abbreviations;
-// after an option that it does not know it takes the next word for the program; "--log-dir --tee 3"
-// makes
-// "--tee" a directory; and "--role= train" makes "train" a role.
+// after an option that it does not know it takes the next word for the program; it makes a folder
+// of "--tee" in "--log-dir --tee 3", and a role of "train" in "--role= train".
 class OptionReader {
  public:
   explicit OptionReader(Words words) : words_(words) {}

@@ -239,6 +239,8 @@ class Planner {
     take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
     const Given stop = option(OptionId::kSignalsToHandle);
     job.stop_signals = take(read_signals(stop, plan_.warnings));
+    // torchrun sets this in its own environment, and so its workers have it.
+    job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
     if (error_) return;
 
     const Given preempt = option(OptionId::kPreemptSignal);

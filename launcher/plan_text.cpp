@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "agent/worker_environment.h"
 #include "launcher/values.h"
 
 namespace ddprun::cli {
@@ -60,6 +61,40 @@ void append_section(std::string& out, std::string_view title,
                     const std::vector<std::string>& lines) {
   if (!lines.empty()) out += "\n" + std::string(title) + "\n";
   for (const std::string& line : lines) out += "  " + line + "\n";
+}
+
+// What nobody can know before the job runs.
+constexpr const char* kChosenAtStart = "(chosen at the start)";
+
+// The variables that a worker has beside, or instead of, those that it inherits.
+Environment own_environment(const agent::Job& job, int local_rank) {
+  rdzv::RoundStart first_round;
+  first_round.world_size = first_round.role_world_size = job.local_world_size;
+  first_round.master_addr = job.meeting_place.address;
+  first_round.max_restarts = job.max_restarts;
+  const bool port_is_fixed = job.meeting_place.first_port == job.meeting_place.last_port;
+  if (port_is_fixed) first_round.master_port = job.meeting_place.first_port;
+  Environment own =
+      agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
+  if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
+  std::erase_if(own, [&job](const auto& variable) {
+    const auto inherited = job.environment.find(variable.first);
+    return inherited != job.environment.end() && inherited->second == variable.second;
+  });
+  return own;
+}
+
+boost::json::array worker_objects(const agent::Job& job) {
+  boost::json::array workers;
+  for (int local_rank = 0; local_rank < job.local_world_size; ++local_rank) {
+    boost::json::object environment;
+    for (const auto& [name, value] : own_environment(job, local_rank)) environment[name] = value;
+    workers.push_back(boost::json::object{
+        {"local_rank", local_rank},
+        {"argv", boost::json::value_from(agent::worker_arguments(job.program, local_rank))},
+        {"environment", std::move(environment)}});
+  }
+  return workers;
 }
 
 boost::json::array signal_names(const std::vector<int>& signals) {
@@ -130,6 +165,8 @@ std::string to_table(const Plan& plan) {
     append_row(out, spec.name, setting.text.empty() ? "-" : setting.text,
                to_string(setting.origin));
   }
+  append_section(out, "Environment of worker 0, beside what it inherits",
+                 to_lines(own_environment(job, 0)));
   append_section(out, "Notes", plan.notes);
   append_section(out, "Warnings", plan.warnings);
   return out;
@@ -145,6 +182,7 @@ std::string to_json(const Plan& plan) {
   const boost::json::object whole{{"schema", 1},
                                   {"job", job_object(plan.job)},
                                   {"rendezvous", rendezvous_object(plan.rendezvous)},
+                                  {"workers", worker_objects(plan.job)},
                                   {"settings", settings},
                                   {"notes", boost::json::value_from(plan.notes)},
                                   {"warnings", boost::json::value_from(plan.warnings)}};

@@ -130,9 +130,8 @@ std::optional<std::string> why_not_python(const std::string& path) {
   return std::nullopt;
 }
 
-// What --run-path gives to python -c: torchrun runs the script inside a child of its own by runpy,
-// as
-// __main__ and with an exception's text written to the error file.
+// What --run-path gives to python -c. torchrun runs the script inside a child of its own by runpy,
+// as __main__, and writes the text of an exception to the error file.
 constexpr const char* kRunPathCode =
     "import runpy, sys; "
     "from torch.distributed.elastic.multiprocessing.errors import record; "
@@ -141,8 +140,8 @@ constexpr const char* kRunPathCode =
 
 // `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
 Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
-                                   std::vector<std::string> user_words, const std::string& name,
-                                   const Environment& environment) {
+                                   const std::vector<std::string>& user_words,
+                                   const std::string& name, const Environment& environment) {
   auto python = find_python(environment);
   if (!python) return fail(python.error());
   FoundProgram found;

@@ -62,7 +62,9 @@ TEST_F(Planning, DefaultsAreTorchruns) {
   EXPECT_EQ(made.run_id, "none");
   EXPECT_EQ(made.role, "default");
   EXPECT_EQ(made.output, agent::OutputSpec{});
-  EXPECT_EQ(made.environment, (Environment{{"HOME", "/root"}}));
+  EXPECT_EQ(made.environment,
+            (Environment{{"HOME", "/root"},
+                         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}}));
   EXPECT_EQ(made.program.path, tree_ / "cwd/prog");
 }
 
@@ -373,6 +375,12 @@ TEST_F(Planning, JsonHasThePlanAndEveryOriginInOneLine) {
   EXPECT_EQ(settings.at("tee").at("value"), "3");
   EXPECT_EQ(settings.at("tee").at("origin"), "PET_TEE");
   EXPECT_EQ(settings.at("redirects").at("origin"), "default");
+  const boost::json::array& workers = json.at("workers").as_array();
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[1].at("environment").at("RANK"), "1");
+  EXPECT_EQ(workers[1].at("environment").at("MASTER_PORT"), "(chosen at the start)");
+  EXPECT_FALSE(workers[1].at("environment").as_object().contains("PET_TEE")) << "it is inherited";
+  EXPECT_EQ(boost::json::value_to<std::string>(workers[1].at("argv").at(0)), tree_ / "cwd/prog");
 }
 
 TEST_F(Planning, TableShowsEveryValueWithItsOrigin) {
@@ -382,6 +390,7 @@ TEST_F(Planning, TableShowsEveryValueWithItsOrigin) {
   EXPECT_THAT(table, testing::ContainsRegex("nproc-per-node +2 +--nproc-per-node\n"));
   EXPECT_THAT(table, testing::ContainsRegex("tee +3 +PET_TEE\n"));
   EXPECT_THAT(table, testing::ContainsRegex("redirects +0 +default\n"));
+  EXPECT_THAT(table, HasSubstr("\n  WORLD_SIZE=2\n"));
 }
 
 }  // namespace
