@@ -3,6 +3,8 @@
 #include <csignal>
 #include <ctime>
 
+#include "rendezvous/base/exit_codes.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -88,7 +90,8 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
     case Kind::kFailed:
       return name + "FAILED: " + describe(*outcome.cause) + "\n";
     case Kind::kStopped:
-      return name + "STOPPED by " + signal_name(outcome.stop_signal) + "\n";
+      return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
+             signal_name(outcome.stop_signal) + "\n";
     case Kind::kCannotRun:
       return name + "CANNOT RUN: " + outcome.sentence + "\n";
   }

@@ -17,7 +17,8 @@ std::optional<Round> round_that_must_match(const GroupEvent& event) {
         using Event = std::decay_t<decltype(e)>;
         if constexpr (std::is_same_v<Event, rdzv::OpenStore> ||
                       std::is_same_v<Event, rdzv::RoundStart> ||
-                      std::is_same_v<Event, rdzv::JobEnd> || std::is_same_v<Event, StopSignal>) {
+                      std::is_same_v<Event, rdzv::JobEnd> || std::is_same_v<Event, StopSignal> ||
+                      std::is_same_v<Event, PreemptSignal>) {
           return std::nullopt;
         } else {
           return e.round;
@@ -67,7 +68,10 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
     out.push_back(TellLeader{rdzv::RoundStopped{stop.round, {}}});
     return;
   }
-  if (Stopping* stopping = stop_workers(out, SIGTERM)) stopping->leader_asked = true;
+  // A stop that this node's own notice brought about leaves the workers their time.
+  auto* stopping = std::get_if<Stopping>(&state_);
+  if (stopping == nullptr || !stopping->has_only_notice) stopping = stop_workers(out, SIGTERM);
+  if (stopping != nullptr) stopping->leader_asked = true;
   go_on(out);
 }
 
@@ -113,6 +117,20 @@ void GroupCore::on(Out& out, const StopSignal& stop) {
   go_on(out);
 }
 
+// No timer: the scheduler that gave notice will also say when its patience ends.
+void GroupCore::on(Out& out, const PreemptSignal& preempt) {
+  if (std::holds_alternative<Stopping>(state_)) return;
+  out.push_back(TellLeader{rdzv::NodeLeaving{preempt.signal, /*is_preemption=*/true}});
+  Stopping* stopping = begin_stopping();
+  if (stopping == nullptr) return;
+  stopping->has_only_notice = true;
+  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
+    if (stopping->has_ended[i]) continue;
+    out.push_back(SignalWorker{static_cast<int>(i), preempt.signal, /*whole_group=*/false});
+  }
+  go_on(out);
+}
+
 void GroupCore::on(Out& out, const TimerExpired&) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || all(stopping->has_ended)) return;
@@ -139,18 +157,25 @@ void GroupCore::on(Out& out, const RoundClosed&) {
   go_on(out);
 }
 
-// From Running to Stopping; in Stopping nothing more is sent. Returns the state, or nothing in
-// others.
+// From Running to Stopping; otherwise the state stays. Returns it when it is Stopping.
+GroupCore::Stopping* GroupCore::begin_stopping() {
+  if (auto* running = std::get_if<Running>(&state_)) {
+    Stopping stopping;
+    stopping.has_ended = std::move(running->has_ended);
+    state_ = std::move(stopping);
+  }
+  return std::get_if<Stopping>(&state_);
+}
+
+// Signals the workers unless that was done before.
 GroupCore::Stopping* GroupCore::stop_workers(Out& out, int signal) {
-  if (auto* stopping = std::get_if<Stopping>(&state_)) return stopping;
-  auto* running = std::get_if<Running>(&state_);
-  if (running == nullptr) return nullptr;
-  Stopping stopping;
-  stopping.has_ended = std::move(running->has_ended);
-  signal_live_workers(out, stopping.has_ended, signal);
-  if (!all(stopping.has_ended)) out.push_back(ArmTimer{round_, config_.shutdown_timeout});
-  state_ = std::move(stopping);
-  return &std::get<Stopping>(state_);
+  const bool was_running = std::holds_alternative<Running>(state_);
+  Stopping* stopping = begin_stopping();
+  if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
+  stopping->has_only_notice = false;
+  signal_live_workers(out, stopping->has_ended, signal);
+  if (!all(stopping->has_ended)) out.push_back(ArmTimer{round_, config_.shutdown_timeout});
+  return stopping;
 }
 
 void GroupCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal) {

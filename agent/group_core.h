@@ -18,8 +18,9 @@
 //   WorkerFailed          remember; last: close      ignore StopSignal       tell NodeLeaving tell
 //   NodeLeaving; forward  first: tell NodeLeaving;   ignore
 //                                                                   second: KILL at once
-//   TimerExpired     ignore              ignore                     KILL; then give up ignore
-//   RoundClosed      as below            as below                   as below ignore
+//   PreemptSignal    tell NodeLeaving    tell NodeLeaving; notice   ignore ignore TimerExpired
+//   ignore              ignore                     KILL; then give up ignore RoundClosed      as
+//   below            as below                   as below ignore
 //
 // Closing a round is an action of its own, because strangers that the workers left behind have to
 // be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the
@@ -51,14 +52,18 @@ struct WorkerEnded {
 struct StopSignal {
   int signal = 0;
 };
+struct PreemptSignal {  // the scheduler will want the node back
+  int signal = 0;
+};
 struct TimerExpired {
   Round round{};
 };
 struct RoundClosed {  // the answer to the CloseRound action
   Round round{};
 };
-using GroupEvent = std::variant<rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::JobEnd,
-                                StoreResult, WorkerEnded, StopSignal, TimerExpired, RoundClosed>;
+using GroupEvent =
+    std::variant<rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::JobEnd, StoreResult,
+                 WorkerEnded, StopSignal, PreemptSignal, TimerExpired, RoundClosed>;
 
 // ---- actions
 
@@ -70,9 +75,10 @@ struct StartWorkers {
   rdzv::RoundStart start;
   bool operator==(const StartWorkers&) const = default;
 };
-struct SignalWorker {  // to the worker's whole process group
+struct SignalWorker {
   int local_rank = 0;
   int signal = 0;
+  bool whole_group = true;  // false: the worker alone, whose children may not expect it
   bool operator==(const SignalWorker&) const = default;
 };
 struct ArmTimer {  // replaces the one that is armed
@@ -121,6 +127,7 @@ class GroupCore {
     std::vector<bool> has_ended;
     std::vector<rdzv::WorkerFailure> failures;  // of workers that ended meanwhile
     bool leader_asked = false;                  // RoundStop came: it awaits RoundStopped
+    bool has_only_notice = false;               // of a preemption: workers leave in their own time
     bool is_leaving = false;                    // a stop signal came: the next one means now
     bool was_killed = false;                    // SIGKILL was sent
     bool is_closing = false;                    // CloseRound was asked for
@@ -139,9 +146,11 @@ class GroupCore {
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
   void on(Out& out, const StopSignal& stop);
+  void on(Out& out, const PreemptSignal& preempt);
   void on(Out& out, const TimerExpired& expired);
   void on(Out& out, const RoundClosed& closed);
 
+  Stopping* begin_stopping();
   Stopping* stop_workers(Out& out, int signal);
   void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);
   void kill_workers(Out& out, Stopping& stopping);

@@ -99,8 +99,10 @@ Result<void> GroupRunner::prepare() {
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_ = std::move(*keeper);
   for (const int signal : job_.stop_signals) add_unless_ignored(stop_signals_, signal);
+  if (job_.preempt_signal) stop_signals_.add(*job_.preempt_signal);
   for (const int signal : {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH}) {
-    const bool is_a_stop = std::ranges::count(job_.stop_signals, signal) > 0;
+    const bool is_a_stop =
+        std::ranges::count(job_.stop_signals, signal) > 0 || job_.preempt_signal == signal;
     if (!is_a_stop) add_unless_ignored(control_signals_, signal);
   }
   child_signal_.add(SIGCHLD);
@@ -210,7 +212,8 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
 
 void GroupRunner::perform(const SignalWorker& action) {
   const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
-  if (worker) worker->signal_group(action.signal);
+  if (!worker) return;
+  action.whole_group ? worker->signal_group(action.signal) : worker->signal_worker(action.signal);
 }
 
 void GroupRunner::perform(const ArmTimer& action) {
@@ -278,9 +281,14 @@ void GroupRunner::announce_restart(const rdzv::RoundStart& start) {
 void GroupRunner::await_stop_signals() {
   stop_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
     if (ec) return;
-    log_->warn("got {}, stopping the workers", signal_name(signal));
     await_stop_signals();
-    post(StopSignal{signal});
+    if (signal == job_.preempt_signal) {
+      log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
+      post(PreemptSignal{signal});
+    } else {
+      log_->warn("got {}, stopping the workers", signal_name(signal));
+      post(StopSignal{signal});
+    }
   });
 }
 

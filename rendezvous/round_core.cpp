@@ -108,16 +108,16 @@ void RoundCore::on(Out& out, NodeId from, const RoundStopped& stopped) {
 
 void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
   if (auto* stopping = std::get_if<Stopping>(&state_)) {
-    if (stopping->leave_signal) return;
-    stopping->leave_signal = leaving.signal;
+    if (stopping->leave) return;
+    stopping->leave = leaving;
     stopping->failed_before_leave = stopping->cause && stopping->cause_node == from;
   } else if (std::holds_alternative<Running>(state_)) {
     Stopping next_state;
-    next_state.leave_signal = leaving.signal;
+    next_state.leave = leaving;
     stop_round(out, std::move(next_state));
   } else if (!has_ended()) {
     Stopping nothing_to_stop;
-    nothing_to_stop.leave_signal = leaving.signal;
+    nothing_to_stop.leave = leaving;
     settle(out, std::move(nothing_to_stop));
   }
 }
@@ -154,10 +154,10 @@ void RoundCore::settle(Out& out, Stopping stopping) {
   outcome.consequences = std::move(stopping.consequences);
   const bool can_restart =
       outcome.cause && outcome.cause->is_worth_a_retry && restarts_ < config_.max_restarts;
-  if (stopping.leave_signal && (can_restart || !stopping.failed_before_leave)) {
+  if (stopping.leave && (can_restart || !stopping.failed_before_leave)) {
     outcome.kind = JobOutcome::Kind::kStopped;
-    outcome.stop_signal = *stopping.leave_signal;
-    outcome.exit_code = 128 + *stopping.leave_signal;
+    outcome.stop_signal = stopping.leave->signal;
+    outcome.exit_code = stopping.leave->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
     end(out, std::move(outcome));
   } else if (can_restart) {
     restarts_ += 1;

@@ -69,7 +69,7 @@ class RoundCore {
     std::optional<WorkerFailure> cause;       // the first failure of the round
     NodeId cause_node{};                      // and where it was
     std::vector<WorkerFailure> consequences;  // in the order in which they were reported
-    std::optional<int> leave_signal;          // a node announced that it leaves
+    std::optional<NodeLeaving> leave;         // a node announced that it leaves
     bool failed_before_leave = false;         // the cause was there first, and from that same node
   };
   struct Ended {

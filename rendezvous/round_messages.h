@@ -83,6 +83,7 @@ struct RoundStopped {  // the answer to RoundStop: no worker of this node is lef
 };
 struct NodeLeaving {  // said before the workers are signalled, so that what follows is no failure
   int signal = 0;
+  bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };
 struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot take part any more

@@ -47,8 +47,8 @@ class StoreServer {
   std::uint16_t port() const;
   const Endpoint& bound() const;
 
-  // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms. (Of
-  // very many connections the kernel is still telling the last peers when this returns.)
+  // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
+  // (Of very many connections the kernel is still telling the last peers when this returns.)
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

@@ -164,6 +164,32 @@ TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
                                                           GroupAction{ArmTimer{kFirst, 10s}}));
 }
 
+TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
+  run();
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          GroupAction{SignalWorker{0, SIGUSR1, false}},
+                          GroupAction{SignalWorker{1, SIGUSR1, false}}));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
+  core.step(ended(0));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(ended(0));
+  EXPECT_THAT(
+      core.step(StopSignal{SIGTERM}),
+      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}},
+                  GroupAction{SignalWorker{1, SIGTERM}}, GroupAction{SignalWorker{1, SIGCONT}},
+                  GroupAction{ArmTimer{kFirst, 30s}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
+                                                          GroupAction{ArmTimer{kFirst, 10s}}));
+}
+
 TEST_F(GroupCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
   run();
   core.step(StopSignal{SIGINT});
@@ -240,6 +266,7 @@ TEST_F(GroupCoreTest, IgnoresWhatTheTableSaysItIgnores) {
   EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
   // Stopping
   core.step(StopSignal{SIGTERM});
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
   EXPECT_THAT(core.step(start_of(kSecond)), IsEmpty());
   EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());

@@ -168,6 +168,17 @@ TEST(RoundCore, ALeaveEndsTheJobWithTheSignalsCode) {
   EXPECT_EQ(end->outcome.stop_signal, SIGINT);
 }
 
+TEST(RoundCore, APreemptionEndsTheJobWithTheCodeThatAsksForARequeue) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  job.core.step(kNode, NodeLeaving{SIGUSR1, /*is_preemption=*/true});
+  const auto out = job.core.step(kNode, RoundStopped{kFirst, {}});
+  const auto* end = only<JobEnd>(out);
+  ASSERT_NE(end, nullptr);
+  EXPECT_EQ(end->outcome.exit_code, kExitPreempted);
+  EXPECT_EQ(end->outcome.stop_signal, SIGUSR1);
+}
+
 TEST(RoundCore, ALeaveWhileARestartIsUnderWayEndsTheJob) {
   OneNode job(/*max_restarts=*/5);
   job.running();
