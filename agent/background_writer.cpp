@@ -64,7 +64,6 @@ void block_signals() {
 struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   struct Target {
     int fd = -1;
-    bool owned = false;
     bool open = false;         // between add() and close()
     bool in_use = false;       // until `closed` was announced
     bool wants_space = false;  // a write() was refused since the last `space`
@@ -132,7 +131,7 @@ BackgroundWriter::~BackgroundWriter() {
   for (Sink sink = 0; sink < state_->targets.size(); ++sink) state_->release(sink);
 }
 
-BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes, bool owned) {
+BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
   struct stat status {};
   const bool is_pipe = ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode);
   const std::lock_guard lock(state_->mutex);
@@ -142,7 +141,6 @@ BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes, bo
   const auto sink = static_cast<Sink>(free - targets.begin());
   auto& target = free == targets.end() ? targets.emplace_back() : *free;
   target.fd = fd;
-  target.owned = owned;
   target.open = target.in_use = true;
   target.limit = limit_bytes;
   target.slice = is_pipe ? PIPE_BUF : kSliceBytes;
@@ -248,7 +246,7 @@ void BackgroundWriter::State::write_queued(std::unique_lock<std::mutex>& lock, S
 void BackgroundWriter::State::release(Sink sink) {
   Target& target = targets[sink];
   if (target.fd < 0) return;
-  if (target.owned) ::close(target.fd);
+  ::close(target.fd);
   const std::uint64_t lost = target.lost;
   target = Target{};
   if (stopping) return;

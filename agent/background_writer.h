@@ -42,9 +42,10 @@ class BackgroundWriter {
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
-  // `limit_bytes` bounds what is queued and being written. An owned descriptor is closed by
-  // close().
-  Sink add(int fd, std::size_t limit_bytes, bool owned);
+  // Takes `fd`; it is closed after close(), by the thread where there is one, so that the thread
+  // never meets a number that was given to another file. `limit_bytes` bounds what is queued and
+  // being written.
+  Sink add(int fd, std::size_t limit_bytes);
 
   // Takes all of `bytes` or nothing: false when they would pass the limit (a single piece larger
   // than the limit is taken when nothing else is queued, so that it can be written at all). Bytes

@@ -1,5 +1,6 @@
 #include "agent/console.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,7 +40,7 @@ Console::Console(boost::asio::any_io_executor executor, Options options)
       notify(name + " can be written again; " + std::to_string(lost_bytes) + " bytes were lost");
     };
     writers_[queue] = std::make_unique<BackgroundWriter>(executor, std::move(events));
-    writers_[queue]->add(fds_[queue], options.queue_bytes, /*owned=*/false);
+    writers_[queue]->add(::fcntl(fds_[queue], F_DUPFD_CLOEXEC, 3), options.queue_bytes);
   }
 }
 

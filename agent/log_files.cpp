@@ -47,7 +47,7 @@ Result<std::shared_ptr<LogFile>> LogFiles::open(const std::string& path) {
   // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
-  const Sink sink = writer_.add(fd, kQueueBytes, /*owned=*/true);
+  const Sink sink = writer_.add(fd, kQueueBytes);
   paths_[sink] = path;
   return std::make_shared<LogFile>(*this, sink, path);
 }

@@ -367,6 +367,7 @@ TEST_F(OutputOnAFullDisk, TheConsoleGetsEverythingAndTheFileGoesOnWhenItCan) {
   }));
   EXPECT_THAT(notices, ElementsAre(AllOf(HasSubstr("/0/stdout.log"), HasSubstr("No space left"))));
 
+  writer.join();
   std::filesystem::remove(filler);
   write_all(worker->out, "room again\n");
   text += "room again\n";
