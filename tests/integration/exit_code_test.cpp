@@ -33,7 +33,7 @@ TEST(ExitCode, Is128PlusTheSignalForEverySignalThatKills) {
 TEST(ExitCode, AStoppedWorkerHasNotEnded) {
   const TempDir folder;
   Job job(ddprun({}, worker({"stamp", folder.path(), "signal", "19", "exit", "4"})));
-  ASSERT_TRUE(eventually([&] {
+  ASSERT_TRUE(job.reaches([&] {
     const auto started = stamps(folder.path(), 0);
     const auto info = started.empty() ? std::nullopt : process(started.at(0).pid);
     return info && info->state == 'T';
@@ -56,7 +56,7 @@ TEST(ExitCode, IsZeroOnlyWhenEveryWorkerEndedWithZero) {
   Job job(ddprun({"--nproc-per-node=2"}, worker({"on-rank", "1", "until", folder / "go",  //
                                                  "on-rank", "1", "exit", "9",             //
                                                  "stamp", folder.path()})));
-  ASSERT_TRUE(eventually([&] {
+  ASSERT_TRUE(job.reaches([&] {
     const auto started = stamps(folder.path(), 0);
     return started.contains(0) && !process(started.at(0).pid);
   }));

@@ -21,7 +21,7 @@ TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
           {.environment = {{"THE_USERS_OWN", "a b=c"}}, .removed_variables = {"OMP_NUM_THREADS"}});
   for (const std::string rank : {"0", "1", "2"}) {
     SCOPED_TRACE("rank " + rank);
-    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / rank); })) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / rank); })) << job.err();
     auto environment = environment_in(folder / rank);
     EXPECT_EQ(environment["RANK"], rank);
     EXPECT_EQ(environment["LOCAL_RANK"], rank);
@@ -102,7 +102,7 @@ TEST(Launch, WorkerStartsAsCleanAsFromAShell) {
   Job job(ddprun({"--nproc-per-node=2"}, worker({"state", folder / "{rank}", "wait"})),
           {.directory = folder.path()});
   for (const std::string rank : {"0", "1"}) {
-    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / rank); })) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / rank); })) << job.err();
     const auto state = state_in(folder / rank);
     EXPECT_EQ(state.at("fds"), "0,1,2");
     EXPECT_EQ(state.at("blocked"), "");

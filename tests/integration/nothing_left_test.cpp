@@ -25,8 +25,8 @@ Command busy_job(const TempDir& folder, std::initializer_list<std::string> endin
   return command;
 }
 
-bool both_started(const TempDir& folder) {
-  return eventually([&] { return stamps(folder.path(), 0).size() == 2; });
+bool both_started(Job& job, const TempDir& folder) {
+  return job.reaches([&] { return stamps(folder.path(), 0).size() == 2; });
 }
 
 TEST(NothingIsLeft, AfterANormalEnd) {
@@ -48,7 +48,7 @@ class NothingIsLeftAfterSignal : public ::testing::TestWithParam<int> {};
 TEST_P(NothingIsLeftAfterSignal, ToTheLauncher) {
   const TempDir folder;
   Job job(busy_job(folder, {"wait"}));
-  ASSERT_TRUE(both_started(folder)) << job.err();
+  ASSERT_TRUE(both_started(job, folder)) << job.err();
   job.signal(GetParam());
   EXPECT_EQ(job.wait(), exited(128 + GetParam())) << job.err();
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Each, NothingIsLeftAfterSignal,
 TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
   const TempDir folder;
   Job job(busy_job(folder, {"ignore", "15", "wait"}));
-  ASSERT_TRUE(both_started(folder)) << job.err();
+  ASSERT_TRUE(both_started(job, folder)) << job.err();
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), killed_by(SIGKILL));
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -72,7 +72,7 @@ TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
     const TempDir folder;
     Job job(ddprun({"--nproc-per-node=2"}, worker({"daemon", "stamp", folder.path(), "until",
                                                    folder / "go", "exit", "0"})));
-    ASSERT_TRUE(both_started(folder)) << job.err();
+    ASSERT_TRUE(both_started(job, folder)) << job.err();
     ASSERT_GE(job.processes().size(), 4U) << "two workers, two daemons";
     if (signal != 0) job.signal(signal);
     write_file(folder / "go", "");
@@ -84,7 +84,7 @@ TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
 TEST(NothingIsLeft, OfOrphansNotEvenAsZombies) {
   const TempDir folder;
   Job job(ddprun({}, worker({"orphans", "20", "stamp", folder.path(), "wait"})));
-  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
   EXPECT_TRUE(eventually([&] {
     const auto children = children_of(job.pid());
     return std::none_of(children.begin(), children.end(),
@@ -98,7 +98,7 @@ TEST(NothingIsLeft, OfOrphansNotEvenAsZombies) {
 TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
   const TempDir folder;
   Job job(busy_job(folder, {"wait"}));
-  ASSERT_TRUE(both_started(folder)) << job.err();
+  ASSERT_TRUE(both_started(job, folder)) << job.err();
   const auto keeper = [&]() -> pid_t {
     const auto workers = job.workers();
     for (const auto& child : children_of(job.pid())) {
@@ -112,7 +112,7 @@ TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
   const pid_t first = keeper();
   ASSERT_GT(first, 0);
   kill(first, SIGKILL);
-  ASSERT_TRUE(eventually([&] { return keeper() > 0 && keeper() != first; })) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return keeper() > 0 && keeper() != first; })) << job.err();
   EXPECT_EQ(job.workers().size(), 2U) << "the workers go on";
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), killed_by(SIGKILL));
@@ -124,7 +124,7 @@ TEST(NothingIsLeft, OfWorkersThatWereStopped) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     const TempDir folder;
     Job job(busy_job(folder, {"wait"}));
-    ASSERT_TRUE(both_started(folder)) << job.err();
+    ASSERT_TRUE(both_started(job, folder)) << job.err();
     for (const auto& [rank, stamp] : stamps(folder.path(), 0)) kill(-stamp.pid, SIGSTOP);
     job.signal(signal);
     EXPECT_EQ(job.wait(), signal == SIGKILL ? killed_by(SIGKILL) : exited(143)) << job.err();
@@ -186,7 +186,7 @@ TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
   const TempDir folder;
   Job job(ddprun({}, worker({"stamp", folder.path(), "until", folder / "go"})),
           {.ignored = {SIGHUP}});
-  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; }));
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; }));
   job.signal(SIGHUP);
   EXPECT_EQ(job.wait(milliseconds(100)), Ended{}) << "nohup ddprun must survive the logout";
   write_file(folder / "go", "");
@@ -196,7 +196,7 @@ TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
 TEST(Signals, StoppingAndContinuingTheLauncherReachesTheWorkers) {
   const TempDir folder;
   Job job(ddprun({"--nproc-per-node=2"}, worker({"stamp", folder.path(), "until", folder / "go"})));
-  ASSERT_TRUE(both_started(folder));
+  ASSERT_TRUE(both_started(job, folder));
   const auto all_are = [&](bool stopped) {
     return eventually([&] {
       for (const auto& [rank, stamp] : stamps(folder.path(), 0)) {

@@ -52,7 +52,7 @@ TEST(Output, AReaderThatPausesLosesNothing) {
     int waiting = 0;
     return ioctl(ends[0], FIONREAD, &waiting) == 0 && waiting >= 60'000;
   };
-  ASSERT_TRUE(eventually(pipe_is_full)) << job.err();
+  ASSERT_TRUE(job.reaches(pipe_is_full)) << job.err();
   std::string output;
   std::array<char, 65'536> buffer{};
   for (ssize_t count = 0; (count = read(ends[0], buffer.data(), buffer.size())) > 0;) {
@@ -73,7 +73,7 @@ TEST(Output, AReaderThatNeverReadsDoesNotKeepTheJobFromStopping) {
                    worker({"stamp", folder.path(), "flood", "1000000"})),
             {.stdout_fd = ends[1]});
     close(ends[1]);
-    ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
+    ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
     job.signal(SIGTERM);
     EXPECT_EQ(job.wait(seconds(10)), exited(143)) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
@@ -85,7 +85,7 @@ TEST(Output, AWorkerMayCloseItsStdoutAndStderr) {
   const TempDir folder;
   Job job(ddprun({"--nproc-per-node=2"}, worker({"close", "1", "close", "2", "stamp", folder.path(),
                                                  "until", folder / "go", "exit", "6"})));
-  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
   EXPECT_EQ(job.wait(milliseconds(100)), Ended{}) << "closing a stream is not an end";
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(), exited(6)) << job.err();

@@ -15,8 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-bool all_started(const TempDir& folder, int round, std::size_t workers) {
-  return eventually([&] { return stamps(folder.path(), round).size() == workers; });
+bool all_started(Job& job, const TempDir& folder, int round, std::size_t workers) {
+  return job.reaches([&] { return stamps(folder.path(), round).size() == workers; });
 }
 
 TEST(Restart, AKilledWorkerRestartsTheWholeGroup) {
@@ -26,10 +26,10 @@ TEST(Restart, AKilledWorkerRestartsTheWholeGroup) {
     Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1"},
                    worker({"environment", folder / "environment.{round}.{rank}",  //
                            "stamp", folder.path(), "wait"})));
-    ASSERT_TRUE(all_started(folder, 0, 3)) << job.err();
+    ASSERT_TRUE(all_started(job, folder, 0, 3)) << job.err();
     const auto before = stamps(folder.path(), 0);
     ASSERT_EQ(kill(before.at(victim).pid, SIGKILL), 0);
-    ASSERT_TRUE(all_started(folder, 1, 3)) << job.err();
+    ASSERT_TRUE(all_started(job, folder, 1, 3)) << job.err();
 
     for (const auto& [rank, stamp] : before) {
       EXPECT_EQ(process(stamp.pid), std::nullopt) << "rank " << rank << " of the old round";
@@ -52,13 +52,13 @@ TEST(Restart, TheStoreOfTheOldRoundIsGone) {
                  worker({"environment", folder / "environment.{round}", "stamp", folder.path(),  //
                          "on-round", "0", "until", folder / "go", "on-round", "0", "exit", "1",  //
                          "wait"})));
-  ASSERT_TRUE(all_started(folder, 0, 1)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 0, 1)) << job.err();
   const auto port_of = [&](const std::string& round) {
     return std::stoi(environment_in(folder / ("environment." + round)).at("MASTER_PORT"));
   };
   EXPECT_TRUE(is_listening(port_of("0")));
   write_file(folder / "go", "");
-  ASSERT_TRUE(all_started(folder, 1, 1)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 1, 1)) << job.err();
   EXPECT_TRUE(is_listening(port_of("1")));
   if (port_of("0") != port_of("1")) {
     EXPECT_FALSE(is_listening(port_of("0")));
@@ -70,8 +70,8 @@ TEST(Restart, FinishedWorkersRunAgainToo) {
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1"},
                  worker({"stamp", folder.path(), "on-rank", "0", "exit", "0",  //
                          "on-round", "0", "until", folder / "go", "on-round", "0", "exit", "1"})));
-  ASSERT_TRUE(all_started(folder, 0, 2)) << job.err();
-  ASSERT_TRUE(eventually([&] { return !process(stamps(folder.path(), 0).at(0).pid); }));
+  ASSERT_TRUE(all_started(job, folder, 0, 2)) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return !process(stamps(folder.path(), 0).at(0).pid); }));
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(stamps(folder.path(), 1).size(), 2U);
@@ -103,7 +103,7 @@ TEST(Restart, AWorkerDeafToSigtermIsKilledAtTheDeadline) {
                          "on-rank",  "1", "on-round", "0",  "until", folder / "go",  //
                          "on-rank",  "1", "on-round", "0",  "exit",  "3",            //
                          "on-round", "1", "exit",     "0",  "wait"})));
-  ASSERT_TRUE(all_started(folder, 0, 2)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 0, 2)) << job.err();
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(seconds(10)), exited(0)) << job.err();
   EXPECT_EQ(stamps(folder.path(), 1).size(), 2U);
@@ -115,10 +115,10 @@ TEST(Restart, AWorkerThatIsStoppedDoesNotHoldItUp) {
                  worker({"stamp", folder.path(), "on-round", "1", "exit", "0",  //
                          "on-rank", "1", "until", folder / "go",                //
                          "on-rank", "1", "exit", "3", "wait"})));
-  ASSERT_TRUE(all_started(folder, 0, 2)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 0, 2)) << job.err();
   const pid_t stopped = stamps(folder.path(), 0).at(0).pid;
   ASSERT_EQ(kill(stopped, SIGSTOP), 0);
-  ASSERT_TRUE(eventually([&] { return process(stopped)->state == 'T'; }));
+  ASSERT_TRUE(job.reaches([&] { return process(stopped)->state == 'T'; }));
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(seconds(10)), exited(0)) << job.err();
 }
@@ -130,7 +130,7 @@ TEST(Restart, TakesTheChildrenOfDeadWorkersAlong) {
       {"--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=0.2"},
       worker({"on-round", "0", "deaf-child", "on-round", "0", "child",  //
               "stamp", folder.path(), "on-rank", "1", "on-round", "0", "exit", "3", "wait"})));
-  ASSERT_TRUE(all_started(folder, 1, 2)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 1, 2)) << job.err();
   EXPECT_TRUE(eventually([&] { return job.processes().size() == 2 + 1; }))
       << job.processes().size() << " instead of two workers and the keeper";
 }
@@ -143,12 +143,12 @@ TEST(Restart, TwoHundredInARowLeakNeitherDescriptorNorProcessNorPort) {
                  worker({"stamp", folder.path(),                                             //
                          "on-round", "5", "until", folder / "go", "on-round", last, "wait",  //
                          "on-rank", "1", "exit", "1", "wait"})));
-  ASSERT_TRUE(all_started(folder, 5, 2)) << job.err();
+  ASSERT_TRUE(all_started(job, folder, 5, 2)) << job.err();
   const auto files_before = open_files_of(job.pid());
   const auto children_before = children_of(job.pid()).size();
   write_file(folder / "go", "");
-  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), restarts).size() == 2; },
-                         seconds(full_tests() ? 300 : 60)))
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), restarts).size() == 2; },
+                          seconds(full_tests() ? 300 : 60)))
       << job.err();
   EXPECT_TRUE(eventually([&] { return open_files_of(job.pid()).size() == files_before.size(); }))
       << ::testing::PrintToString(files_before) << "\nnow\n"

@@ -67,9 +67,9 @@ class Training : public ::testing::Test {
   }
 
   // Waits for `steps` further steps to be on disk, then kills this rank of the present round.
-  static void kill_after(const Job& job, const TempDir& folder, int rank, int steps) {
+  static void kill_after(Job& job, const TempDir& folder, int rank, int steps) {
     const int wanted = last_step_in(folder.path()) + steps;
-    ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= wanted; }, seconds(60)))
+    ASSERT_TRUE(job.reaches([&] { return last_step_in(folder.path()) >= wanted; }, seconds(60)))
         << job.err();
     const auto workers = job.workers();
     ASSERT_TRUE(workers.contains(rank)) << job.err();
@@ -121,7 +121,7 @@ TEST_F(Training, ResumesBitIdenticallyAfterTheLauncherWasKilled) {
   const TempDir folder;
   {
     Job job(training(2, folder.path()));
-    ASSERT_TRUE(eventually([&] { return last_step_in(folder.path()) >= 70; }, seconds(60)))
+    ASSERT_TRUE(job.reaches([&] { return last_step_in(folder.path()) >= 70; }, seconds(60)))
         << job.err();
     job.signal(SIGKILL);
     EXPECT_EQ(job.wait(), killed_by(SIGKILL));

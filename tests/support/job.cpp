@@ -257,15 +257,21 @@ void Job::signal(int number) const {
   if (!ended_ && kill(pid_, number) != 0) throw_errno("kill");
 }
 
+bool Job::has_ended() {
+  int status = 0;
+  if (!ended_ && waitpid(pid_, &status, WNOHANG) == pid_) {
+    ended_ = WIFSIGNALED(status) ? killed_by(WTERMSIG(status)) : exited(WEXITSTATUS(status));
+  }
+  return ended_.has_value();
+}
+
+bool Job::reaches(const std::function<bool()>& holds, milliseconds deadline) {
+  eventually([&] { return holds() || has_ended(); }, deadline);
+  return holds();
+}
+
 Ended Job::wait(milliseconds deadline) {
-  eventually(
-      [&] {
-        int status = 0;
-        if (ended_ || waitpid(pid_, &status, WNOHANG) != pid_) return ended_.has_value();
-        ended_ = WIFSIGNALED(status) ? killed_by(WTERMSIG(status)) : exited(WEXITSTATUS(status));
-        return true;
-      },
-      deadline);
+  eventually([this] { return has_ended(); }, deadline);
   return ended_.value_or(Ended{});
 }
 

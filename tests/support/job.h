@@ -111,6 +111,10 @@ class Job {
   pid_t pid() const { return pid_; }
   void signal(int number) const;
 
+  // Like eventually(), for what only happens while the command runs: false at once when it has
+  // ended.
+  bool reaches(const std::function<bool()>& holds, milliseconds deadline = kDeadline);
+
   // How the command ended, which it is given `deadline` to do. Every later call says the same.
   Ended wait(milliseconds deadline = kDeadline);
 
@@ -125,6 +129,8 @@ class Job {
   std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
 
  private:
+  bool has_ended();
+
   TempDir folder_;
   std::string marker_;
   pid_t pid_ = -1;
