@@ -26,6 +26,13 @@ bool is_directory(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
+// A folder that Python runs as a program.
+bool is_python_folder(const std::string& path) {
+  return is_directory(path) && is_regular_file(path + "/__main__.py");
+}
+
+bool is_program(const std::string& path) { return is_regular_file(path) || is_python_folder(path); }
+
 bool is_executable(const std::string& path) {
   return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
 }
@@ -83,7 +90,7 @@ std::string to_string(Where where) {
 
 Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
   const std::string path = joined(places.directory, name);
-  if (is_directory(path)) {
+  if (is_directory(path) && !is_python_folder(path)) {
     return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
   }
   struct stat status {};
@@ -104,9 +111,9 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
     if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   }
   const std::string here = joined(places.directory, name);
-  if (is_regular_file(here)) return Place{here, Where::kHere};
+  if (is_program(here)) return Place{here, Where::kHere};
   const std::string beside = joined(places.ddprun_directory, name);
-  if (is_regular_file(beside)) return Place{beside, Where::kBeside};
+  if (is_program(beside)) return Place{beside, Where::kBeside};
   if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + name + " not found: looked in " +
                                         places.directory + ", " + places.ddprun_directory +
@@ -217,7 +224,7 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
 
   const std::string file = joined(places.directory, place->path);
   const bool is_readable = ::access(file.c_str(), R_OK) == 0;
-  const bool may_execute = ::access(file.c_str(), X_OK) == 0;
+  const bool may_execute = !is_directory(file) && ::access(file.c_str(), X_OK) == 0;
   if (run_as == RunAs::kProgram && !may_execute) {
     return fail(ErrorCode::kPermissionDenied, "program " + place->path +
                                                   " may not be executed, and --no-python was "

@@ -2,8 +2,9 @@
 // Looks at the file system and at nothing else; never starts anything.
 //
 // A name with a '/' is a path. A name without is looked for in the current directory, beside
-// ddprun, then on PATH. A '.py' file, and a regular file that can be read but not executed, is a
-// Python script; anything else is executed itself.
+// ddprun, then on PATH. Python runs a '.py' file, a folder with a __main__.py, and a regular file
+// that can be read but not executed; anything else is executed itself. Options of torchrun's change
+// that: see RunAs.
 #pragma once
 
 #include <string>

@@ -60,6 +60,15 @@ TEST_F(Program, AFolderOfThatNameIsPassedOver) {
   EXPECT_EQ(find({"train"})->program.path, tree_ / "bin/train");
 }
 
+TEST_F(Program, AFolderWithAMainIsRunByPython) {
+  tree_.write("cwd/package/__main__.py", "");
+  for (const std::string name : {"package", "./package"}) {
+    const auto found = find({name, "x"});
+    ASSERT_TRUE(found) << found.error().to_string();
+    EXPECT_THAT(found->program.argv, ElementsAre(python_, "-u", name, "x"));
+  }
+}
+
 TEST_F(Program, ANameWithASlashIsAPath) {
   tree_.write("cwd/sub/train", "x", kExecutable);
   const auto found = find({"sub/train"});
