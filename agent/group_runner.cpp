@@ -1,5 +1,6 @@
 #include "agent/group_runner.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <tuple>
 #include <utility>
 
 #include "agent/agent.h"
@@ -46,6 +48,13 @@ void add_unless_ignored(boost::asio::signal_set& set, int signal) {
 std::string value_or_empty(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
   return found == environment.end() ? std::string() : found->second;
+}
+
+// Started with one of them closed, the next file opened would take its number, and a worker's output.
+void open_standard_streams() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
+  }
 }
 
 bool is_missing_program(const Error& error) {
@@ -94,6 +103,7 @@ int GroupRunner::run() {
 }
 
 Result<void> GroupRunner::prepare() {
+  console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
   become_subreaper();
   auto keeper = Keeper::start(workers_.size());
   if (!keeper) return fail(std::move(keeper.error()));
@@ -393,6 +403,7 @@ void GroupRunner::report(const rdzv::JobOutcome& outcome) {
 }
 
 int run(const Job& job) {
+  open_standard_streams();
   adopt_signal_state();
   GroupRunner runner(job);
   const int code = runner.run();
