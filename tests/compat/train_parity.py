@@ -32,7 +32,7 @@ def main():
     # 1000 samples leave every rank a short last batch, and three ranks a padded one.
     training = ["--epochs", "2", "--batch-size", "64", "--seed", "7", "--limit", "1000"]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    launch = [args.launcher, f"--nproc-per-node={args.nproc}"]
+    launch = [args.launcher, "--standalone", f"--nproc-per-node={args.nproc}"]
     if os.path.basename(args.launcher) == "torchrun":
         launch += ["--no-python"]  # both programs are started as programs
 

@@ -64,8 +64,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
     group_ = make_process_group(environment_, store_, backend, device_, options);
   } catch (const c10::Error& error) {
     throw Failure(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(rank()) + " of " + std::to_string(world_size()) +
-                      " could not join the group at " + environment_.master_addr + ":" +
+                  "could not join the group at " + environment_.master_addr + ":" +
                       std::to_string(environment_.master_port) + " within " +
                       std::to_string(options.join_timeout.count() / 1000) +
                       " s; are all ranks started, with the same MASTER_ADDR and MASTER_PORT? (" +

@@ -70,6 +70,25 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Environment& environme
   return backend;
 }
 
+c10::intrusive_ptr<c10d::Store> host_store(const Environment& environment,
+                                           std::chrono::milliseconds join_timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = environment.master_port;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.timeout = join_timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  } catch (const c10::Error& error) {
+    throw UsageError(
+        "rank 0 could not open the group's store at port " +
+        std::to_string(environment.master_port) +
+        ": choose another MASTER_PORT if a program holds it, and a MASTER_ADDR of this "
+        "machine (" +
+        error.what_without_backtrace() + ")");
+  }
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
@@ -77,12 +96,7 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
   if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   c10::intrusive_ptr<c10d::Store> hosted;
   if (environment.rank == 0 && !environment.agent_hosts_store) {
-    c10d::TCPStoreOptions options;
-    options.port = environment.master_port;
-    options.isServer = true;
-    options.waitWorkers = false;
-    options.timeout = join_timeout;
-    hosted = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+    hosted = host_store(environment, join_timeout);
   }
   auto client =
       rdzv::StoreClient::connect({.server = {environment.master_addr, environment.master_port},

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -27,9 +28,8 @@ void report(const char* program, FailureDescription failure) {
   std::string line = std::filesystem::path(program).filename().string();
   if (rank != nullptr) line += std::string(": rank ") + rank;
   line += ": " + failure.message;
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
-  }
+  while (line.ends_with('\n')) line.pop_back();
+  std::replace(line.begin(), line.end(), '\n', ' ');
   stderr_line::write(line + "\n");
 
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
