@@ -172,7 +172,13 @@ class Planner {
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
     const Given prefix = option(OptionId::kLogLinePrefixTemplate);
-    if (!prefix.is_default()) output.line_prefix_template = prefix.text();
+    // Our own option asks for prefixed lines; torchrun's variable only says how those of --tee
+    // look.
+    const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+    const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
+    if (!prefix.is_default() && (!is_torchruns || is_teed)) {
+      output.line_prefix_template = prefix.text();
+    }
 
     const Given logs_specs = option(OptionId::kLogsSpecs);
     if (!logs_specs.text().empty() && logs_specs.text() != "default") {

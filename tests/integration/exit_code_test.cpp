@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <set>
 #include <string>
 
@@ -71,6 +72,24 @@ TEST(ExitCode, IsOneForAnyFailureAsUnderTorchrunWhenAsked) {
   }
   Job job(ddprun({"--exit-code=torchrun"}, worker({"exit", "0"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
+TEST(ExitCode, OfAPreemptedJobAsksForARequeueWhenItsWorkersHaveLeft) {
+  const TempDir folder;
+  const std::string leaves_when_told =
+      "trap 'echo saved > $0.saved.$RANK; exit 0' USR1; echo > $0.$RANK; while :; do sleep 0.01; "
+      "done";
+  Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+                 {"/bin/sh", "-c", leaves_when_told, folder / "ready"}));
+  ASSERT_TRUE(job.reaches([&] {
+    return std::filesystem::exists(folder / "ready.0") &&
+           std::filesystem::exists(folder / "ready.1");
+  }));
+  job.signal(SIGUSR1);
+  EXPECT_EQ(job.wait(), exited(113)) << job.err();
+  EXPECT_TRUE(std::filesystem::exists(folder / "ready.saved.0"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "ready.saved.1"));
+  EXPECT_THAT(job.err(), HasSubstr("PREEMPTED by SIGUSR1"));
 }
 
 TEST(ExitCode, TheReportNamesTheFirstCauseByRankAndCode) {

@@ -157,8 +157,12 @@ TEST_F(Planning, ReadsOutputOptions) {
   EXPECT_THAT(output.duplicate_stderr_filters, ElementsAre(""))
       << "given as empty it is one filter, which every line contains";
   EXPECT_EQ(output.line_prefix_template, "[${rank}] ");
-  EXPECT_EQ(job({}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}).output.line_prefix_template,
-            "x");
+  // torchrun's variable says how teed lines look; by itself it does not ask for any.
+  const Environment torchruns = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}};
+  EXPECT_EQ(job({}, torchruns).output.line_prefix_template, std::nullopt);
+  EXPECT_EQ(job({"--tee=3"}, torchruns).output.line_prefix_template, "x");
+  EXPECT_EQ(job({"--tee=1:2"}, torchruns).output.line_prefix_template, "x");
+  EXPECT_EQ(job({"--log-line-prefix-template=y"}, torchruns).output.line_prefix_template, "y");
   for (const std::string text : {"x", "0,", "-1", "0;1"}) {
     EXPECT_THAT(refusal({"--local-ranks-filter=" + text}), HasSubstr("give local ranks"));
   }
