@@ -1,7 +1,9 @@
 #include "agent/failure_report.h"
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <vector>
 
 #include "rendezvous/base/exit_codes.h"
 
@@ -65,18 +67,25 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
 // Workers that ended as they were told to are one line together; what else ended is a line each.
 std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   std::string out;
-  std::string stopped;
+  std::vector<int> stopped;
   for (const auto& failure : outcome.consequences) {
     const bool by_us = failure.was_told_to_stop &&
                        (failure.status.signal == SIGTERM || failure.status.signal == SIGKILL ||
                         (outcome.stop_signal != 0 && failure.status.signal == outcome.stop_signal));
     if (by_us) {
-      stopped += (stopped.empty() ? "" : ", ") + std::to_string(failure.rank);
+      stopped.push_back(failure.rank);
     } else {
       out += "    " + describe(failure) + "\n";
     }
   }
-  if (!stopped.empty()) out += "    stopped by ddprun: rank " + stopped + "\n";
+  if (!stopped.empty()) {
+    std::sort(stopped.begin(), stopped.end());
+    out += "    stopped by ddprun: rank ";
+    for (std::size_t i = 0; i < stopped.size(); ++i) {
+      out += (i == 0 ? "" : ", ") + std::to_string(stopped[i]);
+    }
+    out += "\n";
+  }
   if (out.empty()) return out;
   return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
 }

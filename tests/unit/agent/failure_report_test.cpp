@@ -53,9 +53,9 @@ TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
   outcome.cause->error_file = "/logs/1/error.json";
   outcome.cause->stderr_tail = {"loading data", "ValueError: lr must be positive"};
   outcome.cause->log_dir = "/logs/1";
-  outcome.consequences = {failure(0, ExitStatus::killed(SIGTERM)),
+  outcome.consequences = {failure(3, ExitStatus::killed(SIGKILL)),
                           failure(2, ExitStatus::exited(9)),
-                          failure(3, ExitStatus::killed(SIGKILL))};
+                          failure(0, ExitStatus::killed(SIGTERM))};
   for (auto& consequence : outcome.consequences) consequence.was_told_to_stop = true;
   EXPECT_EQ(failure_report(outcome, "train.py"),
             "ddprun: train.py FAILED: rank 1 (pid 4701) ended with exit code 1\n"
