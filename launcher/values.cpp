@@ -96,7 +96,7 @@ Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {
                                  ? "give a time in seconds, such as 30 or 0.5"
                                  : "give a time in seconds, more than 0, such as 0.1"));
   }
-  return std::chrono::milliseconds(static_cast<long long>(seconds * 1000 + 0.5));
+  return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
 Result<StreamMap> read_streams(const Given& given) {
