@@ -37,6 +37,19 @@ SignalState& inherited_signals() {
   return state;
 }
 
+// exec resets them, but only at its end. An ignored signal was inherited so, and stays.
+std::vector<int> signals_with_handlers() {
+  std::vector<int> signals;
+  for (int signal = 1; signal < kFirstRealTimeSignal; ++signal) {
+    struct sigaction current {};
+    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler != SIG_DFL &&
+        current.sa_handler != SIG_IGN) {
+      signals.push_back(signal);
+    }
+  }
+  return signals;
+}
+
 std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<const char*> pointers;
   pointers.reserve(strings.size() + 1);
@@ -87,44 +100,34 @@ class GroupLauncher {
     return pid;
   }
 
-  // Runs in the child, in the parent's memory: system calls only.
+  // Runs in the child, in the parent's memory: system calls only. The session comes late: where the
+  // kernel groups tasks by session for scheduling, a new one queues up behind everybody, and the
+  // parent waits.
   [[noreturn]] void become_worker() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
-    ::setsid();
-    if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
     // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-    restore_signals();
+    // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
+    // is.
+    for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
+    ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
+    ::setsid();
+    if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
+    ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
     ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
              const_cast<char* const*>(environment_.data()));
     exec_errno_ = errno;  // seen by the parent, whose memory this is
     ::_exit(127);
   }
 
-  // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
-  // is.
-  void restore_signals() {
-    struct sigaction by_default {};
-    by_default.sa_handler = SIG_DFL;
-    for (int signal = 1; signal < kFirstRealTimeSignal; ++signal) {
-      struct sigaction current {};
-      if (::sigaction(signal, nullptr, &current) != 0 || current.sa_handler == SIG_DFL ||
-          current.sa_handler == SIG_IGN) {
-        continue;
-      }
-      ::sigaction(signal, &by_default, nullptr);
-    }
-    ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
-    ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
-  }
-
   const ProcessSpec& spec_;
   const std::vector<const char*> argv_;
   const std::vector<const char*> environment_;
+  const std::vector<int> handled_signals_ = signals_with_handlers();
   cpu_set_t cpus_;
   pid_t parent_ = -1;
   volatile int exec_errno_ = 0;
