@@ -14,6 +14,7 @@
 #include <random>
 
 #include "rendezvous/base/limits.h"
+#include "rendezvous/store_client_common.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -22,21 +23,6 @@ using wire::Query;
 using wire::RequestEncoder;
 
 constexpr std::size_t kReadBytes = 16 * 1024;
-// How long after a wait's own deadline the server may take to confirm that it is cancelled.
-constexpr std::chrono::seconds kCancelGrace{10};
-constexpr std::chrono::milliseconds kFirstRetry{10};
-constexpr std::chrono::milliseconds kLongestRetry{1000};
-
-std::string in_ms(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
-
-std::string join(const std::vector<std::string>& keys) {
-  constexpr std::size_t kShown = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i)
-    text += (i > 0 ? ", '" : "'") + keys[i] + "'";
-  if (keys.size() > kShown) text += " and " + std::to_string(keys.size() - kShown) + " more";
-  return text;
-}
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
@@ -104,22 +90,14 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const StoreClientOptio
   const Deadline deadline = Clock::now() + options.connect_timeout;
   std::minstd_rand random(static_cast<unsigned>(Clock::now().time_since_epoch().count()) ^
                           static_cast<unsigned>(::getpid()));
-  for (auto pause = kFirstRetry;; pause = std::min(pause * 3 / 2, kLongestRetry)) {
-    auto client = try_connect(options, deadline);
-    if (client) return client;
-    Error& error = client.error();
-    const bool may_pass = error.code == ErrorCode::kUnavailable ||
-                          error.code == ErrorCode::kClosed || error.code == ErrorCode::kTimeout;
-    // Spread over half to one and a half: the clients of one job all start at the same moment.
-    const auto next = Clock::now() + pause / 2 + pause * static_cast<int>(random() % 1024) / 1024;
-    if (may_pass && next < deadline) {
-      ::poll(nullptr, 0, milliseconds_until(next));
-      continue;
+  for (auto pause = client::kFirstRetry;; pause = client::next_retry(pause)) {
+    auto store = try_connect(options, deadline);
+    if (store) return store;
+    const auto next = Clock::now() + client::spread(pause, random());
+    if (!client::may_pass(store.error()) || next >= deadline) {
+      return fail(client::connect_error(std::move(store.error()), options));
     }
-    error.message = "cannot connect to the store at " + options.server.to_string() +
-                    (may_pass ? " within " + in_ms(options.connect_timeout) : "") + ": " +
-                    error.message;
-    return client;
+    ::poll(nullptr, 0, milliseconds_until(next));
   }
 }
 
@@ -151,15 +129,8 @@ Result<void> StoreClient::handshake(Deadline deadline) {
   const std::string_view part = hello;
   if (auto sent = send({&part, 1}, deadline); !sent) return sent;
   const auto echo = read_number<std::uint32_t>(deadline);
-  if (!echo && echo.error().code == ErrorCode::kTimeout) {
-    return fail(ErrorCode::kTimeout, "it accepts connections but does not answer; is it a store?");
-  }
-  if (!echo && echo.error().code == ErrorCode::kClosed) {
-    return fail(ErrorCode::kClosed,
-                "it closes the connection at the first request; is it a store?");
-  }
-  if (!echo) return fail(echo.error());
-  if (*echo != nonce) return fail(ErrorCode::kProtocol, "what listens there is no store");
+  if (!echo) return fail(client::handshake_error(echo.error()));
+  if (*echo != nonce) return fail(client::no_store());
   return {};
 }
 
@@ -181,9 +152,7 @@ Result<void> StoreClient::append(std::string_view key, std::string_view value) {
 
 Result<void> StoreClient::multi_set(const Keys& keys, const std::vector<std::string>& values) {
   if (keys.size() != values.size()) {
-    return fail(ErrorCode::kInvalidArgument, "multi_set of " + std::to_string(keys.size()) +
-                                                 " keys with " + std::to_string(values.size()) +
-                                                 " values");
+    return fail(client::uneven_lists(keys.size(), values.size()));
   }
   RequestEncoder request(Query::kMultiSet);
   request.number<std::uint64_t>(keys.size());
@@ -324,9 +293,7 @@ Result<void> StoreClient::barrier(std::string_view key, std::int64_t world_size,
       !sent) {
     return sent;
   }
-  return await_release(deadline, "the barrier '" + std::string(key) + "' was not reached by " +
-                                     std::to_string(world_size) + " clients within " +
-                                     in_ms(timeout));
+  return await_release(deadline, client::not_reached(key, world_size, timeout));
 }
 
 Result<void> StoreClient::ping() {
@@ -349,7 +316,7 @@ Result<std::int64_t> StoreClient::count_in() {
 Result<void> StoreClient::wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline) {
   if (auto sent = send(RequestEncoder(Query::kWait).keys(keys), after(timeout_.load())); !sent)
     return sent;
-  return await_release(deadline, "not set within " + in_ms(timeout) + ": " + join(keys));
+  return await_release(deadline, client::not_set(keys, timeout));
 }
 
 // The answer to WAIT or BARRIER; at the deadline, the cancellation and its answer. The release may
@@ -359,7 +326,7 @@ Result<void> StoreClient::await_release(Deadline deadline, const std::string& mi
     const auto ready = poll_for(POLLIN, deadline);
     if (!ready) return fail(ready.error());
     if (*ready == Readiness::kTimeout) {
-      const Deadline grace = after(kCancelGrace);
+      const Deadline grace = after(client::kCancelGrace);
       if (auto sent = send(RequestEncoder(Query::kCancelWait), grace); !sent) return sent;
       auto answer = read_number<char>(grace);
       if (!answer) return fail(answer.error());
@@ -424,8 +391,7 @@ Result<void> StoreClient::send(Parts parts, Deadline deadline) {
       continue;
     }
     if (sent < 0)
-      return give_up(ErrorCode::kClosed,
-                     "the connection is lost: " + std::string(std::strerror(errno)));
+      return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/false, std::strerror(errno)));
     left -= static_cast<std::size_t>(sent);
     auto done = static_cast<std::size_t>(sent);
     for (iovec& vector : vectors) {
@@ -461,10 +427,9 @@ Result<void> StoreClient::read(char* to, std::size_t count, Deadline deadline) {
       input_end_ = static_cast<std::size_t>(got);
     }
     if (got > 0 || (got < 0 && errno == EINTR)) continue;
-    if (got == 0) return give_up(ErrorCode::kClosed, "it closed the connection");
+    if (got == 0) return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/true, ""));
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return give_up(ErrorCode::kClosed,
-                     "the connection is lost: " + std::string(std::strerror(errno)));
+      return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/false, std::strerror(errno)));
     }
     const auto ready = poll_for(POLLIN, deadline);
     if (!ready) return fail(ready.error());
@@ -484,7 +449,7 @@ Result<std::string> StoreClient::read_bytes(Deadline deadline) {
   const auto size = read_number<std::uint64_t>(deadline);
   if (!size) return fail(size.error());
   if (*size > limits::kMaxReplyBytes)
-    return give_up(ErrorCode::kProtocol, "a reply of an impossible length");
+    return give_up(ErrorCode::kProtocol, client::kImpossibleLength);
   std::string bytes(*size, '\0');
   if (auto got = read(bytes.data(), bytes.size(), deadline); !got) return fail(got.error());
   return bytes;
@@ -502,7 +467,7 @@ Result<StoreClient::Readiness> StoreClient::poll_for(short events, Deadline dead
 }
 
 tl::unexpected<Error> StoreClient::give_up(ErrorCode code, const std::string& what) {
-  given_up_ = Error{code, "the store at " + options_.server.to_string() + ": " + what, {}};
+  given_up_ = client::failure(options_.server, code, what);
   ::shutdown(socket_.get(), SHUT_RDWR);
   return fail(*given_up_);
 }
