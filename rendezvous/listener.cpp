@@ -164,4 +164,10 @@ Result<Listener> open_listener(const ListenOptions& options) {
   return listener;
 }
 
+void prepare_connection(int fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  tune(fd);
+}
+
 }  // namespace ddprun::rdzv

@@ -28,4 +28,8 @@ struct Listener {
 
 Result<Listener> open_listener(const ListenOptions& options);
 
+// What a connection accepted from such a listener is: non-blocking, close-on-exec, tuned. For one
+// that another accepted.
+void prepare_connection(int fd);
+
 }  // namespace ddprun::rdzv

@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -98,9 +100,9 @@ class StoreServer::Loop {
  public:
   static Result<std::unique_ptr<Loop>> start(Listener listener, const StoreServerOptions& options) {
     std::unique_ptr<Loop> loop(new Loop(std::move(listener), options));
-    if (!loop->epoll_ || !loop->stop_) return fail(error_from_errno(errno, "epoll"));
-    loop->watch(EPOLL_CTL_ADD, loop->stop_.get(), EPOLLIN, kStopEvent);
-    loop->watch(EPOLL_CTL_ADD, loop->listener_.get(), EPOLLIN, kListenerEvent);
+    if (!loop->epoll_ || !loop->wake_) return fail(error_from_errno(errno, "epoll"));
+    loop->watch(EPOLL_CTL_ADD, loop->wake_.get(), EPOLLIN, kWakeEvent);
+    if (loop->listener_) loop->resume_accepting();
     auto thread = Thread::start("ddprun-store", [loop = loop.get()] { loop->run(); });
     if (!thread) return fail(std::move(thread.error()));
     loop->thread_ = std::move(*thread);
@@ -108,8 +110,8 @@ class StoreServer::Loop {
   }
 
   ~Loop() {
-    const std::uint64_t one = 1;
-    static_cast<void>(!::write(stop_.get(), &one, sizeof one));
+    is_stopping_ = true;
+    wake();
     thread_.join();
     listener_.reset();
     if (open_sessions_ > kClosedAtOnce) close_in_background();
@@ -117,7 +119,20 @@ class StoreServer::Loop {
 
   const Endpoint& bound() const { return bound_; }
 
+  void adopt(UniqueFd connection, std::string received) {
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      adopted_.push_back({std::move(connection), std::move(received)});
+    }
+    wake();
+  }
+
  private:
+  struct Adopted {
+    UniqueFd connection;
+    std::string received;
+  };
+
   struct Session {
     UniqueFd socket;
     ClientId client = 0;
@@ -128,14 +143,14 @@ class StoreServer::Loop {
   };
 
   // What epoll calls the sockets: the session's ClientId, or one of these.
-  static constexpr std::uint64_t kStopEvent = std::uint64_t{1} << 32;
-  static constexpr std::uint64_t kListenerEvent = kStopEvent + 1;
+  static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kListenerEvent = kWakeEvent + 1;
 
   Loop(Listener listener, const StoreServerOptions& options)
       : bound_(std::move(listener.bound)),
         listener_(std::move(listener.socket)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        stop_(::eventfd(0, EFD_CLOEXEC)),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         max_sessions_(most_sessions()),
         core_(random_seed(), options.memory_limit),
         log_(options.log),
@@ -144,13 +159,15 @@ class StoreServer::Loop {
   void run() {
     std::array<epoll_event, kEventsAtOnce> events;
     for (;;) {
-      const int timeout = is_accepting_ ? -1 : static_cast<int>(kAcceptPause.count());
+      const int timeout = is_paused_ ? static_cast<int>(kAcceptPause.count()) : -1;
       const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout);
-      if (!is_accepting_) resume_accepting();
+      if (is_paused_) resume_accepting();
       for (int i = 0; i < count; ++i) {
         const epoll_event& event = events[static_cast<std::size_t>(i)];
-        if (event.data.u64 == kStopEvent) return;
-        if (event.data.u64 == kListenerEvent) {
+        if (event.data.u64 == kWakeEvent) {
+          if (is_stopping_) return;
+          open_adopted();
+        } else if (event.data.u64 == kListenerEvent) {
           accept_some();
         } else {
           on_ready(static_cast<ClientId>(event.data.u64), event.events);
@@ -198,24 +215,45 @@ class StoreServer::Loop {
   void pause_accepting(const std::string& why) {
     log("cannot take another client for now: " + why);
     watch(EPOLL_CTL_DEL, listener_.get(), 0, kListenerEvent);
-    is_accepting_ = false;
+    is_paused_ = true;
   }
 
   void resume_accepting() {
-    is_accepting_ = watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent);
+    is_paused_ = !watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent);
   }
 
-  void open(UniqueFd socket) {
+  void wake() {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+  }
+
+  void open_adopted() {
+    std::uint64_t count;
+    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+    std::vector<Adopted> adopted;
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      adopted.swap(adopted_);
+    }
+    for (auto& [connection, received] : adopted) {
+      prepare_connection(connection.get());
+      if (Session* session = open(std::move(connection))) serve(*session, received);
+    }
+  }
+
+  Session* open(UniqueFd socket) {
     const ClientId client = core_.connect();
     if (client >= sessions_.size()) sessions_.resize(client + 1);
     auto session = std::make_unique<Session>();
     session->socket = std::move(socket);
     session->client = client;
     if (!watch(EPOLL_CTL_ADD, session->socket.get(), EPOLLIN, client)) {
-      return core_.disconnect(client, released_);
+      core_.disconnect(client, released_);
+      return nullptr;
     }
     sessions_[client] = std::move(session);
     ++open_sessions_;
+    return sessions_[client].get();
   }
 
   // --- receiving ---
@@ -406,8 +444,11 @@ class StoreServer::Loop {
   Endpoint bound_;
   UniqueFd listener_;
   UniqueFd epoll_;
-  UniqueFd stop_;
-  bool is_accepting_ = true;
+  UniqueFd wake_;
+  std::atomic<bool> is_stopping_ = false;
+  std::mutex adopted_mutex_;
+  std::vector<Adopted> adopted_;
+  bool is_paused_ = false;
   std::size_t max_sessions_;
   std::size_t open_sessions_ = 0;
 
@@ -428,12 +469,19 @@ StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 StoreServer::~StoreServer() = default;
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions& options) {
-  auto listener =
-      open_listener({options.address, options.port, options.port_range, options.listen_fd});
+  Result<Listener> listener;
+  if (options.listens) {
+    listener =
+        open_listener({options.address, options.port, options.port_range, options.listen_fd});
+  }
   if (!listener) return fail(std::move(listener.error()));
   auto loop = Loop::start(std::move(*listener), options);
   if (!loop) return fail(std::move(loop.error()));
   return std::unique_ptr<StoreServer>(new StoreServer(std::move(*loop)));
+}
+
+void StoreServer::adopt(UniqueFd connection, std::string received) {
+  loop_->adopt(std::move(connection), std::move(received));
 }
 
 std::uint16_t StoreServer::port() const { return loop_->bound().port; }

@@ -9,7 +9,7 @@
 //   use((*store)->port());
 //   store->reset();   // the socket, all connections and all keys are gone
 //
-// start(), port() and the destructor: any one thread at a time. The mistake to avoid: keeping a
+// One thread at a time, but for adopt(). The mistake to avoid: keeping a
 // server for a second round; workers of the new round would read keys of dead ones.
 #pragma once
 
@@ -24,6 +24,7 @@
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/base/limits.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::rdzv {
 
@@ -32,6 +33,7 @@ struct StoreServerOptions {
   std::uint16_t port = 0;                    // 0: the kernel chooses
   std::optional<PortRange> port_range = {};  // tried in order when given
   int listen_fd = -1;                        // >= 0: take over this bound socket instead
+  bool listens = true;                       // false: serves only connections given to adopt()
   std::size_t memory_limit = limits::kDefaultStoreMemory;
 
   // Told of clients that were turned away, a line at a time and at most one line a second, on the
@@ -44,8 +46,13 @@ class StoreServer {
   // Bound and listening when it returns.
   static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);
 
+  // Zero and empty without a listening socket.
   std::uint16_t port() const;
   const Endpoint& bound() const;
+
+  // Serves a connection that somebody else accepted, `received` being what was read from it
+  // already: for a port that speaks another protocol too. Any thread.
+  void adopt(UniqueFd connection, std::string received);
 
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
   // (Of very many connections the kernel is still telling the last peers when this returns.)

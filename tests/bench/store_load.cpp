@@ -167,7 +167,6 @@ struct Loop {
               .number<std::int64_t>(1)
               .str();
   }
-  static constexpr int kRequests = 4;
   static constexpr int kReplies = 3;
   void send(int fd) {
     missing = step == 0 ? 1 : step == 1 ? 8 + 16 : 8;

@@ -1,6 +1,6 @@
 #include "tests/unit/rendezvous/golden.h"
 
-#include <boost/json/src.hpp>
+#include <boost/json.hpp>
 #include <fstream>
 #include <functional>
 #include <set>

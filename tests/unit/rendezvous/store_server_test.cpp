@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "rendezvous/listener.h"
 #include "tests/unit/rendezvous/golden.h"
 #include "tests/unit/rendezvous/raw_client.h"
 
@@ -137,6 +138,23 @@ TEST(StoreServer, TakesOverABoundSocket) {
   RawClient client(server->port());
   client.send(kHandshake);
   EXPECT_EQ(client.read_all_so_far(), "");
+}
+
+TEST(StoreServer, AdoptsAConnectionThatAnotherAccepted) {
+  const auto server = start({.listens = false});
+  EXPECT_EQ(server->port(), 0);
+  const auto listener = open_listener({});
+  ASSERT_TRUE(listener);
+  RawClient client(listener->bound.port);
+  client.send(std::string(kHandshake) + set_request("/k", "v"));
+  pollfd ready{listener->socket.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
+  UniqueFd connection(::accept(listener->socket.get(), nullptr, nullptr));
+  char first;  // what a port of two protocols has to look at
+  ASSERT_EQ(::recv(connection.get(), &first, 1, 0), 1);
+  server->adopt(std::move(connection), std::string(1, first));
+  client.send(get_request("/k"));
+  EXPECT_EQ(client.read(9), bytes_field("v"));
 }
 
 TEST(StoreServer, EndsAllConnectionsAndFreesItsPortWithItself) {
