@@ -31,6 +31,8 @@ constexpr int kStrangerScans = 20;
 constexpr auto kFlushSlice = 100ms;
 constexpr std::chrono::milliseconds kNoHurry = 24h;
 constexpr std::chrono::milliseconds kHurry = 500ms;
+constexpr std::chrono::milliseconds kEventPatience = 5s;  // with a reader that does not read
+constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -50,11 +52,16 @@ std::string value_or_empty(const Environment& environment, std::string_view name
   return found == environment.end() ? std::string() : found->second;
 }
 
-// Started with one of them closed, the next file opened would take its number, and a worker's output.
+// Started with one of them closed, the next file opened would take its number, and a worker's
+// output.
 void open_standard_streams() {
   for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
   }
+}
+
+int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
+  return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
 }
 
 bool is_missing_program(const Error& error) {
@@ -71,6 +78,7 @@ GroupRunner::GroupRunner(const Job& job)
       log_(make_logger(console_, job.environment)),
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
+      events_(io_.get_executor(), console_, job, host_),
       stop_signals_(io_),
       control_signals_(io_),
       child_signal_(io_),
@@ -89,9 +97,11 @@ int GroupRunner::run() {
     outcome.exit_code = kExitCannotRun;
     outcome.sentence = ready.error().to_string();
     delivery_deadline_ = std::chrono::steady_clock::now() + kHurry;
+    perform(Finish{outcome});
     report(outcome);
-    return outcome.exit_code;
+    return exit_code_of(job_, outcome);
   }
+  events_.job_started();
   perform(
       TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
   pump();
@@ -99,11 +109,12 @@ int GroupRunner::run() {
   // Who stops a job does not want to wait for a reader that may never come.
   deliver_output(outcome_->kind == rdzv::JobOutcome::Kind::kStopped ? kHurry : kNoHurry);
   report(*outcome_);
-  return outcome_->exit_code;
+  return exit_code_of(job_, *outcome_);
 }
 
 Result<void> GroupRunner::prepare() {
   console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
+  if (auto opened = events_.open(); !opened) return opened;
   become_subreaper();
   auto keeper = Keeper::start(workers_.size());
   if (!keeper) return fail(std::move(keeper.error()));
@@ -137,7 +148,10 @@ void GroupRunner::pump() {
   while (!queue_.empty()) {
     const GroupEvent event = std::move(queue_.front());
     queue_.pop_front();
-    for (const GroupAction& action : core_.step(event)) {
+    const bool was_stopping = core_.is_stopping();
+    const auto actions = core_.step(event);
+    if (!was_stopping && core_.is_stopping()) events_.round_stopping(core_.round(), event);
+    for (const GroupAction& action : actions) {
       std::visit([this](const auto& a) { perform(a); }, action);
     }
   }
@@ -171,8 +185,10 @@ void GroupRunner::perform(const OpenRoundStore& action) {
 
 void GroupRunner::perform(const StartWorkers& action) {
   start_ = action.start;
+  is_grace_over_ = false;
   if (start_.after_failure) announce_restart(start_);
   std::optional<Error> refused;
+  std::vector<WorkerEnded> not_started;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
     if (!refused) {
       auto started = start_worker(start_, local_rank);
@@ -187,8 +203,19 @@ void GroupRunner::perform(const StartWorkers& action) {
       failure.status = ExitStatus::exited(
           refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
     }
-    queue_.push_back(WorkerEnded{start_.round, local_rank, std::move(failure)});
+    not_started.push_back({start_.round, local_rank, std::move(failure)});
   }
+  events_.round_started(start_, worker_pids());
+  for (WorkerEnded& each : not_started) {
+    events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
+    queue_.push_back(std::move(each));
+  }
+}
+
+std::vector<pid_t> GroupRunner::worker_pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) pids.push_back(worker ? worker->pid() : 0);
+  return pids;
 }
 
 Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
@@ -223,6 +250,9 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
 void GroupRunner::perform(const SignalWorker& action) {
   const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
   if (!worker) return;
+  if (action.signal == SIGKILL && is_grace_over_) {
+    events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid());
+  }
   action.whole_group ? worker->signal_group(action.signal) : worker->signal_worker(action.signal);
 }
 
@@ -230,7 +260,9 @@ void GroupRunner::perform(const ArmTimer& action) {
   stop_timer_.expires_after(action.after);
   stop_timer_.async_wait([this, round = action.round](const boost::system::error_code& ec) {
     if (ec) return;
-    log_->warn("workers did not end in time and get SIGKILL");
+    if (!std::exchange(is_grace_over_, true)) {
+      log_->warn("workers did not end in time and get SIGKILL");
+    }
     post(TimerExpired{round});
   });
 }
@@ -242,15 +274,20 @@ void GroupRunner::perform(const CloseRound& action) {
   end_strangers();
 }
 
-void GroupRunner::perform(const Finish& action) { outcome_ = action.outcome; }
+void GroupRunner::perform(const Finish& action) {
+  outcome_ = action.outcome;
+  events_.finished(action.outcome, exit_code_of(job_, action.outcome));
+}
 
 // ---- workers
 
 void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   output_.ended(local_rank);
+  rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  events_.worker_exited(ended, core_.is_stopping());
   std::optional<rdzv::WorkerFailure> failure;
-  if (!status.is_success()) failure = failure_of(local_rank, status);
+  if (!status.is_success()) failure = std::move(ended);
   worker.reset();
   reap();  // the zombie may have stood before strangers
   post(WorkerEnded{round, local_rank, std::move(failure)});
@@ -266,7 +303,7 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
   failure.pid = worker ? worker->pid() : 0;
   failure.status = status;
   failure.when = std::chrono::system_clock::now();
-  if (!worker) return failure;
+  if (!worker || status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
   const std::string error_file = output_.error_file_of(number(start_.round), local_rank);
@@ -293,6 +330,7 @@ void GroupRunner::await_stop_signals() {
   stop_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
     if (ec) return;
     await_stop_signals();
+    events_.signal_received(signal);
     if (signal == job_.preempt_signal) {
       log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
       post(PreemptSignal{signal});
@@ -307,8 +345,9 @@ void GroupRunner::await_job_control() {
   control_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
     if (ec) return;
     await_job_control();
-    if (signal == SIGTSTP) return pause();
     if (signal == SIGWINCH) return output_.window_changed();
+    events_.signal_received(signal);
+    if (signal == SIGTSTP) return pause();
     for (const auto& worker : workers_) {
       if (!worker) continue;
       // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
@@ -372,6 +411,7 @@ void GroupRunner::replace_keeper() {
     log_->error("the keeper died and cannot be replaced: {}", replaced.error().to_string());
   } else {
     log_->warn("the keeper was killed; there is a new one");
+    events_.keeper_replaced(keeper_->pid());
   }
 }
 
@@ -392,13 +432,22 @@ void GroupRunner::deliver_output(std::chrono::milliseconds patience) {
 void GroupRunner::report(const rdzv::JobOutcome& outcome) {
   const std::string text = failure_report(outcome, job_.program.name);
   if (!text.empty()) console_.say(Stream::kStderr, text);
-  // In slices, so that a signal is seen between them.
+  const auto events_deadline = std::chrono::steady_clock::now() + kEventPatience;
+  const auto flush = [this](auto deadline) { return events_.flush(deadline); };
+  if (!wait_in_slices(flush, events_deadline)) {
+    console_.notify("the last events could not be written in time");
+  }
+  wait_in_slices([this](auto deadline) { return console_.flush(deadline); }, kNoDeadline);
+}
+
+// Waits for `flush` until then, or until the delivery has to end, in slices, so that a signal is
+// seen between them.
+bool GroupRunner::wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until) {
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
-    if (console_.flush(std::min(now + kFlushSlice, delivery_deadline_)) ||
-        now >= delivery_deadline_) {
-      return;
-    }
+    const auto deadline = std::min(until, delivery_deadline_);
+    if (flush(std::min(now + kFlushSlice, deadline))) return true;
+    if (now >= deadline) return false;
     io_.poll();
   }
 }
@@ -407,8 +456,7 @@ int run(const Job& job) {
   open_standard_streams();
   adopt_signal_state();
   GroupRunner runner(job);
-  const int code = runner.run();
-  return code != 0 && job.exit_code_as_torchrun ? 1 : code;
+  return runner.run();
 }
 
 }  // namespace ddprun::agent

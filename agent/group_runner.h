@@ -11,12 +11,14 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/console.h"
+#include "agent/event_log.h"
 #include "agent/group_core.h"
 #include "agent/job.h"
 #include "agent/keeper.h"
@@ -57,6 +59,7 @@ class GroupRunner {
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
   void announce_restart(const rdzv::RoundStart& start);
+  std::vector<pid_t> worker_pids() const;
 
   void await_stop_signals();
   void await_job_control();
@@ -69,6 +72,8 @@ class GroupRunner {
   void replace_keeper();
   void deliver_output(std::chrono::milliseconds patience);
   void report(const rdzv::JobOutcome& outcome);
+  using TimePoint = std::chrono::steady_clock::time_point;
+  bool wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until);
 
   const Job& job_;
   const std::string host_;
@@ -79,6 +84,7 @@ class GroupRunner {
   Console console_;
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
+  EventLog events_;
   boost::asio::signal_set stop_signals_;
   boost::asio::signal_set control_signals_;
   boost::asio::signal_set child_signal_;
@@ -94,6 +100,7 @@ class GroupRunner {
   rdzv::RoundStart start_;  // of the current round
   std::unique_ptr<rdzv::StoreServer> store_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
+  bool is_grace_over_ = false;                           // in this round
   std::optional<Round> closing_;                         // a round whose strangers are being ended
   int stranger_scans_left_ = 0;
   std::optional<rdzv::JobOutcome> outcome_;

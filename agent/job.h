@@ -61,6 +61,7 @@ struct EventSpec {
   std::string file;               // empty: no file
   std::optional<int> descriptor;  // an inherited one, open for writing; 1 for "-"
   bool as_torchrun = false;       // also torchrun's records on stderr (--event-log-handler=console)
+  std::string rdzv_backend = "static";  // which those name
 
   bool operator==(const EventSpec&) const = default;
 };

@@ -47,9 +47,13 @@ Result<std::shared_ptr<LogFile>> LogFiles::open(const std::string& path) {
   // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
+  return adopt(fd, path);
+}
+
+std::shared_ptr<LogFile> LogFiles::adopt(int fd, const std::string& name) {
   const Sink sink = writer_.add(fd, kQueueBytes);
-  paths_[sink] = path;
-  return std::make_shared<LogFile>(*this, sink, path);
+  paths_[sink] = name;
+  return std::make_shared<LogFile>(*this, sink, name);
 }
 
 LogFile::LogFile(LogFiles& files, BackgroundWriter::Sink sink, std::string path)

@@ -47,6 +47,8 @@ class LogFiles {
            std::function<void()> on_closed);
 
   Result<std::shared_ptr<LogFile>> open(const std::string& path);  // made, or emptied
+  // Takes a descriptor that is open for writing and in blocking mode; `name` is for messages.
+  std::shared_ptr<LogFile> adopt(int fd, const std::string& name);
   bool all_closed() const { return paths_.empty(); }
   // Waits, blocking, until all was written or lost.
   bool flush(std::chrono::steady_clock::time_point deadline) { return writer_.flush(deadline); }

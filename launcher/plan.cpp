@@ -218,6 +218,7 @@ class Planner {
   void read_events() {
     agent::EventSpec& events = plan_.job.events;
     events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
+    if (plan_.rendezvous.backend == Backend::kC10d) events.rdzv_backend = "c10d";
     const Given target = option(OptionId::kEvents);
     const std::string_view text = target.text();
     if (text == "-") {

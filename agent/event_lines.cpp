@@ -1,0 +1,195 @@
+#include "agent/event_lines.h"
+
+#include <boost/json.hpp>
+#include <ctime>
+
+namespace ddprun::agent {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kTextBytesMax = 4096;  // a call stack is in the error file; here is the gist
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+std::string utc(std::chrono::system_clock::time_point time) {
+  const auto since_epoch =
+      std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = since_epoch / 1'000'000;
+  std::tm fields{};
+  ::gmtime_r(&seconds, &fields);
+  char text[64];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &fields);
+  std::snprintf(text + length, sizeof text - length, ".%06dZ",
+                static_cast<int>(since_epoch % 1'000'000));
+  return text;
+}
+
+json::value text(std::string_view bytes) {
+  const std::string valid = as_utf8(bytes, kTextBytesMax);
+  return json::value(json::string_view(valid.data(), valid.size()));
+}
+
+json::value number_or_null(int number) {
+  return number == 0 ? json::value(nullptr) : json::value(number);
+}
+
+void put_status(json::object& line, const ExitStatus& status) {
+  const bool by_signal = status.signal != 0;
+  line["exit_code"] = by_signal ? json::value(nullptr) : json::value(status.code);
+  line["signal"] = number_or_null(status.signal);
+  line["signal_name"] = by_signal ? text(signal_name(status.signal)) : json::value(nullptr);
+  line["core_dumped"] = status.core_dumped;
+}
+
+void put_worker(json::object& line, const RoundStarted::Worker& worker) {
+  line["rank"] = worker.rank;
+  line["local_rank"] = worker.local_rank;
+  line["pid"] = number_or_null(worker.pid);
+}
+
+json::value failure_object(const std::optional<rdzv::WorkerFailure>& failure) {
+  if (!failure) return nullptr;
+  json::object object;
+  put_worker(object, {failure->rank, failure->local_rank, failure->pid});
+  object["node_rank"] = failure->node_rank;
+  object["host"] = text(failure->host);
+  put_status(object, failure->status);
+  object["message"] = text(failure->message);
+  return object;
+}
+
+std::string_view name_of(rdzv::JobOutcome::Kind kind) {
+  using Kind = rdzv::JobOutcome::Kind;
+  switch (kind) {
+    case Kind::kSucceeded:
+      return "succeeded";
+    case Kind::kFailed:
+      return "failed";
+    case Kind::kStopped:
+      return "stopped";
+    case Kind::kCannotRun:
+      break;
+  }
+  return "cannot_run";
+}
+
+struct Filler {
+  json::object& line;
+
+  void operator()(const JobStarted& event) {
+    line["program"] = text(event.program);
+    line["workers"] = event.workers;
+    line["max_restarts"] = event.max_restarts;
+    line["pid"] = event.pid;
+  }
+  void operator()(const RoundStarted& event) {
+    line["round"] = number(event.round);
+    line["master_addr"] = text(event.master_addr);
+    line["master_port"] = event.master_port;
+    json::array workers;
+    for (const auto& worker : event.workers) {
+      json::object object;
+      put_worker(object, worker);
+      workers.push_back(std::move(object));
+    }
+    line["workers"] = std::move(workers);
+    line["since_cause_us"] = event.since_cause.count();
+  }
+  void operator()(const WorkerExited& event) {
+    line["round"] = number(event.round);
+    put_worker(line, event.worker);
+    put_status(line, event.status);
+    line["was_told_to_stop"] = event.was_told_to_stop;
+    line["message"] = text(event.message);
+  }
+  void operator()(const RoundStopping& event) {
+    line["round"] = number(event.round);
+    line["reason"] = text(event.reason);
+  }
+  void operator()(const Restarted& event) {
+    line["round"] = number(event.round);
+    line["restart"] = event.restart;
+    line["max_restarts"] = event.max_restarts;
+    line["failure"] = failure_object(event.failure);
+    line["lost_us"] = event.lost.count();
+  }
+  void operator()(const SignalReceived& event) {
+    line["signal"] = event.signal;
+    line["signal_name"] = text(signal_name(event.signal));
+  }
+  void operator()(const WorkerKilledAfterGrace& event) {
+    line["round"] = number(event.round);
+    put_worker(line, event.worker);
+    line["grace_us"] = event.grace.count();
+  }
+  void operator()(const KeeperReplaced& event) { line["pid"] = event.pid; }
+  void operator()(const JobFinished& event) {
+    line["outcome"] = text(name_of(event.outcome.kind));
+    line["exit_code"] = event.exit_code;
+    line["signal"] = number_or_null(event.outcome.stop_signal);
+    line["cause"] = failure_object(event.outcome.cause);
+    line["why"] = text(event.outcome.sentence);
+    line["wall_us"] = event.wall.count();
+    line["restarts"] = event.outcome.restarts;
+    line["lost_us"] = event.lost.count();
+  }
+  void operator()(const EventsLost& event) { line["count"] = event.count; }
+};
+
+constexpr std::string_view kNames[] = {"job_started",
+                                       "round_started",
+                                       "worker_exited",
+                                       "round_stopping",
+                                       "restarted",
+                                       "signal",
+                                       "worker_killed_after_grace",
+                                       "keeper_replaced",
+                                       "finished",
+                                       "events_lost"};
+static_assert(std::size(kNames) == std::variant_size_v<JobEvent>, "in the order of the variant");
+
+// How many bytes of `text` are one well-formed character (RFC 3629), 0: none.
+std::size_t character_at(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
+  const bool is_out_of_range =
+      (first == 0xED && byte(1) >= 0xA0) || (first == 0xF4 && byte(1) >= 0x90);
+  return is_overlong || is_out_of_range ? 0 : length;
+}
+
+}  // namespace
+
+std::string as_utf8(std::string_view text, std::size_t bytes_max) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = character_at(text);
+    const std::string_view next = length == 0 ? kReplacement : text.substr(0, length);
+    if (out.size() + next.size() > bytes_max) return out + "…";
+    out += next;
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+std::string event_line(const EventHead& head, const JobEvent& event) {
+  const auto monotonic =
+      std::chrono::duration_cast<std::chrono::microseconds>(head.monotonic.time_since_epoch());
+  json::object line;
+  line["schema"] = kEventSchema;
+  line["event"] = text(kNames[event.index()]);
+  line["time"] = text(utc(head.time));
+  line["monotonic_us"] = monotonic.count();
+  line["job"] = text(head.job);
+  line["host"] = text(head.host);
+  std::visit(Filler{line}, event);
+  return json::serialize(line) + "\n";
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,96 @@
+// The events of a job's life as JSON lines (--events). Pure: tests compare whole lines. The schema
+// is a promise to programs that read it: agent/README.md documents it, fields may be added, and
+// whatever else changes gets another kEventSchema.
+//
+// The mistake to avoid: putting bytes of a worker into a line in any other way than these functions
+// do. They need not be UTF-8, and a line must be JSON whatever a worker wrote.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/round_messages.h"
+
+namespace ddprun::agent {
+
+inline constexpr int kEventSchema = 1;
+
+struct JobStarted {
+  std::string program;
+  int workers = 1;
+  int max_restarts = 0;
+  int pid = 0;  // the agent's
+};
+struct RoundStarted {
+  struct Worker {
+    int rank = 0;
+    int local_rank = 0;
+    int pid = 0;  // 0: it could not be started
+  };
+  Round round{};
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  std::vector<Worker> workers;
+  std::chrono::microseconds since_cause{};  // the job's start, or what ended the round before
+};
+struct WorkerExited {
+  Round round{};
+  RoundStarted::Worker worker;
+  ExitStatus status;
+  bool was_told_to_stop = false;
+  std::string message;
+};
+struct RoundStopping {
+  Round round{};
+  std::string_view reason;  // worker_failed, signal, preemption, leader, job_end
+};
+struct Restarted {
+  Round round{};  // the new one
+  int restart = 0;
+  int max_restarts = 0;
+  std::optional<rdzv::WorkerFailure> failure;  // why the round before ended
+  std::chrono::microseconds lost{};
+};
+struct SignalReceived {
+  int signal = 0;
+};
+struct WorkerKilledAfterGrace {
+  Round round{};
+  RoundStarted::Worker worker;
+  std::chrono::microseconds grace{};
+};
+struct KeeperReplaced {
+  int pid = 0;
+};
+struct JobFinished {
+  rdzv::JobOutcome outcome;
+  int exit_code = 0;  // the agent's own
+  std::chrono::microseconds wall{};
+  std::chrono::microseconds lost{};  // to all restarts together
+};
+struct EventsLost {
+  std::uint64_t count = 0;  // the reader was too slow for these
+};
+using JobEvent =
+    std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
+                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost>;
+
+struct EventHead {
+  std::chrono::system_clock::time_point time;
+  std::chrono::steady_clock::time_point monotonic;
+  std::string job;
+  std::string host;
+};
+
+// One JSON object and a newline.
+std::string event_line(const EventHead& head, const JobEvent& event);
+
+// `text` with U+FFFD for what is not UTF-8, and not much longer than `bytes_max`.
+std::string as_utf8(std::string_view text, std::size_t bytes_max);
+
+}  // namespace ddprun::agent

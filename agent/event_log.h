@@ -1,0 +1,74 @@
+// The account of a job while it runs: is told what happens, writes it as JSON lines (--events) and
+// as torchrun's records (--event-log-handler=console) where one was asked for, and adds up what
+// restarts cost. Without either option it makes no line and opens nothing.
+//
+// Owned by the GroupRunner, which tells it; event loop only, the Console outlives it. The mistake
+// to avoid: telling of an end twice, once when a worker was stopped and once when it ended.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/console.h"
+#include "agent/event_lines.h"
+#include "agent/event_sink.h"
+#include "agent/group_core.h"
+#include "agent/job.h"
+#include "agent/job_times.h"
+#include "agent/torchrun_events.h"
+
+namespace ddprun::agent {
+
+class EventLog {
+ public:
+  EventLog(boost::asio::any_io_executor executor, Console& console, const Job& job,
+           std::string host);
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  Result<void> open();
+
+  void job_started();
+  // The workers of a round run, or the first of them could not be started (pid 0, with those after
+  // it); pids by local rank.
+  void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
+  void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
+  // `cause`: the event with which the round's stopping began.
+  void round_stopping(Round round, const GroupEvent& cause);
+  void signal_received(int signal);
+  void worker_killed_after_grace(Round round, int local_rank, pid_t pid);
+  void keeper_replaced(pid_t pid);
+  void finished(const rdzv::JobOutcome& outcome, int exit_code);
+
+  const JobTimes& times() const { return times_; }
+
+  // At the end; see EventSink.
+  bool flush(std::chrono::steady_clock::time_point deadline);
+
+ private:
+  struct Ended {  // torchrun tells of workers' ends when the job has ended
+    pid_t pid = 0;
+    std::optional<rdzv::WorkerFailure> failure;
+  };
+
+  void write(const JobEvent& event);
+  TorchrunScene scene() const;
+  int rank_of(int local_rank) const { return round_.rank_offset + local_rank; }
+
+  boost::asio::any_io_executor executor_;
+  Console& console_;
+  const Job& job_;
+  const std::string host_;
+  std::unique_ptr<EventSink> sink_;
+  JobTimes times_;
+  rdzv::RoundStart round_;  // the latest
+  std::vector<Ended> workers_;
+};
+
+}  // namespace ddprun::agent

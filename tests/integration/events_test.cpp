@@ -1,0 +1,170 @@
+// --events and --event-log-handler: what happened to a job, for programs that read.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+namespace json = boost::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Every line must be JSON; those that are cut off at the end too.
+std::vector<json::object> lines_of(const std::string& text) {
+  std::vector<json::object> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(json::parse(line).as_object());
+  return lines;
+}
+
+std::vector<json::object> events_named(const std::string& name,
+                                       const std::vector<json::object>& all) {
+  std::vector<json::object> found;
+  for (const auto& each : all) {
+    if (each.at("event").as_string() == name) found.push_back(each);
+  }
+  return found;
+}
+
+std::vector<std::string> names(const std::vector<json::object>& events, const char* field) {
+  std::vector<std::string> out;
+  for (const auto& each : events) out.emplace_back(each.at(field).as_string());
+  return out;
+}
+
+TEST(Events, TellTheLifeOfAJobWithARestart) {
+  const TempDir folder;
+  Job job(ddprun({"--max-restarts=1", "--rdzv-id=job-7", "--events=" + (folder / "events")},
+                 worker({"on-round", "0", "exit", "3"})));
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  const auto events = lines_of(read_file(folder / "events"));
+  EXPECT_THAT(names(events, "event"),
+              ElementsAre("job_started", "round_started", "worker_exited", "round_stopping",
+                          "round_started", "restarted", "worker_exited", "finished"));
+  std::int64_t before = 0;
+  for (const auto& each : events) {
+    EXPECT_EQ(each.at("schema"), 1);
+    EXPECT_EQ(each.at("job"), "job-7");
+    EXPECT_GE(each.at("monotonic_us").as_int64(), before);
+    before = each.at("monotonic_us").as_int64();
+  }
+  EXPECT_EQ(events[2].at("exit_code"), 3);
+  EXPECT_EQ(events[3].at("reason"), "worker_failed");
+  EXPECT_EQ(events[5].at("failure").as_object().at("exit_code"), 3);
+  EXPECT_EQ(events[6].at("exit_code"), 0);
+  const auto& end = events.back();
+  EXPECT_EQ(end.at("outcome"), "succeeded");
+  EXPECT_EQ(end.at("restarts"), 1);
+  EXPECT_EQ(end.at("lost_us"), events[5].at("lost_us"));
+  EXPECT_GT(end.at("lost_us").as_int64(), 0);
+  EXPECT_GT(end.at("wall_us").as_int64(), end.at("lost_us").as_int64());
+}
+
+TEST(Events, AreAppendedToTheFileOfAnEarlierJob) {
+  const TempDir folder;
+  for (int run = 0; run < 2; ++run) {
+    Job job(ddprun({"--events=" + (folder / "events")}, worker({"exit", "0"})));
+    ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  }
+  EXPECT_EQ(events_named("finished", lines_of(read_file(folder / "events"))).size(), 2U);
+}
+
+TEST(Events, GoToStdoutAndToAnInheritedDescriptor) {
+  Job to_stdout(ddprun({"--events=-"}, worker({"exit", "0"})));
+  ASSERT_EQ(to_stdout.wait(), exited(0)) << to_stdout.err();
+  EXPECT_EQ(lines_of(to_stdout.out()).size(), 4U);
+
+  const TempDir folder;
+  Command command{"sh", "-c", "exec \"$0\" \"$@\" 7>" + (folder / "events")};
+  for (auto& word : ddprun({"--events=fd:7"}, worker({"exit", "0"}))) command.push_back(word);
+  Job to_descriptor(command);
+  ASSERT_EQ(to_descriptor.wait(), exited(0)) << to_descriptor.err();
+  EXPECT_EQ(lines_of(read_file(folder / "events")).size(), 4U);
+}
+
+TEST(Events, TellOfSignalsAndOfWorkersKilledAfterTheirGrace) {
+  const TempDir folder;
+  Job job(ddprun({"--events=" + (folder / "events"), "--shutdown-timeout=0.2"},
+                 worker({"ignore", "15", "stamp", folder.path(), "wait"})));
+  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  job.signal(SIGTERM);
+  ASSERT_EQ(job.wait(), exited(143)) << job.err();
+  const auto events = lines_of(read_file(folder / "events"));
+  EXPECT_THAT(names(events, "event"),
+              ElementsAre("job_started", "round_started", "signal", "round_stopping",
+                          "worker_killed_after_grace", "worker_exited", "finished"));
+  EXPECT_EQ(events[2].at("signal_name"), "SIGTERM");
+  EXPECT_EQ(events[3].at("reason"), "signal");
+  EXPECT_EQ(events[4].at("grace_us"), 200'000);
+  EXPECT_EQ(events[5].at("signal"), SIGKILL);
+  EXPECT_EQ(events[5].at("was_told_to_stop"), true);
+  EXPECT_EQ(events[6].at("outcome"), "stopped");
+  EXPECT_EQ(events[6].at("exit_code"), 143);
+}
+
+TEST(Events, AFullDiskIsReportedAndHoldsUpNothing) {
+  Job job(ddprun({"--events=/dev/full"}, worker({"exit", "0"})));
+  EXPECT_EQ(job.wait(), exited(0));
+  EXPECT_THAT(job.err(), HasSubstr("/dev/full"));
+}
+
+// A FIFO that nobody reads takes 64 KiB, and the queue 128 KiB more: then lines are dropped, while
+// the job goes on; whoever reads at last is told how many.
+TEST(Events, AReaderThatDoesNotReadHoldsUpNothing) {
+  const TempDir folder;
+  const std::string fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  Job job(ddprun({"--events=" + fifo, "--max-restarts=600"},
+                 worker({"on-round", "600", "stamp", folder.path(), "on-round", "600", "wait",  //
+                         "exit", "1"})));
+  ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 600).size() == 1; })) << job.err();
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  std::string text;
+  EXPECT_TRUE(eventually([&] {
+    char buffer[4096];
+    for (ssize_t count; (count = read(reader, buffer, sizeof buffer)) > 0;) {
+      text.append(buffer, static_cast<std::size_t>(count));
+    }
+    return text.find("events_lost") != std::string::npos && text.back() == '\n';
+  }));
+  close(reader);
+  const auto events = lines_of(text);
+  ASSERT_EQ(events_named("events_lost", events).size(), 1U);
+  EXPECT_GT(events_named("events_lost", events)[0].at("count").as_int64(), 0);
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), exited(143));
+}
+
+TEST(Events, AsTorchrunGoToStderr) {
+  Job job(ddprun({"--event-log-handler=console", "--nproc-per-node=2"}, worker({"exit", "0"})));
+  ASSERT_EQ(job.wait(), exited(0));
+  std::vector<std::string> states;
+  for (const auto& line : lines_of(job.err())) {
+    states.emplace_back(line.at("metadata").as_object().at("state").as_string());
+  }
+  EXPECT_THAT(states, ElementsAre("RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START",
+                                  "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"));
+}
+
+TEST(Events, AreNotWrittenUnlessAskedFor) {
+  Job job(ddprun({}, worker({"exit", "0"})));
+  ASSERT_EQ(job.wait(), exited(0));
+  EXPECT_THAT(job.out() + job.err(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddprun::test

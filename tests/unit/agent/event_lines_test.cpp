@@ -1,0 +1,146 @@
+#include "agent/event_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+
+#include "agent/job_times.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+const EventHead kHead{std::chrono::system_clock::from_time_t(1'760'000'000) + 42us,
+                      std::chrono::steady_clock::time_point(5s + 7us), "job-1", "node0"};
+const std::string kTimeAndPlace =
+    R"("time":"2025-10-09T08:53:20.000042Z","monotonic_us":5000007,"job":"job-1","host":"node0")";
+
+std::string expected(const std::string& name, const std::string& fields) {
+  return R"({"schema":1,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
+}
+
+rdzv::WorkerFailure failure() {
+  rdzv::WorkerFailure out;
+  out.rank = 5;
+  out.local_rank = 1;
+  out.node_rank = 1;
+  out.host = "node1";
+  out.pid = 4711;
+  out.status = ExitStatus::killed(SIGSEGV, /*core_dumped=*/true);
+  out.message = "no luck";
+  return out;
+}
+
+const std::string kFailure =
+    R"({"rank":5,"local_rank":1,"pid":4711,"node_rank":1,"host":"node1","exit_code":null,)"
+    R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"message":"no luck"})";
+
+TEST(EventLines, TellOfAJobAndItsRounds) {
+  EXPECT_EQ(
+      event_line(kHead, JobStarted{"train.py", 2, 3, 99}),
+      expected("job_started", R"("program":"train.py","workers":2,"max_restarts":3,"pid":99)"));
+  EXPECT_EQ(
+      event_line(kHead,
+                 RoundStarted{Round{1}, "10.0.0.1", 29500, {{4, 0, 7}, {5, 1, 0}}, 12'345us}),
+      expected("round_started", R"("round":1,"master_addr":"10.0.0.1","master_port":29500,)"
+                                R"("workers":[{"rank":4,"local_rank":0,"pid":7},)"
+                                R"({"rank":5,"local_rank":1,"pid":null}],"since_cause_us":12345)"));
+  EXPECT_EQ(event_line(kHead, RoundStopping{Round{1}, "worker_failed"}),
+            expected("round_stopping", R"("round":1,"reason":"worker_failed")"));
+  EXPECT_EQ(event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
+            expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" +
+                                      kFailure + R"(,"lost_us":8)"));
+  EXPECT_EQ(event_line(kHead, Restarted{Round{2}, 0, 3, {}, 8us}),
+            expected("restarted",
+                     R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8)"));
+}
+
+TEST(EventLines, KeepExitCodeAndSignalApart) {
+  EXPECT_EQ(
+      event_line(kHead, WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::exited(139), false, "oh"}),
+      expected("worker_exited",
+               R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":139,"signal":null,)"
+               R"("signal_name":null,"core_dumped":false,"was_told_to_stop":false,)"
+               R"("message":"oh")"));
+  EXPECT_EQ(
+      event_line(kHead, WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, ""}),
+      expected("worker_exited",
+               R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
+               R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
+               R"("message":"")"));
+}
+
+TEST(EventLines, TellOfTheRest) {
+  EXPECT_EQ(event_line(kHead, SignalReceived{SIGTERM}),
+            expected("signal", R"("signal":15,"signal_name":"SIGTERM")"));
+  EXPECT_EQ(event_line(kHead, WorkerKilledAfterGrace{Round{0}, {2, 0, 3}, 30s}),
+            expected("worker_killed_after_grace",
+                     R"("round":0,"rank":2,"local_rank":0,"pid":3,"grace_us":30000000)"));
+  EXPECT_EQ(event_line(kHead, KeeperReplaced{8}), expected("keeper_replaced", R"("pid":8)"));
+  EXPECT_EQ(event_line(kHead, EventsLost{3}), expected("events_lost", R"("count":3)"));
+}
+
+TEST(EventLines, TellHowAJobEnded) {
+  using Kind = rdzv::JobOutcome::Kind;
+  rdzv::JobOutcome outcome;
+  outcome.restarts = 2;
+  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 0, 9s, 50us}),
+            expected("finished", R"("outcome":"succeeded","exit_code":0,"signal":null,)"
+                                 R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
+                                 R"("lost_us":50)"));
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure();
+  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 139, 9s, 50us}),
+            expected("finished", R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" +
+                                     kFailure +
+                                     R"(,"why":"","wall_us":9000000,"restarts":2,"lost_us":50)"));
+  rdzv::JobOutcome stopped;
+  stopped.kind = Kind::kStopped;
+  stopped.stop_signal = SIGINT;
+  EXPECT_EQ(event_line(kHead, JobFinished{stopped, 130, 1s, 0us}),
+            expected("finished", R"("outcome":"stopped","exit_code":130,"signal":2,)"
+                                 R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
+                                 R"("lost_us":0)"));
+}
+
+TEST(EventLines, AreJsonWhateverAWorkerWrote) {
+  const std::string message = std::string("a\0b\"\n\xff\xc3\xa4", 8) + std::string(9000, 'x');
+  const std::string line =
+      event_line(kHead, WorkerExited{Round{0}, {0, 0, 1}, ExitStatus::exited(1), false, message});
+  ASSERT_EQ(line.find('\n'), line.size() - 1);
+  const auto parsed = boost::json::parse(line).as_object();
+  const std::string text(parsed.at("message").as_string());
+  EXPECT_EQ(text.substr(0, 10), std::string("a\0b\"\n\xef\xbf\xbd\xc3\xa4", 10));
+  EXPECT_LT(text.size(), 5000U);
+}
+
+TEST(AsUtf8, ReplacesWhatIsNoCharacterAndKeepsTheRest) {
+  const std::string good = "ascii \xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80";
+  EXPECT_EQ(as_utf8(good, 100), good);
+  const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(as_utf8("\xc0\xaf", 100), bad + bad) << "overlong";
+  EXPECT_EQ(as_utf8("\xed\xa0\x80", 100), bad + bad + bad) << "a surrogate";
+  EXPECT_EQ(as_utf8("\xf4\x90\x80\x80", 100), bad + bad + bad + bad) << "beyond Unicode";
+  EXPECT_EQ(as_utf8("a\xe2\x82", 100), "a" + bad + bad) << "cut off";
+  EXPECT_EQ(as_utf8("ab\xc3\xa4", 3), "ab…") << "cut between characters";
+}
+
+TEST(JobTimes, AddUpWhatRestartsCost) {
+  const JobTimes::TimePoint start{100s};
+  JobTimes times(start);
+  EXPECT_EQ(times.round_runs(start + 2s), 2s) << "since the job's start";
+  EXPECT_EQ(times.lost(), 0s) << "which is no restart";
+  times.trouble(start + 10s);
+  times.trouble(start + 11s);
+  EXPECT_EQ(times.round_runs(start + 13s), 3s) << "since the first of them";
+  times.trouble(start + 20s);
+  EXPECT_EQ(times.round_runs(start + 21s), 1s);
+  times.trouble(start + 30s);
+  EXPECT_EQ(times.lost(), 4s) << "a failure without a restart costs none";
+  EXPECT_EQ(times.wall(start + 31s), 31s);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
