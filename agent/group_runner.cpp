@@ -165,22 +165,36 @@ void GroupRunner::perform(const TellLeader& action) {
 }
 
 void GroupRunner::perform(const OpenRoundStore& action) {
-  rdzv::StoreServerOptions options;
-  options.address = store_address_;
-  const MeetingPlace& place = job_.meeting_place;
-  if (place.first_port != 0)
-    options.port_range = rdzv::PortRange{place.first_port, place.last_port};
-  options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
-  auto server = rdzv::StoreServer::start(options);
   StoreResult result{action.round, 0, {}};
-  if (server) {
-    store_ = std::move(*server);
-    result.port = store_->port();
+  if (auto port = open_store(); port) {
+    result.port = *port;
   } else {
-    result.error = "cannot open the store that workers meet at: " + server.error().to_string() +
+    result.error = "cannot open the store that workers meet at: " + port.error().to_string() +
                    "; give another --master-port, or none and get a free one";
   }
   queue_.push_back(std::move(result));
+}
+
+Result<std::uint16_t> GroupRunner::open_store() {
+  const MeetingPlace& place = job_.meeting_place;
+  if (!place.agent_hosts_store) {
+    auto reserved = reserve_port(store_address_, place.first_port);
+    if (!reserved) return fail(std::move(reserved.error()));
+    reserved_port_ = std::move(*reserved);
+    return reserved_port_.port;
+  }
+  rdzv::StoreServerOptions options;
+  options.address = store_address_;
+  if (place.first_port == place.last_port) {
+    options.port = place.first_port;
+  } else {
+    options.port_range = rdzv::PortRange{place.first_port, place.last_port};
+  }
+  options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
+  auto server = rdzv::StoreServer::start(options);
+  if (!server) return fail(std::move(server.error()));
+  store_ = std::move(*server);
+  return store_->port();
 }
 
 void GroupRunner::perform(const StartWorkers& action) {
@@ -403,6 +417,7 @@ void GroupRunner::end_strangers() {
   for (const pid_t pid : strangers) log_->error("process {} of a worker does not end", pid);
   stranger_timer_.cancel();
   store_.reset();
+  reserved_port_ = {};
   post(RoundClosed{*std::exchange(closing_, std::nullopt)});
 }
 

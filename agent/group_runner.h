@@ -24,6 +24,7 @@
 #include "agent/keeper.h"
 #include "agent/output.h"
 #include "agent/process.h"
+#include "agent/reserved_port.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
 
@@ -55,6 +56,7 @@ class GroupRunner {
   void perform(const Finish& action);
 
   Result<void> prepare();
+  Result<std::uint16_t> open_store();
   Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
@@ -99,6 +101,7 @@ class GroupRunner {
 
   rdzv::RoundStart start_;  // of the current round
   std::unique_ptr<rdzv::StoreServer> store_;
+  ReservedPort reserved_port_;                           // where rank 0 hosts the store instead
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   bool is_grace_over_ = false;                           // in this round
   std::optional<Round> closing_;                         // a round whose strangers are being ended

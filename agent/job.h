@@ -52,6 +52,7 @@ struct MeetingPlace {
   std::string address = "127.0.0.1";  // MASTER_ADDR as given; also where the store listens
   std::uint16_t first_port = 0;       // the store takes a free one of first_port to last_port;
   std::uint16_t last_port = 0;        // equal: exactly that one; 0: whichever the kernel gives
+  bool agent_hosts_store = true;      // false: rank 0 does, at a port that the agent only reserves
 
   bool operator==(const MeetingPlace&) const = default;
 };

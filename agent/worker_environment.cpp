@@ -62,7 +62,7 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
   env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = job.run_id;
-  env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  env["TORCHELASTIC_USE_AGENT_STORE"] = job.meeting_place.agent_hosts_store ? "True" : "False";
   env["TORCHELASTIC_ERROR_FILE"] = error_file;
   env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!job.visible_devices_of.empty()) {

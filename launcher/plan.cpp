@@ -79,6 +79,10 @@ class Planner {
                 "etcd is for several nodes, and ddprun runs jobs of one node only as yet"));
     }
     plan_.job.meeting_place = take(single_node_meeting_place(plan_.settings, rendezvous));
+    // As under torchrun: static ignores the switch.
+    const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    plan_.job.meeting_place.agent_hosts_store =
+        rendezvous.backend == Backend::kStatic || unshared == nullptr || *unshared != "1";
 
     const Given run_id = option(OptionId::kRdzvId);
     plan_.job.run_id = run_id.text();

@@ -75,6 +75,13 @@ TEST(WorkerEnvironment, AVirtualLocalRankIsZeroAndSeesOneDevice) {
   EXPECT_EQ(env.at("RANK"), "4");
 }
 
+TEST(WorkerEnvironment, SaysWhenRankZeroIsToHostTheStore) {
+  Job job = two_workers();
+  job.meeting_place.agent_hosts_store = false;
+  EXPECT_EQ(worker_environment(job, second_node(), 0, "").at("TORCHELASTIC_USE_AGENT_STORE"),
+            "False");
+}
+
 TEST(WorkerEnvironment, OneWorkerMayUseAllThreads) {
   Job job = two_workers();
   job.local_world_size = 1;
