@@ -74,8 +74,11 @@ TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
                                                    folder / "go", "exit", "0"})));
     ASSERT_TRUE(both_started(job, folder)) << job.err();
     ASSERT_GE(job.processes().size(), 4U) << "two workers, two daemons";
-    if (signal != 0) job.signal(signal);
-    write_file(folder / "go", "");
+    if (signal == 0) {
+      write_file(folder / "go", "");
+    } else {
+      job.signal(signal);
+    }
     EXPECT_EQ(job.wait(), exited(signal == 0 ? 0 : 128 + signal)) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
   }
@@ -191,6 +194,16 @@ TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
   EXPECT_EQ(job.wait(milliseconds(100)), Ended{}) << "nohup ddprun must survive the logout";
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
+}
+
+// A worker that saves its work and ends with 0 when it is told to stop has not finished the job.
+TEST(Signals, WorkersThatEndWellWhenToldToStopDoNotHideTheStop) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2"},
+                 worker({"end-well-on", "15", "stamp", folder.path(), "wait"})));
+  ASSERT_TRUE(both_started(job, folder));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), exited(143)) << job.err();
 }
 
 TEST(Signals, StoppingAndContinuingTheLauncherReachesTheWorkers) {

@@ -96,6 +96,10 @@ void do_wait(const char*) { wait_forever(); }
 
 void do_ignore(const char* argument) { std::signal(std::atoi(argument), SIG_IGN); }
 
+void do_end_well_on(const char* argument) {
+  std::signal(std::atoi(argument), [](int) { _exit(0); });
+}
+
 // When this process's first instruction ran, and its pid, in DIR/<round>.<rank>.
 void do_stamp(const char* directory) {
   write_file(expanded(std::string(directory) + "/{round}.{rank}"),
@@ -247,6 +251,7 @@ constexpr Action kActions[] = {
     {"signal", true, do_signal},            // ends by this signal
     {"wait", false, do_wait},               // until killed
     {"ignore", true, do_ignore},            // this signal
+    {"end-well-on", true, do_end_well_on},  // this signal: exit 0
     {"stamp", true, do_stamp},              // DIR/<round>.<rank>: "<first instruction, ns> <pid>"
     {"until", true, do_until},              // FILE exists
     {"touch", true, do_touch},              // FILE
