@@ -131,11 +131,15 @@ Command worker(std::initializer_list<std::string> actions) {
 
 std::map<int, Stamp> stamps(const std::string& directory, int round) {
   std::map<int, Stamp> found;
-  for (int rank = 0;; ++rank) {
-    std::ifstream file(directory + "/" + std::to_string(round) + "." + std::to_string(rank));
+  const std::string prefix = std::to_string(round) + ".";
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(prefix)) continue;
+    const std::string rank = name.substr(prefix.size());
+    if (rank.find_first_not_of("0123456789") != std::string::npos) continue;  // not yet in place
+    std::ifstream file(entry.path());
     Stamp stamp;
-    if (!(file >> stamp.at_ns >> stamp.pid)) break;
-    found[rank] = stamp;
+    if (file >> stamp.at_ns >> stamp.pid) found[std::stoi(rank)] = stamp;
   }
   return found;
 }
