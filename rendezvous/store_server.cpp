@@ -68,6 +68,10 @@ std::string peer_name(int fd) {
     return Endpoint{text, ntohs(v4->sin_port)}.to_string();
   }
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&peer);
+  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
+    inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof text);
+    return Endpoint{text, ntohs(v6->sin6_port)}.to_string();
+  }
   inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
   return Endpoint{text, ntohs(v6->sin6_port)}.to_string();
 }

@@ -78,6 +78,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+std::string as_json(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
+  return text + "]";
+}
+
 std::vector<Row> rows() {
   static Throughput last;  // the second figure of the row before
   const auto cpu = [](const Target&) { return last.server_cpu_us; };
@@ -172,12 +178,9 @@ int main(int argc, char** argv) {
     const double other = results[row][1].empty() ? 0 : median(results[row][1]);
     std::printf("%-20s %12.2f %12.2f %6s %8.3f\n", table[row].name.c_str(), mine, other,
                 table[row].unit.c_str(), other > 0 ? mine / other : 0);
-    char line[256];
-    std::snprintf(line, sizeof line,
-                  R"(  {"what": "%s", "ours": %.3f, "pytorch": %.3f, "unit": "%s"},)"
-                  "\n",
-                  table[row].name.c_str(), mine, other, table[row].unit.c_str());
-    text += line;
+    text += R"(  {"what": ")" + table[row].name + R"(", "unit": ")" + table[row].unit +
+            R"(", "ours": )" + as_json(results[row][0]) + R"(, "pytorch": )" +
+            as_json(results[row][1]) + "},\n";
   }
   if (!json.empty()) {
     if (text.ends_with(",\n")) text.erase(text.size() - 2, 1);
