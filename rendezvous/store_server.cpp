@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdio>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -184,9 +185,16 @@ class StoreServer::Loop {
   // A session that ended earlier in the same batch may have left an event behind, even one that now
   // meets the next session of that number: reading what is not there does no harm.
   void on_ready(ClientId client, std::uint32_t events) {
-    Session* session = sessions_[client].get();
-    if (session != nullptr && (events & EPOLLOUT) != 0) session = send_waiting(*session);
-    if (session != nullptr && (events & ~EPOLLOUT) != 0 && !session->is_finished) receive(*session);
+    try {
+      Session* session = sessions_[client].get();
+      if (session != nullptr && (events & EPOLLOUT) != 0) session = send_waiting(*session);
+      if (session != nullptr && (events & ~EPOLLOUT) != 0 && !session->is_finished) {
+        receive(*session);
+      }
+    } catch (const std::bad_alloc&) {
+      // The system has less than our own limit allows. Who asked must go; the job must not.
+      if (sessions_[client]) reject(*sessions_[client], "asked for more memory than there is");
+    }
   }
 
   bool watch(int operation, int fd, std::uint32_t events, std::uint64_t name) {

@@ -41,9 +41,9 @@ class StoreHostile : public ::testing::Test {
 
   ~StoreHostile() override { stop(); }
 
-  void start(unsigned file_limit = 0) {
+  void start(unsigned file_limit = 0, std::size_t address_space = 0) {
     stop();
-    store_ = std::make_unique<StoreProcess>(file_limit);
+    store_ = std::make_unique<StoreProcess>(file_limit, address_space);
     ASSERT_NE(store_->port(), 0);
     rounds_ = 0;
     good_client_ = std::thread([this, client = connect()] {
@@ -207,6 +207,20 @@ TEST_F(StoreHostile, RunsOutOfDescriptorsAndRecovers) {
   for (int i = 0; i < 300; ++i)
     clients.push_back(raw());  // the kernel's queue takes those it cannot
   clients.clear();
+  EXPECT_TRUE(connect()->ping());
+}
+
+TEST_F(StoreHostile, RunsOutOfMemoryBelowItsOwnLimitAndGoesOn) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need all of the address space";
+#endif
+  start(/*file_limit=*/0, /*address_space=*/256 * kMiB);
+  const std::string value(limits::kMaxValueBytes, 'v');
+  bool is_refused = false;
+  RawClient greedy = validated();
+  for (int i = 0; i < 40 && !is_refused; ++i)
+    is_refused = !greedy.send(set("/" + std::to_string(i), value));
+  EXPECT_TRUE(is_refused || greedy.read_to_end().has_value());
   EXPECT_TRUE(connect()->ping());
 }
 

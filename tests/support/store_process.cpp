@@ -12,7 +12,7 @@
 
 namespace ddprun::rdzv::testing {
 
-StoreProcess::StoreProcess(unsigned file_limit) {
+StoreProcess::StoreProcess(unsigned file_limit, std::size_t address_space) {
   int in[2], out[2];
   if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) std::abort();
   pid_ = ::fork();
@@ -22,6 +22,10 @@ StoreProcess::StoreProcess(unsigned file_limit) {
     if (file_limit > 0) {
       const rlimit files{file_limit, file_limit};
       ::setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (address_space > 0) {
+      const rlimit space{address_space, address_space};
+      ::setrlimit(RLIMIT_AS, &space);
     }
     ::execl(DDPRUN_STORE_HOST, DDPRUN_STORE_HOST, nullptr);
     std::perror(DDPRUN_STORE_HOST);

@@ -11,8 +11,8 @@ namespace ddprun::rdzv::testing {
 
 class StoreProcess {
  public:
-  // `file_limit`: its RLIMIT_NOFILE; 0 for all that is allowed.
-  explicit StoreProcess(unsigned file_limit = 0);
+  // `file_limit`: its RLIMIT_NOFILE; `address_space`: its RLIMIT_AS; 0 for all that is allowed.
+  explicit StoreProcess(unsigned file_limit = 0, std::size_t address_space = 0);
   ~StoreProcess();
   StoreProcess(const StoreProcess&) = delete;
 
