@@ -107,6 +107,25 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   return {};
 }
 
+// "12 ms", "3.4 s", "2 h 03 min 04 s"
+std::string in_words(std::chrono::steady_clock::duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  char text[64];
+  if (ms < 1000) {
+    std::snprintf(text, sizeof text, "%d ms", static_cast<int>(ms));
+  } else if (ms < 60'000) {
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms / 100) / 10);
+  } else {
+    const long seconds = ms / 1000;
+    const int length =
+        seconds < 3600 ? 0 : std::snprintf(text, sizeof text, "%ld h ", seconds / 3600);
+    std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
+                  length > 0 ? "%02ld min %02ld s" : "%ld min %02ld s", seconds / 60 % 60,
+                  seconds % 60);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const rdzv::WorkerFailure& failure) {
@@ -127,6 +146,16 @@ std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& p
                                     to_string(outcome.last_round));
   }
   return report;
+}
+
+std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
+                    std::chrono::steady_clock::duration wall,
+                    std::chrono::steady_clock::duration lost) {
+  const int restarts = outcome.restarts;
+  std::string text = "ddprun: " + program + " took " + in_words(wall);
+  if (restarts == 0) return text + ", without a restart\n";
+  return text + ", " + std::to_string(restarts) + (restarts == 1 ? " restart" : " restarts") +
+         " cost " + in_words(lost) + " of it\n";
 }
 
 }  // namespace ddprun::agent

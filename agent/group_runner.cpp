@@ -447,6 +447,12 @@ void GroupRunner::deliver_output(std::chrono::milliseconds patience) {
 void GroupRunner::report(const rdzv::JobOutcome& outcome) {
   const std::string text = failure_report(outcome, job_.program.name);
   if (!text.empty()) console_.say(Stream::kStderr, text);
+  if (outcome.restarts > 0 || log_->should_log(spdlog::level::info)) {
+    const JobTimes& times = events_.times();
+    console_.say(Stream::kStderr,
+                 summary(outcome, job_.program.name, times.wall(std::chrono::steady_clock::now()),
+                         times.lost()));
+  }
   const auto events_deadline = std::chrono::steady_clock::now() + kEventPatience;
   const auto flush = [this](auto deadline) { return events_.flush(deadline); };
   if (!wait_in_slices(flush, events_deadline)) {

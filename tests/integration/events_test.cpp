@@ -17,6 +17,7 @@ namespace ddprun::test {
 namespace {
 
 namespace json = boost::json;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -158,6 +159,17 @@ TEST(Events, AsTorchrunGoToStderr) {
   }
   EXPECT_THAT(states, ElementsAre("RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START",
                                   "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"));
+}
+
+TEST(Summary, StandsAtTheEndOfAJobThatWasRestarted) {
+  Job restarted(ddprun({"--max-restarts=2"}, worker({"on-round", "0", "exit", "3"})));
+  ASSERT_EQ(restarted.wait(), exited(0));
+  EXPECT_THAT(restarted.err(), ContainsRegex("ddprun_test_worker took .*, 1 restart cost .* ms"));
+  JobSetup talkative;
+  talkative.environment["DDPRUN_LOG_LEVEL"] = "info";
+  Job asked(ddprun({}, worker({"exit", "0"})), talkative);
+  ASSERT_EQ(asked.wait(), exited(0));
+  EXPECT_THAT(asked.err(), HasSubstr("without a restart"));
 }
 
 TEST(Events, AreNotWrittenUnlessAskedFor) {

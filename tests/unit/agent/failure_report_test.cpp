@@ -30,6 +30,19 @@ class FailureReport : public ::testing::Test {
   }
 };
 
+TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
+  using namespace std::chrono_literals;
+  rdzv::JobOutcome outcome;
+  EXPECT_EQ(summary(outcome, "train.py", 999ms, 0s),
+            "ddprun: train.py took 999 ms, without a restart\n");
+  outcome.restarts = 1;
+  EXPECT_EQ(summary(outcome, "train.py", 59'999ms, 12ms),
+            "ddprun: train.py took 59.9 s, 1 restart cost 12 ms of it\n");
+  outcome.restarts = 3;
+  EXPECT_EQ(summary(outcome, "train.py", 25h + 2min + 3s, 61s),
+            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it\n");
+}
+
 TEST_F(FailureReport, DescribesAFailureInOneLine) {
   EXPECT_EQ(describe(failure(1, ExitStatus::killed(SIGKILL))),
             "rank 1 (pid 4701) was killed by SIGKILL (signal 9)");
