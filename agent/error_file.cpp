@@ -34,12 +34,17 @@ WorkerError parse_error_file(std::string_view text) {
   return error;
 }
 
-std::optional<WorkerError> read_error_file(const std::string& path) {
+std::string error_file_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
+  if (!file) return {};
   std::string text(kMaxErrorFileBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+std::optional<WorkerError> read_error_file(const std::string& path) {
+  const std::string text = error_file_text(path);
   if (text.empty()) return std::nullopt;
   return parse_error_file(text);
 }

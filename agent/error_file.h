@@ -19,7 +19,10 @@ struct WorkerError {
 
 WorkerError parse_error_file(std::string_view text);
 
-// Nothing where the file is not there, cannot be read or is empty. At most 1 MiB is read.
+// Empty where the file is not there or cannot be read. At most 1 MiB is read.
+std::string error_file_text(const std::string& path);
+
+// Nothing where the file has no text.
 std::optional<WorkerError> read_error_file(const std::string& path);
 
 }  // namespace ddprun::agent

@@ -13,6 +13,7 @@
 
 #include "agent/agent.h"
 #include "agent/error_file.h"
+#include "agent/failure_copies.h"
 #include "agent/failure_report.h"
 #include "agent/listen_address.h"
 #include "agent/log.h"
@@ -446,7 +447,10 @@ void GroupRunner::deliver_output(std::chrono::milliseconds patience) {
 
 void GroupRunner::report(const rdzv::JobOutcome& outcome) {
   const std::string text = failure_report(outcome, job_.program.name);
-  if (!text.empty()) console_.say(Stream::kStderr, text);
+  if (!text.empty()) {
+    console_.say(Stream::kStderr, text);
+    copy_failure(job_.environment, text, outcome);
+  }
   if (outcome.restarts > 0 || log_->should_log(spdlog::level::info)) {
     const JobTimes& times = events_.times();
     console_.say(Stream::kStderr,

@@ -230,6 +230,13 @@ void do_complain(const char* text) {
   write_all(STDERR_FILENO, line.data(), line.size());
 }
 
+// As torch's @record leaves one.
+void do_error_file(const char* text) {
+  write_file(variable("TORCHELASTIC_ERROR_FILE"),
+             std::string(R"({"message":{"message":")") + text +
+                 R"(","extraInfo":{"py_callstack":"","timestamp":"1760000000"}}})");
+}
+
 void do_copy_stdin(const char* path) {
   std::string all;
   char buffer[4096];
@@ -265,6 +272,7 @@ constexpr Action kActions[] = {
     {"close", true, do_close},            // this fd
     {"print", true, do_print},            // this text to stdout
     {"complain", true, do_complain},      // this text to stderr
+    {"error-file", true, do_error_file},  // with this message (plain: no quotes)
     {"copy-stdin", true, do_copy_stdin},  // to FILE, until its end
 };
 

@@ -1,0 +1,40 @@
+// What is left of a failure for others than the user at the terminal: Kubernetes shows a
+// container's termination message, and whoever started ddprun with TORCHELASTIC_ERROR_FILE set (an
+// outer launcher) reads that file.
+//
+// Called at the end of a job, from the event loop. Neither is worth another failure: what cannot be
+// written is left out without a word.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/environment.h"
+#include "rendezvous/round_messages.h"
+
+namespace ddprun::agent {
+
+// Where Kubernetes mounts the message unless terminationMessagePath says otherwise.
+inline constexpr std::string_view kTerminationLog = "/dev/termination-log";
+
+// Kubernetes keeps the last 4096 bytes of what it finds; the first lines say more.
+std::string termination_message(std::string_view report);
+
+// Only where the file is there already.
+void write_termination_log(const std::string& path, std::string_view report);
+
+// The root cause's error file with "errorCode" added, as torchrun does it (a signal is a negative
+// code). A worker that left none, and a failure of the agent itself, get an account in the same
+// form. `cause_file`: its text, or empty.
+std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_view cause_file,
+                                  std::chrono::system_clock::time_point now);
+
+void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome& outcome);
+
+// Both, where `environment` (the agent's) says: DDPRUN_TERMINATION_LOG, else kTerminationLog, and
+// TORCHELASTIC_ERROR_FILE.
+void copy_failure(const Environment& environment, std::string_view report,
+                  const rdzv::JobOutcome& outcome);
+
+}  // namespace ddprun::agent
