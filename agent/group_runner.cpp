@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "agent/ending.h"
 #include "agent/error_file.h"
-#include "agent/failure_copies.h"
 #include "agent/failure_report.h"
 #include "agent/listen_address.h"
 #include "agent/log.h"
@@ -29,11 +29,7 @@ using namespace std::chrono_literals;
 constexpr NodeId kThisNode{0};
 constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
 constexpr int kStrangerScans = 20;
-constexpr auto kFlushSlice = 100ms;
-constexpr std::chrono::milliseconds kNoHurry = 24h;
-constexpr std::chrono::milliseconds kHurry = 500ms;
-constexpr std::chrono::milliseconds kEventPatience = 5s;  // with a reader that does not read
-constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
+constexpr std::chrono::milliseconds kStacksLimit = 2s;  // that a kill waits for them, at most
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -92,24 +88,21 @@ GroupRunner::GroupRunner(const Job& job)
 GroupRunner::~GroupRunner() = default;
 
 int GroupRunner::run() {
-  if (auto ready = prepare(); !ready) {
+  if (auto ready = prepare(); ready) {
+    events_.job_started();
+    perform(
+        TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
+    pump();
+    while (!outcome_) io_.run_one();
+  } else {
     rdzv::JobOutcome outcome;
     outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
     outcome.exit_code = kExitCannotRun;
     outcome.sentence = ready.error().to_string();
-    delivery_deadline_ = std::chrono::steady_clock::now() + kHurry;
     perform(Finish{outcome});
-    report(outcome);
-    return exit_code_of(job_, outcome);
   }
-  events_.job_started();
-  perform(
-      TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
-  pump();
-  while (!outcome_) io_.run_one();
-  // Who stops a job does not want to wait for a reader that may never come.
-  deliver_output(outcome_->kind == rdzv::JobOutcome::Kind::kStopped ? kHurry : kNoHurry);
-  report(*outcome_);
+  Ending({io_, console_, output_, events_, stop_signals_}, job_)
+      .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
 }
 
@@ -201,6 +194,9 @@ Result<std::uint16_t> GroupRunner::open_store() {
 void GroupRunner::perform(const StartWorkers& action) {
   start_ = action.start;
   is_grace_over_ = false;
+  if (!stacks_text_.empty()) {  // of the round before
+    console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
+  }
   if (start_.after_failure) announce_restart(start_);
   std::optional<Error> refused;
   std::vector<WorkerEnded> not_started;
@@ -272,18 +268,44 @@ void GroupRunner::perform(const SignalWorker& action) {
 }
 
 void GroupRunner::perform(const ArmTimer& action) {
+  stacks_.reset();
   stop_timer_.expires_after(action.after);
   stop_timer_.async_wait([this, round = action.round](const boost::system::error_code& ec) {
     if (ec) return;
-    if (!std::exchange(is_grace_over_, true)) {
+    if (std::exchange(is_grace_over_, true) || job_.shutdown_timeout == 0ms) {
+      post(TimerExpired{round});
+    } else {
       log_->warn("workers did not end in time and get SIGKILL");
+      take_stacks(round);
+    }
+  });
+}
+
+// Of the workers that are about to be killed, who else would take the reason along.
+void GroupRunner::take_stacks(Round round) {
+  std::vector<StackDump::Worker> workers;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+    if (!worker) continue;
+    workers.push_back(
+        {start_.rank_offset + local_rank, worker->pid(), output_.log_directory_of(local_rank)});
+  }
+  const auto done = [this, round](const std::vector<StackDump::Account>& accounts) {
+    for (const auto& account : accounts) {
+      const std::string what =
+          "the stacks of rank " + std::to_string(account.worker.rank) + " before it was killed";
+      if (!account.file.empty()) log_->warn("{}: {}", what, account.file);
+      if (!account.text.empty()) stacks_text_ += "ddprun: " + what + "\n" + account.text;
     }
     post(TimerExpired{round});
-  });
+  };
+  stacks_ =
+      std::make_unique<StackDump>(io_, std::move(workers), job_.environment, kStacksLimit, done);
 }
 
 void GroupRunner::perform(const CloseRound& action) {
   stop_timer_.cancel();
+  stacks_.reset();
   closing_ = action.round;
   stranger_scans_left_ = kStrangerScans;
   end_strangers();
@@ -394,6 +416,7 @@ void GroupRunner::await_children() {
 
 bool GroupRunner::is_known_child(pid_t pid) const {
   if (keeper_ && keeper_->pid() == pid) return true;
+  if (stacks_ && stacks_->owns(pid)) return true;
   return std::any_of(workers_.begin(), workers_.end(),
                      [pid](const auto& worker) { return worker && worker->pid() == pid; });
 }
@@ -428,52 +451,6 @@ void GroupRunner::replace_keeper() {
   } else {
     log_->warn("the keeper was killed; there is a new one");
     events_.keeper_replaced(keeper_->pid());
-  }
-}
-
-// ---- the end
-
-// What workers wrote is not thrown away because its reader is slow; one more signal ends the wait.
-void GroupRunner::deliver_output(std::chrono::milliseconds patience) {
-  stop_signals_.cancel();
-  stop_signals_.async_wait([this](const boost::system::error_code& ec, int) {
-    if (!ec) delivery_deadline_ = std::chrono::steady_clock::now();
-  });
-  delivery_deadline_ = std::chrono::steady_clock::now() + patience;
-  bool is_delivered = false;
-  output_.when_delivered(patience, [&is_delivered] { is_delivered = true; });
-  while (!is_delivered && std::chrono::steady_clock::now() < delivery_deadline_) io_.run_one();
-}
-
-void GroupRunner::report(const rdzv::JobOutcome& outcome) {
-  const std::string text = failure_report(outcome, job_.program.name);
-  if (!text.empty()) {
-    console_.say(Stream::kStderr, text);
-    copy_failure(job_.environment, text, outcome);
-  }
-  if (outcome.restarts > 0 || log_->should_log(spdlog::level::info)) {
-    const JobTimes& times = events_.times();
-    console_.say(Stream::kStderr,
-                 summary(outcome, job_.program.name, times.wall(std::chrono::steady_clock::now()),
-                         times.lost()));
-  }
-  const auto events_deadline = std::chrono::steady_clock::now() + kEventPatience;
-  const auto flush = [this](auto deadline) { return events_.flush(deadline); };
-  if (!wait_in_slices(flush, events_deadline)) {
-    console_.notify("the last events could not be written in time");
-  }
-  wait_in_slices([this](auto deadline) { return console_.flush(deadline); }, kNoDeadline);
-}
-
-// Waits for `flush` until then, or until the delivery has to end, in slices, so that a signal is
-// seen between them.
-bool GroupRunner::wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until) {
-  for (;;) {
-    const auto now = std::chrono::steady_clock::now();
-    const auto deadline = std::min(until, delivery_deadline_);
-    if (flush(std::min(now + kFlushSlice, deadline))) return true;
-    if (now >= deadline) return false;
-    io_.poll();
   }
 }
 

@@ -11,7 +11,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +24,7 @@
 #include "agent/output.h"
 #include "agent/process.h"
 #include "agent/reserved_port.h"
+#include "agent/stack_dump.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
 
@@ -60,6 +60,7 @@ class GroupRunner {
   Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  void take_stacks(Round round);
   void announce_restart(const rdzv::RoundStart& start);
   std::vector<pid_t> worker_pids() const;
 
@@ -72,10 +73,6 @@ class GroupRunner {
   void reap();
   void end_strangers();
   void replace_keeper();
-  void deliver_output(std::chrono::milliseconds patience);
-  void report(const rdzv::JobOutcome& outcome);
-  using TimePoint = std::chrono::steady_clock::time_point;
-  bool wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until);
 
   const Job& job_;
   const std::string host_;
@@ -104,11 +101,11 @@ class GroupRunner {
   ReservedPort reserved_port_;                           // where rank 0 hosts the store instead
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   bool is_grace_over_ = false;                           // in this round
+  std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
+  std::string stacks_text_;                              // of those that have no log folder
   std::optional<Round> closing_;                         // a round whose strangers are being ended
   int stranger_scans_left_ = 0;
   std::optional<rdzv::JobOutcome> outcome_;
-  // After the job: how long its output may take to be read. A signal makes it now.
-  std::chrono::steady_clock::time_point delivery_deadline_{};
 };
 
 }  // namespace ddprun::agent

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <string>
 
 #include "tests/support/job.h"
@@ -45,6 +46,88 @@ TEST(Failure, ReachesTheLauncherOutsideThroughItsErrorFile) {
   Job killed(ddprun({}, worker({"signal", "9"})), setup);
   EXPECT_EQ(killed.wait(), exited(137));
   EXPECT_THAT(read_file(folder / "error.json"), HasSubstr("was killed by SIGKILL"));
+}
+
+// A worker that is deaf to SIGTERM, so that it has to be killed when its grace is over.
+class Stacks : public ::testing::Test {
+ protected:
+  Command deaf_worker() const { return worker({"ignore", "15", "stamp", folder_.path(), "wait"}); }
+  bool has_started(int workers = 1) const {
+    return eventually(
+        [&] { return stamps(folder_.path(), 0).size() == static_cast<std::size_t>(workers); });
+  }
+  // The only gdb (and sh) that the job finds.
+  JobSetup with_gdb(const std::string& script) const {
+    write_file(folder_ / "gdb", "#!/bin/sh\n" + script + "\n", 0755);
+    JobSetup setup;
+    setup.environment["PATH"] = folder_.path() + ":/usr/bin:/bin";
+    return setup;
+  }
+  std::string stacks_file() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "logs")) {
+      if (entry.path().filename() == "stacks.txt") return entry.path();
+    }
+    return {};
+  }
+
+  const TempDir folder_;
+};
+
+TEST_F(Stacks, OfAKilledWorkerAreBesideItsLogs) {
+  Job job(
+      ddprun({"--log-dir=" + (folder_ / "logs"), "-r3", "--shutdown-timeout=0.1"}, deaf_worker()),
+      with_gdb("echo fake-gdb \"$@\""));
+  ASSERT_TRUE(has_started()) << job.err();
+  const std::string pid = std::to_string(stamps(folder_.path(), 0).at(0).pid);
+  job.signal(SIGTERM);
+  ASSERT_EQ(job.wait(), exited(143)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the stacks of rank 0 before it was killed: " + stacks_file()));
+  const std::string stacks = read_file(stacks_file());
+  EXPECT_THAT(stacks, StartsWith("process " + pid + " (ddprun_test_wor), 1 thread\n"));
+  EXPECT_THAT(stacks, HasSubstr("sleeping"));
+  EXPECT_THAT(stacks, HasSubstr("fake-gdb"));
+  EXPECT_THAT(stacks, HasSubstr("-p " + pid));
+}
+
+TEST_F(Stacks, AreInTheReportWhereThereAreNoLogs) {
+  Job job(ddprun({"--shutdown-timeout=0.1"}, deaf_worker()), with_gdb("exit 1"));
+  ASSERT_TRUE(has_started()) << job.err();
+  job.signal(SIGTERM);
+  ASSERT_EQ(job.wait(), exited(143)) << job.err();
+  const std::string err = job.err();
+  const auto report = err.find("STOPPED by SIGTERM");
+  ASSERT_NE(report, std::string::npos) << err;
+  EXPECT_NE(err.find("(ddprun_test_wor), 1 thread", report), std::string::npos) << err;
+}
+
+TEST_F(Stacks, DoNotHoldUpTheKillForADebuggerThatHangs) {
+  Job job(ddprun({"--nproc-per-node=2", "--shutdown-timeout=0.1"}, deaf_worker()),
+          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+  ASSERT_TRUE(has_started(2)) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(seconds(15)), exited(143)) << job.err();
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "hangs"));
+  EXPECT_THAT(job.left_over(), ::testing::IsEmpty());
+}
+
+TEST_F(Stacks, AreNotWaitedForAfterASecondSignal) {
+  Job job(ddprun({"--shutdown-timeout=0.1"}, deaf_worker()),
+          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+  ASSERT_TRUE(has_started()) << job.err();
+  job.signal(SIGTERM);
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "hangs"); }));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(milliseconds(1500)), exited(143)) << "less than the stacks may take";
+  EXPECT_THAT(job.left_over(), ::testing::IsEmpty());
+}
+
+TEST_F(Stacks, AreNotTakenWithoutAGracePeriod) {
+  Job job(ddprun({"--shutdown-timeout=0"}, deaf_worker()),
+          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+  ASSERT_TRUE(has_started()) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), exited(143)) << job.err();
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "hangs"));
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+#include "agent/ending.h"
+
+#include <algorithm>
+
+#include "agent/failure_copies.h"
+#include "agent/failure_report.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kFlushSlice = 100ms;
+constexpr std::chrono::milliseconds kNoHurry = 24h;
+constexpr std::chrono::milliseconds kHurry = 500ms;
+constexpr std::chrono::milliseconds kStuckPatience = 5s;
+constexpr std::chrono::milliseconds kEventPatience = 5s;  // with a reader that does not read
+constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
+
+std::chrono::milliseconds patience_with(rdzv::JobOutcome::Kind kind) {
+  using Kind = rdzv::JobOutcome::Kind;
+  switch (kind) {
+    case Kind::kStopped:  // who stops a job does not want to wait for a reader that may never come
+      return kHurry;
+    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its end
+      return kStuckPatience;
+    case Kind::kSucceeded:
+    case Kind::kFailed:
+      break;
+  }
+  return kNoHurry;
+}
+
+}  // namespace
+
+void Ending::run(const rdzv::JobOutcome& outcome, const std::string& remarks, bool wants_summary) {
+  deliver_output(patience_with(outcome.kind));
+  report(outcome, remarks, wants_summary);
+}
+
+// What workers wrote is not thrown away because its reader is slow; one more signal ends the wait.
+void Ending::deliver_output(std::chrono::milliseconds patience) {
+  parts_.stop_signals.cancel();
+  parts_.stop_signals.async_wait([this](const boost::system::error_code& ec, int) {
+    if (!ec) deadline_ = std::chrono::steady_clock::now();
+  });
+  deadline_ = std::chrono::steady_clock::now() + patience;
+  bool is_delivered = false;
+  parts_.output.when_delivered(patience, [&is_delivered] { is_delivered = true; });
+  while (!is_delivered && std::chrono::steady_clock::now() < deadline_) parts_.io.run_one();
+}
+
+void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
+                    bool wants_summary) {
+  const auto now = std::chrono::steady_clock::now();
+  std::string text = failure_report(outcome, job_.program.name);
+  if (!text.empty()) {
+    text += remarks;
+    parts_.console.say(Stream::kStderr, text);
+    copy_failure(job_.environment, text, outcome);
+  }
+  if (wants_summary || outcome.restarts > 0) {
+    const JobTimes& times = parts_.events.times();
+    parts_.console.say(Stream::kStderr,
+                       summary(outcome, job_.program.name, times.wall(now), times.lost()));
+  }
+  const auto flush_events = [this](TimePoint until) { return parts_.events.flush(until); };
+  if (!wait_in_slices(flush_events, now + kEventPatience)) {
+    parts_.console.notify("the last events could not be written in time");
+  }
+  wait_in_slices([this](TimePoint until) { return parts_.console.flush(until); }, kNoDeadline);
+}
+
+// Waits for `flush` until then, or until the deadline of all, in slices, so that a signal is seen
+// between them.
+bool Ending::wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until) {
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto deadline = std::min(until, deadline_);
+    if (flush(std::min(now + kFlushSlice, deadline))) return true;
+    if (now >= deadline) return false;
+    parts_.io.poll();
+  }
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,50 @@
+// The end of a job: what its workers wrote is delivered, then its report, its summary and its last
+// events, and what of a failure is for others than the user. Waits for readers that are slow,
+// within bounds, and sees to it that a signal cuts the wait short.
+//
+// Made and used by the GroupRunner when nothing else is left to do; runs the event loop itself.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "agent/console.h"
+#include "agent/event_log.h"
+#include "agent/job.h"
+#include "agent/output.h"
+#include "rendezvous/round_messages.h"
+
+namespace ddprun::agent {
+
+class Ending {
+ public:
+  struct Parts {
+    boost::asio::io_context& io;
+    Console& console;
+    Output& output;
+    EventLog& events;
+    boost::asio::signal_set& stop_signals;
+  };
+  Ending(const Parts& parts, const Job& job) : parts_(parts), job_(job) {}
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+  // `remarks`: whole lines, to stand under the report of a job that did not succeed.
+  void run(const rdzv::JobOutcome& outcome, const std::string& remarks, bool wants_summary);
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void deliver_output(std::chrono::milliseconds patience);
+  void report(const rdzv::JobOutcome& outcome, const std::string& remarks, bool wants_summary);
+  bool wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until);
+
+  const Parts parts_;
+  const Job& job_;
+  TimePoint deadline_{};  // a signal makes it now
+};
+
+}  // namespace ddprun::agent
