@@ -54,6 +54,7 @@ json::value failure_object(const std::optional<rdzv::WorkerFailure>& failure) {
   object["node_rank"] = failure->node_rank;
   object["host"] = text(failure->host);
   put_status(object, failure->status);
+  object["killed_for_memory"] = failure->killed_for_memory;
   object["message"] = text(failure->message);
   return object;
 }
@@ -100,6 +101,7 @@ struct Filler {
     put_worker(line, event.worker);
     put_status(line, event.status);
     line["was_told_to_stop"] = event.was_told_to_stop;
+    line["killed_for_memory"] = event.killed_for_memory;
     line["message"] = text(event.message);
   }
   void operator()(const RoundStopping& event) {

@@ -43,6 +43,7 @@ struct WorkerExited {
   RoundStarted::Worker worker;
   ExitStatus status;
   bool was_told_to_stop = false;
+  bool killed_for_memory = false;
   std::string message;
 };
 struct RoundStopping {

@@ -94,6 +94,7 @@ void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_
                      {ended.rank, ended.local_rank, ended.pid},
                      ended.status,
                      was_told_to_stop,
+                     ended.killed_for_memory,
                      ended.message});
 }
 

@@ -42,8 +42,11 @@ std::string field(const std::string& name, const std::string& value) {
 }
 
 // A remark where the bare status needs one to be understood.
-std::string hint(const ExitStatus& status) {
-  if (status.signal != SIGKILL) return {};
+std::string hint(const rdzv::WorkerFailure& cause) {
+  if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
+    return field("hint", "the kernel killed a process of this job for want of memory");
+  }
+  if (cause.status.signal != SIGKILL || cause.killed_for_memory) return {};
   return field("hint", "if nobody sent SIGKILL, the kernel did for want of memory: see dmesg");
 }
 
@@ -53,7 +56,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
                            std::to_string(cause.local_rank) + ")");
   out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
   out += field("time", local_time(cause.when));
-  out += hint(cause.status);
+  out += hint(cause);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
   if (!cause.error_file.empty()) out += field("error file", cause.error_file);
   if (!cause.stderr_tail.empty()) {
@@ -69,7 +72,7 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   std::string out;
   std::vector<int> stopped;
   for (const auto& failure : outcome.consequences) {
-    const bool by_us = failure.was_told_to_stop &&
+    const bool by_us = failure.was_told_to_stop && !failure.killed_for_memory &&
                        (failure.status.signal == SIGTERM || failure.status.signal == SIGKILL ||
                         (outcome.stop_signal != 0 && failure.status.signal == outcome.stop_signal));
     if (by_us) {
@@ -132,6 +135,9 @@ std::string describe(const rdzv::WorkerFailure& failure) {
   std::string text = "rank " + std::to_string(failure.rank);
   if (failure.pid == 0) return text + " could not be started: " + failure.message;
   text += " (pid " + std::to_string(failure.pid) + ") ";
+  if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
+    return text + "was killed by the kernel for want of memory (SIGKILL)";
+  }
   if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
   return text + "ended with " + failure.status.to_string();
 }

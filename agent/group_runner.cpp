@@ -217,6 +217,7 @@ void GroupRunner::perform(const StartWorkers& action) {
     not_started.push_back({start_.round, local_rank, std::move(failure)});
   }
   events_.round_started(start_, worker_pids());
+  oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
     queue_.push_back(std::move(each));
@@ -322,6 +323,11 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   output_.ended(local_rank);
   rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  // One that we stopped is not asked for, unless the kernel was quicker.
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !core_.is_stopping();
+  if (!status.is_success() && may_be_out_of_memory) {
+    ended.killed_for_memory = oom_watch_.take_kill();
+  }
   events_.worker_exited(ended, core_.is_stopping());
   std::optional<rdzv::WorkerFailure> failure;
   if (!status.is_success()) failure = std::move(ended);

@@ -21,6 +21,7 @@
 #include "agent/group_core.h"
 #include "agent/job.h"
 #include "agent/keeper.h"
+#include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "agent/process.h"
 #include "agent/reserved_port.h"
@@ -91,6 +92,7 @@ class GroupRunner {
   boost::asio::steady_timer stranger_timer_;
 
   std::optional<Keeper> keeper_;
+  OomWatch oom_watch_;
   rdzv::RoundCore leader_;
   GroupCore core_;
   std::deque<GroupEvent> queue_;

@@ -28,8 +28,9 @@ struct WorkerFailure {
   std::string error_file;                // where `message` was read; empty: there was none
   std::vector<std::string> stderr_tail;  // its last lines
   std::string log_dir;                   // empty: its output was not kept
-  bool was_told_to_stop = false;         // it ended after the group was told to stop
-  bool is_worth_a_retry = true;          // false: the same would happen again (no such program)
+  bool killed_for_memory = false;  // by the kernel; with another end than SIGKILL: a child was
+  bool was_told_to_stop = false;   // it ended after the group was told to stop
+  bool is_worth_a_retry = true;    // false: the same would happen again (no such program)
 
   bool operator==(const WorkerFailure&) const = default;
 };

@@ -35,7 +35,8 @@ rdzv::WorkerFailure failure() {
 
 const std::string kFailure =
     R"({"rank":5,"local_rank":1,"pid":4711,"node_rank":1,"host":"node1","exit_code":null,)"
-    R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"message":"no luck"})";
+    R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"killed_for_memory":false,)"
+    R"("message":"no luck"})";
 
 TEST(EventLines, TellOfAJobAndItsRounds) {
   EXPECT_EQ(
@@ -59,17 +60,19 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
 
 TEST(EventLines, KeepExitCodeAndSignalApart) {
   EXPECT_EQ(
-      event_line(kHead, WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::exited(139), false, "oh"}),
+      event_line(kHead,
+                 WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::exited(139), false, false, "oh"}),
       expected("worker_exited",
                R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":139,"signal":null,)"
                R"("signal_name":null,"core_dumped":false,"was_told_to_stop":false,)"
-               R"("message":"oh")"));
+               R"("killed_for_memory":false,"message":"oh")"));
   EXPECT_EQ(
-      event_line(kHead, WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, ""}),
+      event_line(kHead,
+                 WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, true, ""}),
       expected("worker_exited",
                R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
                R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
-               R"("message":"")"));
+               R"("killed_for_memory":true,"message":"")"));
 }
 
 TEST(EventLines, TellOfTheRest) {
@@ -107,8 +110,8 @@ TEST(EventLines, TellHowAJobEnded) {
 
 TEST(EventLines, AreJsonWhateverAWorkerWrote) {
   const std::string message = std::string("a\0b\"\n\xff\xc3\xa4", 8) + std::string(9000, 'x');
-  const std::string line =
-      event_line(kHead, WorkerExited{Round{0}, {0, 0, 1}, ExitStatus::exited(1), false, message});
+  const std::string line = event_line(
+      kHead, WorkerExited{Round{0}, {0, 0, 1}, ExitStatus::exited(1), false, false, message});
   ASSERT_EQ(line.find('\n'), line.size() - 1);
   const auto parsed = boost::json::parse(line).as_object();
   const std::string text(parsed.at("message").as_string());

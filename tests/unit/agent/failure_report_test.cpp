@@ -88,6 +88,30 @@ TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
             "  restarts    2, this was round 2\n");
 }
 
+TEST_F(FailureReport, AKillForWantOfMemoryIsToldAsSuch) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(1, ExitStatus::killed(SIGKILL));
+  outcome.cause->killed_for_memory = true;
+  outcome.consequences = {failure(0, ExitStatus::killed(SIGKILL))};
+  outcome.consequences[0].was_told_to_stop = true;
+  outcome.consequences[0].killed_for_memory = true;
+  EXPECT_EQ(
+      failure_report(outcome, "train.py"),
+      "ddprun: train.py FAILED: rank 1 (pid 4701) was killed by the kernel for want of memory "
+      "(SIGKILL)\n"
+      "  rank        1 (local rank 1)\n"
+      "  host        node0, pid 4701\n"
+      "  time        2025-10-09 08:53:20.042\n"
+      "  after it\n"
+      "    rank 0 (pid 4700) was killed by the kernel for want of memory (SIGKILL)\n");
+  // A data loader's worker was killed, and its parent noticed.
+  outcome.cause->status = ExitStatus::exited(1);
+  EXPECT_NE(failure_report(outcome, "train.py")
+                .find("  hint        the kernel killed a process of this job for want of memory\n"),
+            std::string::npos);
+}
+
 TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kFailed;

@@ -1,0 +1,40 @@
+// Tells whether the kernel has killed for want of memory: the oom_kill counter of the cgroup that
+// the agent, and so its workers, run in (a worker that was moved into a cgroup below is counted
+// there too). Nothing else tells such a SIGKILL from anybody's.
+//
+// Owned by the GroupRunner, event loop only. The mistake to avoid: asking twice for one dead
+// worker. Every kill is told once, since each of several dead workers may have one of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ddprun::agent {
+
+class OomWatch {
+ public:
+  // The paths are for tests: fake trees.
+  explicit OomWatch(std::string cgroup_root = "/sys/fs/cgroup",
+                    std::string own_cgroup_file = "/proc/self/cgroup");
+
+  // When the workers of a round have started: earlier kills are none of theirs.
+  void begin_round();
+
+  // A worker failed: has the kernel killed since, once more than was asked for?
+  bool take_kill();
+
+ private:
+  std::optional<std::uint64_t> read() const;
+
+  std::string cgroup_root_;
+  std::string own_cgroup_file_;
+  std::string counter_file_;  // empty: not looked for yet, or there is none
+  std::optional<std::uint64_t> seen_;
+};
+
+// The number after `oom_kill` in a memory.events (cgroup v2) or memory.oom_control (v1).
+std::optional<std::uint64_t> oom_kills_in(std::string_view counters);
+
+}  // namespace ddprun::agent
