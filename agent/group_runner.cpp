@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 constexpr NodeId kThisNode{0};
 constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
 constexpr int kStrangerScans = 20;
-constexpr std::chrono::milliseconds kStacksLimit = 2s;  // that a kill waits for them, at most
+constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 
 std::string host_name() {
   std::array<char, 256> name{};

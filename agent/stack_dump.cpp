@@ -52,6 +52,7 @@ std::vector<std::string> debugger_for(pid_t pid, const std::string& path) {
   return {gdb,    "-nx",
           "-q",   "-batch",
           "-iex", "set debuginfod enabled off",
+          "-iex", "set auto-load off",
           "-p",   std::to_string(pid),
           "-ex",  "thread apply all backtrace"};
 }

@@ -117,7 +117,7 @@ TEST_F(Stacks, AreNotWaitedForAfterASecondSignal) {
   job.signal(SIGTERM);
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "hangs"); }));
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait(milliseconds(1500)), exited(143)) << "less than the stacks may take";
+  EXPECT_EQ(job.wait(milliseconds(3000)), exited(143)) << "less than the stacks may take";
   EXPECT_THAT(job.left_over(), ::testing::IsEmpty());
 }
 
