@@ -3,6 +3,8 @@
 #include <boost/json.hpp>
 #include <ctime>
 
+#include "rendezvous/base/exit_codes.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -59,15 +61,15 @@ json::value failure_object(const std::optional<rdzv::WorkerFailure>& failure) {
   return object;
 }
 
-std::string_view name_of(rdzv::JobOutcome::Kind kind) {
+std::string_view name_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
-  switch (kind) {
+  switch (outcome.kind) {
     case Kind::kSucceeded:
       return "succeeded";
     case Kind::kFailed:
       return "failed";
     case Kind::kStopped:
-      return "stopped";
+      return outcome.exit_code == kExitPreempted ? "preempted" : "stopped";
     case Kind::kCannotRun:
       break;
   }
@@ -126,7 +128,7 @@ struct Filler {
   }
   void operator()(const KeeperReplaced& event) { line["pid"] = event.pid; }
   void operator()(const JobFinished& event) {
-    line["outcome"] = text(name_of(event.outcome.kind));
+    line["outcome"] = text(name_of(event.outcome));
     line["exit_code"] = event.exit_code;
     line["signal"] = number_or_null(event.outcome.stop_signal);
     line["cause"] = failure_object(event.outcome.cause);

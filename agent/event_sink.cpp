@@ -17,7 +17,11 @@ namespace {
 Result<rdzv::UniqueFd> open_file(const std::string& path) {
   constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
   int fd = ::open(path.c_str(), O_RDWR | kFlags, 0644);
-  if (fd < 0 && errno == EACCES) fd = ::open(path.c_str(), O_WRONLY | kFlags, 0644);
+  if (fd < 0 && errno == EACCES) {
+    // May be written only: then a FIFO does need its reader, but is not waited for.
+    fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | kFlags, 0644);
+    if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);
+  }
   if (fd < 0) return fail(error_from_errno(errno, "cannot open the event file " + path));
   return rdzv::UniqueFd(fd);
 }

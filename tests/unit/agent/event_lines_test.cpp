@@ -106,6 +106,9 @@ TEST(EventLines, TellHowAJobEnded) {
             expected("finished", R"("outcome":"stopped","exit_code":130,"signal":2,)"
                                  R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
                                  R"("lost_us":0)"));
+  stopped.exit_code = 113;
+  EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s, 0us}).find("\"preempted\""),
+            std::string::npos);
 }
 
 TEST(EventLines, AreJsonWhateverAWorkerWrote) {
