@@ -58,7 +58,10 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   out += field("time", local_time(cause.when));
   out += hint(cause);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
-  if (!cause.error_file.empty()) out += field("error file", cause.error_file);
+  // Without a log folder it is a temporary file, which goes with the job.
+  if (!cause.error_file.empty() && !cause.log_dir.empty()) {
+    out += field("error file", cause.error_file);
+  }
   if (!cause.stderr_tail.empty()) {
     out += "  its last lines on stderr\n";
     for (const auto& line : cause.stderr_tail) out += "    | " + line + "\n";

@@ -351,8 +351,7 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
   failure.log_dir = output_.log_directory_of(local_rank);
   const std::string error_file = output_.error_file_of(number(start_.round), local_rank);
   if (auto error = read_error_file(error_file)) {
-    // Without a log folder it is a temporary file, which goes with the job.
-    if (!failure.log_dir.empty()) failure.error_file = error_file;
+    failure.error_file = error_file;
     failure.message = std::move(error->message);
     // With a tail of stderr the call stack was printed already.
     if (failure.stderr_tail.empty() && !error->callstack.empty()) {
