@@ -171,19 +171,19 @@ void GroupRunner::perform(const OpenRoundStore& action) {
 
 Result<std::uint16_t> GroupRunner::open_store() {
   const MeetingPlace& place = job_.meeting_place;
+  std::optional<rdzv::PortRange> range;
+  if (place.first_port != place.last_port) range = {place.first_port, place.last_port};
   if (!place.agent_hosts_store) {
-    auto reserved = reserve_port(store_address_, place.first_port);
+    auto reserved = rdzv::reserve_port(
+        {.address = store_address_, .port = place.first_port, .port_range = range});
     if (!reserved) return fail(std::move(reserved.error()));
     reserved_port_ = std::move(*reserved);
-    return reserved_port_.port;
+    return reserved_port_->bound.port;
   }
   rdzv::StoreServerOptions options;
   options.address = store_address_;
-  if (place.first_port == place.last_port) {
-    options.port = place.first_port;
-  } else {
-    options.port_range = rdzv::PortRange{place.first_port, place.last_port};
-  }
+  options.port = place.first_port;
+  options.port_range = range;
   options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
   auto server = rdzv::StoreServer::start(options);
   if (!server) return fail(std::move(server.error()));
@@ -446,7 +446,7 @@ void GroupRunner::end_strangers() {
   for (const pid_t pid : strangers) log_->error("process {} of a worker does not end", pid);
   stranger_timer_.cancel();
   store_.reset();
-  reserved_port_ = {};
+  reserved_port_.reset();
   post(RoundClosed{*std::exchange(closing_, std::nullopt)});
 }
 

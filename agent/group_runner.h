@@ -24,8 +24,8 @@
 #include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "agent/process.h"
-#include "agent/reserved_port.h"
 #include "agent/stack_dump.h"
+#include "rendezvous/listener.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
 
@@ -100,7 +100,7 @@ class GroupRunner {
 
   rdzv::RoundStart start_;  // of the current round
   std::unique_ptr<rdzv::StoreServer> store_;
-  ReservedPort reserved_port_;                           // where rank 0 hosts the store instead
+  std::optional<rdzv::Listener> reserved_port_;          // where rank 0 hosts the store instead
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   bool is_grace_over_ = false;                           // in this round
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed

@@ -13,6 +13,7 @@
 
 #include "launcher/text.h"
 #include "launcher/values.h"
+#include "rendezvous/base/exit_status.h"
 
 namespace ddprun::cli {
 namespace {
@@ -257,14 +258,14 @@ class Planner {
     const Given preempt = option(OptionId::kPreemptSignal);
     if (preempt.text().empty()) return;
     const auto number = signal_number(preempt.text());
-    if (!number || *number == SIGKILL || *number == SIGSTOP) {
+    if (number == 0 || number == SIGKILL || number == SIGSTOP) {
       return refuse(wrong(preempt, "give a signal that can be caught, such as SIGUSR1"));
     }
-    if (std::erase(job.stop_signals, *number) > 0 && !stop.is_default()) {
-      return refuse(wrong(preempt, signal_name(*number) + " is among " + stop.setting.origin.name +
+    if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
+      return refuse(wrong(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
                                        " too; it can mean one thing only"));
     }
-    job.preempt_signal = *number;
+    job.preempt_signal = number;
   }
 
   void read_placement() {

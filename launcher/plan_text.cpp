@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "agent/worker_environment.h"
+#include "rendezvous/base/exit_status.h"
 #include "launcher/values.h"
 
 namespace ddprun::cli {

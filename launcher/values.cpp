@@ -9,6 +9,7 @@
 
 #include "launcher/spelling.h"
 #include "launcher/text.h"
+#include "rendezvous/base/exit_status.h"
 
 namespace ddprun::cli {
 namespace {
@@ -148,37 +149,19 @@ std::vector<std::string> read_filters(const Given& given) {
   return filters;
 }
 
-std::optional<int> signal_number(std::string_view name) {
-  std::string upper;
-  for (const char c : name) {
-    upper += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  if (upper.starts_with("SIG")) upper.erase(0, 3);
-  for (int number = 1; number < NSIG; ++number) {
-    const char* const abbreviation = ::sigabbrev_np(number);
-    if (abbreviation != nullptr && upper == abbreviation) return number;
-  }
-  return std::nullopt;
-}
-
-std::string signal_name(int number) {
-  const char* const abbreviation = ::sigabbrev_np(number);
-  return abbreviation == nullptr ? std::to_string(number) : "SIG" + std::string(abbreviation);
-}
-
 Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings) {
   std::vector<int> signals;
   for (const std::string_view part : split(given.text(), ',')) {
     const auto number = signal_number(trimmed(part));
-    if (!number) {
+    if (number == 0) {
       warnings.push_back(
           wrong(given, "'" + std::string(part) + "' is no signal; it is skipped").to_string());
       continue;
     }
-    if (*number == SIGKILL || *number == SIGSTOP) {
-      return fail(wrong(given, "no process can catch " + signal_name(*number)));
+    if (number == SIGKILL || number == SIGSTOP) {
+      return fail(wrong(given, "no process can catch " + signal_name(number)));
     }
-    if (std::ranges::find(signals, *number) == signals.end()) signals.push_back(*number);
+    if (std::ranges::find(signals, number) == signals.end()) signals.push_back(number);
   }
   if (signals.empty()) return fail(wrong(given, "name at least one signal, such as SIGTERM"));
   return signals;

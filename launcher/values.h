@@ -46,10 +46,6 @@ Result<std::vector<int>> read_ranks(const Given& given);
 // contains.
 std::vector<std::string> read_filters(const Given& given);
 
-// A signal by its name, with or without "SIG", in any case; nullopt if there is none of that name.
-std::optional<int> signal_number(std::string_view name);
-std::string signal_name(int number);
-
 // Names that are no signals are skipped with a warning, as torchrun does; one that no process can
 // catch is an Error, and so is a list that leaves nothing.
 Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings);

@@ -92,17 +92,24 @@ Result<Listener> listen_on(UniqueFd socket) {
   return Listener{std::move(socket), std::move(*bound)};
 }
 
-// Binds and listens: with SO_REUSEADDR two sockets may bind one port, and listen() is what fails.
-Result<Listener> try_port(Address address, std::uint16_t port) {
+enum class Purpose { kListen, kReserve };
+
+Result<Listener> try_port(Address address, std::uint16_t port, Purpose purpose) {
   UniqueFd socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail(error_from_errno(errno, "socket"));
-  set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  // Two sockets that both set it may bind one port, and listen() is what fails; one that sets it
+  // only after its bind keeps out who comes without it, such as another reservation.
+  if (purpose == Purpose::kListen) set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.storage.ss_family == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   address.set_port(port);
   if (::bind(socket.get(), address.get(), address.size) != 0)
     return fail(error_from_errno(errno, "bind"));
-  return listen_on(std::move(socket));
+  if (purpose == Purpose::kListen) return listen_on(std::move(socket));
+  set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  auto bound = bound_endpoint(socket.get());
+  if (!bound) return fail(std::move(bound.error()));
+  return Listener{std::move(socket), std::move(*bound)};
 }
 
 Result<Listener> take_over(int fd) {
@@ -116,9 +123,9 @@ Result<Listener> take_over(int fd) {
   return listen_on(std::move(socket));
 }
 
-Result<Listener> first_free(const Address& address, PortRange range) {
+Result<Listener> first_free(const Address& address, PortRange range, Purpose purpose) {
   for (unsigned port = range.first; port <= range.last; ++port) {
-    auto listener = try_port(address, static_cast<std::uint16_t>(port));
+    auto listener = try_port(address, static_cast<std::uint16_t>(port), purpose);
     if (listener || listener.error().code != ErrorCode::kAddressInUse) return listener;
   }
   return fail(ErrorCode::kAddressInUse, "every port from " + std::to_string(range.first) + " to " +
@@ -131,10 +138,7 @@ bool has_no_ipv6(const Error& error, const std::string& address) {
          error.code != ErrorCode::kPermissionDenied && error.code != ErrorCode::kResourceExhausted;
 }
 
-}  // namespace
-
-Result<Listener> open_listener(const ListenOptions& options) {
-  if (options.listen_fd >= 0) return take_over(options.listen_fd);
+Result<Listener> open_socket(const ListenOptions& options, Purpose purpose) {
   const auto address = parse_numeric(options.address);
   if (!address) {
     return fail(ErrorCode::kInvalidArgument,
@@ -146,12 +150,12 @@ Result<Listener> open_listener(const ListenOptions& options) {
     return fail(ErrorCode::kInvalidArgument, "the port range " + std::to_string(range.first) + ":" +
                                                  std::to_string(range.last) + " is empty");
   }
-  auto listener =
-      options.port_range ? first_free(*address, range) : try_port(*address, options.port);
+  auto listener = options.port_range ? first_free(*address, range, purpose)
+                                     : try_port(*address, options.port, purpose);
   if (!listener && has_no_ipv6(listener.error(), options.address)) {
     ListenOptions ipv4 = options;
     ipv4.address = "0.0.0.0";
-    return open_listener(ipv4);
+    return open_socket(ipv4, purpose);
   }
   if (!listener) {
     const Endpoint wanted{options.address, range.first};
@@ -162,6 +166,17 @@ Result<Listener> open_listener(const ListenOptions& options) {
     }
   }
   return listener;
+}
+
+}  // namespace
+
+Result<Listener> open_listener(const ListenOptions& options) {
+  if (options.listen_fd >= 0) return take_over(options.listen_fd);
+  return open_socket(options, Purpose::kListen);
+}
+
+Result<Listener> reserve_port(const ListenOptions& options) {
+  return open_socket(options, Purpose::kReserve);
 }
 
 void prepare_connection(int fd) {

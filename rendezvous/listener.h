@@ -28,6 +28,10 @@ struct Listener {
 
 Result<Listener> open_listener(const ListenOptions& options);
 
+// Holds a port for a server that another process will open there: bound, never listening. Nobody
+// else gets the port, but a socket with SO_REUSEADDR, as PyTorch's store sets it, may bind it too.
+Result<Listener> reserve_port(const ListenOptions& options);
+
 // What a connection accepted from such a listener is: non-blocking, close-on-exec, tuned. For one
 // that another accepted.
 void prepare_connection(int fd);
