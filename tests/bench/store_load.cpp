@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -216,9 +217,14 @@ Throughput operations(const Target& target, int clients, int in_flight, int requ
   const auto start = Clock::now();
   int done = 0;
   int running = 0;
-  std::size_t next = 0;
+  std::deque<std::size_t> idle;  // longest first
+  for (std::size_t i = 0; i < loops.size(); ++i) idle.push_back(i);
   const auto begin = [&](std::size_t i) { loops[i].send(connections[i]->fd()); };
-  for (; running < in_flight; ++running) begin(next++ % loops.size());
+  const auto begin_idle = [&] {
+    begin(idle.front());
+    idle.pop_front();
+  };
+  for (; running < in_flight; ++running) begin_idle();
   char buffer[4096];
   while (running > 0) {
     crowd.poll([&](std::uint32_t i, std::uint32_t) {
@@ -233,7 +239,8 @@ Throughput operations(const Target& target, int clients, int in_flight, int requ
       if (done >= requests) {
         --running;
       } else {
-        begin(in_flight == clients ? i : next++ % loops.size());
+        idle.push_back(i);
+        begin_idle();
       }
     });
   }
