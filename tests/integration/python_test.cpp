@@ -30,6 +30,16 @@ TEST_F(Python, FormsAProcessGroupFromTheEnvironment) {
   EXPECT_THAT(job.out(), HasSubstr("rank 1 of 2 has 3\n"));
 }
 
+// Rank 0 hosts the store itself, at a port that the agent holds for it.
+TEST_F(Python, FormsItAroundAStoreOfItsOwn) {
+  JobSetup setup = setup_;
+  setup.environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1";
+  Job job(ddprun({"--nproc-per-node=2", "--standalone"}, {script_}), setup);
+  EXPECT_EQ(job.wait(seconds(90)), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("rank 0 of 2 has 3\n"));
+  EXPECT_THAT(job.out(), HasSubstr("rank 1 of 2 has 3\n"));
+}
+
 // Under torchrun 2.11 half of these fail: its second round reads the addresses of the first.
 TEST_F(Python, FormsItAgainAfterARestart) {
   for (int run = 0; run < (full_tests() ? 20 : 3); ++run) {
