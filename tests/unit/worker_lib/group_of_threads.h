@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <exception>
 #include <functional>
@@ -14,7 +15,16 @@
 
 namespace ddprun::test {
 
+// LibTorch 2.11 keeps one flight recorder for all groups of a process and writes its map of groups
+// without a lock: two of them in two threads tear it. A training process has one group; here there
+// are several, so the recorder is off. Read once, by the first group.
+inline void switch_flight_recorder_off() {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  ::setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", /*overwrite=*/1);
+}
+
 inline void run_ranks(int world_size, const std::function<void(Context&)>& body) {
+  switch_flight_recorder_off();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
