@@ -116,15 +116,21 @@ TEST_F(OutputFiles, GetEveryByteUnchanged) {
   make(spec);
   auto worker = start(0);
   const std::string odd = std::string("nul ") + '\0' + " invalid \xff\xfe return \r\r\n bar\r";
-  const std::string text = odd + std::string(1'000'000, 'x') + "\n";
+  const std::string odd_lines = odd + "end\n";
+  const std::string long_line = std::string(1'000'000, 'x') + "\n";
+  const std::string odd_shown = std::string("[role0]:nul ") + '\0' +
+                                " invalid \xff\xfe return \n[role0]:\n[role0]: bar\n[role0]:end\n";
+  const std::string shown = odd_shown + "[role0]:" + long_line;
+  const std::string text = odd_lines + long_line;
+  write_all(worker->out, odd_lines);
+  write_all(worker->err, odd_lines);
+  EXPECT_TRUE(sees_stderr(odd_shown));
+  // A console that is not empty would rather drop so long a line, which the file has.
+  EXPECT_TRUE(console_->flush(std::chrono::steady_clock::now() + seconds(10)));
   std::jthread writer([&] {
-    write_all(worker->out, text);
-    write_all(worker->err, text);
+    write_all(worker->out, long_line);
+    write_all(worker->err, long_line);
   });
-  const std::string shown =
-      std::string("[role0]:nul ") + '\0' +
-      " invalid \xff\xfe return \n[role0]:\n[role0]: bar\n[role0]:" + std::string(1'000'000, 'x') +
-      "\n";
   EXPECT_TRUE(sees_stderr(shown));
   writer.join();
   write_all(worker->out, "unfinished");
