@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -135,10 +136,11 @@ TEST(NothingIsLeft, OfWorkersThatWereStopped) {
   }
 }
 
-// The moment of death is arbitrary: before, between and during starts and stops of workers.
-TEST(NothingIsLeft, WheneverTheLauncherIsKilled) {
+// Sends `signal` to a launcher that starts and stops workers all the time, at arbitrary moments:
+// before, between and during starts and stops. `check` looks at how it ended.
+void at_any_moment(int signal, const std::function<void(const Ended&, Job&)>& check) {
   const unsigned seed = std::random_device{}();
-  RecordProperty("seed", static_cast<int>(seed));
+  testing::Test::RecordProperty("seed", static_cast<int>(seed));
   std::mt19937 random(seed);
   std::uniform_int_distribution<int> microseconds(0, 30'000);
   for (int run = 0; run < (full_tests() ? 1000 : 60); ++run) {
@@ -146,29 +148,22 @@ TEST(NothingIsLeft, WheneverTheLauncherIsKilled) {
     Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1000000"},
                    worker({"child", "on-rank", "1", "exit", "1", "wait"})));
     std::this_thread::sleep_for(std::chrono::microseconds(delay));
-    job.signal(SIGKILL);
-    EXPECT_EQ(job.wait(), killed_by(SIGKILL));
-    ASSERT_THAT(job.left_over(), IsEmpty()) << "killed after " << delay << " us, seed " << seed;
+    job.signal(signal);
+    const Ended ended = job.wait();
+    check(ended, job);
+    ASSERT_THAT(job.left_over(), IsEmpty()) << "signalled after " << delay << " us, seed " << seed;
   }
 }
 
+TEST(NothingIsLeft, WheneverTheLauncherIsKilled) {
+  at_any_moment(SIGKILL, [](const Ended& ended, Job&) { EXPECT_EQ(ended, killed_by(SIGKILL)); });
+}
+
 TEST(NothingIsLeft, WheneverTheLauncherIsInterrupted) {
-  const unsigned seed = std::random_device{}();
-  RecordProperty("seed", static_cast<int>(seed));
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<int> microseconds(0, 30'000);
-  for (int run = 0; run < (full_tests() ? 1000 : 60); ++run) {
-    const int delay = microseconds(random);
-    Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1000000"},
-                   worker({"child", "on-rank", "1", "exit", "1", "wait"})));
-    std::this_thread::sleep_for(std::chrono::microseconds(delay));
-    job.signal(SIGINT);
-    const Ended ended = job.wait();
+  at_any_moment(SIGINT, [](const Ended& ended, Job& job) {
     // Before the launcher has its handlers the signal simply ends it.
     EXPECT_TRUE(ended == exited(130) || ended == killed_by(SIGINT)) << ended << "\n" << job.err();
-    ASSERT_THAT(job.left_over(), IsEmpty())
-        << "interrupted after " << delay << " us, seed " << seed;
-  }
+  });
 }
 
 TEST(NothingIsLeft, AfterTwoHundredStartsAndStops) {
