@@ -27,8 +27,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr NodeId kThisNode{0};
-constexpr auto kStrangerScanInterval = 100ms;  // only while killed strangers have not ended yet
-constexpr int kStrangerScans = 20;
+constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strangers, at most
+constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
+constexpr auto kUnseenStrangerInterval = 1ms;
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 
 std::string host_name() {
@@ -308,7 +309,7 @@ void GroupRunner::perform(const CloseRound& action) {
   stop_timer_.cancel();
   stacks_.reset();
   closing_ = action.round;
-  stranger_scans_left_ = kStrangerScans;
+  strangers_until_ = std::chrono::steady_clock::now() + kStrangerLimit;
   end_strangers();
 }
 
@@ -435,15 +436,17 @@ void GroupRunner::reap() {
 // does not end (it hangs in the kernel) is named and left behind.
 void GroupRunner::end_strangers() {
   const auto strangers = strangers_of(agent_id_, [this](pid_t pid) { return is_known_child(pid); });
-  if (!strangers.empty() && stranger_scans_left_-- > 0) {
-    for (const pid_t pid : strangers) ::kill(pid, SIGKILL);
-    stranger_timer_.expires_after(kStrangerScanInterval);
+  const bool are_all_gone = strangers.pids.empty() && !strangers.some_unseen;
+  if (!are_all_gone && std::chrono::steady_clock::now() < strangers_until_) {
+    for (const pid_t pid : strangers.pids) ::kill(pid, SIGKILL);
+    stranger_timer_.expires_after(strangers.some_unseen ? kUnseenStrangerInterval
+                                                        : kKilledStrangerInterval);
     stranger_timer_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec && closing_) end_strangers();
     });
     return;
   }
-  for (const pid_t pid : strangers) log_->error("process {} of a worker does not end", pid);
+  for (const pid_t pid : strangers.pids) log_->error("process {} of a worker does not end", pid);
   stranger_timer_.cancel();
   store_.reset();
   reserved_port_.reset();

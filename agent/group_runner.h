@@ -106,7 +106,7 @@ class GroupRunner {
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder
   std::optional<Round> closing_;                         // a round whose strangers are being ended
-  int stranger_scans_left_ = 0;
+  std::chrono::steady_clock::time_point strangers_until_;
   std::optional<rdzv::JobOutcome> outcome_;
 };
 

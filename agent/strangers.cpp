@@ -6,10 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 namespace ddprun::agent {
 namespace {
@@ -27,13 +29,46 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-bool environment_has(pid_t pid, const std::string& entry) {
+enum class Found { kYes, kNo, kUnseen };
+
+// What proc(5) calls state, env_start and env_end. Nothing: there is no such process.
+struct MemoryOfProcess {
+  char state = 0;
+  std::uint64_t environment_start = 0;
+  std::uint64_t environment_end = 0;
+};
+
+std::optional<MemoryOfProcess> memory_of(pid_t pid) {
+  constexpr int kFieldsBetween = 46;  // state is the third field, env_start the fiftieth
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  MemoryOfProcess memory;
+  fields >> memory.state;
+  std::string skipped;
+  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
+  fields >> memory.environment_start >> memory.environment_end;
+  return memory;
+}
+
+// While a process exchanges its memory for that of another program, and once it has given its
+// memory back on the way to its end, its environment reads as shorter than it is, or as empty.
+Found environment_has(pid_t pid, const std::string& entry) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  if (!file) return Found::kNo;  // gone, or another user's
+  std::size_t bytes = 0;
   std::string line;
   while (std::getline(file, line, '\0')) {
-    if (line == entry) return true;
+    if (line == entry) return Found::kYes;
+    bytes += line.size() + 1;
   }
-  return false;
+  const auto memory = memory_of(pid);
+  if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
+  const bool was_seen_whole =
+      memory->environment_end != 0 && bytes == memory->environment_end - memory->environment_start;
+  return was_seen_whole ? Found::kNo : Found::kUnseen;
 }
 
 }  // namespace
@@ -47,12 +82,16 @@ std::string make_agent_id(const std::string& host) {
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<pid_t> strangers_of(const std::string& agent_id,
-                                const std::function<bool(pid_t)>& is_known) {
-  std::vector<pid_t> pids = children();
+Strangers strangers_of(const std::string& agent_id, const std::function<bool(pid_t)>& is_known) {
+  Strangers found;
   const std::string entry = std::string(kAgentVariable) + "=" + agent_id;
-  std::erase_if(pids, [&](pid_t pid) { return is_known(pid) || !environment_has(pid, entry); });
-  return pids;
+  for (const pid_t pid : children()) {
+    if (is_known(pid)) continue;
+    const Found has = environment_has(pid, entry);
+    if (has == Found::kYes) found.pids.push_back(pid);
+    if (has == Found::kUnseen) found.some_unseen = true;
+  }
+  return found;
 }
 
 void reap_strangers(const std::function<bool(pid_t)>& is_known) {

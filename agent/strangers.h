@@ -24,10 +24,18 @@ std::string make_agent_id(const std::string& host);
 // From now on orphaned descendants become children of this process.
 void become_subreaper();
 
+struct Strangers {
+  std::vector<pid_t> pids;
+  // A child's environment could not be seen: it is about to execute a program or to end, neither of
+  // which takes long. Look again before concluding that there are no more.
+  bool some_unseen = false;
+
+  bool operator==(const Strangers&) const = default;
+};
+
 // The living children of this process, but for those that `is_known` accepts, whose environment has
 // kAgentVariable=<agent_id>.
-std::vector<pid_t> strangers_of(const std::string& agent_id,
-                                const std::function<bool(pid_t)>& is_known);
+Strangers strangers_of(const std::string& agent_id, const std::function<bool(pid_t)>& is_known);
 
 // Reaps children that have ended. Stops at one that `is_known` accepts, leaving it to its owner,
 // who calls this again after reaping it.

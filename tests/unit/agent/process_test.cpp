@@ -10,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "agent/keeper.h"
 #include "agent/strangers.h"
@@ -253,14 +255,12 @@ TEST(KeeperTest, AReplacedKeeperKnowsTheSameGroups) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
-  become_subreaper();
-  const std::string id = make_agent_id("host");
-  const std::string entry = std::string(kAgentVariable) + "=" + id;
+// A daemon with that entry in its environment: a grandchild in a session of its own whose parent
+// ends at once. It may still be executing its program when this returns.
+pid_t start_daemon(const std::string& entry) {
   Pipe out;
   const pid_t parent = ::fork();
   if (parent == 0) {
-    // A daemon: a grandchild in a session of its own whose parent ends at once.
     ::dup2(out.ends[1], 1);
     ::execle("/bin/sh", "sh", "-c", "setsid sleep 1000 & echo $!", nullptr,
              std::vector<char*>{const_cast<char*>("PATH=/usr/bin:/bin"),
@@ -270,18 +270,56 @@ TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
   }
   ::waitpid(parent, nullptr, 0);
   char text[32] = {};
-  ASSERT_GT(::read(out.ends[0], text, sizeof text - 1), 0);
-  const pid_t daemon = std::atoi(text);
+  return ::read(out.ends[0], text, sizeof text - 1) > 0 ? std::atoi(text) : -1;
+}
+
+std::vector<pid_t> all_strangers_of(const std::string& id,
+                                    const std::function<bool(pid_t)>& is_known) {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  for (;;) {
+    Strangers found = strangers_of(id, is_known);
+    if (!found.some_unseen) return found.pids;
+    if (std::chrono::steady_clock::now() > deadline) ADD_FAILURE() << "one is never seen";
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
+  become_subreaper();
+  const std::string id = make_agent_id("host");
   const auto nobody_known = [](pid_t) { return false; };
-  EXPECT_THAT(strangers_of(id, nobody_known), ::testing::ElementsAre(daemon));
-  EXPECT_THAT(strangers_of(id + "x", nobody_known), ::testing::IsEmpty());
-  EXPECT_THAT(strangers_of(id, [&](pid_t pid) { return pid == daemon; }), ::testing::IsEmpty());
-  ::kill(daemon, SIGKILL);
-  ASSERT_TRUE(ends(daemon));
-  reap_strangers([&](pid_t pid) { return pid == daemon; });
-  EXPECT_TRUE(lives(daemon)) << "a known child is its owner's to reap";
-  reap_strangers(nobody_known);
-  EXPECT_FALSE(lives(daemon));
+  for (int i = 0; i < 50; ++i) {
+    const pid_t daemon = start_daemon(std::string(kAgentVariable) + "=" + id);
+    ASSERT_GT(daemon, 0);
+    ASSERT_THAT(all_strangers_of(id, nobody_known), ::testing::ElementsAre(daemon));
+    EXPECT_THAT(all_strangers_of(id + "x", nobody_known), ::testing::IsEmpty());
+    const auto daemon_known = [&](pid_t pid) { return pid == daemon; };
+    EXPECT_THAT(all_strangers_of(id, daemon_known), ::testing::IsEmpty());
+    ::kill(daemon, SIGKILL);
+    ASSERT_TRUE(ends(daemon));
+    EXPECT_THAT(all_strangers_of(id, nobody_known), ::testing::IsEmpty());
+    reap_strangers(daemon_known);
+    EXPECT_TRUE(lives(daemon)) << "a known child is its owner's to reap";
+    reap_strangers(nobody_known);
+    EXPECT_FALSE(lives(daemon));
+  }
+}
+
+// Its environment is seen, and is empty: it is not waited for.
+TEST(Strangers, AProcessWithoutAnyEnvironmentIsNone) {
+  Pipe alive;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(alive.ends[1], 1);
+    ::execle("/bin/sh", "sh", "-c", "echo; exec env -i sleep 1000", nullptr,
+             std::vector<char*>{nullptr}.data());
+    ::_exit(127);
+  }
+  char newline = 0;
+  ASSERT_EQ(::read(alive.ends[0], &newline, 1), 1);
+  EXPECT_THAT(all_strangers_of("host-1-1", [](pid_t) { return false; }), ::testing::IsEmpty());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace
