@@ -12,6 +12,7 @@ namespace {
 
 constexpr BackgroundWriter::Sink kOnlySink = 0;
 constexpr std::size_t kReserveBytes = 64 * 1024;
+constexpr const char* kEraseRow = "\r\x1b[K";
 
 bool same_file(int a, int b) {
   struct stat first {};
@@ -25,7 +26,8 @@ bool same_file(int a, int b) {
 Console::Console(boost::asio::any_io_executor executor, Options options)
     : fds_{options.stdout_fd, options.stderr_fd},
       is_terminal_{::isatty(options.stdout_fd) == 1, ::isatty(options.stderr_fd) == 1},
-      is_one_file_(same_file(options.stdout_fd, options.stderr_fd)) {
+      is_one_file_(same_file(options.stdout_fd, options.stderr_fd)),
+      look_(options.look) {
   for (std::size_t queue = 0; queue < (is_one_file_ ? 1U : 2U); ++queue) {
     const std::string name = is_one_file_ ? "stdout and stderr" : queue == 0 ? "stdout" : "stderr";
     BackgroundWriter::Events events;
@@ -44,8 +46,31 @@ Console::Console(boost::asio::any_io_executor executor, Options options)
   }
 }
 
-bool Console::write(Stream stream, std::string_view bytes) {
-  return writers_[queue_of(stream)]->write(kOnlySink, bytes);
+bool Console::write(Stream stream, std::string_view bytes) { return put(stream, bytes, 0); }
+
+bool Console::put(Stream stream, std::string_view bytes, std::size_t headroom_bytes) {
+  const std::size_t queue = queue_of(stream);
+  if (!can_have_live_line(stream) || bytes.empty()) {
+    return writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
+  }
+  const std::lock_guard lock(last_row_mutex_);
+  LastRow& row = last_row_[queue];
+  const bool is_taken =
+      row.has_live_line
+          ? writers_[queue]->write(kOnlySink, kEraseRow + std::string(bytes), headroom_bytes)
+          : writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
+  if (is_taken) row = {.is_empty = bytes.back() == '\n', .has_live_line = false};
+  return is_taken;
+}
+
+void Console::set_live_line(Stream stream, std::string_view text) {
+  if (!can_have_live_line(stream)) return;
+  const std::lock_guard lock(last_row_mutex_);
+  const std::size_t queue = queue_of(stream);
+  LastRow& row = last_row_[queue];
+  if (!row.is_empty || (text.empty() && !row.has_live_line)) return;
+  const bool is_taken = writers_[queue]->write(kOnlySink, kEraseRow + std::string(text));
+  if (is_taken) row.has_live_line = !text.empty();
 }
 
 void Console::when_space(Stream stream, std::function<void()> ready) {
@@ -58,9 +83,7 @@ void Console::call_waiting(std::size_t queue) {
   for (const auto& call : ready) call();
 }
 
-void Console::say(Stream stream, std::string_view lines) {
-  writers_[queue_of(stream)]->write(kOnlySink, lines, kReserveBytes);
-}
+void Console::say(Stream stream, std::string_view lines) { put(stream, lines, kReserveBytes); }
 
 void Console::notify(std::string_view sentence) {
   if (notice_handler_) {

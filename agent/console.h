@@ -14,11 +14,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agent/background_writer.h"
+#include "agent/terminal_look.h"
 
 namespace ddprun::agent {
 
@@ -30,6 +32,7 @@ class Console {
     int stdout_fd = 1;
     int stderr_fd = 2;
     std::size_t queue_bytes = 1024 * 1024;  // for each stream
+    TerminalLook look = {};                 // of those that are terminals
   };
 
   Console(boost::asio::any_io_executor executor, Options options);
@@ -54,6 +57,12 @@ class Console {
   void notify(std::string_view sentence);
   void notify_with(std::function<void(std::string_view sentence)> handler);
 
+  // Where `stream` is a terminal that can show one. Empty: none any more. A line that is unfinished
+  // (a worker's progress bar) is not disturbed, and neither is a queue that is full.
+  void set_live_line(Stream stream, std::string_view text);
+  bool can_have_live_line(Stream stream) const { return is_terminal(stream) && look_.can_redraw; }
+  bool is_coloured(Stream stream) const { return is_terminal(stream) && look_.has_colour; }
+
   bool is_terminal(Stream stream) const { return is_terminal_[index(stream)]; }
   int fd(Stream stream) const { return fds_[index(stream)]; }
 
@@ -62,13 +71,24 @@ class Console {
 
  private:
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
+  bool put(Stream stream, std::string_view bytes, std::size_t headroom_bytes);
   std::size_t queue_of(Stream stream) const { return is_one_file_ ? 0 : index(stream); }
   void call_waiting(std::size_t queue);
 
   std::array<int, 2> fds_;
   std::array<bool, 2> is_terminal_;
   bool is_one_file_;
+  TerminalLook look_;
   std::array<bool, 2> failed_{};
+
+  // What a terminal's last row holds.
+  struct LastRow {
+    bool is_empty = true;  // but for the live line
+    bool has_live_line = false;
+  };
+  std::mutex last_row_mutex_;  // also keeps the bytes in the order of what it guards
+  std::array<LastRow, 2> last_row_;
+
   std::array<std::vector<std::function<void()>>, 2> waiting_;
   std::function<void(std::string_view)> notice_handler_;
   std::array<std::unique_ptr<BackgroundWriter>, 2>

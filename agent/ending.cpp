@@ -56,7 +56,11 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
   std::string text = failure_report(outcome, job_.program.name);
   if (!text.empty()) {
     text += remarks;
-    parts_.console.say(Stream::kStderr, text);
+    const std::size_t headline = text.find('\n');
+    const bool has_colour = parts_.console.is_coloured(Stream::kStderr);
+    parts_.console.say(
+        Stream::kStderr,
+        coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
     copy_failure(job_.environment, text, outcome);
   }
   if (wants_summary || outcome.restarts > 0) {
@@ -68,7 +72,10 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
   if (!wait_in_slices(flush_events, now + kEventPatience)) {
     parts_.console.notify("the last events could not be written in time");
   }
-  wait_in_slices([this](TimePoint until) { return parts_.console.flush(until); }, kNoDeadline);
+  const auto flush_console = [this](TimePoint until) { return parts_.console.flush(until); };
+  // Twice: that one of the two streams cannot be written is said on the other.
+  wait_in_slices(flush_console, kNoDeadline);
+  wait_in_slices(flush_console, kNoDeadline);
 }
 
 // Waits for `flush` until then, or until the deadline of all, in slices, so that a signal is seen
@@ -77,9 +84,9 @@ bool Ending::wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoi
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
     const auto deadline = std::min(until, deadline_);
-    if (flush(std::min(now + kFlushSlice, deadline))) return true;
-    if (now >= deadline) return false;
-    parts_.io.poll();
+    const bool is_flushed = flush(std::min(now + kFlushSlice, deadline));
+    parts_.io.poll();  // also for what a write that failed leaves to be said
+    if (is_flushed || now >= deadline) return is_flushed;
   }
 }
 

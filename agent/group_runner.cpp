@@ -30,6 +30,7 @@ constexpr NodeId kThisNode{0};
 constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strangers, at most
 constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
 constexpr auto kUnseenStrangerInterval = 1ms;
+constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 
 std::string host_name() {
@@ -72,7 +73,7 @@ GroupRunner::GroupRunner(const Job& job)
     : job_(job),
       host_(host_name()),
       agent_id_(make_agent_id(host_)),
-      console_(io_.get_executor()),
+      console_(io_.get_executor(), {.look = look_from(job.environment)}),
       log_(make_logger(console_, job.environment)),
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
@@ -102,6 +103,7 @@ int GroupRunner::run() {
     outcome.sentence = ready.error().to_string();
     perform(Finish{outcome});
   }
+  status_line_.reset();
   Ending({io_, console_, output_, events_, stop_signals_}, job_)
       .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
@@ -128,6 +130,11 @@ Result<void> GroupRunner::prepare() {
   auto address = listen_address(job_.meeting_place.address);
   if (!address) return fail(std::move(address.error()));
   store_address_ = std::move(*address);
+  if (console_.can_have_live_line(Stream::kStderr) &&
+      output_.owns_terminals(job_.local_world_size)) {
+    status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
+    status_line_->start();
+  }
   return output_.prepare();
 }
 
@@ -229,6 +236,20 @@ std::vector<pid_t> GroupRunner::worker_pids() const {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker ? worker->pid() : 0);
   return pids;
+}
+
+Status GroupRunner::status() const {
+  const auto wall = events_.times().wall(std::chrono::steady_clock::now());
+  Status status;
+  status.round = start_.round;
+  status.workers = job_.local_world_size;
+  status.running = static_cast<int>(
+      std::ranges::count_if(workers_, [](const auto& worker) { return worker != nullptr; }));
+  status.is_stopping = core_.is_stopping();
+  status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
+  status.restarts = start_.restarts;
+  status.max_restarts = start_.max_restarts;
+  return status;
 }
 
 Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
@@ -405,8 +426,11 @@ void GroupRunner::pause() {
   for (const auto& worker : workers_) {
     if (worker) worker->signal_group(SIGSTOP);
   }
+  if (status_line_) status_line_->hide();
+  console_.flush(std::chrono::steady_clock::now() + kPausePatience);
   ::kill(::getpid(), SIGSTOP);
   // Continued: our own SIGCONT handler forwards it to the workers.
+  if (status_line_) status_line_->start();
 }
 
 // ---- children that are no workers

@@ -25,6 +25,7 @@
 #include "agent/output.h"
 #include "agent/process.h"
 #include "agent/stack_dump.h"
+#include "agent/status_line.h"
 #include "rendezvous/listener.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
@@ -64,6 +65,7 @@ class GroupRunner {
   void take_stacks(Round round);
   void announce_restart(const rdzv::RoundStart& start);
   std::vector<pid_t> worker_pids() const;
+  Status status() const;
 
   void await_stop_signals();
   void await_job_control();
@@ -107,6 +109,7 @@ class GroupRunner {
   std::string stacks_text_;                              // of those that have no log folder
   std::optional<Round> closing_;                         // a round whose strangers are being ended
   std::chrono::steady_clock::time_point strangers_until_;
+  std::optional<StatusLine> status_line_;  // where there is a terminal for it
   std::optional<rdzv::JobOutcome> outcome_;
 };
 

@@ -4,6 +4,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <string>
 #include <string_view>
 
 #include "agent/console.h"
@@ -20,7 +21,18 @@ class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    console_.say(Stream::kStderr, std::string_view(line.data(), line.size()));
+    const std::string_view text(line.data(), line.size());
+    if (!console_.is_coloured(Stream::kStderr) || message.level < spdlog::level::warn) {
+      console_.say(Stream::kStderr, text);
+      return;
+    }
+    const Colour colour = message.level == spdlog::level::warn ? Colour::kYellow : Colour::kRed;
+    const std::size_t begin = message.color_range_start;
+    const std::size_t end = message.color_range_end;
+    console_.say(Stream::kStderr,
+                 std::string(text.substr(0, begin)) +
+                     coloured(text.substr(begin, end - begin), colour, /*has_colour=*/true) +
+                     std::string(text.substr(end)));
   }
   void flush_() override {}
 
@@ -45,7 +57,7 @@ spdlog::level::level_enum level_from(const Environment& environment) {
 std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment) {
   auto logger = std::make_shared<spdlog::logger>("ddprun", std::make_shared<ConsoleSink>(console));
   logger->set_level(level_from(environment));
-  logger->set_pattern("[%H:%M:%S.%e] ddprun: %v");
+  logger->set_pattern("[%H:%M:%S.%e] %^ddprun:%$ %v");
   return logger;
 }
 

@@ -208,6 +208,17 @@ void Output::check_delivered() {
   boost::asio::post(executor_, std::exchange(when_delivered_, nullptr));
 }
 
+bool Output::owns_terminals(int local_world_size) const {
+  for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+    const bool is_terminal = console_.is_terminal(stream);
+    for (int local_rank = 0; is_terminal && local_rank < local_world_size; ++local_rank) {
+      const StreamPlan plan = plan_stream(spec_, stream, local_rank, is_terminal);
+      if (plan.route == StreamPlan::Route::kInherit) return false;
+    }
+  }
+  return true;
+}
+
 void Output::window_changed() {
   for (auto& [local_rank, worker] : workers_) {
     for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {

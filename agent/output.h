@@ -69,6 +69,9 @@ class Output {
   // and files, or after `patience`. For the end of the job: then its report, then Console::flush().
   void when_delivered(std::chrono::milliseconds patience, std::function<void()> done);
 
+  // Whether the agent writes all that its terminals show: no worker inherits one.
+  bool owns_terminals(int local_world_size) const;
+
   // The agent's terminal changed its size (SIGWINCH).
   void window_changed();
 

@@ -12,12 +12,14 @@
 #include <string>
 
 #include "tests/support/job.h"
+#include "tests/support/terminal.h"
 
 namespace ddprun::test {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // How many lines of each rank there are; a torn, missing or repeated one fails the test.
 std::map<std::string, long> whole_lines(const std::string& output) {
@@ -141,6 +143,55 @@ TEST(Output, LogsOfEarlierRoundsAreKept) {
   }
   EXPECT_EQ(by_round, (std::map<std::string, std::string>{{"attempt_0", "round 0\n"},
                                                           {"attempt_1", "round 1\n"}}));
+}
+
+// On a terminal that belongs to ddprun alone there is a live line, and colour.
+class OnATerminal : public ::testing::Test {
+ protected:
+  std::string run(const std::map<std::string, std::string>& environment, const Command& command) {
+    Terminal terminal;
+    JobSetup setup;
+    setup.environment = environment;
+    setup.removed_variables = {"NO_COLOR"};
+    setup.stdout_fd = setup.stderr_fd = terminal.fd();
+    Job job(command, setup);
+    if (!eventually([&] { return terminal.seen().find(awaited_) != std::string::npos; })) {
+      ADD_FAILURE() << "no '" << awaited_ << "' in: " << terminal.seen();
+    }
+    job.signal(SIGTERM);
+    EXPECT_EQ(job.wait(), exited(143));
+    return terminal.seen();
+  }
+
+  TempDir folder_;
+  std::string awaited_;
+};
+
+TEST_F(OnATerminal, TheStatusIsOneLineThatIsRewritten) {
+  awaited_ = "\r\x1b[Kddprun: 0:00:01, round 0, 2 workers";
+  const std::string seen =
+      run({{"TERM", "xterm"}},
+          ddprun({"--nproc-per-node=2", "-r3", "--log-dir=" + folder_.path()}, worker({"wait"})));
+  EXPECT_THAT(seen, HasSubstr("\x1b[1;33mddprun:\x1b[0m got SIGTERM"));
+  EXPECT_THAT(seen, HasSubstr("\x1b[1;31mddprun: "));  // the report
+  // The line was erased before what came after it.
+  const std::string after = seen.substr(seen.rfind("2 workers") + 9);
+  EXPECT_EQ(after.rfind("\r\x1b[K", 0), 0U) << after;
+}
+
+TEST_F(OnATerminal, NoColorLeavesTheStatusPlain) {
+  awaited_ = "\r\x1b[Kddprun: 0:00:01, round 0, 1 worker";
+  const std::string seen = run({{"TERM", "xterm"}, {"NO_COLOR", "1"}},
+                               ddprun({"-r3", "--log-dir=" + folder_.path()}, worker({"wait"})));
+  EXPECT_THAT(seen, HasSubstr("] ddprun: got SIGTERM"));
+  EXPECT_THAT(seen, Not(HasSubstr("\x1b[1;")));
+}
+
+TEST_F(OnATerminal, ADumbOneGetsPlainLinesOnly) {
+  awaited_ = "\n";
+  const std::string seen = run({{"TERM", "dumb"}}, ddprun({"-t3", "--log-dir=" + folder_.path()},
+                                                          worker({"flood", "1", "wait"})));
+  EXPECT_THAT(seen, Not(HasSubstr("\x1b")));
 }
 
 }  // namespace

@@ -239,7 +239,8 @@ Job::Job(const Command& command, JobSetup setup) {
       open_or_throw(folder_ / "in", O_RDONLY),
       setup.stdout_fd ? fcntl(*setup.stdout_fd, F_DUPFD_CLOEXEC, 3)
                       : open_or_throw(folder_ / "out", O_WRONLY | O_CREAT | O_APPEND),
-      open_or_throw(folder_ / "err", O_WRONLY | O_CREAT | O_APPEND)};
+      setup.stderr_fd ? fcntl(*setup.stderr_fd, F_DUPFD_CLOEXEC, 3)
+                      : open_or_throw(folder_ / "err", O_WRONLY | O_CREAT | O_APPEND)};
   const auto argv = pointers_to(arguments);
   const auto envp = pointers_to(environment);
   const pid_t self = getpid();

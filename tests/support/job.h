@@ -99,6 +99,7 @@ struct JobSetup {
   std::string directory{};         // "" is the test's own
   std::vector<int> ignored{};      // signals that the command is started with as ignored
   std::optional<int> stdout_fd{};  // instead of a file that out() reads
+  std::optional<int> stderr_fd{};  // and err()
 };
 
 class Job {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "agent/status_line.h"
+#include "tests/support/terminal.h"
 #include "tests/unit/agent/output_fixture.h"
 
 namespace ddprun::agent {
@@ -209,6 +211,84 @@ TEST_F(ConsoleTest, ShortLinesOfAWorkerOnTheSamePipeFallBetweenOurs) {
         line[0] == 'o' ? "ours " + std::string(20, 'o') : "worker " + std::string(20, 'w');
     ASSERT_EQ(line, expected);
   }
+}
+
+class LiveLine : public testing::Test {
+ protected:
+  Console make(TerminalLook look = {.can_redraw = true}) {
+    return Console(loop_.get_executor(), {out_.write_end(), terminal_.fd(), 4096, look});
+  }
+  std::string seen(Console& console) {
+    EXPECT_TRUE(console.flush(steady_clock::now() + seconds(10)));
+    return terminal_.seen();
+  }
+
+  boost::asio::io_context loop_;
+  PipeEnds out_;
+  test::Terminal terminal_;
+};
+
+TEST_F(LiveLine, IsErasedBeforeAnythingElseIsWritten) {
+  Console console = make();
+  console.set_live_line(Stream::kStderr, "one");
+  console.set_live_line(Stream::kStderr, "two");
+  console.say(Stream::kStderr, "a line\n");
+  console.write(Stream::kStderr, "another\n");
+  EXPECT_EQ(seen(console), "\r\x1b[Kone\r\x1b[Ktwo\r\x1b[Ka line\nanother\n");
+}
+
+TEST_F(LiveLine, LeavesNothingWhenItIsTakenAway) {
+  Console console = make();
+  console.set_live_line(Stream::kStderr, "one");
+  console.set_live_line(Stream::kStderr, "");
+  console.set_live_line(Stream::kStderr, "");
+  EXPECT_EQ(seen(console), "\r\x1b[Kone\r\x1b[K");
+}
+
+TEST_F(LiveLine, DoesNotDisturbALineThatIsUnfinished) {
+  Console console = make();
+  console.write(Stream::kStderr, " 50 %");
+  console.set_live_line(Stream::kStderr, "status");
+  console.write(Stream::kStderr, "\r100 %\n");
+  console.set_live_line(Stream::kStderr, "status");
+  EXPECT_EQ(seen(console), " 50 %\r100 %\n\r\x1b[Kstatus");
+}
+
+TEST_F(LiveLine, IsNotShownWhereItCannotBe) {
+  Console console = make({.can_redraw = false});
+  console.set_live_line(Stream::kStderr, "status");
+  console.set_live_line(Stream::kStdout, "status");  // a pipe
+  EXPECT_EQ(seen(console) + out_.read_available(), "");
+}
+
+TEST(TerminalLookTest, FollowsTheConventions) {
+  using Look = TerminalLook;
+  EXPECT_EQ(look_from({{"TERM", "xterm"}}), (Look{true, true}));
+  EXPECT_EQ(look_from({{"TERM", "xterm"}, {"NO_COLOR", ""}}), (Look{true, true}));
+  EXPECT_EQ(look_from({{"TERM", "xterm"}, {"NO_COLOR", "1"}}), (Look{true, false}));
+  EXPECT_EQ(look_from({{"TERM", "dumb"}}), (Look{false, false}));
+  EXPECT_EQ(look_from({}), (Look{false, false}));
+}
+
+TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {
+  Status status;
+  status.workers = status.running = 4;
+  status.wall = std::chrono::seconds(3723);
+  EXPECT_EQ(status_text(status, 80), "ddprun: 1:02:03, round 0, 4 workers");
+  status.round = Round{2};
+  status.restarts = 1;
+  status.max_restarts = 3;
+  status.progress = "step 412/1000";
+  EXPECT_EQ(status_text(status, 80),
+            "ddprun: 1:02:03, round 2, 4 workers, step 412/1000, restart 1 of 3");
+  status.running = 3;
+  status.progress.clear();
+  EXPECT_EQ(status_text(status, 80),
+            "ddprun: 1:02:03, round 2, 3 of 4 workers left, restart 1 of 3");
+  status.is_stopping = true;
+  EXPECT_EQ(status_text(status, 80),
+            "ddprun: 1:02:03, round 2, waiting for the end of 3 of 4 workers, restart 1 of 3");
+  EXPECT_EQ(status_text(status, 20), "ddprun: 1:02:03, rou");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/terminal.h"
 #include "tests/unit/agent/output_fixture.h"
 
 namespace ddprun::agent {
@@ -246,18 +247,9 @@ TEST_F(DefaultOutput, LogDirDevNullMeansNoErrorFile) {
 class TerminalOutput : public testing::Test {
  protected:
   void SetUp() override {
-    terminal_ = ::open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-    ASSERT_GE(terminal_, 0);
-    ASSERT_EQ(::unlockpt(terminal_), 0);
-    agents_ = ::ioctl(terminal_, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    ASSERT_GE(agents_, 0);
-    termios mode{};
-    ASSERT_EQ(::tcgetattr(agents_, &mode), 0);
-    ::cfmakeraw(&mode);
-    ASSERT_EQ(::tcsetattr(agents_, TCSANOW, &mode), 0);
-    set_size(30, 101);
-    console_ = std::make_unique<Console>(loop_.get_executor(),
-                                         Console::Options{out_.write_end(), agents_, 64 * 1024});
+    terminal_.set_size(30, 101);
+    console_ = std::make_unique<Console>(
+        loop_.get_executor(), Console::Options{out_.write_end(), terminal_.fd(), 64 * 1024});
     output_ = std::make_unique<Output>(loop_.get_executor(), *console_, OutputSpec{}, "run",
                                        temporary_.path());
     ASSERT_TRUE(output_->prepare());
@@ -269,35 +261,20 @@ class TerminalOutput : public testing::Test {
   void TearDown() override {
     output_.reset();
     console_.reset();
-    ::close(terminal_);
-    ::close(agents_);
-  }
-
-  void set_size(unsigned short rows, unsigned short columns) {
-    const winsize size{rows, columns, 0, 0};
-    ASSERT_EQ(::ioctl(terminal_, TIOCSWINSZ, &size), 0);
   }
 
   bool sees(const std::string& text) {
-    return run_until(loop_,
-                     [&] {
-                       std::array<char, 4096> buffer;
-                       const ssize_t count = ::read(terminal_, buffer.data(), buffer.size());
-                       if (count > 0) seen_.append(buffer.data(), static_cast<std::size_t>(count));
-                       return seen_.size() >= text.size();
-                     }) &&
-           seen_ == text;
+    return run_until(loop_, [&] { return terminal_.seen().size() >= text.size(); }) &&
+           terminal_.seen() == text;
   }
 
   boost::asio::io_context loop_;
   PipeEnds out_;
-  int terminal_ = -1;
-  int agents_ = -1;
+  test::Terminal terminal_;
   TemporaryDirectory temporary_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<Output> output_;
   std::unique_ptr<FakeWorker> worker_;
-  std::string seen_;
 };
 
 TEST_F(TerminalOutput, StderrIsATerminalOfTheSameSize) {
@@ -306,7 +283,7 @@ TEST_F(TerminalOutput, StderrIsATerminalOfTheSameSize) {
   ASSERT_EQ(::ioctl(worker_->err, TIOCGWINSZ, &size), 0);
   EXPECT_EQ(size.ws_row, 30);
   EXPECT_EQ(size.ws_col, 101);
-  set_size(50, 60);
+  terminal_.set_size(50, 60);
   output_->window_changed();
   ASSERT_EQ(::ioctl(worker_->err, TIOCGWINSZ, &size), 0);
   EXPECT_EQ(size.ws_col, 60);

@@ -1,0 +1,55 @@
+// The live line of a job on a terminal: which round runs, for how long, what is being waited for.
+// Only where the agent writes all that the terminal shows; a worker that writes there itself would
+// write into the line.
+//
+// Owned by the group's runner, event loop only. It wakes up once a second while it is shown, and
+// never where there is no terminal.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "agent/console.h"
+#include "rendezvous/base/ids.h"
+
+namespace ddprun::agent {
+
+struct Status {
+  Round round{};
+  int workers = 0;  // of this node
+  int running = 0;
+  bool is_stopping = false;
+  std::chrono::seconds wall{};
+  int restarts = 0;
+  int max_restarts = 0;
+  std::string progress;  // of the workers, where they tell it: "step 412/1000"
+};
+
+// One line of at most `columns` characters, without its end. Pure.
+std::string status_text(const Status& status, std::size_t columns);
+
+class StatusLine {
+ public:
+  StatusLine(boost::asio::any_io_executor executor, Console& console,
+             std::function<Status()> status);
+  ~StatusLine() { hide(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  // Shown once a second from now on: a job that is over within one never flickers.
+  void start();
+  void hide();
+
+ private:
+  void show();
+
+  Console& console_;
+  std::function<Status()> status_;
+  boost::asio::steady_timer timer_;
+};
+
+}  // namespace ddprun::agent
