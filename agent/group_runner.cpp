@@ -192,6 +192,7 @@ Result<std::uint16_t> GroupRunner::open_store() {
   options.address = store_address_;
   options.port = place.first_port;
   options.port_range = range;
+  options.memory_limit = place.store_memory;
   options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
   auto server = rdzv::StoreServer::start(options);
   if (!server) return fail(std::move(server.error()));

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/limits.h"
 
 namespace ddprun::agent {
 
@@ -53,6 +55,7 @@ struct MeetingPlace {
   std::uint16_t first_port = 0;       // the store takes a free one of first_port to last_port;
   std::uint16_t last_port = 0;        // equal: exactly that one; 0: whichever the kernel gives
   bool agent_hosts_store = true;      // false: rank 0 does, at a port that the agent only reserves
+  std::size_t store_memory = rdzv::limits::kDefaultStoreMemory;  // that it may hold, in bytes
 
   bool operator==(const MeetingPlace&) const = default;
 };

@@ -44,6 +44,7 @@ enum class OptionId {
   kMasterAddr,
   kMasterPort,
   kMasterPortRange,
+  kStoreMemory,
   kRdzvBackend,
   kRdzvEndpoint,
   kRdzvId,

@@ -80,6 +80,8 @@ class Planner {
                 "etcd is for several nodes, and ddprun runs jobs of one node only as yet"));
     }
     plan_.job.meeting_place = take(single_node_meeting_place(plan_.settings, rendezvous));
+    const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
+    plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.
     const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     plan_.job.meeting_place.agent_hosts_store =

@@ -122,6 +122,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"master_addr", job.meeting_place.address},
           {"master_port_first", job.meeting_place.first_port},
           {"master_port_last", job.meeting_place.last_port},
+          {"store_memory", job.meeting_place.store_memory},
           {"log_dir", job.output.log_dir},
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},

@@ -323,6 +323,16 @@ TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
               HasSubstr("fixed already by --master-port"));
 }
 
+TEST_F(Planning, TheStoresMemoryIsBounded) {
+  EXPECT_EQ(job({}).meeting_place.store_memory, std::size_t{1} << 30);
+  EXPECT_EQ(job({"--store-memory=64"}).meeting_place.store_memory, std::size_t{64} << 20);
+  EXPECT_EQ(job({"--store-memory=2147483647"}).meeting_place.store_memory,
+            std::size_t{2147483647} << 20);
+  for (const std::string text : {"0", "-1", "1GiB", "2147483648"}) {
+    EXPECT_THAT(refusal({"--store-memory=" + text}), HasSubstr("--store-memory=" + text)) << text;
+  }
+}
+
 TEST_F(Planning, RunIdIsAsGivenAndNeverEmpty) {
   EXPECT_EQ(job({"--rdzv-id=job7"}).run_id, "job7");
   EXPECT_EQ(job({"--standalone", "--rdzv-id=job7"}).run_id, "random-id");
