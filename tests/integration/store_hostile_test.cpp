@@ -21,13 +21,9 @@ using wire::RequestEncoder;
 
 constexpr std::string_view kHandshake("\x00\xce\xf7\x85\x3c", 5);
 constexpr std::size_t kMiB = 1024 * 1024;
-// Generous: the machine may be busy with other tests. What it excludes is a server that stops:
-// PyTorch's legacy server stands still for as long as one half-sent request does.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Generous: the machine may be very busy. What it excludes is a server that stops: PyTorch's legacy
+// server stands still for as long as one half-sent request does.
 constexpr std::chrono::milliseconds kSlowest{5000};
-#else
-constexpr std::chrono::milliseconds kSlowest{1000};
-#endif
 
 std::string set(std::string_view key, std::string_view value) {
   return RequestEncoder(Query::kSet).bytes(key).bytes(value).str();
@@ -198,7 +194,7 @@ TEST_F(StoreHostile, AClientThatNeverReadsIsDroppedWithinItsBound) {
     is_dropped = !deaf.send(gets);
     EXPECT_LT(growth_since(before), 2 * limits::kMaxUnreadReplyBytes + 16 * kMiB);
   }
-  EXPECT_TRUE(is_dropped || deaf.read_to_end().has_value());
+  EXPECT_TRUE(is_dropped || deaf.is_dropped());
 }
 
 TEST_F(StoreHostile, ConnectAndResetStorm) {

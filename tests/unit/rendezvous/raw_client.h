@@ -74,6 +74,14 @@ class RawClient {
     return std::nullopt;
   }
 
+  // Whether the other side ends the connection while nothing is read here; false when it did not in
+  // time.
+  bool is_dropped() {
+    pollfd poller{socket_.get(), POLLRDHUP, 0};
+    constexpr auto kTimeout = std::chrono::duration_cast<std::chrono::milliseconds>(kDeadline);
+    return ::poll(&poller, 1, static_cast<int>(kTimeout.count())) > 0;
+  }
+
   // What has been sent to this client so far and not been read: a PING whose echo comes behind it.
   std::string read_all_so_far() {
     const std::uint32_t nonce = 0x70696e67 + ++pings_;
