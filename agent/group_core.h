@@ -8,19 +8,22 @@
 //      └───────────────────────────── next RoundStart ────────────────────────────────────┘
 //   any state ──JobEnd──▶ Ended (when workers are left: after they were stopped)
 //
-//   event \ state    Waiting             Running                    Stopping Ended OpenStore
-//   OpenStore           ignore                     ignore                     ignore StoreResult
-//   tell leader         ignore                     ignore                     ignore RoundStart
-//   StartWorkers        ignore                     ignore                     ignore RoundStop tell
-//   RoundStopped   TERM, timer                tell when all ended        ignore JobEnd Finish TERM,
-//   timer; then Finish   Finish when all ended      ignore WorkerEnded ok   ignore last: tell
-//   WorkersDone     last: close the round      ignore WorkerEnded bad  ignore              tell
-//   WorkerFailed          remember; last: close      ignore StopSignal       tell NodeLeaving tell
-//   NodeLeaving; forward  first: tell NodeLeaving;   ignore
-//                                                                   second: KILL at once
-//   PreemptSignal    tell NodeLeaving    tell NodeLeaving; notice   ignore ignore TimerExpired
-//   ignore              ignore                     KILL; then give up ignore RoundClosed      as
-//   below            as below                   as below ignore
+//   event            Waiting             Running                          Stopping
+//   OpenStore        OpenRoundStore      -                                -
+//   StoreResult      tell StoreOpened/   -                                -
+//                    StoreNotOpened
+//   RoundStart       StartWorkers        -                                -
+//   RoundStop        tell RoundStopped   TERM, timer; RoundStopped        RoundStopped
+//                                        when closed                      when closed
+//   JobEnd           Finish              TERM, timer; Finish when closed  Finish when closed
+//   WorkerEnded, 0   -                   last: tell WorkersDone           last: CloseRound
+//   WorkerEnded, bad -                   tell WorkerFailed                remember; last: CloseRound
+//   StopSignal       tell NodeLeaving    tell NodeLeaving; signal, timer  first: tell NodeLeaving;
+//                                                                         second: KILL now
+//   PreemptSignal    tell NodeLeaving    tell NodeLeaving; notice         -
+//   TimerExpired     -                   -                                KILL; then tell NodeStuck
+//   RoundClosed      -                   -                                what was awaited for it
+//   In Ended nothing has an effect.
 //
 // Closing a round is an action of its own, because strangers that the workers left behind have to
 // be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the

@@ -7,16 +7,16 @@
 //                                     ▲                        │ WorkerFailed, NodeLeaving
 //                                     └──budget left── Stopping ◀┘ ──budget spent, leaving──▶ Ended
 //
-//   event \ state   Gathering        Opening        Running                Stopping Ended NodeHello
-//   add; all there:  ignore         ignore                 ignore                JobEnd
+//   event           Gathering         Opening           Running           Stopping          Ended
+//   NodeHello       add; all there:   -                 -                 -                 JobEnd
 //                   OpenStore
-//   StoreOpened     ignore           RoundStart     ignore                 ignore ignore
-//   StoreNotOpened  ignore           end(CannotRun) ignore                 ignore ignore
-//   WorkerFailed    ignore           ignore         cause; RoundStop       keep as consequence
-//   ignore WorkersDone     ignore           ignore         count; all: end(0)     ignore ignore
-//   RoundStopped    ignore           ignore         ignore                 count; all: settle
-//   ignore NodeLeaving     end(Stopped)     end(Stopped)   leaving; RoundStop     leaving ignore
-//   NodeStuck       end(CannotRun)   end(CannotRun) end(CannotRun)         end(CannotRun) ignore
+//   StoreOpened     -                 RoundStart        -                 -                 -
+//   StoreNotOpened  -                 end: cannot run   -                 -                 -
+//   WorkerFailed    -                 -                 cause; RoundStop  a consequence     -
+//   WorkersDone     -                 -                 all: end: 0       -                 -
+//   RoundStopped    -                 -                 -                 all: settle       -
+//   NodeLeaving     end: stopped      end: stopped      RoundStop         remember          -
+//   NodeStuck       end: cannot run   end: cannot run   end: cannot run   end: cannot run   -
 //
 // Messages of another round than the current one are dropped first (is_stale). Cause and budget are
 // settled only when every node has answered RoundStop: a leave that is announced meanwhile makes
