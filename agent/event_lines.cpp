@@ -61,6 +61,22 @@ json::value failure_object(const std::optional<rdzv::WorkerFailure>& failure) {
   return object;
 }
 
+std::int64_t in_us(std::chrono::nanoseconds duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
+json::value progress_object(const std::optional<WorkerProgress>& progress) {
+  if (!progress) return nullptr;
+  json::object object;
+  object["step"] = progress->step ? json::value(*progress->step) : json::value(nullptr);
+  object["total_steps"] = progress->total_steps;
+  object["since_step_us"] = in_us(progress->since_step);
+  object["phase"] = text(name_of(progress->phase));
+  object["since_phase_us"] = in_us(progress->since_phase);
+  object["collectives"] = progress->collectives;
+  return object;
+}
+
 std::string_view name_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
   switch (outcome.kind) {
@@ -105,6 +121,7 @@ struct Filler {
     line["was_told_to_stop"] = event.was_told_to_stop;
     line["killed_for_memory"] = event.killed_for_memory;
     line["message"] = text(event.message);
+    line["progress"] = progress_object(event.progress);
   }
   void operator()(const RoundStopping& event) {
     line["round"] = number(event.round);

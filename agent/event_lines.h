@@ -45,6 +45,7 @@ struct WorkerExited {
   bool was_told_to_stop = false;
   bool killed_for_memory = false;
   std::string message;
+  std::optional<WorkerProgress> progress = {};
 };
 struct RoundStopping {
   Round round{};

@@ -95,7 +95,8 @@ void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_
                      ended.status,
                      was_told_to_stop,
                      ended.killed_for_memory,
-                     ended.message});
+                     ended.message,
+                     ended.progress});
 }
 
 void EventLog::round_stopping(Round round, const GroupEvent& cause) {

@@ -41,6 +41,40 @@ std::string field(const std::string& name, const std::string& value) {
   return padded + value + "\n";
 }
 
+// "12 ms", "3.4 s", "2 h 03 min 04 s"
+std::string in_words(std::chrono::steady_clock::duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  char text[64];
+  if (ms < 1000) {
+    std::snprintf(text, sizeof text, "%d ms", static_cast<int>(ms));
+  } else if (ms < 60'000) {
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms / 100) / 10);
+  } else {
+    const long seconds = ms / 1000;
+    const int length =
+        seconds < 3600 ? 0 : std::snprintf(text, sizeof text, "%ld h ", seconds / 3600);
+    std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
+                  length > 0 ? "%02ld min %02ld s" : "%ld min %02ld s", seconds / 60 % 60,
+                  seconds % 60);
+  }
+  return text;
+}
+
+// "step 412 of 1000, 35.0 s before; collective for 34.9 s"
+std::string in_words(const WorkerProgress& progress) {
+  std::string text;
+  if (progress.step) {
+    text = "step " + std::to_string(*progress.step);
+    if (progress.total_steps > 0) text += " of " + std::to_string(progress.total_steps);
+    text += ", " + in_words(progress.since_step) + " before";
+  }
+  if (progress.phase != WorkerPhase::kRunning && progress.phase != WorkerPhase::kUnknown) {
+    text += text.empty() ? "" : "; ";
+    text += std::string(name_of(progress.phase)) + " for " + in_words(progress.since_phase);
+  }
+  return text.empty() ? "no step yet" : text;
+}
+
 // A remark where the bare status needs one to be understood.
 std::string hint(const rdzv::WorkerFailure& cause) {
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
@@ -56,6 +90,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
                            std::to_string(cause.local_rank) + ")");
   out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
   out += field("time", local_time(cause.when));
+  if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
   // Without a log folder it is a temporary file, which goes with the job.
@@ -111,25 +146,6 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
       return name + "CANNOT RUN: " + outcome.sentence + "\n";
   }
   return {};
-}
-
-// "12 ms", "3.4 s", "2 h 03 min 04 s"
-std::string in_words(std::chrono::steady_clock::duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  char text[64];
-  if (ms < 1000) {
-    std::snprintf(text, sizeof text, "%d ms", static_cast<int>(ms));
-  } else if (ms < 60'000) {
-    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms / 100) / 10);
-  } else {
-    const long seconds = ms / 1000;
-    const int length =
-        seconds < 3600 ? 0 : std::snprintf(text, sizeof text, "%ld h ", seconds / 3600);
-    std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
-                  length > 0 ? "%02ld min %02ld s" : "%ld min %02ld s", seconds / 60 % 60,
-                  seconds % 60);
-  }
-  return text;
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ void GroupCore::on(Out& out, const PreemptSignal& preempt) {
   stopping->has_only_notice = true;
   for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
     if (stopping->has_ended[i]) continue;
-    out.push_back(SignalWorker{static_cast<int>(i), preempt.signal, /*whole_group=*/false});
+    out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
   }
   go_on(out);
 }

@@ -78,11 +78,15 @@ struct StartWorkers {
   rdzv::RoundStart start;
   bool operator==(const StartWorkers&) const = default;
 };
-struct SignalWorker {
+struct SignalWorker {  // its whole process group
   int local_rank = 0;
   int signal = 0;
-  bool whole_group = true;  // false: the worker alone, whose children may not expect it
   bool operator==(const SignalWorker&) const = default;
+};
+struct AskToLeave {  // in its own time
+  int local_rank = 0;
+  int signal = 0;  // for a worker that takes no such request over its link
+  bool operator==(const AskToLeave&) const = default;
 };
 struct ArmTimer {  // replaces the one that is armed
   Round round{};
@@ -101,8 +105,8 @@ struct Finish {  // nothing is left to do but to report and exit
   rdzv::JobOutcome outcome;
   bool operator==(const Finish&) const = default;
 };
-using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, ArmTimer, CloseRound,
-                                 TellLeader, Finish>;
+using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
+                                 CloseRound, TellLeader, Finish>;
 
 struct GroupConfig {
   int local_world_size = 1;

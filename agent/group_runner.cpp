@@ -85,7 +85,8 @@ GroupRunner::GroupRunner(const Job& job)
       stranger_timer_(io_),
       leader_(rdzv::RoundConfig{1, job.max_restarts}),
       core_(GroupConfig{job.local_world_size, job.shutdown_timeout}),
-      workers_(static_cast<std::size_t>(job.local_world_size)) {}
+      workers_(static_cast<std::size_t>(job.local_world_size)),
+      links_(workers_.size()) {}
 
 GroupRunner::~GroupRunner() = default;
 
@@ -260,6 +261,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   Environment environment = worker_environment(
       job_, start, local_rank, output_.error_file_of(number(start.round), local_rank));
   environment[kAgentVariable] = agent_id_;
+  const auto link = make_link(environment);
   ProcessSpec spec;
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, local_rank);
@@ -268,6 +270,10 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = &keeper_->slot(static_cast<std::size_t>(local_rank));
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
+  if (link) {
+    spec.link_socket_fd = link->worker_socket();
+    spec.link_page_fd = link->worker_page();
+  }
   auto worker =
       WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
         on_worker_ended(round, local_rank, status);
@@ -278,8 +284,28 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
     return fail(std::move(worker.error()));
   }
   log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
+  if (link) {
+    link->started((*worker)->pid(), [this, rank = identity.rank](std::string_view what) {
+      log_->warn("rank {} {}", rank, what);
+    });
+  }
   workers_[static_cast<std::size_t>(local_rank)] = std::move(*worker);
+  links_[static_cast<std::size_t>(local_rank)] = link;
   return {};
+}
+
+// A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
+std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
+  environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
+  environment.erase(link::kPageVariable);
+  auto made = WorkerLink::make(io_.get_executor());
+  if (!made) {
+    log_->debug("a worker starts without its link: {}", made.error().to_string());
+    return nullptr;
+  }
+  environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
+  environment[link::kPageVariable] = std::to_string((*made)->worker_page());
+  return std::move(*made);
 }
 
 void GroupRunner::perform(const SignalWorker& action) {
@@ -288,7 +314,15 @@ void GroupRunner::perform(const SignalWorker& action) {
   if (action.signal == SIGKILL && is_grace_over_) {
     events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid());
   }
-  action.whole_group ? worker->signal_group(action.signal) : worker->signal_worker(action.signal);
+  worker->signal_group(action.signal);
+}
+
+void GroupRunner::perform(const AskToLeave& action) {
+  const auto index = static_cast<std::size_t>(action.local_rank);
+  if (!workers_[index]) return;
+  if (links_[index] && links_[index]->ask_to_leave()) return;
+  // The worker alone: its children may not expect the signal.
+  workers_[index]->signal_worker(action.signal);
 }
 
 void GroupRunner::perform(const ArmTimer& action) {
@@ -355,6 +389,7 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   std::optional<rdzv::WorkerFailure> failure;
   if (!status.is_success()) failure = std::move(ended);
   worker.reset();
+  links_[static_cast<std::size_t>(local_rank)].reset();
   reap();  // the zombie may have stood before strangers
   post(WorkerEnded{round, local_rank, std::move(failure)});
 }
@@ -372,6 +407,8 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
   if (!worker || status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
+  const auto& link = links_[static_cast<std::size_t>(local_rank)];
+  if (link) failure.progress = link->progress();
   const std::string error_file = output_.error_file_of(number(start_.round), local_rank);
   if (auto error = read_error_file(error_file)) {
     failure.error_file = error_file;

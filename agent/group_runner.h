@@ -26,6 +26,7 @@
 #include "agent/process.h"
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
+#include "agent/worker_link.h"
 #include "rendezvous/listener.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
@@ -52,6 +53,7 @@ class GroupRunner {
   void perform(const OpenRoundStore& action);
   void perform(const StartWorkers& action);
   void perform(const SignalWorker& action);
+  void perform(const AskToLeave& action);
   void perform(const ArmTimer& action);
   void perform(const CloseRound& action);
   void perform(const TellLeader& action);
@@ -60,6 +62,7 @@ class GroupRunner {
   Result<void> prepare();
   Result<std::uint16_t> open_store();
   Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
+  std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
   void take_stacks(Round round);
@@ -104,6 +107,7 @@ class GroupRunner {
   std::unique_ptr<rdzv::StoreServer> store_;
   std::optional<rdzv::Listener> reserved_port_;          // where rank 0 hosts the store instead
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
+  std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
   bool is_grace_over_ = false;                           // in this round
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder

@@ -11,7 +11,10 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/process/v2/process.hpp>
 #include <cerrno>
+#include <tuple>
 #include <utility>
+
+#include "rendezvous/base/worker_link.h"
 
 namespace ddprun::agent {
 namespace {
@@ -109,8 +112,10 @@ class GroupLauncher {
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
-    // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun.
+    // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun, and
+    // its link.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    if (spec_.link_socket_fd >= 0) hand_over_link();
     // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
     // is.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
@@ -124,11 +129,22 @@ class GroupLauncher {
     ::_exit(127);
   }
 
+  // In the child too, because its pid has to be on the page before the worker looks. Without it the
+  // worker takes the link for somebody else's.
+  void hand_over_link() {
+    link_header_.worker_pid = ::getpid();
+    link_header_.agent_pid = parent_;
+    std::ignore = ::pwrite(spec_.link_page_fd, &link_header_, sizeof link_header_, 0);
+    ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
+    ::fcntl(spec_.link_page_fd, F_SETFD, 0);
+  }
+
   const ProcessSpec& spec_;
   const std::vector<const char*> argv_;
   const std::vector<const char*> environment_;
   const std::vector<int> handled_signals_ = signals_with_handlers();
   cpu_set_t cpus_;
+  link::Header link_header_;
   pid_t parent_ = -1;
   volatile int exec_errno_ = 0;
 };

@@ -31,6 +31,9 @@ struct ProcessSpec {
   std::atomic<pid_t>* keeper_slot =
       nullptr;            // where the worker enters its group; cleared at its end
   std::vector<int> cpus;  // it may run on these alone; empty: wherever the agent may
+  // Its ends of the link (agent/worker_link.h), which it inherits under the same numbers; -1: none.
+  int link_socket_fd = -1;
+  int link_page_fd = -1;
 };
 
 class WorkerProcess {

@@ -12,6 +12,7 @@
 
 #include "rendezvous/base/exit_status.h"
 #include "rendezvous/base/ids.h"
+#include "rendezvous/base/worker_progress.h"
 
 namespace ddprun::rdzv {
 
@@ -28,6 +29,7 @@ struct WorkerFailure {
   std::string error_file;                // where `message` was read; empty: there was none
   std::vector<std::string> stderr_tail;  // its last lines
   std::string log_dir;                   // empty: its output was not kept
+  std::optional<WorkerProgress> progress;  // as it last said over its link, seen at its end
   bool killed_for_memory = false;  // by the kernel; with another end than SIGKILL: a child was
   bool was_told_to_stop = false;   // it ended after the group was told to stop
   bool is_worth_a_retry = true;    // false: the same would happen again (no such program)

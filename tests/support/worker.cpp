@@ -3,12 +3,14 @@
 //
 //   ddprun_test_worker stamp DIR on-rank 1 on-round 0 exit 3 wait
 //
-// `on-rank R` and `on-round N` let the next action happen only there. FILE may hold {rank} and
+// `on-rank R` and `on-round N` let the next action happen only there. `become` execs the program
+// anew for the rest. FILE may hold {rank} and
 // {round}. Linked statically and without iostreams, so that starting it costs next to nothing:
 // benchmarks use it too.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +21,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <string>
+
+#include "worker_lib/src/agent_link.h"
 
 extern char** environ;
 
@@ -153,7 +158,9 @@ void do_state(const char* path) {
                  line("pid", std::to_string(getpid())) + line("parent", std::to_string(getppid())) +
                  line("group", std::to_string(getpgid(0))) +
                  line("session", std::to_string(getsid(0))) +
-                 line("umask", std::to_string(mask_of_files)) + line("cwd", folder));
+                 line("umask", std::to_string(mask_of_files)) + line("cwd", folder) +
+                 line("link", variable(ddprun::link::kSocketVariable)) +
+                 line("link_page", variable(ddprun::link::kPageVariable)));
 }
 
 // A child in this process group, as a data loader's worker would be.
@@ -247,6 +254,76 @@ void do_copy_stdin(const char* path) {
   write_file(expanded(path), all);
 }
 
+// ---- the link to the agent
+
+std::unique_ptr<ddprun::AgentLink> agent_link;
+
+int descriptor(const char* name) {
+  const std::string number = variable(name);
+  return number.empty() ? -1 : std::atoi(number.c_str());
+}
+
+std::unique_ptr<ddprun::AgentLink> open_link() {
+  return ddprun::AgentLink::open(descriptor(ddprun::link::kSocketVariable),
+                                 descriptor(ddprun::link::kPageVariable));
+}
+
+void do_link(const char*) {
+  agent_link = open_link();
+  if (!agent_link) die("there is no link");
+}
+
+void do_no_link(const char*) {
+  if (open_link()) die("there is a link that is not mine");
+}
+
+ddprun::AgentLink& opened_link() {
+  if (!agent_link) die("the action 'link' must come before");
+  return *agent_link;
+}
+
+void do_progress(const char* argument) {
+  char* end = nullptr;
+  const long step = std::strtol(argument, &end, 10);
+  opened_link().step_done(step, *end == '/' ? std::atol(end + 1) : 0);
+}
+
+void do_saving(const char*) { opened_link().enter(ddprun::WorkerPhase::kSaving); }
+
+void do_progress_forever(const char*) {
+  for (std::int64_t step = 1;; ++step) opened_link().step_done(step, -step);
+}
+
+void do_take_leave(const char*) { opened_link().take_leave_requests(); }
+
+void do_until_told(const char*) {
+  const timespec pause_time{0, 1'000'000};
+  while (!opened_link().is_told_to_leave()) nanosleep(&pause_time, nullptr);
+}
+
+// Bytes that are no message, as many as given.
+void do_link_garbage(const char* argument) {
+  const std::string bytes(static_cast<std::size_t>(std::atol(argument)), 'x');
+  if (send(descriptor(ddprun::link::kSocketVariable), bytes.data(), bytes.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(bytes.size())) {
+    die(std::string("send: ") + std::strerror(errno));
+  }
+}
+
+// ---- who does the rest
+
+void wait_for_child_and_end(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+}
+
+void do_as_fork(const char*) {
+  const pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child != 0) wait_for_child_and_end(child);
+}
+
 struct Action {
   const char* name;
   bool takes_argument;
@@ -274,6 +351,15 @@ constexpr Action kActions[] = {
     {"complain", true, do_complain},      // this text to stderr
     {"error-file", true, do_error_file},  // with this message (plain: no quotes)
     {"copy-stdin", true, do_copy_stdin},  // to FILE, until its end
+    {"link", false, do_link},             // opens it; it must be there
+    {"no-link", false, do_no_link},       // there must be none for this process
+    {"progress", true, do_progress},      // STEP or STEP/TOTAL, over the opened link
+    {"progress-forever", false, do_progress_forever},
+    {"saving", false, do_saving},             // from now on
+    {"take-leave", false, do_take_leave},     // says that it acts upon such requests
+    {"until-told", false, do_until_told},     // to leave
+    {"link-garbage", true, do_link_garbage},  // this many bytes
+    {"as-fork", false, do_as_fork},           // the rest, in a child; ends as that does
 };
 
 const Action& action_named(const std::string& name) {
@@ -291,6 +377,11 @@ int main(int argc, char** argv) {
   for (int at = 1; at < argc; ++at) {
     const std::string word = argv[at];
     const bool is_condition = word == "on-rank" || word == "on-round";
+    if (word == "become") {  // another process image that does the rest
+      argv[at] = argv[0];
+      execv("/proc/self/exe", argv + at);
+      die("execv");
+    }
     const Action* action = is_condition ? nullptr : &action_named(word);
     const char* argument = nullptr;
     if (is_condition || action->takes_argument) {

@@ -65,14 +65,24 @@ TEST(EventLines, KeepExitCodeAndSignalApart) {
       expected("worker_exited",
                R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":139,"signal":null,)"
                R"("signal_name":null,"core_dumped":false,"was_told_to_stop":false,)"
-               R"("killed_for_memory":false,"message":"oh")"));
+               R"("killed_for_memory":false,"message":"oh","progress":null)"));
+  WorkerProgress progress;
+  progress.step = 412;
+  progress.total_steps = 1000;
+  progress.since_step = 35s;
+  progress.collectives = 7;
+  progress.phase = WorkerPhase::kCollective;
+  progress.since_phase = 1ms;
   EXPECT_EQ(
       event_line(kHead,
-                 WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, true, ""}),
+                 WorkerExited{
+                     Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, true, "", progress}),
       expected("worker_exited",
                R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
                R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
-               R"("killed_for_memory":true,"message":"")"));
+               R"("killed_for_memory":true,"message":"",)"
+               R"("progress":{"step":412,"total_steps":1000,"since_step_us":35000000,)"
+               R"("phase":"collective","since_phase_us":1000,"collectives":7})"));
 }
 
 TEST(EventLines, TellOfTheRest) {

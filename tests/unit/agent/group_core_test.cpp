@@ -166,10 +166,10 @@ TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
 
 TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
   run();
-  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                          GroupAction{SignalWorker{0, SIGUSR1, false}},
-                          GroupAction{SignalWorker{1, SIGUSR1, false}}));
+  EXPECT_THAT(
+      core.step(PreemptSignal{SIGUSR1}),
+      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                  GroupAction{AskToLeave{0, SIGUSR1}}, GroupAction{AskToLeave{1, SIGUSR1}}));
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
   core.step(ended(0));

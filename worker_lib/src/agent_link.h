@@ -1,0 +1,71 @@
+// The worker's end of its link (rendezvous/base/worker_link.h): notes how far this process is, and
+// hears what the agent asks for. Owned by the Context; one thread at a time. Without LibTorch and
+// without anything else of worker_lib, so that other programs can take it as it is.
+//
+// There is no link, and open() returns nothing, unless this very process is a worker that an agent
+// started: variables and descriptors that were inherited from a parent which is one, or through a
+// launcher in between, are left alone. A child that is forked later has a copy of this object that
+// does nothing. Whatever breaks, the program runs on as without a link.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/base/worker_link.h"
+
+namespace ddprun {
+
+class AgentLink {
+ public:
+  // The descriptors as the variables give them. From here on they are this object's and closed at
+  // an exec; a second open() in this process finds nothing.
+  static std::unique_ptr<AgentLink> open(int socket_fd, int page_fd);
+  ~AgentLink();
+  AgentLink(const AgentLink&) = delete;
+  AgentLink& operator=(const AgentLink&) = delete;
+
+  // Some ten nanoseconds each, no system call.
+  void step_done(std::int64_t step, std::int64_t total_steps);
+  void collective_begins();
+  void enter(WorkerPhase phase);
+  WorkerPhase phase() const { return note_.phase; }
+
+  // Says that this program leaves when it is asked to. Before that, and without a link, a
+  // preemption comes as a signal. Only the first call does anything.
+  void take_leave_requests();
+  bool is_told_to_leave();  // stays true
+
+ private:
+  AgentLink(rdzv::UniqueFd socket, link::Page* page, const char* is_owner);
+
+  void publish();
+
+  rdzv::UniqueFd socket_;
+  link::Page* page_;
+  const char* is_owner_;  // to memory that the kernel clears in a forked child
+  link::Note note_;
+  bool takes_leave_ = false;
+  bool is_told_to_leave_ = false;
+};
+
+// The phase of a part of the program: the one before is back at its end.
+class PhaseGuard {
+ public:
+  PhaseGuard(AgentLink* link, WorkerPhase phase) : link_(link) {
+    if (link_ == nullptr) return;
+    before_ = link_->phase();
+    link_->enter(phase);
+  }
+  ~PhaseGuard() {
+    if (link_ != nullptr) link_->enter(before_);
+  }
+  PhaseGuard(const PhaseGuard&) = delete;
+  PhaseGuard& operator=(const PhaseGuard&) = delete;
+
+ private:
+  AgentLink* link_;
+  WorkerPhase before_ = WorkerPhase::kUnknown;
+};
+
+}  // namespace ddprun
