@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace ddprun::test {
 namespace {
 namespace fs = std::filesystem;
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -23,10 +25,10 @@ using ::testing::IsEmpty;
 // of which is short (2000 samples do not divide by 2 × 16).
 constexpr int kStepsPerEpoch = 63;
 
-Command training(int workers, const std::string& checkpoints) {
+Command training(int workers, const std::string& checkpoints, int epochs = 2) {
   return ddprun({"--nproc-per-node=" + std::to_string(workers), "--max-restarts=10"},
-                {"train", "--epochs=2", "--limit=2000", "--batch-size=16", "--seed=3",
-                 "--checkpoint-every=10", "--checkpoint-dir=" + checkpoints});
+                {"train", "--epochs=" + std::to_string(epochs), "--limit=2000", "--batch-size=16",
+                 "--seed=3", "--checkpoint-every=10", "--checkpoint-dir=" + checkpoints});
 }
 
 std::vector<std::string> checkpoints_in(const std::string& folder) {
@@ -131,6 +133,49 @@ TEST_F(Training, ResumesBitIdenticallyAfterTheLauncherWasKilled) {
   ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 2"));
   EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
+}
+
+// Each rank's last step, as its loss file says.
+std::vector<int> last_steps_of_ranks(const std::string& loss_file) {
+  std::vector<int> steps;
+  for (int rank = 0; rank < 2; ++rank) {
+    int last = -1;
+    std::istringstream lines(read_file(loss_file + ".rank" + std::to_string(rank)));
+    for (std::string line; std::getline(lines, line) && !lines.eof();) last = std::stoi(line);
+    steps.push_back(last);
+  }
+  return steps;
+}
+
+TEST_F(Training, LeavesOnAllRanksAfterTheSameStepWhenPreemptedAndResumesBitIdentically) {
+  const TempDir folder;
+  const std::string losses = folder / "losses";
+  {
+    // Far longer than any notice takes.
+    Command command = training(2, folder.path(), /*epochs=*/200);
+    command.insert(command.begin() + 1, "--preempt-signal=USR1");
+    command.push_back("--loss-file=" + losses);
+    Job job(command);
+    ASSERT_TRUE(job.reaches([&] { return last_steps_of_ranks(losses).front() >= 5; }, seconds(60)))
+        << job.err();
+    job.signal(SIGUSR1);
+    ASSERT_EQ(job.wait(seconds(60)), exited(113)) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+  }
+  const auto left_after = last_steps_of_ranks(losses);
+  const int step = left_after.front();
+  EXPECT_THAT(left_after, Each(step));
+  EXPECT_EQ(last_step_in(folder.path()), step);
+
+  // The rest of the epoch, and one more.
+  const int epochs = 1 + (step - 1) / kStepsPerEpoch + 1;
+  Job resumed(training(2, folder.path(), epochs));
+  ASSERT_EQ(resumed.wait(seconds(120)), exited(0)) << resumed.err();
+  EXPECT_THAT(resumed.err(), HasSubstr("after step " + std::to_string(step)));
+  const TempDir whole;
+  Job uninterrupted(training(2, whole.path(), epochs));
+  ASSERT_EQ(uninterrupted.wait(seconds(120)), exited(0)) << uninterrupted.err();
+  EXPECT_TRUE(end_with_the_same_bytes(whole.path(), folder.path())) << resumed.err();
 }
 
 TEST_F(Training, UsesThePreviousCheckpointWhenTheNewestIsDamaged) {

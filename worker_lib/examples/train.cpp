@@ -5,6 +5,9 @@
 //   ddprun --nproc_per_node=2 --max-restarts 3 train --checkpoint-dir ckpt
 //                                             survives a killed worker: continues from the
 //                                             checkpoint, with the same final weights, bit for bit
+//   ddprun --nproc_per_node=2 --preempt-signal=USR1 train --checkpoint-dir ckpt
+//                                             on SIGUSR1 all ranks leave after the same step, with
+//                                             a checkpoint; ddprun ends with 113: queue it again
 //
 // Data: Debian's dataset-fashion-mnist, or --data FOLDER with the four IDX files, gzipped or not.
 // Last line on stdout:  test accuracy: 89.07 %      (about this after the default 3 epochs)
@@ -15,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ddprun/checkpoint.h"
@@ -180,7 +184,11 @@ class Training {
     ddprun::DistributedDataParallel model(net_, context_);
     double accuracy = 0;
     if (at_.epoch >= settings_.epochs) accuracy = test_accuracy(*net_, test_, context_);
-    while (at_.epoch < settings_.epochs) accuracy = run_epoch(model);
+    while (at_.epoch < settings_.epochs) {
+      const auto after_epoch = run_epoch(model);
+      if (!after_epoch) return;
+      accuracy = *after_epoch;
+    }
     if (context_.is_main_process()) std::printf("test accuracy: %.2f %%\n", accuracy * 100);
     std::fflush(stdout);
   }
@@ -243,8 +251,15 @@ class Training {
     return value;
   }
 
-  // The rest of the epoch at_.epoch; returns the accuracy after it.
-  double run_epoch(Model& model) {
+  // Of the whole training, for whoever watches it.
+  std::int64_t total_steps() const {
+    const std::int64_t per_step = settings_.batch_size * context_.world_size();
+    return settings_.epochs * ((train_.size() + per_step - 1) / per_step);
+  }
+
+  // The rest of the epoch at_.epoch; returns the accuracy after it, or nothing when the job is to
+  // end early.
+  std::optional<double> run_epoch(Model& model) {
     const auto begun = std::chrono::steady_clock::now();
     sampler_.set_epoch(at_.epoch, at_.consumed);
     const std::string name =
@@ -264,7 +279,16 @@ class Training {
         const bool is_due = bar.is_due();
         bar.advance(static_cast<std::int64_t>(batch->size()) * context_.world_size(),
                     is_due ? "loss " + std::to_string(value) : std::string());
-        if (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0) save();
+        context_.progress(at_.step, total_steps());
+        const bool is_leaving = context_.should_leave();
+        if (is_leaving ||
+            (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0)) {
+          save();
+        }
+        if (is_leaving) {
+          ddprun::log::info("leaving after step ", at_.step, ", as asked");
+          return std::nullopt;
+        }
       }
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;

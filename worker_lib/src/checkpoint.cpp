@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ddprun/log.h"
+#include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/checkpoint_folder.h"
 #include "worker_lib/src/safetensors.h"
 #include "worker_lib/src/state_arrays.h"
@@ -138,6 +139,7 @@ Checkpointer::~Checkpointer() = default;
 void Checkpointer::save(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                         const TrainingPosition& position) {
   if (!context_.is_main_process()) return;
+  const PhaseGuard saving(context_.link_.get(), WorkerPhase::kSaving);
   const std::string kind = kind_of(optimizer);
   if (kind.empty()) throw UsageError("checkpoints know the optimizers SGD, Adam and AdamW only");
   const NamedTensors tensors = state_of(model, optimizer);

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "ddprun/log.h"
+#include "worker_lib/src/agent_link.h"
+#include "worker_lib/src/leave_vote.h"
 #include "worker_lib/src/nccl_module.h"
 #include "worker_lib/src/process_group.h"
 
@@ -23,6 +25,17 @@ Environment take_place() {
   set_up_log(environment->rank, environment->world_size);
   return std::move(*environment);
 }
+
+// Whoever looks at this process sees that it waits for the others, and in which of its collectives.
+class CollectiveScope {
+ public:
+  explicit CollectiveScope(AgentLink* link) : phase_(link, WorkerPhase::kCollective) {
+    if (link != nullptr) link->collective_begins();
+  }
+
+ private:
+  PhaseGuard phase_;
+};
 
 std::string left_key(int rank) { return "ddprun/left/" + std::to_string(rank); }
 
@@ -53,7 +66,11 @@ Context::Context(Environment environment, const ContextOptions& options)
 
 Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
                  const ContextOptions& options)
-    : environment_(std::move(environment)), store_(std::move(store)) {
+    : environment_(std::move(environment)),
+      link_(AgentLink::open(environment_.link_fd, environment_.link_page_fd)),
+      leave_vote_(std::make_unique<LeaveVote>(link_ != nullptr)),
+      store_(std::move(store)) {
+  if (link_) link_->enter(WorkerPhase::kJoining);
   const Backend backend = choose_backend(options.backend);
   device_ = device_for(environment_, backend);
   try {
@@ -70,13 +87,18 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
                       " s; are all ranks started, with the same MASTER_ADDR and MASTER_PORT? (" +
                       error.what_without_backtrace() + ")");
   }
+  if (link_) link_->enter(WorkerPhase::kRunning);
 }
 
 Context::~Context() = default;
 
-void Context::barrier() { group_->barrier()->wait(); }
+void Context::barrier() {
+  const CollectiveScope scope(link_.get());
+  group_->barrier()->wait();
+}
 
 void Context::all_reduce(torch::Tensor tensor, c10d::ReduceOp op) {
+  const CollectiveScope scope(link_.get());
   std::vector<torch::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = std::move(op);
@@ -84,6 +106,7 @@ void Context::all_reduce(torch::Tensor tensor, c10d::ReduceOp op) {
 }
 
 void Context::broadcast(torch::Tensor tensor, int root) {
+  const CollectiveScope scope(link_.get());
   std::vector<torch::Tensor> tensors{std::move(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -106,8 +129,25 @@ double Context::all_reduce_sum(double value) {
   return sum.item<double>();
 }
 
+void Context::progress(std::int64_t step, std::int64_t total) {
+  if (link_) link_->step_done(step, total);
+}
+
+bool Context::should_leave() {
+  if (link_) link_->take_leave_requests();
+  return leave_vote_->should_leave(
+      [this] { return link_ && link_->is_told_to_leave(); },
+      [this](LeaveVote::Ballot ballot) {
+        if (is_distributed()) {
+          all_reduce(torch::from_blob(ballot.data(), {2}, torch::kInt64), c10d::ReduceOp::MIN);
+        }
+        return ballot;
+      });
+}
+
 void Context::leave() {
   if (!group_) return;
+  if (link_) link_->enter(WorkerPhase::kLeaving);
   if (others_need_store_) {
     if (is_main_process()) {
       std::vector<std::string> keys;

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "rendezvous/base/worker_link.h"
+
 namespace ddprun {
 namespace {
 
@@ -43,6 +45,12 @@ tl::expected<void, Error> index_within(const char* index_name, const std::option
   return {};
 }
 
+// A descriptor of the link, -1 for whatever is none: without one the program runs as well.
+int descriptor(const VariableLookup& lookup, const char* name) {
+  const auto found = number(lookup, name, 0, 1 << 30);
+  return found ? found->value_or(-1) : -1;
+}
+
 std::string join_names(std::initializer_list<std::pair<const char*, bool>> names, bool wanted) {
   std::string text;
   for (const auto& [name, is_set] : names) {
@@ -74,6 +82,8 @@ Result<Environment> parse_environment(const VariableLookup& lookup) {
   Environment environment;
   environment.restart_count = restarts->value_or(0);
   environment.error_file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
+  environment.link_fd = descriptor(lookup, link::kSocketVariable);
+  environment.link_page_fd = descriptor(lookup, link::kPageVariable);
 
   const bool any = *rank || *world || *local_rank || *local_world || *port || address;
   if (!any) return environment;

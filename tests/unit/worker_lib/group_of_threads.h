@@ -23,14 +23,19 @@ inline void switch_flight_recorder_off() {
   ::setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", /*overwrite=*/1);
 }
 
-inline void run_ranks(int world_size, const std::function<void(Context&)>& body) {
+// `environment_of` gives what a rank has besides its place.
+inline void run_ranks(
+    int world_size, const std::function<void(Context&)>& body,
+    const std::function<Environment(int rank)>& environment_of = [](int) {
+      return Environment{};
+    }) {
   switch_flight_recorder_off();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      Environment environment;
+      Environment environment = environment_of(rank);
       environment.rank = environment.local_rank = rank;
       environment.world_size = environment.local_world_size = world_size;
       ContextOptions options{.backend = Backend::kGloo};

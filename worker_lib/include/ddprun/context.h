@@ -18,6 +18,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -26,6 +27,9 @@
 #include "ddprun/error.h"
 
 namespace ddprun {
+
+class AgentLink;
+class LeaveVote;
 
 enum class Backend {
   kAuto,  // nccl where there is a GPU, else gloo
@@ -74,13 +78,36 @@ class Context {
   std::string broadcast(std::string text, int root = 0);
   double all_reduce_sum(double value);
 
+  // Notes that `step` steps of `total` are done (0: not known how many there will be), for whoever
+  // watches the job: ddprun's reports say how far a rank came. On this rank alone, not collective;
+  // some ten nanoseconds, so call it after every step. Nothing happens without ddprun.
+  void progress(std::int64_t step, std::int64_t total = 0);
+
+  // True when the job is to end early (ddprun's --preempt-signal came, on any node): save a
+  // checkpoint and return. The same answer on every rank, and true from then on:
+  //
+  //   while (auto batch = sampler.next(64)) {
+  //     train(*batch);
+  //     if (context.should_leave()) return save();
+  //   }
+  //
+  // Call it equally often on every rank, at the same places: every so many calls (about twice a
+  // second) it is a small collective through the CPU, and otherwise it is a decrement. So the
+  // answer comes half a second after the notice, or after the step that is running. A program that
+  // never calls it gets the signal itself. Always false without ddprun.
+  bool should_leave();
+
   // Ends the membership when all went well: rank 0 keeps the store open until everybody is done
   // with it. After a failure just destroy the Context.
   void leave();
 
  private:
+  friend class Checkpointer;
+
   Environment environment_;
   torch::Device device_{torch::kCPU};
+  std::unique_ptr<AgentLink> link_;  // to the agent; none without one
+  std::unique_ptr<LeaveVote> leave_vote_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool others_need_store_ = false;  // rank 0 of this group hosts it
   c10::intrusive_ptr<c10d::ProcessGroup> group_;

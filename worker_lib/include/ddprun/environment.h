@@ -24,6 +24,8 @@ struct Environment {
   bool agent_hosts_store = false;  // else rank 0 opens the store at master_addr:master_port
   int restart_count = 0;           // the round: how often the group was started again
   std::string error_file;          // where a failure is to be described; empty: nowhere
+  int link_fd = -1;       // the link to an agent (ddprun's); whether it is this process' own
+  int link_page_fd = -1;  // is found out by who opens it; -1: none
 };
 
 using VariableLookup = std::function<std::optional<std::string>(const char* name)>;

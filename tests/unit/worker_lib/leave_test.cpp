@@ -1,0 +1,103 @@
+// A Context and its link: what the agent sees of it, and that all ranks leave together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "agent/worker_link.h"
+#include "ddprun/context.h"
+#include "group_of_threads.h"
+#include "worker_lib/src/agent_link.h"
+
+namespace ddprun::test {
+namespace {
+
+// The agent's side, for one rank of this process.
+struct Agent {
+  Agent() {
+    auto made = agent::WorkerLink::make(io.get_executor());
+    if (!made) throw Failure(made.error());
+    link = *made;
+    link::Header header;
+    header.worker_pid = header.agent_pid = ::getpid();
+    if (::pwrite(link->worker_page(), &header, sizeof header, 0) != ssize_t{sizeof header}) {
+      throw std::runtime_error("pwrite");
+    }
+    environment.link_fd = ::dup(link->worker_socket());
+    environment.link_page_fd = ::dup(link->worker_page());
+    link->started(::getpid(), [](std::string_view what) { ADD_FAILURE() << what; });
+  }
+  boost::asio::io_context io;
+  std::shared_ptr<agent::WorkerLink> link;
+  Environment environment;
+};
+
+TEST(Leave, TheAgentSeesWhatTheContextDoes) {
+  Agent agent;
+  const ContextOptions options{.backend = Backend::kGloo};
+  Context context(agent.environment, c10::make_intrusive<c10d::HashStore>(), options);
+  ASSERT_TRUE(agent.link->progress());
+  EXPECT_EQ(agent.link->progress()->phase, WorkerPhase::kRunning);
+  EXPECT_EQ(agent.link->progress()->step, std::nullopt);
+  context.progress(3, 10);
+  EXPECT_EQ(agent.link->progress()->step, 3);
+  EXPECT_EQ(agent.link->progress()->total_steps, 10);
+  context.barrier();
+  context.all_reduce_sum(1);
+  EXPECT_EQ(agent.link->progress()->collectives, 2U);
+  EXPECT_EQ(agent.link->progress()->phase, WorkerPhase::kRunning) << "again";
+  EXPECT_FALSE(context.should_leave());
+  EXPECT_TRUE(agent.link->ask_to_leave());
+  int calls = 1;
+  while (!context.should_leave()) ASSERT_LE(++calls, 2048);
+  context.leave();
+  EXPECT_EQ(agent.link->progress()->phase, WorkerPhase::kLeaving);
+}
+
+// Only one rank is told, at some moment; each counts the steps that it has made when it leaves. A
+// rank that goes on alone would wait in vain for the others.
+TEST(Leave, AllRanksLeaveAfterTheSameStepWhenOneIsTold) {
+  constexpr int kRanks = 3;
+  for (const int told : {0, 2}) {
+    Agent agents[kRanks];
+    std::atomic<int> left_after[kRanks] = {-1, -2, -3};
+    run_ranks(
+        kRanks,
+        [&](Context& context) {
+          const int rank = context.rank();
+          for (int step = 1; step < 100'000; ++step) {
+            context.all_reduce_sum(1);
+            context.progress(step);
+            if (rank == told && step == 20) {
+              EXPECT_TRUE(agents[told].link->ask_to_leave());
+            }
+            if (context.should_leave()) {
+              left_after[rank] = step;
+              return;
+            }
+          }
+        },
+        [&](int rank) { return agents[rank].environment; });
+    EXPECT_GE(left_after[0], 20);
+    EXPECT_EQ(left_after[0], left_after[1]);
+    EXPECT_EQ(left_after[0], left_after[2]);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(agents[rank].link->progress()->step, left_after[rank].load());
+    }
+  }
+}
+
+TEST(Leave, WithoutALinkNobodyEverLeaves) {
+  run_ranks(2, [&](Context& context) {
+    for (int step = 1; step < 1000; ++step) {
+      context.progress(step, 1000);
+      EXPECT_FALSE(context.should_leave());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ddprun::test
