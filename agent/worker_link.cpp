@@ -52,28 +52,20 @@ Result<std::shared_ptr<WorkerLink>> WorkerLink::make(const asio::any_io_executor
   UniqueFd theirs(sockets[1]);
   auto page = make_page();
   if (!page) return fail(std::move(page.error()));
-  // Not a byte of it is touched here before somebody asks, so it costs an address and no memory.
-  void* memory = ::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, page->get(), 0);
-  if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for a worker's link"));
-  return std::shared_ptr<WorkerLink>(new WorkerLink(executor, std::move(ours), std::move(theirs),
-                                                    std::move(*page),
-                                                    static_cast<const link::Page*>(memory)));
+  return std::shared_ptr<WorkerLink>(
+      new WorkerLink(executor, std::move(ours), std::move(theirs), std::move(*page)));
 }
 
 WorkerLink::WorkerLink(const asio::any_io_executor& executor, UniqueFd socket,
-                       UniqueFd worker_socket, UniqueFd worker_page, const link::Page* page)
+                       UniqueFd worker_socket, UniqueFd page)
     : socket_(executor, socket.release()),
       worker_socket_(std::move(worker_socket)),
-      worker_page_(std::move(worker_page)),
-      page_(page) {}
-
-WorkerLink::~WorkerLink() { ::munmap(const_cast<link::Page*>(page_), link::kPageBytes); }
+      page_(std::move(page)) {}
 
 void WorkerLink::started(pid_t pid, OnMisuse on_misuse) {
   pid_ = pid;
   on_misuse_ = std::move(on_misuse);
   worker_socket_.reset();
-  worker_page_.reset();
   await_message();
 }
 
@@ -85,7 +77,11 @@ bool WorkerLink::ask_to_leave() {
 }
 
 std::optional<WorkerProgress> WorkerLink::progress() const {
-  const auto note = link::read_note(*page_);
+  // Mapped for this moment only: most workers end without anybody having asked.
+  void* memory = ::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, page_.get(), 0);
+  if (memory == MAP_FAILED) return std::nullopt;
+  const auto note = link::read_note(*static_cast<const link::Page*>(memory));
+  ::munmap(memory, link::kPageBytes);
   if (!note) return std::nullopt;
   const std::int64_t now = monotonic_ns();
   WorkerProgress progress;

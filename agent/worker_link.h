@@ -29,13 +29,12 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   using OnMisuse = std::function<void(std::string_view)>;
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
-  ~WorkerLink();
   WorkerLink(const WorkerLink&) = delete;
   WorkerLink& operator=(const WorkerLink&) = delete;
 
-  // What the worker inherits; -1 after started().
-  int worker_socket() const { return worker_socket_.get(); }
-  int worker_page() const { return worker_page_.get(); }
+  // What the worker inherits.
+  int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
+  int worker_page() const { return page_.get(); }
   void started(pid_t pid, OnMisuse on_misuse);
 
   // True: the worker acts upon such requests, and has this one. False: tell it in another way. It
@@ -47,7 +46,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
  private:
   WorkerLink(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket,
-             rdzv::UniqueFd worker_socket, rdzv::UniqueFd worker_page, const link::Page* page);
+             rdzv::UniqueFd worker_socket, rdzv::UniqueFd page);
 
   void await_message();
   void read_messages();
@@ -57,8 +56,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   boost::asio::posix::stream_descriptor socket_;
   rdzv::UniqueFd worker_socket_;
-  rdzv::UniqueFd worker_page_;
-  const link::Page* page_;
+  rdzv::UniqueFd page_;
   pid_t pid_ = -1;
   OnMisuse on_misuse_;
   std::uint32_t taken_ = 0;  // the requests of its last hello
