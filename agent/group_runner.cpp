@@ -258,8 +258,11 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   const WorkerIdentity identity{local_rank, start.rank_offset + local_rank, job_.role};
   auto streams = output_.open(number(start.round), identity);
   if (!streams) return fail(std::move(streams.error()));
-  Environment environment = worker_environment(
-      job_, start, local_rank, output_.error_file_of(number(start.round), local_rank));
+  const std::string error_file = output_.error_file_of(number(start.round), local_rank);
+  if (output_.removes_error_files()) {
+    keeper_->set_file(static_cast<std::size_t>(local_rank), error_file);
+  }
+  Environment environment = worker_environment(job_, start, local_rank, error_file);
   environment[kAgentVariable] = agent_id_;
   const auto link = make_link(environment);
   ProcessSpec spec;

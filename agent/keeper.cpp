@@ -1,13 +1,18 @@
 #include "agent/keeper.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -19,28 +24,65 @@ void close_all_but(int fd) {
   ::close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
 }
 
+// Killed is not yet dead, but what hangs in the kernel, or is reaped by nobody, is not waited for
+// longer than this.
+constexpr std::int64_t kPatienceMs = 250;
+
+std::int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+}
+
+void await_leader(pid_t group, std::int64_t until_ms) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, group, 0));
+  if (fd < 0) return;
+  pollfd end{fd, POLLIN, 0};
+  ::poll(&end, 1, static_cast<int>(std::max<std::int64_t>(until_ms - now_ms(), 0)));
+  ::close(fd);
+}
+
+void await_group(pid_t group, std::int64_t until_ms) {
+  while (::kill(-group, 0) == 0 && now_ms() < until_ms) ::poll(nullptr, 0, 1);
+}
+
+}  // namespace
+
 // Runs in a process that may have been forked from one with threads: system calls only.
-[[noreturn]] void keep(int pipe_fd, Keeper::Slot* slots, std::size_t count) {
+void Keeper::keep(int pipe_fd) const {
   ::setsid();  // the terminal's signals are not for us
   ::prctl(PR_SET_NAME, "ddprun-keeper");
   close_all_but(pipe_fd);
   char nothing = 0;
   while (::read(pipe_fd, &nothing, 1) < 0 && errno == EINTR) {
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    if (const pid_t group = slots[i].load()) ::kill(-group, SIGKILL);
-  }
+  const auto each_group = [this](auto&& perform) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (const pid_t group = entries_[i].group.load()) perform(group);
+    }
+  };
+  const auto remove_files = [this] {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (entries_[i].file[0] != '\0') ::unlink(entries_[i].file);
+    }
+  };
+  each_group([](pid_t group) { ::kill(-group, SIGKILL); });
+  const std::int64_t until = now_ms() + kPatienceMs;
+  each_group([until](pid_t group) { await_leader(group, until); });
+  remove_files();
+  // Who else is in a group may have made its file since. That takes longer where dead orphans are
+  // not reaped (a container without an init): they still count as members.
+  each_group([until](pid_t group) { await_group(group, until); });
+  remove_files();
   ::_exit(0);
 }
 
-}  // namespace
-
 Result<Keeper> Keeper::start(std::size_t slots) {
-  void* memory = ::mmap(nullptr, slots * sizeof(Slot), PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, slots * sizeof(Entry), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
-  // Zeroed pages are slots without a group; touching them all would cost a fault each.
-  Keeper keeper(std::launder(static_cast<Slot*>(memory)), slots);
+  // Zeroed pages are entries without a group; touching them all would cost a fault each.
+  Keeper keeper(std::launder(static_cast<Entry*>(memory)), slots);
   if (auto forked = keeper.replace(); !forked) return fail(std::move(forked.error()));
   return keeper;
 }
@@ -53,7 +95,7 @@ Result<void> Keeper::replace() {
   ::sigfillset(&all_signals);
   ::pthread_sigmask(SIG_SETMASK, &all_signals, &previous);
   const pid_t pid = ::fork();
-  if (pid == 0) keep(fds[0], slots_, count_);
+  if (pid == 0) keep(fds[0]);
   const int fork_errno = errno;
   ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
   ::close(fds[0]);
@@ -75,7 +117,7 @@ Keeper& Keeper::operator=(Keeper&& other) noexcept {
 }
 
 void Keeper::swap(Keeper& other) noexcept {
-  std::swap(slots_, other.slots_);
+  std::swap(entries_, other.entries_);
   std::swap(count_, other.count_);
   std::swap(pid_, other.pid_);
   std::swap(pipe_fd_, other.pipe_fd_);
@@ -83,7 +125,16 @@ void Keeper::swap(Keeper& other) noexcept {
 
 Keeper::~Keeper() {
   dismiss();
-  if (slots_ != nullptr) ::munmap(slots_, count_ * sizeof(Slot));
+  if (entries_ != nullptr) ::munmap(entries_, count_ * sizeof(Entry));
+}
+
+// The agent may be killed in the middle of this. Then the path is neither the old nor the new one,
+// but both are of this agent, and the last byte of an entry is always 0.
+void Keeper::set_file(std::size_t index, std::string_view path) {
+  char* file = entries_[index].file;
+  if (path.size() >= sizeof entries_[index].file) path = {};  // too long to be made anywhere
+  path.copy(file, path.size());
+  file[path.size()] = '\0';
 }
 
 void Keeper::dismiss() {

@@ -1,8 +1,9 @@
 // A tiny process that outlives the agent by a moment: when the agent vanishes (SIGKILL, out of
 // memory) it kills every process group that a worker had registered, so that no worker, and no
-// child of one that stayed in its group, is left behind.
+// child of one that stayed in its group, is left behind; then it removes the files that nobody
+// else would.
 //
-// How: agent and keeper share a table of process groups, a slot for each local rank, and a pipe
+// How: agent and keeper share a table of process groups, an entry for each local rank, and a pipe
 // whose writing end the agent alone holds (it is close-on-exec). The keeper sleeps in a read of
 // that pipe; end of file means that the agent is gone. A worker enters itself between fork and
 // exec, so there is no moment in which it runs unknown; the agent takes a group off the table
@@ -18,6 +19,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <string_view>
 
 #include "rendezvous/base/result.h"
 
@@ -30,18 +32,22 @@ class Keeper {
   using Slot = std::atomic<pid_t>;
   static_assert(Slot::is_always_lock_free);
 
-  // Forks a keeper with room for `slots` groups.
+  // Forks a keeper with room for `slots` groups, and a file for each.
   static Result<Keeper> start(std::size_t slots);
 
   Keeper(Keeper&& other) noexcept;
   Keeper& operator=(Keeper&& other) noexcept;
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
-  ~Keeper();  // lets the keeper go (it kills what is still registered) and reaps it
+  ~Keeper();  // lets the keeper go (it kills and removes what is still registered) and reaps it
 
   pid_t pid() const { return pid_; }
 
-  Slot& slot(std::size_t index) { return slots_[index]; }
+  Slot& slot(std::size_t index) { return entries_[index].group; }
+
+  // A file that goes with the agent, if the worker of that slot has made it; an absolute path, or
+  // empty for none. It replaces the one named before for that slot.
+  void set_file(std::size_t index, std::string_view path);
 
   // Reaps a keeper that has died and says so, once; then replace() is due.
   bool has_died();
@@ -50,11 +56,18 @@ class Keeper {
   Result<void> replace();
 
  private:
-  Keeper(Slot* slots, std::size_t count) : slots_(slots), count_(count) {}
+  // A page each: only those that are used cost memory.
+  struct Entry {
+    Slot group;
+    char file[4096 - sizeof(Slot)];
+  };
+
+  Keeper(Entry* entries, std::size_t count) : entries_(entries), count_(count) {}
+  [[noreturn]] void keep(int pipe_fd) const;
   void dismiss();
   void swap(Keeper& other) noexcept;
 
-  Slot* slots_ = nullptr;
+  Entry* entries_ = nullptr;
   std::size_t count_ = 0;
   pid_t pid_ = -1;
   int pipe_fd_ = -1;

@@ -33,9 +33,6 @@ class LogDirectory {
 
  private:
   std::string path_;
-  std::vector<std::string>
-      temporary_;  // folders to remove at the end if they are empty, parents first
-  bool is_temporary_ = false;
 };
 
 }  // namespace ddprun::agent

@@ -83,6 +83,8 @@ class Output {
   std::string log_directory_of(int local_rank) const;
   // For TORCHELASTIC_ERROR_FILE. Its folder exists after open(). Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
+  // Whether they are temporary, as said above. Who is killed cannot: that is the keeper's.
+  bool removes_error_files() const { return !error_file_prefix_.empty(); }
 
  private:
   struct Worker {

@@ -196,6 +196,37 @@ TEST(KeeperTest, KillsTheGroupsOfAnAgentThatWasKilled) {
   EXPECT_FALSE(::kill(-worker, 0) == 0);
 }
 
+// The worker makes its file again and again, until it is dead.
+TEST(KeeperTest, RemovesTheFilesOfAnAgentThatWasKilled) {
+  for (int run = 0; run < 5; ++run) {
+    std::string name = ::testing::TempDir() + "keeper_test_XXXXXX";
+    const int fd = ::mkstemp(name.data());
+    ASSERT_GE(fd, 0);
+    ::close(fd);
+    Pipe pipe;
+    const pid_t agent = ::fork();
+    if (agent == 0) {
+      boost::asio::io_context io;
+      auto keeper = Keeper::start(1);
+      keeper->set_file(0, name);
+      ProcessSpec spec = shell("while :; do : > " + name + "; done");
+      spec.keeper_slot = &keeper->slot(0);
+      auto worker = WorkerProcess::start(io, spec, [](ExitStatus) {});
+      const pid_t pids[] = {keeper->pid(), (*worker)->pid()};
+      if (::write(pipe.ends[1], &pids, sizeof pids) != sizeof pids) ::_exit(1);
+      for (;;) ::pause();
+    }
+    pid_t pids[2]{};
+    ASSERT_EQ(::read(pipe.ends[0], &pids, sizeof pids), static_cast<ssize_t>(sizeof pids));
+    ::kill(agent, SIGKILL);
+    ::waitpid(agent, nullptr, 0);
+    EXPECT_TRUE(ends(pids[1]));
+    EXPECT_TRUE(ends(pids[0]));
+    EXPECT_NE(::access(name.c_str(), F_OK), 0) << name;
+    ::unlink(name.c_str());
+  }
+}
+
 TEST(KeeperTest, EndsQuietlyWhenTheAgentLetsItGo) {
   pid_t pid = 0;
   {
