@@ -107,8 +107,11 @@ TempDir::~TempDir() {
 }
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // In /proc the file's process may end meanwhile: that is an error of the stream here, where an
+  // istreambuf_iterator would throw.
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return std::move(content).str();
 }
 
 void write_file(const std::string& path, const std::string& content, int mode) {
