@@ -9,6 +9,7 @@
 // benchmarks use it too.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -116,6 +117,16 @@ void do_until(const char* path) {
   while (access(path, F_OK) != 0) nanosleep(&pause_time, nullptr);
 }
 
+// The same, but ends with 70 when a child has died before.
+void do_until_unless_child_dies(const char* path) {
+  const timespec pause_time{0, 1'000'000};
+  for (;;) {
+    if (waitpid(-1, nullptr, WNOHANG) > 0) _exit(70);
+    if (access(path, F_OK) == 0) return;
+    nanosleep(&pause_time, nullptr);
+  }
+}
+
 void do_touch(const char* path) { write_file(expanded(path), ""); }
 
 void do_environment(const char* path) {
@@ -180,12 +191,28 @@ void do_deaf_child(const char*) {
   }
 }
 
+// Those that leave their worker's session can be told by their name.
+void become_stranger() {
+  prctl(PR_SET_NAME, "stranger");
+  setsid();
+}
+
+// A child in a session of its own.
+void do_stranger(const char*) {
+  const pid_t child = fork();
+  if (child < 0) die("fork");
+  if (child == 0) {
+    become_stranger();
+    wait_forever();
+  }
+}
+
 // A process in a session of its own whose parent has gone, as a daemon would be.
 void do_daemon(const char*) {
   const pid_t child = fork();
   if (child < 0) die("fork");
   if (child == 0) {
-    setsid();
+    become_stranger();
     if (fork() != 0) _exit(0);
     wait_forever();
   }
@@ -237,11 +264,15 @@ void do_complain(const char* text) {
   write_all(STDERR_FILENO, line.data(), line.size());
 }
 
-// As torch's @record leaves one.
+// As torch's @record leaves one: in its place, not beside it.
 void do_error_file(const char* text) {
-  write_file(variable("TORCHELASTIC_ERROR_FILE"),
-             std::string(R"({"message":{"message":")") + text +
-                 R"(","extraInfo":{"py_callstack":"","timestamp":"1760000000"}}})");
+  const std::string content = std::string(R"({"message":{"message":")") + text +
+                              R"(","extraInfo":{"py_callstack":"","timestamp":"1760000000"}}})";
+  const std::string path = variable("TORCHELASTIC_ERROR_FILE");
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) die(path + ": " + std::strerror(errno));
+  write_all(fd, content.data(), content.size());
+  close(fd);
 }
 
 void do_copy_stdin(const char* path) {
@@ -338,11 +369,13 @@ constexpr Action kActions[] = {
     {"end-well-on", true, do_end_well_on},  // this signal: exit 0
     {"stamp", true, do_stamp},              // DIR/<round>.<rank>: "<first instruction, ns> <pid>"
     {"until", true, do_until},              // FILE exists
+    {"until-unless-child-dies", true, do_until_unless_child_dies},
     {"touch", true, do_touch},              // FILE
     {"environment", true, do_environment},  // to FILE, as execve's entries, each ended by NUL
     {"state", true, do_state},              // to FILE: fds, signals, ids, folder
     {"child", false, do_child},
     {"deaf-child", false, do_deaf_child},
+    {"stranger", false, do_stranger},
     {"daemon", false, do_daemon},
     {"orphans", true, do_orphans},        // this many
     {"flood", true, do_flood},            // this many lines to stdout
