@@ -114,6 +114,7 @@ Result<void> GroupRunner::prepare() {
   console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
   if (auto opened = events_.open(); !opened) return opened;
   become_subreaper();
+  child_signal_.add(SIGCHLD);  // from the first child on: the keeper may be killed at once
   auto keeper = Keeper::start(workers_.size());
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_ = std::move(*keeper);
@@ -124,7 +125,6 @@ Result<void> GroupRunner::prepare() {
         std::ranges::count(job_.stop_signals, signal) > 0 || job_.preempt_signal == signal;
     if (!is_a_stop) add_unless_ignored(control_signals_, signal);
   }
-  child_signal_.add(SIGCHLD);
   await_stop_signals();
   await_job_control();
   await_children();
