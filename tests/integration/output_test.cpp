@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -80,6 +81,63 @@ TEST(Output, AReaderThatNeverReadsDoesNotKeepTheJobFromStopping) {
     EXPECT_EQ(job.wait(seconds(10)), exited(143)) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
     close(ends[0]);
+  }
+}
+
+// Rank 1 dies while both workers and the launcher wait for a reader that never comes.
+TEST(Output, AReaderThatNeverReadsDoesNotKeepADeathFromBeingSeen) {
+  for (const std::string option : {"--log-line-prefix-template=[${rank}]:", "--tee=3"}) {
+    SCOPED_TRACE(option);
+    std::array<int, 2> ends{};
+    ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    const TempDir folder;
+    Job job(
+        ddprun({"--nproc-per-node=2", "--max-restarts=1", option,
+                "--log-dir=" + (option == "--tee=3" ? folder / "logs" : "")},
+               worker({"stamp", folder.path(), "on-round", "0", "pour", "100000000@4", "wait"})),
+        {.stdout_fd = ends[1]});
+    close(ends[1]);
+    ASSERT_TRUE(job.reaches([&] {
+      int waiting = 0;
+      return stamps(folder.path(), 0).size() == 2 && ioctl(ends[0], FIONREAD, &waiting) == 0 &&
+             waiting >= 48'000;
+    })) << job.err();
+    kill(stamps(folder.path(), 0).at(1).pid, SIGKILL);
+    EXPECT_TRUE(job.reaches([&] { return stamps(folder.path(), 1).size() == 2; }));
+    job.signal(SIGTERM);
+    EXPECT_EQ(job.wait(seconds(10)), exited(143));
+    close(ends[0]);
+  }
+}
+
+// The small sister of what scripts/bench output measures.
+TEST(Output, EveryByteOfManyStreamsIsInItsFileInOrder) {
+  constexpr int kWorkers = 4;
+  constexpr int kLines = 10'000;
+  for (const char* option : {"-r3", "-t3"}) {
+    const TempDir folder;
+    Job job(ddprun(
+        {"--nproc-per-node=" + std::to_string(kWorkers), option, "--log-dir=" + folder.path()},
+        worker({"pour", std::to_string(kLines) + "@0"})));
+    ASSERT_EQ(job.wait(), exited(0));
+    int files = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+      if (!entry.is_regular_file()) continue;
+      ++files;
+      const std::string rank = entry.path().parent_path().filename();
+      const std::string stream = entry.path().stem() == "stdout" ? "out" : "err";
+      const std::string content = read_file(entry.path());
+      ASSERT_EQ(content.size(), 120U * kLines) << option << " " << entry.path();
+      for (int line = 0; line < kLines; ++line) {
+        std::string number = std::to_string(line);
+        number.insert(0, 10 - number.size(), '0');
+        std::string expected = rank + " " + stream + " " + number + " ";
+        expected.resize(119, '.');
+        const auto begin = 120U * static_cast<std::size_t>(line);
+        ASSERT_EQ(content.substr(begin, 120), expected + "\n") << option << " " << entry.path();
+      }
+    }
+    EXPECT_EQ(files, 2 * kWorkers);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -252,6 +253,36 @@ void do_flood(const char* argument) {
   }
 }
 
+// LINES@RATE: this many lines to stdout and as many to stderr, in turns, of 120 bytes each,
+// numbered, at RATE MB/s together (0: as fast as they go). What a line must be, anybody can tell.
+void do_pour(const char* argument) {
+  constexpr long kLineBytes = 120;
+  constexpr long kBlockLines = 250;
+  char* end = nullptr;
+  const long lines = std::strtol(argument, &end, 10);
+  const double bytes_per_ns = *end == '@' ? std::atof(end + 1) / 1000 : 0;
+  const std::int64_t began_at = monotonic_ns();
+  for (long begin = 0; begin < lines; begin += kBlockLines) {
+    for (const auto& [fd, name] : {std::pair{STDOUT_FILENO, "out"}, {STDERR_FILENO, "err"}}) {
+      std::string block;
+      for (long line = begin; line < std::min(begin + kBlockLines, lines); ++line) {
+        char text[64];
+        std::snprintf(text, sizeof text, "%s %s %010ld ", variable("RANK").c_str(), name, line);
+        std::string whole = text;
+        whole.resize(kLineBytes - 1, '.');
+        block += whole + "\n";
+      }
+      write_all(fd, block.data(), block.size());
+    }
+    if (bytes_per_ns <= 0) continue;
+    const auto due =
+        began_at + static_cast<std::int64_t>(
+                       static_cast<double>((begin + kBlockLines) * 2 * kLineBytes) / bytes_per_ns);
+    const timespec until{due / 1'000'000'000, due % 1'000'000'000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+  }
+}
+
 void do_close(const char* argument) { close(std::atoi(argument)); }
 
 void do_print(const char* text) {
@@ -379,6 +410,7 @@ constexpr Action kActions[] = {
     {"daemon", false, do_daemon},
     {"orphans", true, do_orphans},        // this many
     {"flood", true, do_flood},            // this many lines to stdout
+    {"pour", true, do_pour},              // LINES@RATE, to stdout and stderr
     {"close", true, do_close},            // this fd
     {"print", true, do_print},            // this text to stdout
     {"complain", true, do_complain},      // this text to stderr
