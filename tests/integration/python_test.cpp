@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "tests/support/job.h"
@@ -11,6 +14,7 @@ namespace ddprun::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class Python : public ::testing::Test {
  protected:
@@ -19,7 +23,10 @@ class Python : public ::testing::Test {
       GTEST_SKIP() << DDPRUN_PYTHON << " is not there: scripts/setup installs PyTorch in it";
     }
   }
-  const std::string script_ = DDPRUN_SOURCE_DIR "/tests/integration/process_group.py";
+  static std::string script(const std::string& name) {
+    return DDPRUN_SOURCE_DIR "/tests/integration/" + name;
+  }
+  const std::string script_ = script("process_group.py");
   const JobSetup setup_{.environment = {{"PYTHON_EXEC", DDPRUN_PYTHON}}};
 };
 
@@ -50,6 +57,59 @@ TEST_F(Python, FormsItAgainAfterARestart) {
     ASSERT_NE(first, std::string::npos) << output << job.err();
     EXPECT_NE(output.find("rank 0 of 2 has 3\n", first + 1), std::string::npos) << output;
   }
+}
+
+TEST_F(Python, TrainsWithDistributedDataParallel) {
+  Job job(ddprun({"--nproc-per-node=2"}, {script("ddp.py")}), setup_);
+  EXPECT_EQ(job.wait(seconds(90)), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("rank 0: weights equal\n"));
+  EXPECT_THAT(job.out(), HasSubstr("rank 1: weights equal\n"));
+}
+
+// The type and the message, and of the call stack of sixty frames its end.
+TEST_F(Python, AnExceptionThatIsRecordedIsInTheReport) {
+  Job job(ddprun({"--nproc-per-node=2"}, {script("record.py")}), setup_);
+  EXPECT_EQ(job.wait(seconds(90)), exited(1)) << job.err();
+  const std::string err = job.err();
+  const std::string report = err.substr(err.find("ddprun: "));
+  EXPECT_THAT(report, HasSubstr("record.py FAILED: rank 1 "));
+  EXPECT_THAT(report, HasSubstr("  its error\n    ValueError: lr must be positive, got -0.1\n"));
+  EXPECT_LT(std::count(report.begin(), report.end(), '\n'), 40) << report;
+}
+
+class PythonsChildren : public Python {
+ protected:
+  // Two ranks, each with a child of torch.multiprocessing.spawn and two of multiprocessing.
+  void start() {
+    job_.emplace(ddprun({"--nproc-per-node=2"}, {script("children.py"), folder_.path()}), setup_);
+    const auto all_started = [this] {
+      for (const std::string rank : {"0", "1"}) {
+        for (const std::string kind : {"spawned", "daemon_True", "daemon_False"}) {
+          if (!std::filesystem::exists(folder_ / (rank + "." + kind))) return false;
+        }
+      }
+      return true;
+    };
+    ASSERT_TRUE(job_->reaches(all_started, seconds(120))) << job_->err();
+    ASSERT_GE(job_->processes().size(), 1U + 2 * 4U) << "keeper, workers, children";
+  }
+
+  const TempDir folder_;
+  std::optional<Job> job_;
+};
+
+TEST_F(PythonsChildren, GoWithAWorkerThatIsKilled) {
+  start();
+  kill(job_->workers().at(1), SIGKILL);
+  EXPECT_EQ(job_->wait(), exited(137)) << job_->err();
+  EXPECT_THAT(job_->left_over(), IsEmpty());
+}
+
+TEST_F(PythonsChildren, GoWithTheLauncherThatIsKilled) {
+  start();
+  job_->signal(SIGKILL);
+  EXPECT_EQ(job_->wait(), killed_by(SIGKILL));
+  EXPECT_THAT(job_->left_over(seconds(1)), IsEmpty());
 }
 
 }  // namespace

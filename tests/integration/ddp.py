@@ -1,0 +1,26 @@
+"""A user's script, unmodified for ddprun: trains with DistributedDataParallel over Gloo, and compares the weights."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)  # DDP itself makes the weights equal
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(5):
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+dist.all_gather(everyones, mine)
+equal = all(torch.equal(mine, other) for other in everyones)
+# One write for the line: print() makes a second one for its end, and the ranks share this stdout.
+sys.stdout.write(f"rank {rank}: weights {'equal' if equal else 'differ'}\n")
+sys.stdout.flush()
+dist.destroy_process_group()
