@@ -55,6 +55,36 @@ TEST_F(FailureReport, DescribesAFailureInOneLine) {
             "rank 2 could not be started: cannot start ./train: No such file or directory");
 }
 
+TEST_F(FailureReport, TellsHowFarTheWorkerHadCome) {
+  using namespace std::chrono_literals;
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.exit_code = 1;
+  const auto line_for = [&](const WorkerProgress& progress) {
+    outcome.cause = failure(1, ExitStatus::exited(1));
+    outcome.cause->progress = progress;
+    const std::string report = failure_report(outcome, "train.py");
+    const auto begin = report.find("  progress    ");
+    if (begin == std::string::npos) return report;
+    return report.substr(begin + 14, report.find('\n', begin) - begin - 14);
+  };
+  WorkerProgress progress;
+  EXPECT_EQ(line_for(progress), "no step yet");
+  progress.phase = WorkerPhase::kJoining;
+  progress.since_phase = 61s;
+  EXPECT_EQ(line_for(progress), "joining for 1 min 01 s");
+  progress.step = 412;
+  progress.since_step = 35s;
+  progress.phase = WorkerPhase::kRunning;
+  EXPECT_EQ(line_for(progress), "step 412, 35.0 s before");
+  progress.total_steps = 1000;
+  progress.phase = WorkerPhase::kCollective;
+  progress.since_phase = 34'900ms;
+  EXPECT_EQ(line_for(progress), "step 412 of 1000, 35.0 s before; collective for 34.9 s");
+  outcome.cause->progress.reset();
+  EXPECT_EQ(failure_report(outcome, "train.py").find("progress"), std::string::npos);
+}
+
 TEST_F(FailureReport, NamesTheFirstCauseAndPutsTheOthersUnderIt) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kFailed;

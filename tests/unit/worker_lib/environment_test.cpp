@@ -65,6 +65,17 @@ TEST(Environment, TakesEveryVariable) {
   EXPECT_EQ(environment->error_file, "/tmp/error.json");
 }
 
+TEST(Environment, ALinkThatMakesNoSenseIsNoneAndNoError) {
+  EXPECT_EQ(parse(complete())->link_fd, -1);
+  Variables variables = with("DDPRUN_LINK_FD", "17");
+  variables["DDPRUN_LINK_PAGE_FD"] = "18";
+  EXPECT_EQ(parse(variables)->link_fd, 17);
+  EXPECT_EQ(parse(variables)->link_page_fd, 18);
+  for (const char* nonsense : {"", "-3", "x", "17x", "99999999999999999999"}) {
+    EXPECT_EQ(parse(with("DDPRUN_LINK_FD", nonsense))->link_fd, -1) << nonsense;
+  }
+}
+
 TEST(Environment, OnlyTheWordTrueMeansThatTheAgentHostsTheStore) {
   for (const char* value : {"False", "true", "1", ""}) {
     const auto environment = parse(with("TORCHELASTIC_USE_AGENT_STORE", value));
