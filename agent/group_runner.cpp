@@ -251,6 +251,11 @@ Status GroupRunner::status() const {
   status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
   status.restarts = start_.restarts;
   status.max_restarts = start_.max_restarts;
+  std::vector<WorkerProgress> progress;
+  for (const auto& link : links_) {
+    if (const auto known = link ? link->progress() : std::nullopt) progress.push_back(*known);
+  }
+  status.progress = progress_text(progress);
   return status;
 }
 

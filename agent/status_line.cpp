@@ -2,7 +2,9 @@
 
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace ddprun::agent {
@@ -28,6 +30,23 @@ std::size_t columns_of(int fd) {
 }
 
 }  // namespace
+
+std::string progress_text(const std::vector<WorkerProgress>& workers) {
+  std::optional<std::int64_t> first;
+  std::optional<std::int64_t> last;
+  std::int64_t total = 0;
+  for (const WorkerProgress& worker : workers) {
+    if (!worker.step) continue;
+    first = std::min(first.value_or(*worker.step), *worker.step);
+    last = std::max(last.value_or(*worker.step), *worker.step);
+    total = std::max(total, worker.total_steps);
+  }
+  if (!first) return "";
+  std::string text = *first == *last
+                         ? "step " + std::to_string(*first)
+                         : "steps " + std::to_string(*first) + " to " + std::to_string(*last);
+  return total > 0 ? text + " of " + std::to_string(total) : text;
+}
 
 std::string status_text(const Status& status, std::size_t columns) {
   const std::string workers =

@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "agent/console.h"
 #include "rendezvous/base/ids.h"
+#include "rendezvous/base/worker_progress.h"
 
 namespace ddprun::agent {
 
@@ -26,8 +28,11 @@ struct Status {
   std::chrono::seconds wall{};
   int restarts = 0;
   int max_restarts = 0;
-  std::string progress;  // of the workers, where they tell it: "step 412/1000"
+  std::string progress;  // of the workers
 };
+
+// How far they are, in words: "step 412 of 1000", "steps 400 to 412 of 1000"; empty when none says.
+std::string progress_text(const std::vector<WorkerProgress>& workers);
 
 // One line of at most `columns` characters, without its end. Pure.
 std::string status_text(const Status& status, std::size_t columns);

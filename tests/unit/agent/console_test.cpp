@@ -270,6 +270,20 @@ TEST(TerminalLookTest, FollowsTheConventions) {
   EXPECT_EQ(look_from({}), (Look{false, false}));
 }
 
+TEST(StatusText, TellsTheStepsOfThoseThatSay) {
+  const auto at = [](std::int64_t step, std::int64_t total) {
+    WorkerProgress progress;
+    progress.step = step;
+    progress.total_steps = total;
+    return progress;
+  };
+  EXPECT_EQ(progress_text({}), "");
+  EXPECT_EQ(progress_text({WorkerProgress()}), "");
+  EXPECT_EQ(progress_text({at(412, 0)}), "step 412");
+  EXPECT_EQ(progress_text({at(412, 1000), WorkerProgress(), at(412, 1000)}), "step 412 of 1000");
+  EXPECT_EQ(progress_text({at(7, 10), at(5, 10), at(6, 10)}), "steps 5 to 7 of 10");
+}
+
 TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {
   Status status;
   status.workers = status.running = 4;
@@ -278,9 +292,9 @@ TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {
   status.round = Round{2};
   status.restarts = 1;
   status.max_restarts = 3;
-  status.progress = "step 412/1000";
+  status.progress = "step 412 of 1000";
   EXPECT_EQ(status_text(status, 80),
-            "ddprun: 1:02:03, round 2, 4 workers, step 412/1000, restart 1 of 3");
+            "ddprun: 1:02:03, round 2, 4 workers, step 412 of 1000, restart 1 of 3");
   status.running = 3;
   status.progress.clear();
   EXPECT_EQ(status_text(status, 80),
