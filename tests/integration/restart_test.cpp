@@ -139,11 +139,22 @@ TEST(Restart, TwoHundredInARowLeakNeitherDescriptorNorProcessNorPort) {
   const TempDir folder;
   const int restarts = full_tests() ? 2000 : 200;
   const std::string last = std::to_string(restarts);
-  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=" + last},
-                 worker({"stamp", folder.path(),                                             //
-                         "on-round", "5", "until", folder / "go", "on-round", last, "wait",  //
-                         "on-rank", "1", "exit", "1", "wait"})));
+  Job job(
+      ddprun({"--nproc-per-node=2", "--max-restarts=" + last, "--events=" + (folder / "events")},
+             worker({"stamp", folder.path(),                                             //
+                     "on-round", "5", "until", folder / "go", "on-round", last, "wait",  //
+                     "on-rank", "1", "exit", "1", "wait"})));
   ASSERT_TRUE(all_started(job, folder, 5, 2)) << job.err();
+  // They may run before the agent has closed what it opened to start them; then it says so.
+  ASSERT_TRUE(job.reaches([&] {
+    const std::string events = read_file(folder / "events");
+    std::size_t rounds = 0;
+    for (std::size_t at = 0; (at = events.find("\"round_started\"", at)) != std::string::npos;
+         ++at) {
+      ++rounds;
+    }
+    return rounds == 6;
+  })) << job.err();
   const auto files_before = open_files_of(job.pid());
   const auto children_before = children_of(job.pid()).size();
   write_file(folder / "go", "");
