@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <random>
@@ -121,6 +123,29 @@ TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), killed_by(SIGKILL));
   EXPECT_THAT(job.left_over(), IsEmpty());
+}
+
+// Before the launcher has done anything else: its first child is the keeper.
+TEST(NothingIsLeft, AKeeperThatIsKilledAtOnceIsReplaced) {
+  for (int run = 0; run < (full_tests() ? 200 : 30); ++run) {
+    const TempDir folder;
+    Job job(ddprun({}, worker({"until", folder / "go"})));
+    const std::string self = std::to_string(job.pid());
+    const std::string children = "/proc/" + self + "/task/" + self + "/children";
+    pid_t first = 0;
+    const auto until = std::chrono::steady_clock::now() + kDeadline;
+    while (first == 0 && std::chrono::steady_clock::now() < until) {
+      first = std::atoi(read_file(children).c_str());  // as soon as ever possible: no pause
+    }
+    ASSERT_GT(first, 0);
+    kill(first, SIGKILL);
+    ASSERT_TRUE(job.reaches([&] {
+      return job.err().find("the keeper was killed; there is a new one") != std::string::npos;
+    })) << "run "
+        << run;
+    write_file(folder / "go", "");
+    ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  }
 }
 
 // Workers that are stopped cannot act on SIGTERM, and must not survive for it.
