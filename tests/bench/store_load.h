@@ -26,7 +26,7 @@ struct Throughput {
 double pair_latency_us(const Target& target, int pairs);
 // `clients` closed loops of set, wait, get, add, at most `in_flight` of them active at once.
 Throughput operations(const Target& target, int clients, int in_flight, int requests);
-// Connect, VALIDATE, PING, close; `at_once` at a time.
+// Connect, VALIDATE and PING in one piece, close; `at_once` at a time.
 Throughput handshakes(const Target& target, int at_once, int count);
 // From one set to the last of `waiters` released.
 double release_ms(const Target& target, int waiters);
