@@ -41,6 +41,8 @@ constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 64;
 constexpr int kEventsAtOnce = 64;
 constexpr std::size_t kPartsAtOnce = 16;
+// Replies to requests that came together are sent together, up to about this many bytes.
+constexpr std::size_t kSendFrom = 256 * 1024;
 // Without a free descriptor, accepting is tried again after this long (and whenever a client
 // leaves).
 constexpr std::chrono::milliseconds kAcceptPause{100};
@@ -296,15 +298,14 @@ class StoreServer::Loop {
       if (status == RequestDecoder::Status::kNeedMore) break;
       if (status == RequestDecoder::Status::kBroken)
         return reject(session, session.decoder.fault());
-      ReplyQueue* reply = session.unsent ? session.unsent.get() : &reply_;
-      if (reply->unsent() > limits::kMaxUnreadReplyBytes) {
+      // A few bytes of request may make megabytes of replies: they go out as they come, so that a
+      // client that is gone or does not read is found out early.
+      if (replies_of(session).unsent() > kSendFrom) {
         if (!send(session)) return false;
-        if (session.unsent && session.unsent->unsent() > limits::kMaxUnreadReplyBytes) {
+        if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes)
           return reject(session, "does not read its replies");
-        }
-        reply = session.unsent ? session.unsent.get() : &reply_;
       }
-      const auto verdict = core_.handle(session.client, request, *reply, released_);
+      const auto verdict = core_.handle(session.client, request, replies_of(session), released_);
       if (verdict != StoreCore::Verdict::kServed) return reject(session, reason_of(verdict));
     }
     return send(session) && account(session);
@@ -325,12 +326,14 @@ class StoreServer::Loop {
 
   // --- sending ---
 
+  ReplyQueue& replies_of(Session& session) { return session.unsent ? *session.unsent : reply_; }
+
   // Sends the replies gathered for this session, as far as the client takes them. False when the
   // session has ended by it.
   bool send(Session& session) {
     // In order: what waits goes first, when the socket is ready. But the limit on it wants the
     // truth.
-    ReplyQueue& replies = session.unsent ? *session.unsent : reply_;
+    ReplyQueue& replies = replies_of(session);
     if (session.unsent && replies.unsent() <= limits::kMaxUnreadReplyBytes) return true;
     if (!flush(session.socket.get(), replies)) {
       reply_ = ReplyQueue();
@@ -388,7 +391,7 @@ class StoreServer::Loop {
     for (std::size_t i = 0; i < released_.size(); ++i) {  // an end by the way may release more
       Session* session = sessions_[released_[i]].get();
       if (session == nullptr || session->is_finished) continue;
-      (session->unsent ? *session->unsent : reply_).byte(wire::kStopWaiting);
+      replies_of(*session).byte(wire::kStopWaiting);
       if (send(*session)) account(*session);
     }
     released_.clear();

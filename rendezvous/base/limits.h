@@ -21,8 +21,9 @@ inline constexpr std::uint64_t kMaxRequestBytes = 256 * 1024 * 1024;
 // The whole of one reply (MULTI_GET, LIST_KEYS): a few bytes of request must not cost gigabytes.
 inline constexpr std::size_t kMaxReplyBytes = 256 * 1024 * 1024;
 
-// A client that has this much unread and asks for more is dropped.
-inline constexpr std::size_t kMaxUnreadReplyBytes = 64 * 1024 * 1024;
+// A client that has this much unread, beyond what the kernel holds for it, and asks for more is
+// dropped. c10d's clients read each reply before they ask again.
+inline constexpr std::size_t kMaxUnreadReplyBytes = 8 * 1024 * 1024;
 
 // All that one store may hold: keys, values, queues, waiters, unfinished requests, unread replies.
 inline constexpr std::size_t kDefaultStoreMemory = std::size_t{1} << 30;

@@ -114,8 +114,9 @@ void do_stamp(const char* directory) {
 }
 
 void do_until(const char* path) {
+  const std::string file = expanded(path);
   const timespec pause_time{0, 1'000'000};
-  while (access(path, F_OK) != 0) nanosleep(&pause_time, nullptr);
+  while (access(file.c_str(), F_OK) != 0) nanosleep(&pause_time, nullptr);
 }
 
 // The same, but ends with 70 when a child has died before.
