@@ -55,7 +55,7 @@ foreach(_name torch_cpu c10)
     IMPORTED_LOCATION "${_dir}/lib/lib${_name}.so" IMPORTED_SONAME "lib${_name}.so")
 endforeach()
 
-add_library(ddprun::torch INTERFACE IMPORTED)
+add_library(ddprun::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(ddprun::torch SYSTEM INTERFACE
   "${_dir}/include" "${_dir}/include/torch/csrc/api/include" "${DDPRUN_GLOO_INCLUDE}")
 target_compile_definitions(ddprun::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
