@@ -151,6 +151,24 @@ TEST_F(StoreClientTest, MeetsAtABarrier) {
   EXPECT_TRUE(first->ping());
 }
 
+TEST_F(StoreClientTest, ABarrierCountsWhoGaveUpAndLetsLateComersPass) {
+  auto first = connect();
+  const auto gave_up = first->barrier("b", 2, 10ms);
+  ASSERT_FALSE(gave_up);
+  EXPECT_EQ(gave_up.error().code, ErrorCode::kTimeout);
+  EXPECT_TRUE(connect()->barrier("b", 2, 10s));
+  EXPECT_TRUE(first->barrier("b", 2, 10s));
+  EXPECT_EQ(first->get("b").value(), "3");
+}
+
+TEST_F(StoreClientTest, ABarrierOnATextEndsTheConnection) {
+  auto store = connect();
+  ASSERT_TRUE(store->set("text", "abc"));
+  const auto refused = store->barrier("text", 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kClosed);
+}
+
 TEST_F(StoreClientTest, SharesOneConnectionBetweenThreadsAndClonesAnother) {
   auto store = connect();
   std::vector<std::thread> threads;

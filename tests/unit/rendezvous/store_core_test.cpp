@@ -168,6 +168,60 @@ TEST(StoreCore, EndsWaitsOfManyKeysInAnyOrder) {
   EXPECT_EQ(store.take(a), kReleased);
 }
 
+std::string barrier(std::string_view key, std::int64_t world_size) {
+  return RequestEncoder(Query::kBarrier).bytes(key).number(world_size).str();
+}
+
+TEST(StoreBarrier, ReleasesAllWithTheLastAndPlainWaitersBegunBefore) {
+  MemoryStore store;
+  const ClientId early = join(store), a = join(store), b = join(store), c = join(store);
+  store.send(early, wait({"bar"}));
+  store.send(a, barrier("bar", 3));
+  store.send(b, barrier("bar", 3));
+  EXPECT_EQ(store.take(early) + store.take(a) + store.take(b), "");
+  store.send(c, barrier("bar", 3));
+  for (const ClientId client : {early, a, b, c}) EXPECT_EQ(store.take(client), kReleased);
+}
+
+TEST(StoreBarrier, LaterArrivalsPassAndTheCountIsAnOrdinaryKey) {
+  MemoryStore store;
+  const ClientId a = join(store);
+  store.send(
+      a, barrier("bar", 1) + barrier("bar", 1) + RequestEncoder(Query::kGet).bytes("bar").str());
+  EXPECT_EQ(store.take(a), kReleased + kReleased + std::string("\1\0\0\0\0\0\0\0002", 9));
+}
+
+TEST(StoreBarrier, CountsThoseWhoGaveUpOrDied) {
+  MemoryStore store;
+  const ClientId a = join(store), b = join(store), c = join(store);
+  store.send(a, barrier("bar", 3) + RequestEncoder(Query::kCancelWait).str());
+  EXPECT_EQ(store.take(a), std::string(1, wire::kWaitCanceled));
+  store.send(b, barrier("bar", 3));
+  store.disconnect(b);
+  store.send(c, barrier("bar", 3));
+  EXPECT_EQ(store.take(c), kReleased);
+  EXPECT_EQ(store.take(a), "") << "nothing may follow a cancelled wait";
+}
+
+TEST(StoreBarrier, ClosesOnATextAndTakesANumberAsTheCountSoFar) {
+  MemoryStore store;
+  const ClientId a = join(store), b = join(store);
+  store.send(a, set("text", "abc") + set("number", "1"));
+  EXPECT_FALSE(store.send(b, barrier("text", 1)));
+  EXPECT_TRUE(store.send(a, barrier("number", 2)));
+  EXPECT_EQ(store.take(a), kReleased);
+}
+
+TEST(StoreBarrier, ReplacesAWaitOfTheSameClient) {
+  MemoryStore store;
+  const ClientId a = join(store), b = join(store);
+  store.send(a, wait({"other"}) + barrier("bar", 2));
+  store.send(b, set("other", "1"));
+  EXPECT_EQ(store.take(a), "");
+  store.send(b, barrier("bar", 2));
+  EXPECT_EQ(store.take(a), kReleased);
+}
+
 TEST(StoreDecoder, HoldsAtMostAFewBytesBeforeValidate) {
   MemoryStore store;
   const ClientId client = store.connect();
