@@ -9,8 +9,12 @@
 //   use((*store)->port());
 //   store->reset();   // the socket, all connections and all keys are gone
 //
-// One thread at a time, but for adopt(). The mistake to avoid: keeping a
-// server for a second round; workers of the new round would read keys of dead ones.
+// A port that must stay open from round to round has an owner of its own, who accepts and hands the
+// connections to the server of the round (listens = false, adopt()); that one goes with its round,
+// like any other.
+//
+// One thread at a time, but for adopt(). The mistake to avoid: keeping a server for a second round;
+// workers of the new round would read keys of dead ones.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/base/limits.h"
@@ -35,6 +40,9 @@ struct StoreServerOptions {
   int listen_fd = -1;                        // >= 0: take over this bound socket instead
   bool listens = true;                       // false: serves only connections given to adopt()
   std::size_t memory_limit = limits::kDefaultStoreMemory;
+  // Numeric; when given, whoever comes from elsewhere is turned away: for a port that the user fixed
+  // and that outlives the round, where workers of an earlier one may still knock.
+  std::vector<std::string> peers = {};
 
   // Told of clients that were turned away, a line at a time and at most one line a second, on the
   // store's thread. Default: a line on stderr.

@@ -2,6 +2,7 @@
 // with a deadline on everything; a test's own thread.
 #pragma once
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,10 +24,15 @@ class RawClient {
  public:
   static constexpr std::chrono::seconds kDeadline{10};
 
-  explicit RawClient(std::uint16_t port)
+  // `from`: where it comes from; all of 127.0.0.0/8 is this machine.
+  explicit RawClient(std::uint16_t port, const char* from = nullptr)
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    if (from != nullptr) {
+      ::inet_pton(AF_INET, from, &address.sin_addr);
+      ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    }
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     is_connected_ =

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
 #include "rendezvous/listener.h"
 #include "tests/unit/rendezvous/golden.h"
@@ -156,6 +157,58 @@ TEST(StoreServer, AdoptsAConnectionThatAnotherAccepted) {
   server->adopt(std::move(connection), std::string(1, first));
   client.send(get_request("/k"));
   EXPECT_EQ(client.read(9), bytes_field("v"));
+}
+
+UniqueFd accepted(const Listener& listener) {
+  pollfd ready{listener.socket.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 10'000), 1);
+  return UniqueFd(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+}
+
+// Multi-node static: MASTER_PORT is the user's and stays, the store behind it is another.
+TEST(StoreServer, EveryRoundIsEmptyAlsoBehindAPortThatStays) {
+  const auto listener = open_listener({});
+  ASSERT_TRUE(listener);
+  const StoreServerOptions options{.listens = false, .peers = {"127.0.0.1"}};
+
+  auto first_round = start(options);
+  RawClient old_worker(listener->bound.port);
+  first_round->adopt(accepted(*listener), "");
+  old_worker.send(std::string(kHandshake) + set_request("/k", "old") + get_request("/k"));
+  EXPECT_EQ(old_worker.read(11), bytes_field("old"));
+  first_round.reset();
+  EXPECT_EQ(old_worker.read_to_end(), "") << "its connection outlived its round";
+
+  const auto second_round = start(options);
+  RawClient worker(listener->bound.port);
+  second_round->adopt(accepted(*listener), "");
+  worker.send(std::string(kHandshake) + get_request("/k"));
+  EXPECT_EQ(worker.read(8), bytes_field(""));
+}
+
+TEST(StoreServer, TurnsAwayWhoComesFromAnotherAddress) {
+  std::mutex mutex;
+  std::string log;
+  StoreServerOptions options{.peers = {"127.0.0.2", "::1"}};
+  options.log = [&](std::string_view line) {
+    const std::scoped_lock lock(mutex);
+    log += line;
+  };
+  const auto server = start(options);
+  RawClient stranger(server->port(), "127.0.0.3");
+  EXPECT_EQ(stranger.read_to_end(), "");
+  RawClient node(server->port(), "127.0.0.2");
+  node.send(kHandshake);
+  EXPECT_EQ(node.read_all_so_far(), "");
+  const std::scoped_lock lock(mutex);  // the line came before the reply
+  EXPECT_NE(log.find("an address that no node of this round has"), std::string::npos) << log;
+}
+
+TEST(StoreServer, PeersMustBeNumeric) {
+  const auto server = StoreServer::start({.peers = {"127.0.0.1", "node1"}});
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(server.error().message.find("'node1'"), std::string::npos);
 }
 
 TEST(StoreServer, EndsAllConnectionsAndFreesItsPortWithItself) {
