@@ -55,6 +55,9 @@ class Attackers {
             port_.wait(0);
           } else {
             attack(port_);
+            // Sees its connections accepted before it makes more: else the kernel's queue overflows
+            // on a busy machine, and what is measured is how it sends SYN again.
+            validated(port_).read_all_so_far();
             ++attacks_made_;
           }
         }
@@ -212,7 +215,7 @@ TEST(HostileJob, RestartsInTimeWhileItsStoreIsUnderAttack) {
       attackers.aim_at(port);
       const int before = attackers.attacks_made();
       slowest_request = std::max(slowest_request, use_store(port, 0));
-      ASSERT_TRUE(job.reaches([&] { return attackers.attacks_made() > before + 8; }));
+      ASSERT_TRUE(job.reaches([&] { return attackers.attacks_made() > before + 4; }));
       slowest_request = std::max(slowest_request, use_store(port, 1));
       write_file(folder / ("go." + std::to_string(round)), "");
     }
