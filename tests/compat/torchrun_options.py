@@ -198,7 +198,7 @@ ROWS = [
         # On machines with GPUs; the CPU sets themselves: NumaBinding in tests/unit/launcher/placement_test.cpp.
         Refused(["--numa-binding=foo", *P], torchrun=2), Refused(P, torchrun=0, variables={"PET_NUMA_BINDING": "foo"}),
         Refused(["--numa-binding=node", *P], variables={"CUDA_VISIBLE_DEVICES": ""})]),
-    Row("--signals-to-handle", "the same; a name that is no signal is refused; the exit code is 128 + signal, not 1", [
+    Row("--signals-to-handle", "the same; a list without any signal, or with one that nobody can handle, is refused; the exit code is 128 + signal, not 1", [
         Same(["--signals-to-handle=SIGTERM,SIGUSR1", *P]), Same(P, {"PET_SIGNALS_TO_HANDLE": "SIGINT"}),
         Refused(["--signals-to-handle=SIGKILL", *P]), Refused(["--signals-to-handle=SIGSTOP", *P]),
         Refused(["--signals-to-handle=SIGFOO", *P], torchrun=0)]),
