@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
+
+#include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -10,24 +13,14 @@ bool all(const std::vector<bool>& flags) {
   return std::all_of(flags.begin(), flags.end(), [](bool flag) { return flag; });
 }
 
-// The rounds that open or start something name the next round; everything else must be of this one.
-std::optional<Round> round_that_must_match(const GroupEvent& event) {
-  return std::visit(
-      [](const auto& e) -> std::optional<Round> {
-        using Event = std::decay_t<decltype(e)>;
-        if constexpr (std::is_same_v<Event, rdzv::OpenStore> ||
-                      std::is_same_v<Event, rdzv::RoundStart> ||
-                      std::is_same_v<Event, rdzv::JobEnd> || std::is_same_v<Event, StopSignal> ||
-                      std::is_same_v<Event, PreemptSignal>) {
-          return std::nullopt;
-        } else {
-          return e.round;
-        }
-      },
-      event);
-}
+// What happens within a round is of that round; what opens or starts one names a later one.
+template <typename Event>
+constexpr bool kBeginsARound =
+    std::is_same_v<Event, rdzv::OpenStore> || std::is_same_v<Event, rdzv::RoundStart>;
 
 }  // namespace
+
+GroupCore::GroupCore(GroupConfig config) : config_(config), state_(Waiting{}) {}
 
 std::vector<GroupAction> GroupCore::step(const GroupEvent& event) {
   Out out;
@@ -37,12 +30,33 @@ std::vector<GroupAction> GroupCore::step(const GroupEvent& event) {
 }
 
 bool GroupCore::is_stale(const GroupEvent& event) const {
-  const auto round = round_that_must_match(event);
-  return round.has_value() && *round != round_;
+  return std::visit(
+      [this](const auto& e) {
+        using Event = std::decay_t<decltype(e)>;
+        if constexpr (kBeginsARound<Event>) {
+          return last_run_ && e.round <= *last_run_;
+        } else if constexpr (requires { e.round; }) {
+          return e.round != round_;
+        } else {
+          return false;
+        }
+      },
+      event);
+}
+
+// ---- what the leader says
+
+void GroupCore::on(Out& out, const rdzv::Refused& refused) {
+  if (!std::holds_alternative<Waiting>(state_)) return;
+  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitUsage);
+  outcome.sentence = refused.sentence;
+  finish(out, std::move(outcome));
 }
 
 void GroupCore::on(Out& out, const rdzv::OpenStore& open) {
-  if (!std::holds_alternative<Waiting>(state_)) return;
+  auto* waiting = std::get_if<Waiting>(&state_);
+  if (waiting == nullptr) return;
+  close_unused_store(out, open.round);
   round_ = open.round;
   out.push_back(OpenRoundStore{open.round});
 }
@@ -57,8 +71,12 @@ void GroupCore::on(Out& out, const StoreResult& result) {
 }
 
 void GroupCore::on(Out& out, const rdzv::RoundStart& start) {
-  if (!std::holds_alternative<Waiting>(state_)) return;
+  auto* waiting = std::get_if<Waiting>(&state_);
+  if (waiting == nullptr) return;
+  if (waiting->store != start.round) close_unused_store(out, {});
   round_ = start.round;
+  last_run_ = start.round;
+  restarts_ = start.restarts;
   state_ = Running{std::vector<bool>(static_cast<std::size_t>(config_.local_world_size), false)};
   out.push_back(StartWorkers{start});
 }
@@ -75,15 +93,36 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
   go_on(out);
 }
 
-void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
+void GroupCore::on(Out& out, const rdzv::DeclaredLost&) {
   if (std::holds_alternative<Waiting>(state_)) {
-    state_ = Ended{};
-    out.push_back(Finish{end.outcome});
+    close_unused_store(out, {});
+    out.push_back(Rejoin{});
     return;
   }
-  if (Stopping* stopping = stop_workers(out, SIGTERM)) stopping->outcome = end.outcome;
+  Stopping* stopping = stop_workers(out, SIGTERM);
+  stopping->is_disowned = true;
   go_on(out);
 }
+
+void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
+  out.push_back(TellLeader{rdzv::Goodbye{}});
+  if (std::holds_alternative<Waiting>(state_)) return finish(out, end.outcome);
+  if (Stopping* stopping = stop_workers(out, SIGTERM)) {
+    stopping->outcome = end.outcome;
+    stopping->is_own_outcome = false;
+  }
+  go_on(out);
+}
+
+void GroupCore::on(Out& out, const LeaderLost& lost) {
+  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitLeaderLost);
+  outcome.sentence = lost.sentence;
+  if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
+  stop_workers(out, SIGTERM);
+  finish_by_ourselves(out, std::move(outcome));
+}
+
+// ---- what happens here
 
 void GroupCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
@@ -93,6 +132,8 @@ void GroupCore::on(Out& out, const WorkerEnded& ended) {
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
     } else if (all(running->has_ended)) {
       out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
+    } else if (!std::exchange(running->are_some_done, true)) {
+      out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
     }
   } else if (auto* stopping = std::get_if<Stopping>(&state_)) {
     stopping->has_ended[index] = true;
@@ -110,25 +151,37 @@ void GroupCore::on(Out& out, const StopSignal& stop) {
     kill_workers(out, *stopping);
     return;
   }
+  const rdzv::NodeLeaving leaving{stop.signal};
   // Before the workers are signalled, so that the leader takes what follows for no failure.
-  out.push_back(TellLeader{rdzv::NodeLeaving{stop.signal}});
+  out.push_back(TellLeader{leaving});
   stopping = stop_workers(out, stop.signal);
   if (stopping != nullptr) stopping->is_leaving = true;
-  go_on(out);
+  leave(out, leaving);
 }
 
 // No timer: the scheduler that gave notice will also say when its patience ends.
 void GroupCore::on(Out& out, const PreemptSignal& preempt) {
   if (std::holds_alternative<Stopping>(state_)) return;
-  out.push_back(TellLeader{rdzv::NodeLeaving{preempt.signal, /*is_preemption=*/true}});
-  Stopping* stopping = begin_stopping();
-  if (stopping == nullptr) return;
-  stopping->has_only_notice = true;
-  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
-    if (stopping->has_ended[i]) continue;
-    out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
+  const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
+  out.push_back(TellLeader{leaving});
+  if (Stopping* stopping = begin_stopping()) {
+    stopping->has_only_notice = true;
+    for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
+      if (stopping->has_ended[i]) continue;
+      out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
+    }
   }
-  go_on(out);
+  leave(out, leaving);
+}
+
+// The leader goes on without a node that leaves, unless it is the leader's own.
+void GroupCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
+  if (config_.hosts_leader) return go_on(out);
+  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
+                             leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
+  outcome.stop_signal = leaving.signal;
+  if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
+  finish_by_ourselves(out, std::move(outcome));
 }
 
 void GroupCore::on(Out& out, const TimerExpired&) {
@@ -138,15 +191,22 @@ void GroupCore::on(Out& out, const TimerExpired&) {
     kill_workers(out, *stopping);
     return;
   }
-  std::string stuck;
+  std::string ranks;
   for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
     if (stopping->has_ended[i]) continue;
-    stuck += (stuck.empty() ? "" : ", ") + std::to_string(i);
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(i);
     stopping->has_ended[i] = true;
   }
-  out.push_back(TellLeader{rdzv::NodeStuck{
-      "local rank " + stuck + " did not end even after SIGKILL: it hangs inside the kernel, and " +
-      "only what it waits for (a device, a network file system) can free it"}});
+  const std::string sentence =
+      "local rank " + ranks + " did not end even after SIGKILL: it hangs inside the kernel, and " +
+      "only what it waits for (a device, a network file system) can free it";
+  if (stopping->is_disowned || stopping->is_own_outcome) {
+    stopping->outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);
+    stopping->outcome->sentence = sentence;
+    stopping->is_own_outcome = true;
+  } else {
+    out.push_back(TellLeader{rdzv::NodeStuck{sentence}});
+  }
   go_on(out);
 }
 
@@ -206,12 +266,47 @@ void GroupCore::go_on(Out& out) {
   }
   if (!stopping->is_closed) return;
   if (stopping->outcome) {
-    out.push_back(Finish{*stopping->outcome});
-    state_ = Ended{};
+    if (stopping->is_own_outcome) stopping->outcome->consequences = std::move(stopping->failures);
+    finish(out, std::move(*stopping->outcome));
+  } else if (stopping->is_disowned) {
+    out.push_back(Rejoin{});
+    state_ = Waiting{};
   } else if (stopping->leader_asked) {
     out.push_back(TellLeader{rdzv::RoundStopped{round_, std::move(stopping->failures)}});
     state_ = Waiting{};
   }
+}
+
+// ---- the end
+
+rdzv::JobOutcome GroupCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const {
+  rdzv::JobOutcome outcome;
+  outcome.kind = kind;
+  outcome.exit_code = exit_code;
+  outcome.restarts = restarts_;
+  outcome.last_round = round_;
+  return outcome;
+}
+
+// When the workers have ended; what the leader has said of the job's end goes before.
+void GroupCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
+  auto& stopping = std::get<Stopping>(state_);
+  if (!stopping.outcome) {
+    stopping.outcome = std::move(outcome);
+    stopping.is_own_outcome = true;
+  }
+  go_on(out);
+}
+
+void GroupCore::finish(Out& out, rdzv::JobOutcome outcome) {
+  out.push_back(Finish{std::move(outcome)});
+  state_ = Ended{};
+}
+
+void GroupCore::close_unused_store(Out& out, std::optional<Round> next_store) {
+  auto& waiting = std::get<Waiting>(state_);
+  if (waiting.store) out.push_back(CloseStore{*waiting.store});
+  waiting.store = next_store;
 }
 
 }  // namespace ddprun::agent

@@ -3,31 +3,40 @@
 // order. The group_runner performs the actions and feeds the events back. No I/O, no clock, no
 // threads.
 //
+// clang-format off
+//
 //   Waiting ──RoundStart──▶ Running ──RoundStop, stop signal──▶ Stopping ──all ended──▶ Waiting
 //      ▲                                                                                  │
 //      └───────────────────────────── next RoundStart ────────────────────────────────────┘
-//   any state ──JobEnd──▶ Ended (when workers are left: after they were stopped)
+//   any state ──JobEnd, LeaderLost, leave of a node without the leader──▶ Ended (after its workers)
 //
-//   event            Waiting             Running                          Stopping
-//   OpenStore        OpenRoundStore      -                                -
-//   StoreResult      tell StoreOpened/   -                                -
-//                    StoreNotOpened
-//   RoundStart       StartWorkers        -                                -
-//   RoundStop        tell RoundStopped   TERM, timer; RoundStopped        RoundStopped
-//                                        when closed                      when closed
-//   JobEnd           Finish              TERM, timer; Finish when closed  Finish when closed
-//   WorkerEnded, 0   -                   last: tell WorkersDone           last: CloseRound
-//   WorkerEnded, bad -                   tell WorkerFailed                remember; last: CloseRound
-//   StopSignal       tell NodeLeaving    tell NodeLeaving; signal, timer  first: tell NodeLeaving;
-//                                                                         second: KILL now
-//   PreemptSignal    tell NodeLeaving    tell NodeLeaving; notice         -
-//   TimerExpired     -                   -                                KILL; then tell NodeStuck
-//   RoundClosed      -                   -                                what was awaited for it
-//   In Ended nothing has an effect.
+//   event \ state     Waiting                    Running                          Stopping
+//   OpenStore         OpenRoundStore             ignore                           ignore
+//   StoreResult       tell leader                ignore                           ignore
+//   RoundStart        StartWorkers               ignore                           ignore
+//   RoundStop         tell RoundStopped          TERM, timer                      tell when all ended
+//   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
+//   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
+//   DeclaredLost      Rejoin                     TERM, timer; then Rejoin         Rejoin when all ended
+//   Refused           Finish                     ignore                           ignore
+//   a notice          Announce                   Announce                         Announce
+//   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
+//                                                last: tell WorkersDone
+//   WorkerEnded bad   ignore                     tell WorkerFailed                remember; last: close
+//   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
+//   PreemptSignal     tell NodeLeaving (1)       tell NodeLeaving; notice (1)     ignore
+//   TimerExpired      ignore                     ignore                           KILL; then give up (2)
+//   RoundClosed       ignore                     ignore                           what was to come when all ended
+//
+//   Ended ignores everything.
+//   (1) a node without the leader then ends by itself, when its workers have; with the leader, it awaits JobEnd
+//   (2) tell NodeStuck and await JobEnd; where no leader listens any more: Finish
+//
+// clang-format on
 //
 // Closing a round is an action of its own, because strangers that the workers left behind have to
 // be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the
-// job. Events of another round than the current one are dropped in step().
+// job. Events of another round than the current one are dropped first (is_stale).
 #pragma once
 
 #include <chrono>
@@ -64,9 +73,13 @@ struct TimerExpired {
 struct RoundClosed {  // the answer to the CloseRound action
   Round round{};
 };
-using GroupEvent =
-    std::variant<rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::JobEnd, StoreResult,
-                 WorkerEnded, StopSignal, PreemptSignal, TimerExpired, RoundClosed>;
+struct LeaderLost {  // its connection broke and did not come back, or it is silent
+  std::string sentence;
+};
+using GroupEvent = std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
+                                rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop,
+                                rdzv::DeclaredLost, rdzv::JobEnd, StoreResult, WorkerEnded,
+                                StopSignal, PreemptSignal, TimerExpired, RoundClosed, LeaderLost>;
 
 // ---- actions
 
@@ -97,26 +110,39 @@ struct CloseRound {  // disarm the timer, end what workers left behind, close th
   Round round{};
   bool operator==(const CloseRound&) const = default;
 };
+struct CloseStore {  // that was opened for a round which never began
+  Round round{};
+  bool operator==(const CloseStore&) const = default;
+};
 struct TellLeader {
   rdzv::ToLeader message;
   bool operator==(const TellLeader&) const = default;
+};
+struct Rejoin {  // say NodeHello again, as a new node
+  bool operator==(const Rejoin&) const = default;
+};
+struct Announce {  // to the user
+  std::variant<rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare> notice;
+  bool operator==(const Announce&) const = default;
 };
 struct Finish {  // nothing is left to do but to report and exit
   rdzv::JobOutcome outcome;
   bool operator==(const Finish&) const = default;
 };
-using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
-                                 CloseRound, TellLeader, Finish>;
+using GroupAction =
+    std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer, CloseRound,
+                 CloseStore, TellLeader, Rejoin, Announce, Finish>;
 
 struct GroupConfig {
   int local_world_size = 1;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
+  bool hosts_leader = true;  // this node's leave is the end of the job, which the leader settles
 };
 
 class GroupCore {
  public:
-  explicit GroupCore(GroupConfig config) : config_(config) {}
+  explicit GroupCore(GroupConfig config);
 
   std::vector<GroupAction> step(const GroupEvent& event);
 
@@ -126,9 +152,12 @@ class GroupCore {
  private:
   using Out = std::vector<GroupAction>;
 
-  struct Waiting {};
+  struct Waiting {
+    std::optional<Round> store;  // was opened, and its round has not begun
+  };
   struct Running {
     std::vector<bool> has_ended;  // by local rank
+    bool are_some_done = false;
   };
   struct Stopping {
     std::vector<bool> has_ended;
@@ -139,16 +168,23 @@ class GroupCore {
     bool was_killed = false;                    // SIGKILL was sent
     bool is_closing = false;                    // CloseRound was asked for
     bool is_closed = false;                     // RoundClosed came
-    std::optional<rdzv::JobOutcome> outcome;    // JobEnd came
+    bool is_disowned = false;                   // the leader goes on without this node
+    std::optional<rdzv::JobOutcome> outcome;    // JobEnd came, or this node ends by itself:
+    bool is_own_outcome = false;
   };
   struct Ended {};
   using State = std::variant<Waiting, Running, Stopping, Ended>;
 
   bool is_stale(const GroupEvent& event) const;
 
+  void on(Out& out, const rdzv::Refused& refused);
+  void on(Out& out, const rdzv::Warning& warning) { out.push_back(Announce{warning}); }
+  void on(Out& out, const rdzv::WaitForNodes& wait) { out.push_back(Announce{wait}); }
+  void on(Out& out, const rdzv::WaitAsSpare& wait) { out.push_back(Announce{wait}); }
   void on(Out& out, const rdzv::OpenStore& open);
   void on(Out& out, const rdzv::RoundStart& start);
   void on(Out& out, const rdzv::RoundStop& stop);
+  void on(Out& out, const rdzv::DeclaredLost& lost);
   void on(Out& out, const rdzv::JobEnd& end);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
@@ -156,6 +192,13 @@ class GroupCore {
   void on(Out& out, const PreemptSignal& preempt);
   void on(Out& out, const TimerExpired& expired);
   void on(Out& out, const RoundClosed& closed);
+  void on(Out& out, const LeaderLost& lost);
+
+  void leave(Out& out, const rdzv::NodeLeaving& leaving);
+  void finish(Out& out, rdzv::JobOutcome outcome);
+  rdzv::JobOutcome own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const;
+  void finish_by_ourselves(Out& out, rdzv::JobOutcome outcome);
+  void close_unused_store(Out& out, std::optional<Round> next_store);
 
   Stopping* begin_stopping();
   Stopping* stop_workers(Out& out, int signal);
@@ -164,8 +207,10 @@ class GroupCore {
   void go_on(Out& out);
 
   GroupConfig config_;
-  State state_ = Waiting{};
+  State state_;
   Round round_{};
+  std::optional<Round> last_run_;
+  int restarts_ = 0;  // as the last RoundStart had it
 };
 
 }  // namespace ddprun::agent

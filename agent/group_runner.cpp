@@ -63,6 +63,18 @@ int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
   return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
 }
 
+CoreTime core_time(std::chrono::steady_clock::time_point start) {
+  return CoreTime(
+      std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - start));
+}
+
+rdzv::RoundConfig leader_config(const Job& job) {
+  rdzv::RoundConfig config;
+  config.run_id = job.run_id;
+  config.restarts.max_restarts = job.max_restarts;
+  return config;
+}
+
 bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
@@ -83,7 +95,8 @@ GroupRunner::GroupRunner(const Job& job)
       child_signal_(io_),
       stop_timer_(io_),
       stranger_timer_(io_),
-      leader_(rdzv::RoundConfig{1, job.max_restarts}),
+      leader_timer_(io_),
+      leader_(leader_config(job)),
       core_(GroupConfig{job.local_world_size, job.shutdown_timeout}),
       workers_(static_cast<std::size_t>(job.local_world_size)),
       links_(workers_.size()) {}
@@ -93,8 +106,7 @@ GroupRunner::~GroupRunner() = default;
 int GroupRunner::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
-    perform(
-        TellLeader{rdzv::NodeHello{job_.local_world_size, job_.role, job_.meeting_place.address}});
+    perform(TellLeader{hello()});
     pump();
     while (!outcome_) io_.run_one();
   } else {
@@ -161,10 +173,49 @@ void GroupRunner::pump() {
   is_pumping_ = false;
 }
 
+rdzv::NodeHello GroupRunner::hello() const {
+  rdzv::NodeHello hello;
+  hello.local_world_size = job_.local_world_size;
+  hello.role = job_.role;
+  hello.address = job_.meeting_place.address;
+  hello.host = host_;
+  hello.run_id = job_.run_id;
+  hello.max_restarts = job_.max_restarts;
+  return hello;
+}
+
 void GroupRunner::perform(const TellLeader& action) {
-  for (rdzv::ToNode& answer : leader_.step(kThisNode, action.message)) {
-    std::visit([this](auto& message) { queue_.push_back(std::move(message)); }, answer.message);
+  deliver(leader_.step(core_time(started_), kThisNode, action.message));
+}
+
+void GroupRunner::perform(const Rejoin&) { perform(TellLeader{hello()}); }
+
+// What the in-process leader says; and its one timer.
+void GroupRunner::deliver(std::vector<rdzv::ToNode> messages) {
+  for (rdzv::ToNode& each : messages) {
+    std::visit([this](auto& message) { queue_.push_back(std::move(message)); }, each.message);
   }
+  leader_timer_.cancel();
+  const auto deadline = leader_.deadline();
+  if (!deadline) return;
+  leader_timer_.expires_at(started_ + deadline->time_since_epoch());
+  leader_timer_.async_wait([this](const boost::system::error_code& ec) {
+    if (ec) return;
+    deliver(leader_.tick(core_time(started_)));
+    if (!is_pumping_) pump();
+  });
+}
+
+// Only a leader elsewhere has anything to announce.
+void GroupRunner::perform(const Announce& action) {
+  if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
+    log_->warn("{}", warning->sentence);
+  }
+}
+
+void GroupRunner::perform(const CloseStore&) {
+  store_.reset();
+  reserved_port_.reset();
 }
 
 void GroupRunner::perform(const OpenRoundStore& action) {

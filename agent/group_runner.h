@@ -56,8 +56,13 @@ class GroupRunner {
   void perform(const AskToLeave& action);
   void perform(const ArmTimer& action);
   void perform(const CloseRound& action);
+  void perform(const CloseStore& action);
   void perform(const TellLeader& action);
+  void perform(const Rejoin& action);
+  void perform(const Announce& action);
   void perform(const Finish& action);
+  void deliver(std::vector<rdzv::ToNode> messages);
+  rdzv::NodeHello hello() const;
 
   Result<void> prepare();
   Result<std::uint16_t> open_store();
@@ -95,9 +100,11 @@ class GroupRunner {
   boost::asio::signal_set child_signal_;
   boost::asio::steady_timer stop_timer_;
   boost::asio::steady_timer stranger_timer_;
+  boost::asio::steady_timer leader_timer_;
 
   std::optional<Keeper> keeper_;
   OomWatch oom_watch_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   rdzv::RoundCore leader_;
   GroupCore core_;
   std::deque<GroupEvent> queue_;

@@ -1,9 +1,17 @@
 #include "rendezvous/round_core.h"
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::rdzv {
 namespace {
+
+constexpr auto kProgressInterval = std::chrono::seconds(10);
+// Of a job on several nodes, because each of them gets the whole outcome.
+constexpr std::size_t kConsequencesMax = 32;
 
 // The round that a message speaks of, where it speaks of one.
 template <typename Message>
@@ -15,74 +23,204 @@ std::optional<Round> round_of(const Message& message) {
   }
 }
 
-int role_world_size(const std::map<NodeId, NodeHello>& nodes, const std::string& role) {
-  int size = 0;
-  for (const auto& [id, hello] : nodes) {
-    if (hello.role == role) size += hello.local_world_size;
-  }
-  return size;
+std::string nodes_in_words(int min_nodes, int max_nodes) {
+  return min_nodes == max_nodes ? std::to_string(max_nodes)
+                                : std::to_string(min_nodes) + ":" + std::to_string(max_nodes);
+}
+
+std::string in_seconds(std::chrono::milliseconds duration) {
+  const auto ms = duration.count();
+  return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
 }
 
 }  // namespace
 
-std::vector<ToNode> RoundCore::step(NodeId from, const ToLeader& message) {
+std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello) {
+  const std::string who = hello.host.empty() ? "this node" : hello.host;
+  if (hello.run_id != config.run_id) {
+    return who + " belongs to job '" + hello.run_id +
+           "', but the leader at this endpoint leads job '" + config.run_id +
+           "'; give all nodes of a job the same --rdzv-id, and every job its own " + "endpoint";
+  }
+  const auto other = [&](const std::string& option, const std::string& asked,
+                         const std::string& job) {
+    return who + " asks for " + option + "=" + asked + ", the job was started with " + option +
+           "=" + job + "; give every node the same";
+  };
+  if (hello.min_nodes != config.min_nodes || hello.max_nodes != config.max_nodes) {
+    return other("--nnodes", nodes_in_words(hello.min_nodes, hello.max_nodes),
+                 nodes_in_words(config.min_nodes, config.max_nodes));
+  }
+  if (hello.max_restarts != config.restarts.max_restarts) {
+    return other("--max-restarts", std::to_string(hello.max_restarts),
+                 std::to_string(config.restarts.max_restarts));
+  }
+  if (config.has_exact_ranks &&
+      (!hello.node_rank || *hello.node_rank < 0 || *hello.node_rank >= config.max_nodes)) {
+    return who + " asks for " +
+           (hello.node_rank ? "--node-rank=" + std::to_string(*hello.node_rank)
+                            : "no --node-rank") +
+           "; the " + std::to_string(config.max_nodes) + " nodes of this job have the ranks 0 to " +
+           std::to_string(config.max_nodes - 1);
+  }
+  return {};
+}
+
+RoundCore::RoundCore(RoundConfig config)
+    : config_(std::move(config)),
+      state_(Gathering{}),
+      members_(config_.max_nodes),
+      policy_(config_.restarts) {}
+
+std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
+  now_ = now;
   Out out;
-  if (is_stale(message)) return out;
+  if (is_stale(from, message)) return out;
   std::visit([&](const auto& event) { on(out, from, event); }, message);
+  go_on(out);
   return out;
 }
 
-bool RoundCore::is_stale(const ToLeader& message) const {
-  const auto round = std::visit([](const auto& event) { return round_of(event); }, message);
-  return round.has_value() && *round != round_;
+std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& event) {
+  now_ = now;
+  Out out;
+  if (!members_.has(node)) return out;
+  std::visit([&](const auto& e) { on(out, node, e); }, event);
+  go_on(out);
+  return out;
 }
 
+std::vector<ToNode> RoundCore::tick(CoreTime now) {
+  now_ = now;
+  Out out;
+  for (auto broken = members_.longest_broken();
+       broken && broken->since + config_.reconnect_grace <= now;
+       broken = members_.longest_broken()) {
+    remove(out, broken->id, NodeGone::How::kDisconnected);
+  }
+  go_on(out);
+  return out;
+}
+
+std::optional<CoreTime> RoundCore::deadline() const {
+  std::optional<CoreTime> earliest;
+  const auto consider = [&earliest](std::optional<CoreTime> when) {
+    if (when && (!earliest || *when < *earliest)) earliest = when;
+  };
+  if (const auto broken = members_.longest_broken()) {
+    consider(broken->since + config_.reconnect_grace);
+  }
+  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
+    consider(gathering->last_call ? gathering->last_call : gathering->give_up);
+    if (gathering->give_up) consider(gathering->next_progress);
+  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
+    consider(pausing->until);
+  }
+  return earliest;
+}
+
+bool RoundCore::can_resume(NodeId node, std::uint64_t session) const {
+  return members_.has(node) && members_.hello_of(node).session == session;
+}
+
+const JobOutcome* RoundCore::outcome() const {
+  const auto* ended = std::get_if<Ended>(&state_);
+  return ended == nullptr ? nullptr : &ended->outcome;
+}
+
+bool RoundCore::was_everyone_told() const {
+  const auto* ended = std::get_if<Ended>(&state_);
+  return ended != nullptr && ended->untold.empty();
+}
+
+bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
+  if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
+  if (!members_.has(from)) return true;
+  const auto round = std::visit([](const auto& event) { return round_of(event); }, message);
+  return round.has_value() && (*round != round_ || !members_.is_in_group(from));
+}
+
+// ---- arrivals
+
 void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
-  if (const auto* ended = std::get_if<Ended>(&state_)) {
+  if (auto* ended = std::get_if<Ended>(&state_)) {
+    members_.add(from, hello);
+    ended->untold.insert(from);
     out.push_back({from, JobEnd{ended->outcome}});
     return;
   }
-  if (!std::holds_alternative<Gathering>(state_)) return;
-  nodes_.emplace(from, hello);
-  if (static_cast<int>(nodes_.size()) == config_.node_count) open_round(out, {});
-}
-
-void RoundCore::on(Out& out, NodeId, const StoreOpened& opened) {
-  const auto* opening = std::get_if<Opening>(&state_);
-  if (opening == nullptr) return;
-  RoundStart start;
-  start.after_failure = opening->after_failure;
-  start.restarts = restarts_;
-  start.max_restarts = config_.max_restarts;
-  start.round = round_;
-  start.node_count = static_cast<int>(nodes_.size());
-  start.master_addr = nodes_.begin()->second.address;
-  start.master_port = opened.port;
-  start.world_size = 0;
-  for (const auto& [id, hello] : nodes_) start.world_size += hello.local_world_size;
-  std::map<std::string, int> role_ranks;
-  for (const auto& [id, hello] : nodes_) {
-    start.role_rank_offset = role_ranks[hello.role];
-    start.role_world_size = role_world_size(nodes_, hello.role);
-    out.push_back({id, start});
-    start.node_rank += 1;
-    start.rank_offset += hello.local_world_size;
-    role_ranks[hello.role] += hello.local_world_size;
+  if (!is_admitted(out, from, hello)) return;
+  members_.add(from, hello);
+  if (auto* gathering = std::get_if<Gathering>(&state_)) {
+    gathering->newcomers.push_back(from);
+    return;
   }
-  state_ = Running{};
+  if (!members_.has_room()) {
+    out.push_back({from, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
+    return;
+  }
+  const auto* running = std::get_if<Running>(&state_);
+  if (running != nullptr && running->are_some_done) {
+    out.push_back({from, WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing}});
+  }
 }
 
-void RoundCore::on(Out& out, NodeId, const StoreNotOpened& refused) {
-  if (!std::holds_alternative<Opening>(state_)) return;
+bool RoundCore::is_admitted(Out& out, NodeId from, const NodeHello& hello) {
+  if (auto sentence = check_hello(config_, hello)) {
+    out.push_back({from, Refused{std::move(*sentence)}});
+    return false;
+  }
+  if (!hello.node_rank) return true;
+  const std::string rank = std::to_string(*hello.node_rank);
+  if (const auto holder = members_.broken_claimant(*hello.node_rank)) {
+    remove(out, *holder, NodeGone::How::kReplaced);
+  } else if (const auto other = members_.connected_claimant(*hello.node_rank)) {
+    const std::string& other_host = members_.hello_of(*other).host;
+    if (config_.has_exact_ranks) {
+      out.push_back({from, Refused{"--node-rank=" + rank + " is taken by " + other_host +
+                                   "; give every node a rank of its own"}});
+      return false;
+    }
+    out.push_back({from, Warning{"--node-rank=" + rank + " was asked for by " + other_host +
+                                 " too; nodes that ask for the same are ordered as they came"}});
+  }
+  return true;
+}
+
+void RoundCore::tell_progress(Out& out, NodeId to) const {
+  const auto& gathering = std::get<Gathering>(state_);
+  const auto until = gathering.last_call ? gathering.last_call : gathering.give_up;
+  const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
+  out.push_back({to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left}});
+}
+
+// ---- what a round brings
+
+void RoundCore::on(Out& out, NodeId from, const StoreOpened& opened) {
+  const auto* opening = std::get_if<Opening>(&state_);
+  if (opening == nullptr || opening->host != from) return;
+  next_.nodes_joined += members_.form_group().joined;  // who came meanwhile is in
+  if (members_.group().front() == from) {
+    announce_round(out, opened.port);
+  } else {
+    round_ = next(round_);
+    open_round(out);
+  }
+}
+
+void RoundCore::on(Out& out, NodeId from, const StoreNotOpened& refused) {
+  const auto* opening = std::get_if<Opening>(&state_);
+  if (opening == nullptr || opening->host != from) return;
   JobOutcome outcome;
   outcome.kind = JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = kExitCannotRun;
   outcome.sentence = refused.why;
   end(out, std::move(outcome));
 }
 
 void RoundCore::on(Out& out, NodeId from, const WorkerFailed& failed) {
   if (auto* stopping = std::get_if<Stopping>(&state_)) {
-    stopping->consequences.push_back(failed.failure);
+    keep_consequences(*stopping, {failed.failure});
   } else if (std::holds_alternative<Running>(state_)) {
     Stopping next_state;
     next_state.cause = failed.failure;
@@ -91,43 +229,75 @@ void RoundCore::on(Out& out, NodeId from, const WorkerFailed& failed) {
   }
 }
 
-void RoundCore::on(Out& out, NodeId from, const WorkersDone&) {
+void RoundCore::on(Out&, NodeId, const SomeWorkersDone&) {
+  if (auto* running = std::get_if<Running>(&state_)) running->are_some_done = true;
+}
+
+void RoundCore::on(Out&, NodeId from, const WorkersDone&) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
+  running->are_some_done = true;
   running->done.insert(from);
-  if (running->done.size() == nodes_.size()) end(out, JobOutcome{});
 }
 
-void RoundCore::on(Out& out, NodeId from, const RoundStopped& stopped) {
+void RoundCore::on(Out&, NodeId from, const RoundStopped& stopped) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || stopping->awaited.erase(from) == 0) return;
-  stopping->consequences.insert(stopping->consequences.end(), stopped.failures.begin(),
-                                stopped.failures.end());
-  if (stopping->awaited.empty()) settle(out, std::move(*stopping));
+  keep_consequences(*stopping, stopped.failures);
 }
 
-void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
-  if (auto* stopping = std::get_if<Stopping>(&state_)) {
-    if (stopping->leave) return;
-    stopping->leave = leaving;
-    stopping->failed_before_leave = stopping->cause && stopping->cause_node == from;
-  } else if (std::holds_alternative<Running>(state_)) {
-    Stopping next_state;
-    next_state.leave = leaving;
-    stop_round(out, std::move(next_state));
-  } else if (!has_ended()) {
-    Stopping nothing_to_stop;
-    nothing_to_stop.leave = leaving;
-    settle(out, std::move(nothing_to_stop));
+void RoundCore::keep_consequences(Stopping& stopping,
+                                  const std::vector<WorkerFailure>& failures) const {
+  for (const WorkerFailure& failure : failures) {
+    if (config_.max_nodes > 1 && stopping.consequences.size() == kConsequencesMax) {
+      stopping.consequences_left_out += 1;
+      continue;
+    }
+    stopping.consequences.push_back(failure);
+    stopping.consequences.back().stderr_tail.clear();  // the report has those of the cause
   }
 }
 
-void RoundCore::on(Out& out, NodeId, const NodeStuck& stuck) {
+// ---- nodes that go
+
+void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
+  if (has_ended()) return;
+  if (from == config_.own_node) {
+    leave_of_own_node(out, leaving);
+  } else {
+    // It ends by itself: its workers are signalled, and nobody has to wait for them.
+    remove(out, from, NodeGone::How::kLeft);
+  }
+}
+
+void RoundCore::leave_of_own_node(Out& out, const NodeLeaving& leaving) {
+  auto* stopping = std::get_if<Stopping>(&state_);
+  Stopping by_leave;
+  if (stopping == nullptr) stopping = &by_leave;
+  if (stopping->own_leave) return;
+  stopping->own_leave = leaving;
+  stopping->gone.insert(*config_.own_node);
+  if (stopping != &by_leave) return;
+  if (is_running()) {
+    stop_round(out, std::move(by_leave));
+  } else {
+    state_ = std::move(by_leave);  // nobody to wait for
+  }
+}
+
+void RoundCore::on(Out& out, NodeId from, const NodeStuck& stuck) {
   if (has_ended()) return;
   JobOutcome outcome;
   outcome.kind = JobOutcome::Kind::kCannotRun;
   outcome.exit_code = kExitWorkerStuck;
   outcome.sentence = stuck.sentence;
+  if (from != config_.own_node) {
+    outcome.last_round = round_;
+    outcome.restarts = restarts();
+    out.push_back({from, JobEnd{std::move(outcome)}});
+    remove(out, from, NodeGone::How::kStuck);
+    return;
+  }
   if (auto* stopping = std::get_if<Stopping>(&state_)) {
     outcome.cause = std::move(stopping->cause);
     outcome.consequences = std::move(stopping->consequences);
@@ -135,13 +305,148 @@ void RoundCore::on(Out& out, NodeId, const NodeStuck& stuck) {
   end(out, std::move(outcome));
 }
 
-void RoundCore::open_round(Out& out, std::optional<WorkerFailure> after_failure) {
-  state_ = Opening{std::move(after_failure)};
-  out.push_back({nodes_.begin()->first, OpenStore{round_}});
+void RoundCore::on(Out&, NodeId from, const Goodbye&) {
+  if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(from);
+}
+
+void RoundCore::on(Out&, NodeId node, const NodeDisconnected&) {
+  members_.disconnected(node, now_);
+}
+
+void RoundCore::on(Out&, NodeId node, const NodeResumed&) { members_.resumed(node); }
+
+void RoundCore::on(Out& out, NodeId node, const NodeSilent&) {
+  remove(out, node, NodeGone::How::kSilent);
+  out.push_back({node, DeclaredLost{}});
+}
+
+// Nothing is decided here but that a round which loses a member cannot go on.
+void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
+  const bool was_in_group = members_.is_in_group(node);
+  const bool is_loss = how != NodeGone::How::kLeft;
+  if (was_in_group) {
+    next_.nodes_gone += 1;
+    if (!next_.after_loss) {
+      next_.after_loss = NodeGone{how, members_.rank_of(node), members_.hello_of(node).host};
+    }
+  }
+  members_.remove(node);
+  if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
+  if (is_running() && was_in_group) stop_round(out, {});
+  if (auto* stopping = std::get_if<Stopping>(&state_); stopping != nullptr && was_in_group) {
+    stopping->awaited.erase(node);
+    stopping->gone.insert(node);
+    stopping->has_lost_node |= is_loss;
+  }
+}
+
+// ---- from state to state
+
+void RoundCore::go_on(Out& out) {
+  // Each call makes at most one step; a step may make the next one possible.
+  for (auto before = state_.index();; before = state_.index()) {
+    std::visit([&](auto& state) { go_on(out, state); }, state_);
+    if (state_.index() == before) return;
+  }
+}
+
+void RoundCore::go_on(Out& out, Gathering& gathering) {
+  const bool is_enough = members_.ready() >= config_.min_nodes;
+  const bool is_full = members_.ready() >= config_.max_nodes;
+  if (is_enough && !gathering.last_call) gathering.last_call = now_ + config_.last_call_timeout;
+  if (!is_enough) gathering.last_call.reset();
+  if (is_full || (is_enough && (has_run_ || now_ >= *gathering.last_call))) return open_round(out);
+
+  // Before the first node comes, nobody's patience is tried.
+  const bool is_counting = !members_.is_empty() || round_ != Round{};
+  if (!gathering.give_up && is_counting) gathering.give_up = now_ + config_.join_timeout;
+  if (!gathering.give_up) return;
+  if (!is_enough && now_ >= *gathering.give_up) return end_for_want_of_nodes(out);
+  if (now_ >= gathering.next_progress) {
+    gathering.next_progress = now_ + kProgressInterval;
+    gathering.newcomers = members_.all();
+  }
+  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(out, id);
+}
+
+void RoundCore::go_on(Out& out, Pausing& pausing) {
+  if (now_ >= pausing.until) open_round_or_gather(out);
+}
+
+void RoundCore::go_on(Out& out, Opening& opening) {
+  if (members_.has(opening.host) && members_.ready() >= config_.min_nodes) return;
+  round_ = next(round_);
+  open_round_or_gather(out);
+}
+
+void RoundCore::go_on(Out& out, Running& running) {
+  if (running.done.size() == members_.group().size()) {
+    end(out, JobOutcome{});
+  } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
+    next_.after_arrival = true;
+    stop_round(out, {});
+  }
+}
+
+void RoundCore::go_on(Out& out, Stopping& stopping) {
+  if (stopping.awaited.empty()) settle(out, std::move(stopping));
+}
+
+void RoundCore::go_on(Out&, Ended&) {}
+
+void RoundCore::open_round_or_gather(Out& out) {
+  if (members_.ready() >= config_.min_nodes) {
+    open_round(out);
+  } else {
+    state_ = Gathering{};
+  }
+}
+
+void RoundCore::open_round(Out& out) {
+  next_.nodes_joined += members_.form_group().joined;
+  const NodeId host = members_.group().front();
+  state_ = Opening{host};
+  out.push_back({host, OpenStore{round_}});
+}
+
+void RoundCore::announce_round(Out& out, std::uint16_t port) {
+  const std::vector<NodeId>& group = members_.group();
+  RoundStart start = std::exchange(next_, {});
+  if (!std::exchange(has_run_, true)) start = {};  // nothing has changed for anybody
+  start.round = round_;
+  start.restarts = restarts();
+  start.max_restarts = policy_.max_restarts();
+  start.node_count = static_cast<int>(group.size());
+  start.master_addr = members_.hello_of(group.front()).address;
+  start.master_port = port;
+  start.world_size = 0;
+  struct Role {
+    int size = 0;
+    int offset = 0;
+  };
+  std::map<std::string, Role> roles;
+  for (const NodeId id : group) {
+    const NodeHello& hello = members_.hello_of(id);
+    start.world_size += hello.local_world_size;
+    roles[hello.role].size += hello.local_world_size;
+  }
+  for (const NodeId id : group) {
+    const NodeHello& hello = members_.hello_of(id);
+    Role& role = roles[hello.role];
+    start.role_rank_offset = role.offset;
+    start.role_world_size = role.size;
+    out.push_back({id, start});
+    start.node_rank += 1;
+    start.rank_offset += hello.local_world_size;
+    role.offset += hello.local_world_size;
+  }
+  state_ = Running{now_, {}, false};
 }
 
 void RoundCore::stop_round(Out& out, Stopping stopping) {
-  for (const auto& [id, hello] : nodes_) {
+  stopping.uptime = now_ - std::get<Running>(state_).since;
+  for (const NodeId id : members_.group()) {
+    if (!members_.has(id)) continue;
     stopping.awaited.insert(id);
     out.push_back({id, RoundStop{round_}});
   }
@@ -152,32 +457,65 @@ void RoundCore::settle(Out& out, Stopping stopping) {
   JobOutcome outcome;
   outcome.cause = std::move(stopping.cause);
   outcome.consequences = std::move(stopping.consequences);
-  const bool can_restart =
-      outcome.cause && outcome.cause->is_worth_a_retry && restarts_ < config_.max_restarts;
-  if (stopping.leave && (can_restart || !stopping.failed_before_leave)) {
-    outcome.kind = JobOutcome::Kind::kStopped;
-    outcome.stop_signal = stopping.leave->signal;
-    outcome.exit_code = stopping.leave->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
-    end(out, std::move(outcome));
-  } else if (can_restart) {
-    restarts_ += 1;
-    round_ = next(round_);
-    open_round(out, std::move(outcome.cause));
-  } else {
+  outcome.consequences_left_out = stopping.consequences_left_out;
+  // Where another node went, it is a consequence.
+  stopping.gone.erase(stopping.cause_node);
+  const bool is_own_fault = outcome.cause && stopping.gone.empty();
+  if (is_own_fault && !policy_.allows_retry(*outcome.cause, stopping.uptime)) {
     outcome.kind = JobOutcome::Kind::kFailed;
     outcome.exit_code = outcome.cause->status.as_shell_code();
-    end(out, std::move(outcome));
+    return end(out, std::move(outcome));
+  }
+  if (stopping.own_leave) {
+    outcome.kind = JobOutcome::Kind::kStopped;
+    outcome.stop_signal = stopping.own_leave->signal;
+    outcome.exit_code =
+        stopping.own_leave->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
+    return end(out, std::move(outcome));
+  }
+  const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime});
+  if (is_own_fault) {
+    next_.after_failure = std::move(outcome.cause);
+    next_.after_failure->stderr_tail.clear();
+  }
+  round_ = next(round_);
+  if (pause.count() > 0) {
+    state_ = Pausing{now_ + pause};
+  } else {
+    open_round_or_gather(out);
   }
 }
 
-void RoundCore::end(Out& out, JobOutcome outcome) {
-  outcome.restarts = restarts_;
-  outcome.last_round = round_;
-  if (outcome.kind == JobOutcome::Kind::kCannotRun && outcome.exit_code == 0) {
-    outcome.exit_code = kExitCannotRun;
+// ---- the end
+
+void RoundCore::end_for_want_of_nodes(Out& out) {
+  JobOutcome outcome;
+  outcome.kind = JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = has_run_ ? kExitBelowMinimum : kExitRendezvousTimeout;
+  outcome.lost_node = next_.after_loss;
+  const std::string there = std::to_string(members_.ready()) + " of " +
+                            nodes_in_words(config_.min_nodes, config_.max_nodes) + " nodes ";
+  const std::string limit = in_seconds(config_.join_timeout);
+  if (!has_run_) {
+    outcome.sentence =
+        there + "came within " + limit +
+        "; start the others, or give them longer by --rdzv-conf=join_timeout=SECONDS";
+  } else {
+    outcome.sentence = there + "are left, and no other came within " + limit;
+    if (outcome.lost_node) outcome.sentence += "; " + describe(*outcome.lost_node);
   }
-  for (const auto& [id, hello] : nodes_) out.push_back({id, JobEnd{outcome}});
-  state_ = Ended{std::move(outcome)};
+  end(out, std::move(outcome));
+}
+
+void RoundCore::end(Out& out, JobOutcome outcome) {
+  outcome.restarts = restarts();
+  outcome.last_round = round_;
+  Ended ended{std::move(outcome), {}};
+  for (const NodeId id : members_.all()) {
+    ended.untold.insert(id);
+    out.push_back({id, JobEnd{ended.outcome}});
+  }
+  state_ = std::move(ended);
 }
 
 }  // namespace ddprun::rdzv

@@ -1,44 +1,87 @@
-// The leader's decisions about one job, as a pure state machine: messages from agents in, messages
-// to agents out. It alone knows who is a member, which round runs, and what is left of the restart
-// budget. No I/O, no clock, no threads: whoever owns it calls step() and delivers what comes back,
-// in order.
+// The leader's decisions about one job, as a pure state machine: what agents say, what becomes of
+// their connections, and the time come in; messages to agents come out. It alone knows who is a
+// member, which round runs, and what is left of the restart budget. No I/O, no clock, no threads:
+// whoever owns it calls step(), delivers what comes back in order, and calls tick() at deadline().
 //
-//   Gathering ──all nodes there──▶ Opening ──StoreOpened──▶ Running ──all WorkersDone──▶ Ended
-//                                     ▲                        │ WorkerFailed, NodeLeaving
-//                                     └──budget left── Stopping ◀┘ ──budget spent, leaving──▶ Ended
+// The mistake to avoid: deciding inside of an event handler. Handlers note what happened; go_on()
+// then makes the step that has become possible. So the order of events that come together (a
+// failure, a loss, an arrival) does not matter more than it must.
 //
-//   event           Gathering         Opening           Running           Stopping          Ended
-//   NodeHello       add; all there:   -                 -                 -                 JobEnd
-//                   OpenStore
-//   StoreOpened     -                 RoundStart        -                 -                 -
-//   StoreNotOpened  -                 end: cannot run   -                 -                 -
-//   WorkerFailed    -                 -                 cause; RoundStop  a consequence     -
-//   WorkersDone     -                 -                 all: end: 0       -                 -
-//   RoundStopped    -                 -                 -                 all: settle       -
-//   NodeLeaving     end: stopped      end: stopped      RoundStop         remember          -
-//   NodeStuck       end: cannot run   end: cannot run   end: cannot run   end: cannot run   -
+// clang-format off
 //
-// Messages of another round than the current one are dropped first (is_stale). Cause and budget are
-// settled only when every node has answered RoundStop: a leave that is announced meanwhile makes
-// the failures of other nodes its consequences, and they cost nothing.
+//           enough nodes           StoreOpened            all WorkersDone
+//   Gathering ─────────▶ Opening ───────────────▶ Running ────────────────▶ Ended
+//     ▲                     ▲                        │ failure, loss, leave,  ▲
+//     │ too few             │ enough                 │ newcomer with room     │
+//     │                     │                        ▼                        │
+//     └─────────────────── (Pausing) ◀───────── Stopping ─────────────────────┘
+//                          back-off   all stopped          no budget, own node left
+//
+//   event \ state    Gathering         Pausing         Opening             Running             Stopping            Ended
+//   NodeHello (1)    add, progress     add             add                 add; room: stop (2) add                 JobEnd
+//   StoreOpened      ignore            ignore          of host: RoundStart ignore              ignore              ignore
+//   StoreNotOpened   ignore            ignore          of host: end        ignore              ignore              ignore
+//   WorkerFailed     ignore            ignore          ignore              cause; stop         consequence         ignore
+//   SomeWorkersDone  ignore            ignore          ignore              newcomers wait      ignore              ignore
+//   WorkersDone      ignore            ignore          ignore              count; all: end(0)  ignore              ignore
+//   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
+//   NodeLeaving      remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
+//     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
+//   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
+//     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
+//   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
+//   Disconnected     grace             grace           grace               grace               grace               grace
+//   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
+//   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4)    remove; count       was told
+//     grace is over
+//   tick             last call: open;  over: open, or  ignore              ignore              ignore              ignore
+//                    too late: end     gather
+//
+//   (1) refused first where it does not fit; a node whose connection is broken yields its rank to it
+//   (2) once a worker has ended with 0 a newcomer only waits
+//   (3) the next round number, another host; in every state: too few nodes are gathered again
+//   (4) the going of a spare stops nothing
+//
+// clang-format on
+//
+// What is not of a node that is there, and what carries another round, is dropped first (is_stale).
+// Cause and budget are settled only when every node has answered RoundStop or is gone: a loss or a
+// leave that becomes known meanwhile makes the failures of other nodes its consequences, and they
+// cost nothing. A failure that the node itself had reported before it went stays the cause.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
+#include "rendezvous/base/clock.h"
+#include "rendezvous/membership.h"
+#include "rendezvous/restart_policy.h"
 #include "rendezvous/round_messages.h"
 
 namespace ddprun::rdzv {
 
 struct RoundConfig {
-  int node_count = 1;
-  int max_restarts = 0;
+  std::string run_id;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  RestartRules restarts;
+  bool has_exact_ranks = false;                // static: node ranks are unique and below max_nodes
+  std::optional<NodeId> own_node = NodeId{0};  // whose leave ends the job; ddpctl leader: none
+  std::chrono::milliseconds join_timeout{600'000};
+  std::chrono::milliseconds last_call_timeout{30'000};
+  std::chrono::milliseconds reconnect_grace{300};
 };
+
+// What a node has to change before it can be part of this job; nothing: it fits.
+std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello);
+
+struct NodeDisconnected {};
+struct NodeResumed {};
+struct NodeSilent {};
+using LinkEvent = std::variant<NodeDisconnected, NodeResumed, NodeSilent>;
 
 struct ToNode {
   NodeId to{};
@@ -48,57 +91,107 @@ struct ToNode {
 
 class RoundCore {
  public:
-  explicit RoundCore(RoundConfig config) : config_(config) {}
+  explicit RoundCore(RoundConfig config);
 
-  std::vector<ToNode> step(NodeId from, const ToLeader& message);
+  std::vector<ToNode> step(CoreTime now, NodeId from, const ToLeader& message);
+  std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
+  std::vector<ToNode> tick(CoreTime now);
+  std::optional<CoreTime> deadline() const;  // when tick() has something to do
+
+  // Whether a new connection that names this node and session continues the old one.
+  bool can_resume(NodeId node, std::uint64_t session) const;
+  bool has(NodeId node) const { return members_.has(node); }
 
   Round round() const { return round_; }
-  int restarts() const { return restarts_; }
+  int restarts() const { return policy_.restarts(); }
+  bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
+  const JobOutcome* outcome() const;  // null before the end
+  // Ended, and nobody is left who does not know: the leader's process may go.
+  bool was_everyone_told() const;
 
  private:
-  struct Gathering {};
+  struct Gathering {
+    std::optional<CoreTime> give_up;    // counts from the first node that is there
+    std::optional<CoreTime> last_call;  // from the moment when there are enough; first round only
+    CoreTime next_progress{};
+    std::vector<NodeId> newcomers;  // that were not yet told how far it is
+  };
+  struct Pausing {
+    CoreTime until;
+  };
   struct Opening {
-    std::optional<WorkerFailure> after_failure;
+    NodeId host{};
   };
   struct Running {
+    CoreTime since;
     std::set<NodeId> done;
+    bool are_some_done = false;  // a worker ended with 0: what it did must not be done again
   };
   struct Stopping {
+    std::chrono::microseconds uptime{};
     std::set<NodeId> awaited;                 // have not answered RoundStop yet
-    std::optional<WorkerFailure> cause;       // the first failure of the round
+    std::optional<WorkerFailure> cause;       // the failure that ended the round
     NodeId cause_node{};                      // and where it was
     std::vector<WorkerFailure> consequences;  // in the order in which they were reported
-    std::optional<NodeLeaving> leave;         // a node announced that it leaves
-    bool failed_before_leave = false;         // the cause was there first, and from that same node
+    int consequences_left_out = 0;
+    std::set<NodeId> gone;  // lost or leaving in this round
+    bool has_lost_node = false;
+    std::optional<NodeLeaving> own_leave;  // of the leader's own node: the job ends
   };
   struct Ended {
     JobOutcome outcome;
+    std::set<NodeId> untold;
   };
-  using State = std::variant<Gathering, Opening, Running, Stopping, Ended>;
+  using State = std::variant<Gathering, Pausing, Opening, Running, Stopping, Ended>;
   using Out = std::vector<ToNode>;
 
-  bool is_stale(const ToLeader& message) const;
+  bool is_stale(NodeId from, const ToLeader& message) const;
 
   void on(Out& out, NodeId from, const NodeHello& hello);
   void on(Out& out, NodeId from, const StoreOpened& opened);
   void on(Out& out, NodeId from, const StoreNotOpened& refused);
   void on(Out& out, NodeId from, const WorkerFailed& failed);
+  void on(Out& out, NodeId from, const SomeWorkersDone& done);
   void on(Out& out, NodeId from, const WorkersDone& done);
   void on(Out& out, NodeId from, const RoundStopped& stopped);
   void on(Out& out, NodeId from, const NodeLeaving& leaving);
   void on(Out& out, NodeId from, const NodeStuck& stuck);
+  void on(Out& out, NodeId from, const Goodbye& goodbye);
+  void on(Out& out, NodeId node, const NodeDisconnected& event);
+  void on(Out& out, NodeId node, const NodeResumed& event);
+  void on(Out& out, NodeId node, const NodeSilent& event);
 
-  void open_round(Out& out, std::optional<WorkerFailure> after_failure);
+  bool is_admitted(Out& out, NodeId from, const NodeHello& hello);
+  void remove(Out& out, NodeId node, NodeGone::How how);
+  void leave_of_own_node(Out& out, const NodeLeaving& leaving);
+
+  void go_on(Out& out);
+  void go_on(Out& out, Gathering& gathering);
+  void go_on(Out& out, Pausing& pausing);
+  void go_on(Out& out, Opening& opening);
+  void go_on(Out& out, Running& running);
+  void go_on(Out& out, Stopping& stopping);
+  void go_on(Out& out, Ended& ended);
+
+  void tell_progress(Out& out, NodeId to) const;
+  void open_round(Out& out);
+  void open_round_or_gather(Out& out);
+  void announce_round(Out& out, std::uint16_t port);
   void stop_round(Out& out, Stopping stopping);
+  void keep_consequences(Stopping& stopping, const std::vector<WorkerFailure>& failures) const;
   void settle(Out& out, Stopping stopping);
   void end(Out& out, JobOutcome outcome);
+  void end_for_want_of_nodes(Out& out);
 
   RoundConfig config_;
-  State state_ = Gathering{};
-  std::map<NodeId, NodeHello> nodes_;  // in group rank order: the order of arrival
+  State state_;
+  Membership members_;
+  RestartPolicy policy_;
   Round round_{};
-  int restarts_ = 0;
+  bool has_run_ = false;  // some round was announced
+  CoreTime now_{};        // of the step under way
+  RoundStart next_;       // what it will say of the time since the last round
 };
 
 }  // namespace ddprun::rdzv

@@ -1,6 +1,7 @@
 // What agents and the leader say to each other. Plain values: the single-node leader passes them in
-// process, a leader elsewhere gets them over a connection. Every message carries its round, and
-// what belongs to an earlier round is dropped in one visible place on each side.
+// process, a leader elsewhere gets them over a connection (session.h: in order, none lost, none
+// twice). Whatever speaks of a round carries its number, and what belongs to another round is
+// dropped in one visible place on each side.
 #pragma once
 
 #include <chrono>
@@ -37,6 +38,25 @@ struct WorkerFailure {
   bool operator==(const WorkerFailure&) const = default;
 };
 
+// A node that is no longer part of the job, and how that came about.
+struct NodeGone {
+  enum class How {
+    kDisconnected,  // its connection broke and did not come back: the agent or its host died
+    kSilent,        // its connection stands, and nothing comes: stopped, hung, a cable pulled
+    kReplaced,      // its connection was broken, and another node asked for its place
+    kLeft,          // it announced that it goes
+    kStuck,         // a worker there did not end even after SIGKILL
+  };
+  How how = How::kDisconnected;
+  int node_rank = 0;
+  std::string host;
+
+  bool operator==(const NodeGone&) const = default;
+};
+
+// "node 3 (b12) was silent for too long"
+std::string describe(const NodeGone& gone);
+
 // How a job ended; the same on every node.
 struct JobOutcome {
   enum class Kind { kSucceeded, kFailed, kStopped, kCannotRun };
@@ -44,6 +64,8 @@ struct JobOutcome {
   int exit_code = 0;
   std::optional<WorkerFailure> cause;       // kFailed: the first one
   std::vector<WorkerFailure> consequences;  // the others of that round
+  int consequences_left_out = 0;            // of a large job
+  std::optional<NodeGone> lost_node;        // the first that was lost since the last round began
   int stop_signal = 0;                      // kStopped
   std::string sentence;                     // kCannotRun: what, where, what to try
   int restarts = 0;                         // failures that the budget paid for
@@ -57,7 +79,14 @@ struct JobOutcome {
 struct NodeHello {
   int local_world_size = 1;
   std::string role;
-  std::string address;  // where the other nodes' workers reach this node
+  std::string address;           // where the other nodes' workers reach this node
+  std::string host;              // its name: for the order of ranks, and for people
+  std::optional<int> node_rank;  // that it asks for
+  std::uint64_t session = 0;     // chosen by the agent at random: who resumes a connection knows it
+  std::string run_id;            // these must be the same on every node
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
   bool operator==(const NodeHello&) const = default;
 };
 struct StoreOpened {  // the answer to OpenStore
@@ -74,6 +103,10 @@ struct WorkerFailed {
   Round round{};
   WorkerFailure failure;
   bool operator==(const WorkerFailed&) const = default;
+};
+struct SomeWorkersDone {  // the first worker of this node ended with 0: newcomers have to wait now
+  Round round{};
+  bool operator==(const SomeWorkersDone&) const = default;
 };
 struct WorkersDone {  // all workers of this node ended with 0
   Round round{};
@@ -93,10 +126,34 @@ struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot
   std::string sentence;
   bool operator==(const NodeStuck&) const = default;
 };
-using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, WorkersDone,
-                              RoundStopped, NodeLeaving, NodeStuck>;
+struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node
+  bool operator==(const Goodbye&) const = default;
+};
+using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone,
+                              WorkersDone, RoundStopped, NodeLeaving, NodeStuck, Goodbye>;
 
 // ---- leader to agent
+
+struct Refused {  // the answer to NodeHello: what to change
+  std::string sentence;
+  bool operator==(const Refused&) const = default;
+};
+struct Warning {  // the node is in, but something that its user asked for cannot be had
+  std::string sentence;
+  bool operator==(const Warning&) const = default;
+};
+struct WaitForNodes {  // at the arrival of a node, and every few seconds to all
+  int present = 0;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::chrono::seconds left{};  // until the job is given up, or for the last call
+  bool operator==(const WaitForNodes&) const = default;
+};
+struct WaitAsSpare {
+  enum class Why { kNoRoom, kJobIsFinishing };
+  Why why = Why::kNoRoom;
+  bool operator==(const WaitAsSpare&) const = default;
+};
 
 struct OpenStore {  // to group rank 0 only
   Round round{};
@@ -112,7 +169,11 @@ struct RoundStart {
   int role_world_size = 1;
   std::string master_addr;
   std::uint16_t master_port = 0;
-  std::optional<WorkerFailure> after_failure;  // why the round before ended
+  std::optional<WorkerFailure> after_failure;  // that the budget paid for; without its last lines
+  std::optional<NodeGone> after_loss;          // the first node that is gone since the last round
+  bool after_arrival = false;                  // the last round ended to let a node in
+  int nodes_gone = 0;                          // since the last round
+  int nodes_joined = 0;                        // since the last round; not told of the first
   int restarts = 0;                            // failures that the budget has paid for so far
   int max_restarts = 0;
   bool operator==(const RoundStart&) const = default;
@@ -121,10 +182,14 @@ struct RoundStop {
   Round round{};
   bool operator==(const RoundStop&) const = default;
 };
+struct DeclaredLost {  // the last word to a node that was silent too long: it may join anew
+  bool operator==(const DeclaredLost&) const = default;
+};
 struct JobEnd {
   JobOutcome outcome;
   bool operator==(const JobEnd&) const = default;
 };
-using ToAgent = std::variant<OpenStore, RoundStart, RoundStop, JobEnd>;
+using ToAgent = std::variant<Refused, Warning, WaitForNodes, WaitAsSpare, OpenStore, RoundStart,
+                             RoundStop, DeclaredLost, JobEnd>;
 
 }  // namespace ddprun::rdzv

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <functional>
+
+#include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::agent {
 namespace {
@@ -14,6 +17,7 @@ using ::testing::IsEmpty;
 
 constexpr Round kFirst{0};
 constexpr Round kSecond{1};
+const GroupAction kGoodbye{TellLeader{rdzv::Goodbye{}}};
 
 rdzv::WorkerFailure failure(int local_rank, ExitStatus status) {
   rdzv::WorkerFailure out;
@@ -60,7 +64,8 @@ TEST_F(GroupCoreTest, StartsTheWorkersOfARound) {
 
 TEST_F(GroupCoreTest, IsDoneWhenTheLastWorkerEndedWithZero) {
   run();
-  EXPECT_THAT(core.step(ended(1)), IsEmpty());
+  EXPECT_THAT(core.step(ended(1)),
+              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kFirst}}}));
   EXPECT_THAT(core.step(ended(0)), ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kFirst}}}));
 }
 
@@ -108,7 +113,8 @@ TEST_F(GroupCoreTest, RunsTheNextRoundWithAllWorkersAgain) {
               ElementsAre(GroupAction{OpenRoundStore{kSecond}}));
   EXPECT_THAT(core.step(start_of(kSecond)),
               ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
-  EXPECT_THAT(core.step(ended(1, kSecond)), IsEmpty());
+  EXPECT_THAT(core.step(ended(1, kSecond)),
+              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kSecond}}}));
   EXPECT_THAT(core.step(ended(0, kSecond)),
               ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kSecond}}}));
 }
@@ -208,7 +214,8 @@ TEST_F(GroupCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
   core.step(ended(0));
   core.step(ended(1));
   rdzv::JobOutcome outcome;
-  EXPECT_THAT(core.step(rdzv::JobEnd{outcome}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(rdzv::JobEnd{outcome}),
+              ElementsAre(kGoodbye, GroupAction{CloseRound{kFirst}}));
   EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
 }
 
@@ -217,14 +224,15 @@ TEST_F(GroupCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
   rdzv::JobOutcome outcome;
   outcome.exit_code = 3;
   const auto actions = core.step(rdzv::JobEnd{outcome});
-  EXPECT_EQ(actions.front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  EXPECT_EQ(actions.at(0), kGoodbye);
+  EXPECT_EQ(actions.at(1), (GroupAction{SignalWorker{0, SIGTERM}}));
   core.step(ended(0));
   EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
   EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
 }
 
 TEST_F(GroupCoreTest, FinishesAtOnceWhenNothingRuns) {
-  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(GroupAction{Finish{}}));
+  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(kGoodbye, GroupAction{Finish{}}));
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
 }
 
@@ -252,35 +260,196 @@ TEST_F(GroupCoreTest, DropsEventsOfAnEarlierRound) {
   EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, IgnoresWhatTheTableSaysItIgnores) {
-  // Waiting
-  EXPECT_THAT(core.step(ended(0)), IsEmpty());
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), IsEmpty());
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
-  // Running
+TEST_F(GroupCoreTest, DropsWhatWouldBeginARoundThatItHasRun) {
+  run(kSecond);
+  core.step(rdzv::RoundStop{kSecond});
+  core.step(ended(0, kSecond));
+  core.step(ended(1, kSecond));
+  core.step(RoundClosed{kSecond});
+  for (const Round round : {kFirst, kSecond}) {
+    EXPECT_THAT(core.step(rdzv::OpenStore{round}), IsEmpty());
+    EXPECT_THAT(core.step(start_of(round)), IsEmpty());
+  }
+}
+
+TEST_F(GroupCoreTest, ClosesAStoreWhoseRoundNeverBegan) {
+  core.step(rdzv::OpenStore{kFirst});
+  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}),
+              ElementsAre(GroupAction{CloseStore{kFirst}}, GroupAction{OpenRoundStore{kSecond}}));
+  const auto elsewhere = start_of(Round{2});
+  EXPECT_THAT(core.step(elsewhere),
+              ElementsAre(GroupAction{CloseStore{kSecond}}, GroupAction{StartWorkers{elsewhere}}));
+}
+
+TEST_F(GroupCoreTest, FinishesWithTheSentenceOfARefusal) {
+  const auto actions = core.step(rdzv::Refused{"give every node the same --nnodes"});
+  ASSERT_EQ(actions.size(), 1U);
+  const auto& outcome = std::get<Finish>(actions.front()).outcome;
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_EQ(outcome.sentence, "give every node the same --nnodes");
+}
+
+// ---- a node whose leader is elsewhere
+
+class RemoteNodeTest : public GroupCoreTest {
+ protected:
+  RemoteNodeTest() { core = GroupCore{GroupConfig{2, 30s, 10s, /*hosts_leader=*/false}}; }
+
+  rdzv::JobOutcome finish_after(const GroupEvent& event) {
+    core.step(event);
+    core.step(failed(0, ExitStatus::killed(SIGTERM)));
+    core.step(failed(1, ExitStatus::killed(SIGTERM)));
+    const auto actions = core.step(RoundClosed{kFirst});
+    EXPECT_EQ(actions.size(), 1U);
+    return std::get<Finish>(actions.at(0)).outcome;
+  }
+};
+
+TEST_F(RemoteNodeTest, LeavesWithoutWaitingForTheJobsEnd) {
   run();
-  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
-  EXPECT_THAT(core.step(start_of(kFirst)), IsEmpty());
-  EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), IsEmpty());
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
-  // Stopping
-  core.step(StopSignal{SIGTERM});
-  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
-  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
-  EXPECT_THAT(core.step(start_of(kSecond)), IsEmpty());
-  EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
-  // Ended
-  core.step(ended(0));
-  core.step(ended(1));
-  core.step(rdzv::JobEnd{});
-  core.step(RoundClosed{kFirst});
-  for (const GroupEvent& event : {GroupEvent{rdzv::OpenStore{kFirst}}, GroupEvent{start_of(kFirst)},
-                                  GroupEvent{rdzv::RoundStop{kFirst}}, GroupEvent{rdzv::JobEnd{}},
-                                  GroupEvent{StoreResult{kFirst, 1, ""}}, GroupEvent{ended(0)},
-                                  GroupEvent{StopSignal{SIGTERM}}, GroupEvent{TimerExpired{kFirst}},
-                                  GroupEvent{RoundClosed{kFirst}}}) {
-    EXPECT_THAT(core.step(event), IsEmpty());
+  const auto outcome = finish_after(StopSignal{SIGTERM});
+  EXPECT_EQ(outcome.kind, rdzv::JobOutcome::Kind::kStopped);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(outcome.stop_signal, SIGTERM);
+  EXPECT_EQ(outcome.consequences.size(), 2U);
+}
+
+TEST_F(RemoteNodeTest, LeavesAfterAPreemptionWithTheCodeThatAsksForARequeue) {
+  run();
+  EXPECT_EQ(finish_after(PreemptSignal{SIGUSR1}).exit_code, kExitPreempted);
+}
+
+TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
+  const auto actions = core.step(StopSignal{SIGINT});
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0], GroupAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
+  EXPECT_EQ(std::get<Finish>(actions[1]).outcome.exit_code, 128 + SIGINT);
+}
+
+TEST_F(RemoteNodeTest, StopsItsWorkersAtOnceWhenTheLeaderIsLost) {
+  run();
+  const auto actions = core.step(LeaderLost{"node0:29400 is silent"});
+  EXPECT_EQ(actions.front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+}
+
+TEST_F(RemoteNodeTest, EndsWithACodeOfItsOwnWhenTheLeaderIsLost) {
+  run();
+  const auto outcome = finish_after(LeaderLost{"node0:29400 is silent"});
+  EXPECT_EQ(outcome.exit_code, kExitLeaderLost);
+  EXPECT_EQ(outcome.sentence, "node0:29400 is silent");
+}
+
+TEST_F(RemoteNodeTest, ALeaderThatIsLostWhileTheJobEndsDoesNotChangeItsOutcome) {
+  run();
+  rdzv::JobOutcome outcome;
+  outcome.exit_code = 3;
+  core.step(rdzv::JobEnd{outcome});
+  EXPECT_EQ(finish_after(LeaderLost{"gone"}), outcome);
+}
+
+TEST_F(RemoteNodeTest, JoinsAnewWhenTheLeaderHasGoneOnWithoutIt) {
+  run();
+  EXPECT_EQ(core.step(rdzv::DeclaredLost{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  core.step(failed(0, ExitStatus::killed(SIGTERM)));
+  core.step(failed(1, ExitStatus::killed(SIGTERM)));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Rejoin{}}));
+  EXPECT_THAT(core.step(start_of(kSecond)),
+              ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+}
+
+TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
+  run();
+  core.step(LeaderLost{"gone"});
+  core.step(TimerExpired{kFirst});
+  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  const auto actions = core.step(RoundClosed{kFirst});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitWorkerStuck);
+}
+
+// ---- the table in the header: every event in every state
+
+std::string names_of(const std::vector<GroupAction>& actions) {
+  constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
+                                    "ArmTimer",       "CloseRound",   "CloseStore",   "TellLeader",
+                                    "Rejoin",         "Announce",     "Finish"};
+  static_assert(std::size(kNames) == std::variant_size_v<GroupAction>);
+  constexpr const char* kTold[] = {
+      "NodeHello",   "StoreOpened",  "StoreNotOpened", "WorkerFailed", "SomeWorkersDone",
+      "WorkersDone", "RoundStopped", "NodeLeaving",    "NodeStuck",    "Goodbye"};
+  static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
+  std::string text;
+  for (const GroupAction& action : actions) {
+    const auto* tell = std::get_if<TellLeader>(&action);
+    const auto* signal = std::get_if<SignalWorker>(&action);
+    if (signal != nullptr && signal->signal == SIGCONT) continue;
+    if (!text.empty()) text += " ";
+    text += tell != nullptr     ? kTold[tell->message.index()]
+            : signal != nullptr ? signal_name(signal->signal)
+                                : kNames[action.index()];
+  }
+  return text;
+}
+
+enum State { kWaiting, kRunning, kStopping, kEnded, kStates };
+
+struct Row {
+  GroupEvent event;
+  const char* with_leader[kStates];
+  const char* without[kStates];  // null: the same
+};
+
+GroupCore in_state(State state, bool hosts_leader) {
+  GroupCore core{GroupConfig{1, 30s, 10s, hosts_leader}};
+  core.step(rdzv::OpenStore{kFirst});
+  if (state == kWaiting) return core;
+  if (state == kEnded) {
+    core.step(rdzv::JobEnd{});
+    return core;
+  }
+  rdzv::RoundStart start = start_of(kFirst);
+  core.step(start);
+  if (state == kStopping) core.step(rdzv::RoundStop{kFirst});
+  return core;
+}
+
+TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
+  constexpr const char* kStop = "SIGTERM ArmTimer";
+  const Row table[] = {
+      {rdzv::OpenStore{kSecond}, {"CloseStore OpenRoundStore", "", "", ""}, {}},
+      {StoreResult{kFirst, 1, ""}, {"StoreOpened", "", "", ""}, {}},
+      {StoreResult{kFirst, 0, "no port"}, {"StoreNotOpened", "", "", ""}, {}},
+      {start_of(kFirst), {"StartWorkers", "", "", ""}, {}},
+      {rdzv::RoundStop{kFirst}, {"RoundStopped", kStop, "", ""}, {}},
+      {rdzv::JobEnd{}, {"Goodbye Finish", "Goodbye SIGTERM ArmTimer", "Goodbye", ""}, {}},
+      {LeaderLost{"gone"}, {"Finish", kStop, "", ""}, {}},
+      {rdzv::DeclaredLost{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
+      {rdzv::Refused{"no"}, {"Finish", "", "", ""}, {}},
+      {rdzv::Warning{"hm"}, {"Announce", "Announce", "Announce", ""}, {}},
+      {rdzv::WaitForNodes{}, {"Announce", "Announce", "Announce", ""}, {}},
+      {rdzv::WaitAsSpare{}, {"Announce", "Announce", "Announce", ""}, {}},
+      {ended(0), {"", "WorkersDone", "CloseRound", ""}, {}},
+      {failed(0, ExitStatus::exited(1)), {"", "WorkerFailed", "CloseRound", ""}, {}},
+      {StopSignal{SIGTERM},
+       {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""},
+       {"NodeLeaving Finish", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""}},
+      {PreemptSignal{SIGUSR1},
+       {"NodeLeaving", "NodeLeaving AskToLeave", "", ""},
+       {"NodeLeaving Finish", "NodeLeaving AskToLeave", "", ""}},
+      {TimerExpired{kFirst}, {"", "", "SIGKILL ArmTimer", ""}, {}},
+      {RoundClosed{kFirst}, {"", "", "", ""}, {}},
+  };
+  for (const Row& row : table) {
+    for (int state = 0; state < kStates; ++state) {
+      for (const bool hosts_leader : {true, false}) {
+        const auto& answers =
+            hosts_leader || row.without[0] == nullptr ? row.with_leader : row.without;
+        GroupCore core = in_state(static_cast<State>(state), hosts_leader);
+        EXPECT_EQ(names_of(core.step(row.event)), answers[state])
+            << "event " << row.event.index() << " in state " << state
+            << (hosts_leader ? " with the leader" : " without the leader");
+      }
+    }
   }
 }
 

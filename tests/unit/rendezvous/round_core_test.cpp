@@ -4,17 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <functional>
 
 #include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::rdzv {
 namespace {
 
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr NodeId kNode{0};
+constexpr NodeId kOwn{0};
 constexpr Round kFirst{0};
 constexpr Round kSecond{1};
 
@@ -26,50 +31,255 @@ WorkerFailure failure(int rank, ExitStatus status) {
   out.status = status;
   return out;
 }
+WorkerFailure failure() { return failure(0, ExitStatus::exited(1)); }
 
 template <typename Message>
 const Message* only(const std::vector<ToNode>& out) {
   return out.size() == 1 ? std::get_if<Message>(&out.front().message) : nullptr;
 }
 
-// A leader whose one node has joined and, unless told otherwise, runs.
-class OneNode {
- public:
-  explicit OneNode(int max_restarts = 0, int workers = 2) : core(RoundConfig{1, max_restarts}) {
-    core.step(kNode, NodeHello{workers, "trainer", "127.0.0.1"});
+template <typename Message>
+std::vector<NodeId> receivers_of(const std::vector<ToNode>& out) {
+  std::vector<NodeId> ids;
+  for (const ToNode& each : out) {
+    if (std::holds_alternative<Message>(each.message)) ids.push_back(each.to);
   }
-  OneNode& running(Round round = kFirst) {
-    core.step(kNode, StoreOpened{round, 4000});
+  return ids;
+}
+
+const JobOutcome& outcome_in(const std::vector<ToNode>& out) {
+  for (const ToNode& each : out) {
+    if (const auto* end = std::get_if<JobEnd>(&each.message)) return end->outcome;
+  }
+  static const JobOutcome none{};
+  ADD_FAILURE() << "the job has not ended";
+  return none;
+}
+
+RoundConfig config_of(int min_nodes, int max_nodes, int max_restarts = 0) {
+  RoundConfig config;
+  config.min_nodes = min_nodes;
+  config.max_nodes = max_nodes;
+  config.restarts.max_restarts = max_restarts;
+  return config;
+}
+
+// A leader with a clock that the test moves, and nodes named after their numbers.
+class Leader {
+ public:
+  explicit Leader(RoundConfig config) : config_(config), core(std::move(config)) {}
+
+  NodeHello hello(int id, std::optional<int> node_rank = {}) const {
+    NodeHello hello;
+    hello.role = "r";
+    hello.address = "10.0.0." + std::to_string(id);
+    hello.host = "node" + std::to_string(id);
+    hello.node_rank = node_rank;
+    hello.session = 100 + static_cast<std::uint64_t>(id);
+    hello.run_id = config_.run_id;
+    hello.min_nodes = config_.min_nodes;
+    hello.max_nodes = config_.max_nodes;
+    hello.max_restarts = config_.restarts.max_restarts;
+    return hello;
+  }
+  std::vector<ToNode> join(int id, std::optional<int> node_rank = {}) {
+    return said(id, hello(id, node_rank));
+  }
+  std::vector<ToNode> said(int id, const ToLeader& message) {
+    return core.step(now, NodeId{static_cast<std::uint32_t>(id)}, message);
+  }
+  std::vector<ToNode> link(int id, const LinkEvent& event) {
+    return core.step(now, NodeId{static_cast<std::uint32_t>(id)}, event);
+  }
+  // To the next deadline, which is expected to be this far away.
+  std::vector<ToNode> wait(std::chrono::milliseconds duration) {
+    now += duration;
+    return core.tick(now);
+  }
+  // All of these nodes have joined, and the first round runs.
+  Leader& run(int nodes) {
+    for (int id = 0; id < nodes; ++id) join(id);
+    if (!core.is_running() && core.deadline()) wait(config_.last_call_timeout);
+    said(0, StoreOpened{core.round(), 4000});
+    EXPECT_TRUE(core.is_running());
     return *this;
   }
-  // A worker fails and the node answers the RoundStop that follows.
-  std::vector<ToNode> fail_and_stop(Round round, WorkerFailure cause) {
-    core.step(kNode, WorkerFailed{round, std::move(cause)});
-    return core.step(kNode, RoundStopped{round, {}});
-  }
 
+ private:
+  RoundConfig config_;
+
+ public:
+  CoreTime now{};
   RoundCore core;
 };
 
+class OneNode : public Leader {
+ public:
+  explicit OneNode(int max_restarts = 0) : Leader(config_of(1, 1, max_restarts)) { join(0); }
+  OneNode& running(Round round = kFirst) {
+    said(0, StoreOpened{round, 4000});
+    return *this;
+  }
+  std::vector<ToNode> fail_and_stop(Round round, WorkerFailure cause) {
+    said(0, WorkerFailed{round, std::move(cause)});
+    return said(0, RoundStopped{round, {}});
+  }
+};
+
+// ---- one node
+
 TEST(RoundCore, AsksTheFirstNodeForTheStoreBeforeARoundStarts) {
-  RoundCore core(RoundConfig{1, 0});
-  EXPECT_THAT(core.step(kNode, NodeHello{2, "trainer", "127.0.0.1"}),
-              ElementsAre(ToNode{kNode, OpenStore{kFirst}}));
+  Leader job(config_of(1, 1));
+  EXPECT_THAT(job.join(0), ElementsAre(ToNode{kOwn, OpenStore{kFirst}}));
   RoundStart start;
-  start.world_size = 2;
-  start.role_world_size = 2;
-  start.master_addr = "127.0.0.1";
+  start.master_addr = "10.0.0.0";
   start.master_port = 4000;
-  EXPECT_THAT(core.step(kNode, StoreOpened{kFirst, 4000}), ElementsAre(ToNode{kNode, start}));
+  EXPECT_THAT(job.said(0, StoreOpened{kFirst, 4000}), ElementsAre(ToNode{kOwn, start}));
 }
 
+TEST(RoundCore, EndsTheJobWithSuccessWhenAllNodesAreDone) {
+  OneNode job;
+  job.running();
+  const auto out = job.said(0, WorkersDone{kFirst});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kSucceeded);
+  EXPECT_EQ(outcome_in(out).exit_code, 0);
+}
+
+TEST(RoundCore, StopsTheRoundAtOnceWhenAWorkerFails) {
+  OneNode job(/*max_restarts=*/1);
+  job.running();
+  EXPECT_THAT(job.said(0, WorkerFailed{kFirst, failure(1, ExitStatus::killed(SIGKILL))}),
+              ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
+}
+
+TEST(RoundCore, StartsTheNextRoundOnlyWhenTheNodeHasStopped) {
+  OneNode job(/*max_restarts=*/1);
+  job.running();
+  auto cause = failure(1, ExitStatus::exited(3));
+  cause.stderr_tail = {"the report has them"};
+  EXPECT_THAT(job.fail_and_stop(kFirst, cause), ElementsAre(ToNode{kOwn, OpenStore{kSecond}}));
+  const auto out = job.said(0, StoreOpened{kSecond, 4001});
+  const auto* start = only<RoundStart>(out);
+  ASSERT_NE(start, nullptr);
+  EXPECT_EQ(start->round, kSecond);
+  EXPECT_EQ(start->master_port, 4001);
+  EXPECT_EQ(start->restarts, 1);
+  ASSERT_TRUE(start->after_failure);
+  EXPECT_EQ(start->after_failure->rank, 1);
+  EXPECT_THAT(start->after_failure->stderr_tail, IsEmpty());
+}
+
+TEST(RoundCore, EndsWithTheFirstCauseWhenTheBudgetIsSpent) {
+  OneNode job(/*max_restarts=*/1);
+  job.running();
+  job.fail_and_stop(kFirst, failure(0, ExitStatus::exited(3)));
+  job.running(kSecond);
+  job.said(0, WorkerFailed{kSecond, failure(1, ExitStatus::killed(SIGSEGV, true))});
+  job.said(0, WorkerFailed{kSecond, failure(0, ExitStatus::exited(1))});
+  const auto out = job.said(0, RoundStopped{kSecond, {failure(2, ExitStatus::killed(SIGTERM))}});
+  const JobOutcome& outcome = outcome_in(out);
+  EXPECT_EQ(outcome.kind, JobOutcome::Kind::kFailed);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(outcome.cause->rank, 1);
+  ASSERT_THAT(outcome.consequences, SizeIs(2));
+  EXPECT_EQ(outcome.consequences[0].rank, 0);
+  EXPECT_EQ(outcome.consequences[1].rank, 2);
+  EXPECT_EQ(outcome.restarts, 1);
+  EXPECT_EQ(outcome.last_round, kSecond);
+}
+
+TEST(RoundCore, DoesNotRetryWhatCannotWork) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  WorkerFailure no_program = failure(0, ExitStatus::exited(kExitNotFound));
+  no_program.is_worth_a_retry = false;
+  EXPECT_EQ(outcome_in(job.fail_and_stop(kFirst, no_program)).exit_code, kExitNotFound);
+}
+
+TEST(RoundCore, ALeaveEndsTheJobWithTheSignalsCode) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  EXPECT_THAT(job.said(0, NodeLeaving{SIGINT}), ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
+  const auto out = job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kStopped);
+  EXPECT_EQ(outcome_in(out).exit_code, 128 + SIGINT);
+  EXPECT_EQ(outcome_in(out).stop_signal, SIGINT);
+}
+
+TEST(RoundCore, APreemptionEndsTheJobWithTheCodeThatAsksForARequeue) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  job.said(0, NodeLeaving{SIGUSR1, /*is_preemption=*/true});
+  const auto out = job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(out).exit_code, kExitPreempted);
+  EXPECT_EQ(outcome_in(out).stop_signal, SIGUSR1);
+}
+
+TEST(RoundCore, ALeaveWhileARestartIsUnderWayEndsTheJob) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure()});
+  EXPECT_THAT(job.said(0, NodeLeaving{SIGTERM}), IsEmpty());
+  const auto out = job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kStopped);
+  EXPECT_EQ(outcome_in(out).exit_code, 128 + SIGTERM);
+}
+
+TEST(RoundCore, AFailureThatWasFirstAndFinalStaysTheCauseThoughItsNodeLeavesAfterIt) {
+  OneNode job(/*max_restarts=*/0);
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure(0, ExitStatus::exited(7))});
+  job.said(0, NodeLeaving{SIGTERM});
+  const auto out = job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kFailed);
+  EXPECT_EQ(outcome_in(out).exit_code, 7);
+}
+
+TEST(RoundCore, ALeaveBeforeTheRoundRunsEndsTheJobWithoutAStop) {
+  OneNode job;
+  EXPECT_EQ(outcome_in(job.said(0, NodeLeaving{SIGHUP})).exit_code, 128 + SIGHUP);
+}
+
+TEST(RoundCore, AStoreThatCannotBeOpenedEndsTheJobWithItsSentence) {
+  OneNode job;
+  const auto out = job.said(0, StoreNotOpened{kFirst, "bind: Address already in use"});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kCannotRun);
+  EXPECT_EQ(outcome_in(out).exit_code, kExitCannotRun);
+  EXPECT_EQ(outcome_in(out).sentence, "bind: Address already in use");
+}
+
+TEST(RoundCore, AStuckNodeEndsTheJobWithItsOwnCodeAndKeepsTheCause) {
+  OneNode job(/*max_restarts=*/5);
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure(1, ExitStatus::exited(3))});
+  const auto out = job.said(0, NodeStuck{"local rank 0 did not end"});
+  EXPECT_EQ(outcome_in(out).exit_code, kExitWorkerStuck);
+  ASSERT_TRUE(outcome_in(out).cause);
+  EXPECT_EQ(outcome_in(out).cause->rank, 1);
+}
+
+TEST(RoundCore, KeepsEveryConsequenceOfAJobOnOneNode) {
+  OneNode job;
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure()});
+  const auto out = job.said(0, RoundStopped{kFirst, std::vector<WorkerFailure>(200, failure())});
+  EXPECT_THAT(outcome_in(out).consequences, SizeIs(200));
+}
+
+// ---- gathering
+
 TEST(RoundCore, RanksAreContiguousOverNodesAndRoles) {
-  RoundCore core(RoundConfig{3, 0});
-  EXPECT_THAT(core.step(NodeId{0}, NodeHello{2, "a", "10.0.0.1"}), IsEmpty());
-  EXPECT_THAT(core.step(NodeId{1}, NodeHello{3, "b", "10.0.0.2"}), IsEmpty());
-  EXPECT_THAT(core.step(NodeId{2}, NodeHello{1, "a", "10.0.0.3"}),
-              ElementsAre(ToNode{NodeId{0}, OpenStore{kFirst}}));
-  const auto out = core.step(NodeId{0}, StoreOpened{kFirst, 4000});
+  Leader job(config_of(3, 3));
+  const auto hello = [&](int id, int workers, const std::string& role) {
+    NodeHello of_role = job.hello(id);
+    of_role.local_world_size = workers;
+    of_role.role = role;
+    return of_role;
+  };
+  job.said(0, hello(0, 2, "a"));
+  job.said(1, hello(1, 3, "b"));
+  EXPECT_THAT(job.said(2, hello(2, 1, "a")), Contains(ToNode{kOwn, OpenStore{kFirst}}));
+  const auto out = job.said(0, StoreOpened{kFirst, 4000});
   ASSERT_THAT(out, SizeIs(3));
   const auto& last = std::get<RoundStart>(out[2].message);
   EXPECT_EQ(last.node_rank, 2);
@@ -78,227 +288,504 @@ TEST(RoundCore, RanksAreContiguousOverNodesAndRoles) {
   EXPECT_EQ(last.world_size, 6);
   EXPECT_EQ(last.role_rank_offset, 2);
   EXPECT_EQ(last.role_world_size, 3);
-  EXPECT_EQ(last.master_addr, "10.0.0.1");
+  EXPECT_EQ(last.master_addr, "10.0.0.0");
 }
 
-TEST(RoundCore, EndsTheJobWithSuccessWhenAllNodesAreDone) {
-  OneNode job;
-  job.running();
-  const auto out = job.core.step(kNode, WorkersDone{kFirst});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kSucceeded);
-  EXPECT_EQ(end->outcome.exit_code, 0);
+TEST(RoundCore, TellsANewcomerHowFarTheGatheringIsAndEverybodyNowAndThen) {
+  Leader job(config_of(3, 3));
+  job.join(0);
+  const auto out = job.join(1);
+  const auto* progress = only<WaitForNodes>(out);
+  ASSERT_NE(progress, nullptr);
+  EXPECT_EQ(*progress, (WaitForNodes{2, 3, 3, 600s}));
+  EXPECT_EQ(job.core.deadline(), job.now + 10s);
+  EXPECT_THAT(receivers_of<WaitForNodes>(job.wait(10s)), SizeIs(2));
 }
+
+TEST(RoundCore, GivesTheOthersALastCallOnceThereAreEnough) {
+  Leader job(config_of(1, 3));
+  job.join(0);
+  job.now += 20s;
+  job.core.tick(job.now);
+  job.join(1);
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(9s)), IsEmpty());
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(1s)), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, WithdrawsTheLastCallWhenTooFewAreLeft) {
+  Leader job(config_of(2, 3));
+  job.join(0);
+  job.join(1);
+  job.link(1, NodeSilent{});
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(31s)), IsEmpty());
+  job.join(2);
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(30s)), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, EndsTheJobWhenTooFewCameInTime) {
+  Leader job(config_of(2, 2));
+  job.join(0);
+  const auto out = job.wait(600s);
+  EXPECT_EQ(outcome_in(out).exit_code, kExitRendezvousTimeout);
+  EXPECT_THAT(outcome_in(out).sentence, HasSubstr("1 of 2 nodes came within 600 s"));
+}
+
+TEST(RoundCore, ALeaderWithoutANodeOfItsOwnWaitsForTheFirstOneAsLongAsItTakes) {
+  RoundConfig config = config_of(1, 2);
+  config.own_node.reset();
+  Leader job(config);
+  job.core.tick(job.now);
+  EXPECT_EQ(job.core.deadline(), std::nullopt);
+  job.now += 10'000s;
+  job.join(1);
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(30s)), ElementsAre(NodeId{1}));
+  job.said(1, StoreOpened{kFirst, 1});
+  job.said(1, NodeLeaving{SIGTERM});  // which ends nothing
+  EXPECT_THAT(job.wait(600s), IsEmpty());
+  ASSERT_NE(job.core.outcome(), nullptr);
+  EXPECT_EQ(job.core.outcome()->exit_code, kExitBelowMinimum);
+}
+
+// ---- who may join
+
+TEST(RoundCore, RefusesANodeThatWasStartedForSomethingElseAndSaysWhatToChange) {
+  RoundConfig config = config_of(2, 8, 3);
+  config.run_id = "job-1";
+  Leader job(config);
+  struct Case {
+    std::function<void(NodeHello&)> change;
+    std::string sentence;
+  };
+  const Case cases[] = {
+      {[](NodeHello& h) { h.run_id = "job-2"; }, "job 'job-2'"},
+      {[](NodeHello& h) { h.min_nodes = h.max_nodes = 4; },
+       "node7 asks for --nnodes=4, the job was started with --nnodes=2:8; give every node the "
+       "same"},
+      {[](NodeHello& h) { h.max_restarts = 0; }, "--max-restarts=3"},
+  };
+  for (const Case& each : cases) {
+    NodeHello hello = job.hello(7);
+    each.change(hello);
+    const auto out = job.said(7, hello);
+    const auto* refused = only<Refused>(out);
+    ASSERT_NE(refused, nullptr) << each.sentence;
+    EXPECT_THAT(refused->sentence, HasSubstr(each.sentence));
+    EXPECT_FALSE(job.core.has(NodeId{7}));
+  }
+}
+
+TEST(RoundCore, StaticRanksAreUniqueAndInRange) {
+  RoundConfig config = config_of(2, 2);
+  config.has_exact_ranks = true;
+  Leader job(config);
+  EXPECT_EQ(only<Refused>(job.join(5)) != nullptr, true);  // asks for none
+  EXPECT_THAT(only<Refused>(job.join(5, 2))->sentence, HasSubstr("ranks 0 to 1"));
+  job.join(0, 1);
+  EXPECT_THAT(only<Refused>(job.join(6, 1))->sentence,
+              AllOf(HasSubstr("--node-rank=1 is taken by node0"), HasSubstr("of its own")));
+  job.join(1, 0);
+  const auto out = job.said(1, StoreOpened{kFirst, 1});
+  EXPECT_THAT(receivers_of<RoundStart>(out), ElementsAre(NodeId{1}, NodeId{0}));
+}
+
+TEST(RoundCore, EqualHintsAreOrderedAsTheyCameWithOneWarning) {
+  Leader job(config_of(2, 2));
+  job.join(0, 1);
+  const auto out = job.join(1, 1);
+  EXPECT_THAT(receivers_of<Warning>(out), ElementsAre(NodeId{1}));
+  EXPECT_THAT(receivers_of<OpenStore>(out), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, ANewcomerTakesTheRankOfANodeWhoseConnectionIsBroken) {
+  Leader job(config_of(2, 2));
+  job.join(0, 0);
+  job.join(1, 1);
+  job.said(0, StoreOpened{kFirst, 1});
+  job.link(1, NodeDisconnected{});
+  EXPECT_THAT(receivers_of<RoundStop>(job.join(2, 1)), ElementsAre(kOwn));
+  job.said(0, RoundStopped{kFirst, {}});
+  job.wait(1s);  // the first round was short
+  const auto out = job.said(0, StoreOpened{kSecond, 2});
+  EXPECT_THAT(receivers_of<RoundStart>(out), ElementsAre(kOwn, NodeId{2}));
+  const auto& start = std::get<RoundStart>(out.front().message);
+  EXPECT_EQ(start.after_loss->how, NodeGone::How::kReplaced);
+  EXPECT_EQ(start.nodes_joined, 1);
+}
+
+// ---- the budget
 
 TEST(RoundCore, WaitsForEveryNodeBeforeItEndsTheJob) {
-  RoundCore core(RoundConfig{2, 0});
-  core.step(NodeId{0}, NodeHello{1, "r", "10.0.0.1"});
-  core.step(NodeId{1}, NodeHello{1, "r", "10.0.0.2"});
-  core.step(NodeId{0}, StoreOpened{kFirst, 4000});
-  EXPECT_THAT(core.step(NodeId{1}, WorkersDone{kFirst}), IsEmpty());
-  EXPECT_THAT(core.step(NodeId{1}, WorkersDone{kFirst}), IsEmpty());
-  EXPECT_THAT(core.step(NodeId{0}, WorkersDone{kFirst}), SizeIs(2));
-}
-
-TEST(RoundCore, StopsTheRoundAtOnceWhenAWorkerFails) {
-  OneNode job(/*max_restarts=*/1);
-  job.running();
-  EXPECT_THAT(job.core.step(kNode, WorkerFailed{kFirst, failure(1, ExitStatus::killed(SIGKILL))}),
-              ElementsAre(ToNode{kNode, RoundStop{kFirst}}));
-}
-
-TEST(RoundCore, StartsTheNextRoundOnlyWhenTheNodeHasStopped) {
-  OneNode job(/*max_restarts=*/1);
-  job.running();
-  EXPECT_THAT(job.fail_and_stop(kFirst, failure(1, ExitStatus::exited(3))),
-              ElementsAre(ToNode{kNode, OpenStore{kSecond}}));
-  const auto out = job.core.step(kNode, StoreOpened{kSecond, 4001});
-  const auto* start = only<RoundStart>(out);
-  ASSERT_NE(start, nullptr);
-  EXPECT_EQ(start->round, kSecond);
-  EXPECT_EQ(start->master_port, 4001);
-  EXPECT_EQ(start->restarts, 1);
-  ASSERT_TRUE(start->after_failure);
-  EXPECT_EQ(start->after_failure->rank, 1);
-}
-
-TEST(RoundCore, EndsWithTheFirstCauseWhenTheBudgetIsSpent) {
-  OneNode job(/*max_restarts=*/1);
-  job.running();
-  job.fail_and_stop(kFirst, failure(0, ExitStatus::exited(3)));
-  job.running(kSecond);
-  job.core.step(kNode, WorkerFailed{kSecond, failure(1, ExitStatus::killed(SIGSEGV, true))});
-  job.core.step(kNode, WorkerFailed{kSecond, failure(0, ExitStatus::exited(1))});
-  const auto out =
-      job.core.step(kNode, RoundStopped{kSecond, {failure(2, ExitStatus::killed(SIGTERM))}});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kFailed);
-  EXPECT_EQ(end->outcome.exit_code, 128 + SIGSEGV);
-  EXPECT_EQ(end->outcome.cause->rank, 1);
-  ASSERT_THAT(end->outcome.consequences, SizeIs(2));
-  EXPECT_EQ(end->outcome.consequences[0].rank, 0);
-  EXPECT_EQ(end->outcome.consequences[1].rank, 2);
-  EXPECT_EQ(end->outcome.restarts, 1);
-  EXPECT_EQ(end->outcome.last_round, kSecond);
-}
-
-TEST(RoundCore, DoesNotRetryWhatCannotWork) {
-  OneNode job(/*max_restarts=*/5);
-  job.running();
-  WorkerFailure no_program = failure(0, ExitStatus::exited(kExitNotFound));
-  no_program.is_worth_a_retry = false;
-  const auto out = job.fail_and_stop(kFirst, no_program);
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.exit_code, kExitNotFound);
-}
-
-TEST(RoundCore, ALeaveEndsTheJobWithTheSignalsCode) {
-  OneNode job(/*max_restarts=*/5);
-  job.running();
-  EXPECT_THAT(job.core.step(kNode, NodeLeaving{SIGINT}),
-              ElementsAre(ToNode{kNode, RoundStop{kFirst}}));
-  const auto out = job.core.step(kNode, RoundStopped{kFirst, {}});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kStopped);
-  EXPECT_EQ(end->outcome.exit_code, 128 + SIGINT);
-  EXPECT_EQ(end->outcome.stop_signal, SIGINT);
-}
-
-TEST(RoundCore, APreemptionEndsTheJobWithTheCodeThatAsksForARequeue) {
-  OneNode job(/*max_restarts=*/5);
-  job.running();
-  job.core.step(kNode, NodeLeaving{SIGUSR1, /*is_preemption=*/true});
-  const auto out = job.core.step(kNode, RoundStopped{kFirst, {}});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.exit_code, kExitPreempted);
-  EXPECT_EQ(end->outcome.stop_signal, SIGUSR1);
-}
-
-TEST(RoundCore, ALeaveWhileARestartIsUnderWayEndsTheJob) {
-  OneNode job(/*max_restarts=*/5);
-  job.running();
-  job.core.step(kNode, WorkerFailed{kFirst, failure(0, ExitStatus::exited(1))});
-  EXPECT_THAT(job.core.step(kNode, NodeLeaving{SIGTERM}), IsEmpty());
-  const auto out = job.core.step(kNode, RoundStopped{kFirst, {}});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kStopped);
-  EXPECT_EQ(end->outcome.exit_code, 128 + SIGTERM);
-}
-
-TEST(RoundCore, AFailureThatWasFirstAndFinalStaysTheCauseThoughANodeLeavesAfterIt) {
-  OneNode job(/*max_restarts=*/0);
-  job.running();
-  job.core.step(kNode, WorkerFailed{kFirst, failure(0, ExitStatus::exited(7))});
-  job.core.step(kNode, NodeLeaving{SIGTERM});
-  const auto out = job.core.step(kNode, RoundStopped{kFirst, {}});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kFailed);
-  EXPECT_EQ(end->outcome.exit_code, 7);
+  Leader job(config_of(2, 2));
+  job.run(2);
+  EXPECT_THAT(job.said(1, WorkersDone{kFirst}), IsEmpty());
+  EXPECT_THAT(job.said(1, WorkersDone{kFirst}), IsEmpty());
+  EXPECT_THAT(receivers_of<JobEnd>(job.said(0, WorkersDone{kFirst})), SizeIs(2));
 }
 
 TEST(RoundCore, AFailureOfAnotherNodeIsAConsequenceOfALeave) {
-  RoundCore core(RoundConfig{2, 0});
-  core.step(NodeId{0}, NodeHello{1, "r", "10.0.0.1"});
-  core.step(NodeId{1}, NodeHello{1, "r", "10.0.0.2"});
-  core.step(NodeId{0}, StoreOpened{kFirst, 4000});
-  core.step(NodeId{1}, WorkerFailed{kFirst, failure(1, ExitStatus::exited(1))});
-  core.step(NodeId{0}, NodeLeaving{SIGTERM});
-  EXPECT_THAT(core.step(NodeId{0}, RoundStopped{kFirst, {}}), IsEmpty());
-  const auto out = core.step(NodeId{1}, RoundStopped{kFirst, {}});
-  ASSERT_THAT(out, SizeIs(2));
-  EXPECT_EQ(std::get<JobEnd>(out[0].message).outcome.kind, JobOutcome::Kind::kStopped);
+  Leader job(config_of(2, 2));
+  job.run(2);
+  job.said(1, WorkerFailed{kFirst, failure()});
+  job.said(0, NodeLeaving{SIGTERM});
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), IsEmpty());
+  const auto out = job.said(1, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kStopped);
 }
 
-TEST(RoundCore, ALeaveBeforeTheRoundRunsEndsTheJobWithoutAStop) {
-  OneNode job;
-  const auto out = job.core.step(kNode, NodeLeaving{SIGHUP});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.exit_code, 128 + SIGHUP);
+TEST(RoundCore, AFailureThatALostNodeExplainsCostsNothing) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  job.now += 20s;
+  job.link(1, NodeDisconnected{});
+  job.said(0, WorkerFailed{kFirst, failure()});  // 40 ms after, as with Gloo
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), IsEmpty());
+  EXPECT_THAT(job.wait(300ms), ElementsAre(ToNode{kOwn, OpenStore{kSecond}}));
+  const auto out = job.said(0, StoreOpened{kSecond, 1});
+  const auto* start = only<RoundStart>(out);
+  ASSERT_NE(start, nullptr);
+  EXPECT_EQ(start->restarts, 0);
+  EXPECT_FALSE(start->after_failure);
+  EXPECT_EQ(describe(*start->after_loss),
+            "node 1 (node1) was lost: its connection broke and did not come back");
 }
 
-TEST(RoundCore, AStoreThatCannotBeOpenedEndsTheJobWithItsSentence) {
-  OneNode job;
-  const auto out = job.core.step(kNode, StoreNotOpened{kFirst, "bind: Address already in use"});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.kind, JobOutcome::Kind::kCannotRun);
-  EXPECT_EQ(end->outcome.exit_code, kExitCannotRun);
-  EXPECT_EQ(end->outcome.sentence, "bind: Address already in use");
+TEST(RoundCore, AFailureThatANodeReportedBeforeItWasLostIsCharged) {
+  Leader job(config_of(1, 2, 1));
+  job.run(2);
+  job.now += 20s;
+  job.said(1, WorkerFailed{kFirst, failure()});
+  job.said(0, RoundStopped{kFirst, {}});
+  job.link(1, NodeSilent{});
+  EXPECT_EQ(job.core.restarts(), 1);
+  EXPECT_EQ(job.core.round(), kSecond);
 }
 
-TEST(RoundCore, AStuckNodeEndsTheJobWithItsOwnCodeAndKeepsTheCause) {
-  OneNode job(/*max_restarts=*/5);
-  job.running();
-  job.core.step(kNode, WorkerFailed{kFirst, failure(1, ExitStatus::exited(3))});
-  const auto out = job.core.step(kNode, NodeStuck{"local rank 0 did not end"});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
-  EXPECT_EQ(end->outcome.exit_code, kExitWorkerStuck);
-  ASSERT_TRUE(end->outcome.cause);
-  EXPECT_EQ(end->outcome.cause->rank, 1);
+// Found by the simulator: its own later leave does not make a consequence a cause.
+TEST(RoundCore, AConsequenceOfALossStaysOneThoughItsNodeLeavesToo) {
+  Leader job(config_of(1, 3));
+  job.run(3);
+  job.now += 20s;
+  job.link(1, NodeDisconnected{});
+  job.said(2, WorkerFailed{kFirst, failure()});
+  job.said(0, RoundStopped{kFirst, {}});
+  job.said(2, NodeLeaving{SIGTERM});
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(300ms)), ElementsAre(kOwn));
 }
 
-// Every message in every state where the table says "ignore", and every message of another round.
-TEST(RoundCore, IgnoresWhatTheTableSaysItIgnores) {
-  const WorkerFailure failed = failure(0, ExitStatus::exited(1));
-  const auto messages_of = [&](Round round) {
-    return std::vector<ToLeader>{StoreOpened{round, 1}, StoreNotOpened{round, "no"},
-                                 WorkerFailed{round, failed}, WorkersDone{round},
-                                 RoundStopped{round, {}}};
-  };
-
-  RoundCore gathering(RoundConfig{2, 0});
-  for (const auto& message : messages_of(kFirst)) {
-    EXPECT_THAT(gathering.step(kNode, message), IsEmpty());
+TEST(RoundCore, APauseFollowsAFailureWhereThereIsABackOff) {
+  RoundConfig config = config_of(1, 1, 5);
+  config.restarts.pause_after_failure = {100ms, 150ms};
+  Leader job(config);
+  job.run(1);
+  for (const auto pause : {100ms, 150ms, 150ms}) {
+    job.said(0, WorkerFailed{job.core.round(), failure()});
+    EXPECT_THAT(job.said(0, RoundStopped{job.core.round(), {}}), IsEmpty());
+    EXPECT_THAT(job.wait(pause - 1ms), IsEmpty());
+    EXPECT_THAT(receivers_of<OpenStore>(job.wait(1ms)), SizeIs(1));
+    job.said(0, StoreOpened{job.core.round(), 1});
   }
-
-  OneNode opening;
-  EXPECT_THAT(opening.core.step(kNode, WorkerFailed{kFirst, failed}), IsEmpty());
-  EXPECT_THAT(opening.core.step(kNode, WorkersDone{kFirst}), IsEmpty());
-  EXPECT_THAT(opening.core.step(kNode, RoundStopped{kFirst, {}}), IsEmpty());
-  EXPECT_THAT(opening.core.step(NodeId{1}, NodeHello{1, "late", "10.0.0.9"}), IsEmpty());
-
-  OneNode running;
-  running.running();
-  EXPECT_THAT(running.core.step(kNode, StoreOpened{kFirst, 1}), IsEmpty());
-  EXPECT_THAT(running.core.step(kNode, StoreNotOpened{kFirst, "no"}), IsEmpty());
-  EXPECT_THAT(running.core.step(kNode, RoundStopped{kFirst, {}}), IsEmpty());
-  for (const auto& message : messages_of(kSecond)) {
-    EXPECT_THAT(running.core.step(kNode, message), IsEmpty());
-  }
-
-  OneNode stopping;
-  stopping.running();
-  stopping.core.step(kNode, WorkerFailed{kFirst, failed});
-  EXPECT_THAT(stopping.core.step(kNode, StoreOpened{kFirst, 1}), IsEmpty());
-  EXPECT_THAT(stopping.core.step(kNode, WorkersDone{kFirst}), IsEmpty());
-  EXPECT_THAT(stopping.core.step(NodeId{7}, RoundStopped{kFirst, {}}), IsEmpty());
-
-  OneNode ended;
-  ended.running().core.step(kNode, WorkersDone{kFirst});
-  ASSERT_TRUE(ended.core.has_ended());
-  for (const auto& message : messages_of(kFirst)) {
-    EXPECT_THAT(ended.core.step(kNode, message), IsEmpty());
-  }
-  EXPECT_THAT(ended.core.step(kNode, NodeLeaving{SIGTERM}), IsEmpty());
-  EXPECT_THAT(ended.core.step(kNode, NodeStuck{"late"}), IsEmpty());
 }
 
-TEST(RoundCore, TellsALatecomerThatTheJobHasEnded) {
+// ---- membership
+
+TEST(RoundCore, ABrokenConnectionThatIsResumedInTimeEndsNothing) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  EXPECT_THAT(job.link(1, NodeDisconnected{}), IsEmpty());
+  EXPECT_EQ(job.core.deadline(), job.now + 300ms);
+  EXPECT_TRUE(job.core.can_resume(NodeId{1}, 101));
+  EXPECT_FALSE(job.core.can_resume(NodeId{1}, 102));
+  EXPECT_THAT(job.link(1, NodeResumed{}), IsEmpty());
+  EXPECT_EQ(job.core.deadline(), std::nullopt);
+  job.link(1, NodeDisconnected{});
+  EXPECT_THAT(receivers_of<RoundStop>(job.wait(300ms)), ElementsAre(kOwn));
+  EXPECT_FALSE(job.core.can_resume(NodeId{1}, 101));
+}
+
+TEST(RoundCore, ASilentNodeIsLostAndHearsOfIt) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  const auto out = job.link(1, NodeSilent{});
+  EXPECT_THAT(receivers_of<DeclaredLost>(out), ElementsAre(NodeId{1}));
+  EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, ANewcomerWithRoomEndsTheRoundUnlessSomebodyHasFinished) {
+  Leader job(config_of(1, 3));
+  job.run(1);
+  EXPECT_THAT(receivers_of<RoundStop>(job.join(1)), ElementsAre(kOwn));
+  job.said(0, RoundStopped{kFirst, {}});
+  const auto started = job.said(0, StoreOpened{kSecond, 1});
+  EXPECT_THAT(receivers_of<RoundStart>(started), SizeIs(2));
+  EXPECT_TRUE(std::get<RoundStart>(started.front().message).after_arrival);
+  job.said(1, SomeWorkersDone{kSecond});
+  const auto out = job.join(2);
+  const auto* spare = only<WaitAsSpare>(out);
+  ASSERT_NE(spare, nullptr);
+  EXPECT_EQ(spare->why, WaitAsSpare::Why::kJobIsFinishing);
+}
+
+TEST(RoundCore, ASpareTakesThePlaceOfALostNode) {
+  Leader job(config_of(2, 2));
+  job.run(2);
+  job.now += 20s;
+  const auto waiting = job.join(2);
+  ASSERT_NE(only<WaitAsSpare>(waiting), nullptr);
+  job.link(1, NodeSilent{});
+  EXPECT_THAT(receivers_of<OpenStore>(job.said(0, RoundStopped{kFirst, {}})), ElementsAre(kOwn));
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kSecond, 1})),
+              ElementsAre(kOwn, NodeId{2}));
+}
+
+TEST(RoundCore, BelowTheMinimumItGathersAgainAndThenGivesUp) {
+  Leader job(config_of(2, 2));
+  job.run(2);
+  job.now += 20s;
+  job.link(1, NodeSilent{});
+  EXPECT_THAT(receivers_of<WaitForNodes>(job.said(0, RoundStopped{kFirst, {}})), ElementsAre(kOwn));
+  const auto out = job.wait(600s);
+  EXPECT_EQ(outcome_in(out).exit_code, kExitBelowMinimum);
+  EXPECT_THAT(outcome_in(out).sentence,
+              AllOf(HasSubstr("1 of 2 nodes"), HasSubstr("node 1 (node1)")));
+  ASSERT_TRUE(outcome_in(out).lost_node);
+  EXPECT_EQ(outcome_in(out).lost_node->how, NodeGone::How::kSilent);
+}
+
+TEST(RoundCore, BelowTheMinimumTheNextNodeStartsTheRoundWithoutALastCall) {
+  Leader job(config_of(2, 4));
+  job.run(2);
+  job.now += 20s;
+  job.link(1, NodeSilent{});
+  job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_THAT(receivers_of<OpenStore>(job.join(2)), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, QuickLossesAreFollowedByGrowingPauses) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  int next_node = 2;
+  for (const auto pause : {1s, 2s, 4s}) {
+    job.link(next_node - 1, NodeSilent{});
+    EXPECT_THAT(job.said(0, RoundStopped{job.core.round(), {}}), IsEmpty());
+    job.join(next_node++);
+    EXPECT_THAT(receivers_of<OpenStore>(job.wait(pause - 1ms)), IsEmpty());
+    EXPECT_THAT(receivers_of<OpenStore>(job.wait(1ms)), SizeIs(1));
+    job.said(0, StoreOpened{job.core.round(), 1});
+  }
+}
+
+TEST(RoundCore, ALeavingNodeHoldsUpNobody) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  EXPECT_THAT(job.said(1, NodeLeaving{SIGTERM}), ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), ElementsAre(ToNode{kOwn, OpenStore{kSecond}}));
+  EXPECT_EQ(job.core.restarts(), 0);
+}
+
+TEST(RoundCore, AStuckNodeOfManyIsLeftBehind) {
+  Leader job(config_of(1, 2));
+  job.run(2);
+  const auto out = job.said(1, NodeStuck{"local rank 0 did not end"});
+  EXPECT_THAT(receivers_of<JobEnd>(out), ElementsAre(NodeId{1}));
+  EXPECT_EQ(outcome_in(out).exit_code, kExitWorkerStuck);
+  EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, TheLossOfTheStoresHostOpensTheNextRoundElsewhere) {
+  RoundConfig config = config_of(1, 2);
+  config.own_node.reset();
+  Leader job(config);
+  job.join(0);
+  job.join(1);
+  EXPECT_THAT(job.link(0, NodeSilent{}), Contains(ToNode{NodeId{1}, OpenStore{kSecond}}));
+  EXPECT_THAT(job.said(1, StoreOpened{kFirst, 1}), IsEmpty());
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(1, StoreOpened{kSecond, 1})), SizeIs(1));
+}
+
+TEST(RoundCore, WhoComesWhileTheStoreIsOpenedIsInTheRound) {
+  Leader job(config_of(1, 3));
+  job.join(0);
+  job.wait(30s);
+  EXPECT_THAT(job.join(1), IsEmpty());
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kFirst, 1})), SizeIs(2));
+}
+
+// ---- the end
+
+TEST(RoundCore, TellsALatecomerThatTheJobHasEndedAndWaitsUntilEverybodyKnows) {
   OneNode job;
-  job.running().core.step(kNode, WorkersDone{kFirst});
-  const auto out = job.core.step(NodeId{5}, NodeHello{1, "late", "10.0.0.9"});
-  const auto* end = only<JobEnd>(out);
-  ASSERT_NE(end, nullptr);
+  job.running().said(0, WorkersDone{kFirst});
+  EXPECT_FALSE(job.core.was_everyone_told());
+  job.said(0, Goodbye{});
+  EXPECT_TRUE(job.core.was_everyone_told());
+  const auto out = job.join(5);
+  ASSERT_NE(only<JobEnd>(out), nullptr);
   EXPECT_EQ(out.front().to, NodeId{5});
+  EXPECT_FALSE(job.core.was_everyone_told());
+  job.link(5, NodeDisconnected{});
+  job.wait(300ms);
+  EXPECT_TRUE(job.core.was_everyone_told());
+}
+
+TEST(RoundCore, ALargeJobsOutcomeStaysSmall) {
+  Leader job(config_of(2, 2));
+  job.run(2);
+  job.said(0, WorkerFailed{kFirst, failure()});
+  job.said(0, RoundStopped{kFirst, std::vector<WorkerFailure>(60, failure())});
+  const auto out = job.said(1, RoundStopped{kFirst, {}});
+  EXPECT_THAT(outcome_in(out).consequences, SizeIs(32));
+  EXPECT_EQ(outcome_in(out).consequences_left_out, 28);
+}
+
+TEST(RoundCore, TenThousandNodesCostNoMoreThanTheyMust) {
+  constexpr int kNodes = 10'000;
+  Leader job(config_of(1, kNodes));
+  std::size_t messages = 0;
+  for (int id = 0; id < kNodes; ++id) messages += job.join(id).size();
+  messages += job.said(0, StoreOpened{kFirst, 1}).size();
+  EXPECT_LE(messages, 2U * kNodes + 1);
+  for (int id = 1; id < kNodes; ++id) job.link(id, NodeDisconnected{});
+  EXPECT_THAT(receivers_of<RoundStop>(job.wait(300ms)), SizeIs(kNodes - 1));
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), IsEmpty());
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(1s)), SizeIs(1));
+}
+
+// ---- the table in the header: every event in every state
+
+enum State { kGathering, kPausing, kOpening, kRunning, kStopping, kEnded, kStates };
+
+// Two nodes of at most three, 0 is the leader's own and group rank 0; node 1 is the one that acts.
+Leader in_state(State state) {
+  RoundConfig config = config_of(2, 3, 5);
+  config.restarts.pause_after_failure = {1s, 1s};
+  Leader job(config);
+  job.join(0);
+  if (state == kGathering) return job;
+  job.join(1);
+  job.wait(30s);
+  if (state == kOpening) return job;
+  job.said(0, StoreOpened{kFirst, 1});
+  if (state == kRunning) return job;
+  if (state == kEnded) {
+    job.said(0, NodeLeaving{SIGTERM});
+  } else {
+    job.said(0, WorkerFailed{kFirst, failure()});
+  }
+  if (state == kStopping) return job;
+  job.said(0, RoundStopped{kFirst, {}});
+  job.said(1, RoundStopped{kFirst, {}});
+  return job;
+}
+
+std::string names_of(const std::vector<ToNode>& out) {
+  constexpr const char* kNames[] = {"Refused",     "Warning",      "WaitForNodes",
+                                    "WaitAsSpare", "OpenStore",    "RoundStart",
+                                    "RoundStop",   "DeclaredLost", "JobEnd"};
+  static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
+  std::string text;
+  for (const ToNode& each : out) {
+    text += (text.empty() ? "" : " ") + std::string(kNames[each.message.index()]) + ">" +
+            std::to_string(number(each.to));
+  }
+  return text;
+}
+
+struct Row {
+  const char* event;
+  int from;
+  std::function<std::vector<ToNode>(Leader&, int from)> happen;
+  const char* answers[kStates];  // Gathering, Pausing, Opening, Running, Stopping, Ended
+};
+
+template <typename Message>
+auto says(Message message) {
+  return [message](Leader& job, int from) {
+    Message copy = message;
+    if constexpr (requires { copy.round; }) copy.round = job.core.round();
+    return job.said(from, copy);
+  };
+}
+template <typename Event>
+auto link(Event event) {
+  return [event](Leader& job, int from) { return job.link(from, event); };
+}
+
+constexpr const char* kBoth = "RoundStop>0 RoundStop>1";
+constexpr const char* kEndBoth = "JobEnd>0 JobEnd>1";
+
+const Row kTable[] = {
+    {"NodeHello",
+     2,
+     [](Leader& job, int from) { return job.join(from); },
+     {"WaitForNodes>2", "", "", kBoth, "", "JobEnd>2"}},
+    {"NodeHello again",
+     0,
+     [](Leader& job, int from) { return job.join(from); },
+     {"", "", "", "", "", ""}},
+    {"StoreOpened by the host",
+     0,
+     says(StoreOpened{}),
+     {"", "", "RoundStart>0 RoundStart>1", "", "", ""}},
+    {"StoreOpened by another", 1, says(StoreOpened{}), {"", "", "", "", "", ""}},
+    {"StoreNotOpened by the host", 0, says(StoreNotOpened{}), {"", "", kEndBoth, "", "", ""}},
+    {"StoreNotOpened by another", 1, says(StoreNotOpened{}), {"", "", "", "", "", ""}},
+    {"WorkerFailed", 1, says(WorkerFailed{{}, failure()}), {"", "", "", kBoth, "", ""}},
+    {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
+    {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
+    {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},
+    {"NodeLeaving",
+     1,
+     says(NodeLeaving{SIGTERM}),
+     {"", "", "WaitForNodes>0", "RoundStop>0", "", ""}},
+    {"NodeLeaving of the own node",
+     0,
+     says(NodeLeaving{SIGTERM}),
+     {"JobEnd>0", kEndBoth, kEndBoth, kBoth, "", ""}},
+    {"NodeStuck",
+     1,
+     says(NodeStuck{}),
+     {"", "JobEnd>1", "JobEnd>1 WaitForNodes>0", "JobEnd>1 RoundStop>0", "JobEnd>1", ""}},
+    {"NodeStuck of the own node",
+     0,
+     says(NodeStuck{}),
+     {"JobEnd>0", kEndBoth, kEndBoth, kEndBoth, kEndBoth, ""}},
+    {"Goodbye", 1, says(Goodbye{}), {"", "", "", "", "", ""}},
+    {"NodeDisconnected", 1, link(NodeDisconnected{}), {"", "", "", "", "", ""}},
+    {"NodeResumed", 1, link(NodeResumed{}), {"", "", "", "", "", ""}},
+    {"NodeSilent",
+     1,
+     link(NodeSilent{}),
+     {"", "DeclaredLost>1", "DeclaredLost>1 WaitForNodes>0", "RoundStop>0 DeclaredLost>1",
+      "DeclaredLost>1", "DeclaredLost>1"}},
+    {"the grace is over",
+     1,
+     [](Leader& job, int from) {
+       job.link(from, NodeDisconnected{});
+       return job.wait(300ms);
+     },
+     {"", "", "WaitForNodes>0", "RoundStop>0", "", ""}},
+    {"tick", 0, [](Leader& job, int) { return job.wait(2s); }, {"", "OpenStore>0", "", "", "", ""}},
+    {"an unknown node's word", 9, says(WorkerFailed{{}, failure()}), {"", "", "", "", "", ""}},
+    {"another round's failure",
+     1,
+     [](Leader& job, int from) {
+       return job.said(from, WorkerFailed{Round{99}, failure()});
+     },
+     {"", "", "", "", "", ""}},
+    {"another round's end",
+     1,
+     [](Leader& job, int from) { return job.said(from, WorkersDone{Round{99}}); },
+     {"", "", "", "", "", ""}},
+};
+
+TEST(RoundCore, AnswersEveryEventInEveryStateAsItsTableSays) {
+  for (const Row& row : kTable) {
+    for (int state = 0; state < kStates; ++state) {
+      Leader job = in_state(static_cast<State>(state));
+      EXPECT_EQ(names_of(row.happen(job, row.from)), row.answers[state])
+          << row.event << " in state " << state;
+    }
+  }
 }
 
 }  // namespace

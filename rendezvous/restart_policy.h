@@ -1,0 +1,53 @@
+// Whether a failed worker is worth another round, what is left of the restart budget, and how long
+// the job pauses before the next round. A value of the RoundCore; all of it is arithmetic on what
+// the leader has decided to be the cause of a round's end.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "rendezvous/round_messages.h"
+
+namespace ddprun::rdzv {
+
+// first, 2 first, 4 first … max
+struct Backoff {
+  std::chrono::milliseconds first{0};
+  std::chrono::milliseconds max{0};
+
+  std::chrono::milliseconds nth(int n) const;  // from 1
+};
+
+struct RestartRules {
+  int max_restarts = 0;
+  std::chrono::milliseconds min_uptime{0};  // a round that fails sooner would only fail again
+  std::vector<int> final_exit_codes;        // of workers; as a shell has them
+  Backoff pause_after_failure;              // consecutive ones
+  std::chrono::milliseconds quick{10'000};  // rounds that end sooner count as consecutive
+  Backoff pause_after_quick_loss{std::chrono::seconds(1), std::chrono::seconds(60)};
+};
+
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(RestartRules rules) : rules_(std::move(rules)) {}
+
+  bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const;
+  int restarts() const { return restarts_; }
+  int max_restarts() const { return rules_.max_restarts; }
+
+  struct RoundEnd {
+    bool is_charged = false;     // a failure that the budget pays for
+    bool has_lost_node = false;  // not: a node that left
+    std::chrono::microseconds uptime{};
+  };
+  // Accounts for the end of a round after which there will be another one; returns the pause.
+  std::chrono::milliseconds round_ended(const RoundEnd& end);
+
+ private:
+  RestartRules rules_;
+  int restarts_ = 0;
+  int quick_failures_ = 0;
+  int quick_losses_ = 0;
+};
+
+}  // namespace ddprun::rdzv
