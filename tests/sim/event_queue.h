@@ -1,0 +1,77 @@
+// Virtual time: what is to happen, in order, and nothing in between. Processes are what faults can
+// hit: an event that belongs to one is dropped when it is dead, and waits when it is stopped.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/base/clock.h"
+
+namespace ddprun::sim {
+
+struct Process {
+  bool is_alive = true;
+  bool is_paused = false;
+  std::vector<std::function<void()>> backlog;
+};
+using ProcessPtr = std::shared_ptr<Process>;
+
+class EventQueue {
+ public:
+  CoreTime now() const { return now_; }
+
+  void at(CoreTime when, std::function<void()> what) {
+    events_.push_back({when, ++count_, std::move(what)});
+    std::push_heap(events_.begin(), events_.end(), is_later);
+  }
+  void after(CoreTime::duration delay, std::function<void()> what) {
+    at(now_ + delay, std::move(what));
+  }
+  void after(CoreTime::duration delay, const ProcessPtr& process, std::function<void()> what) {
+    after(delay, [process, what = std::move(what)]() mutable { run_in(process, std::move(what)); });
+  }
+
+  static void run_in(const ProcessPtr& process, std::function<void()> what) {
+    if (!process->is_alive) return;
+    if (process->is_paused) {
+      process->backlog.push_back(std::move(what));
+    } else {
+      what();
+    }
+  }
+  static void resume(const ProcessPtr& process) {
+    process->is_paused = false;
+    for (auto& what : std::exchange(process->backlog, {})) run_in(process, std::move(what));
+  }
+
+  bool run_next() {
+    if (events_.empty()) return false;
+    std::pop_heap(events_.begin(), events_.end(), is_later);
+    Event event = std::move(events_.back());
+    events_.pop_back();
+    now_ = event.when;
+    event.what();
+    return true;
+  }
+  std::uint64_t count() const { return count_; }
+
+ private:
+  struct Event {
+    CoreTime when;
+    std::uint64_t number = 0;  // first come, first served
+    std::function<void()> what;
+  };
+  static bool is_later(const Event& a, const Event& b) {
+    return a.when != b.when ? a.when > b.when : a.number > b.number;
+  }
+
+  CoreTime now_{};
+  std::uint64_t count_ = 0;
+  std::vector<Event> events_;
+};
+
+}  // namespace ddprun::sim

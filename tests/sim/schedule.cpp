@@ -1,0 +1,146 @@
+#include "tests/sim/schedule.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/sim/random.h"
+#include "tests/sim/trace.h"
+
+namespace ddprun::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = Fault::Kind;
+
+constexpr int kLargeOneIn = 1000;
+
+Kind some_kind(Random& random) {
+  struct Weight {
+    Kind kind;
+    int percent;
+  };
+  constexpr Weight kWeights[] = {
+      {Kind::kWorkerDies, 34}, {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
+      {Kind::kPaused, 9},      {Kind::kConnectionLost, 15}, {Kind::kPartition, 8},
+      {Kind::kStopSignal, 7},  {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 3}};
+  int left = random.number(1, 100);
+  for (const auto& [kind, percent] : kWeights) {
+    left -= percent;
+    if (left <= 0) return kind;
+  }
+  return Kind::kWorkerDies;
+}
+
+Fault some_fault(Random& random, int slots) {
+  Fault fault;
+  fault.kind = some_kind(random);
+  fault.at = CoreTime(random.time(0ms, 4s));
+  fault.slot = random.number(0, slots - 1);
+  if (fault.kind == Kind::kPaused) fault.length = random.time(10ms, random.chance(50) ? 1s : 14s);
+  if (fault.kind == Kind::kPartition) {
+    fault.length = random.time(10ms, random.chance(50) ? 1s : 12s);
+    const int cut = random.number(0, 2);
+    fault.towards_leader = cut != 1;
+    fault.from_leader = cut != 2;
+  }
+  const bool is_dead = fault.kind == Kind::kAgentKilled || fault.kind == Kind::kPowerLost;
+  if (is_dead && random.chance(60)) fault.comes_back_after = random.time(1ms, 3s);
+  return fault;
+}
+
+}  // namespace
+
+Schedule schedule_of(std::uint64_t seed) {
+  Random random(seed);
+  Schedule schedule;
+  schedule.seed = seed;
+  const bool is_large = random.number(1, kLargeOneIn) == 1;
+  const int nodes = is_large ? random.number(20, 200) : random.number(1, 5);
+  auto& config = schedule.config;
+  config.max_nodes = nodes;
+  const bool is_static = random.chance(20);
+  const bool is_elastic = !is_static && random.chance(75);
+  config.min_nodes = is_elastic ? random.number(1, nodes) : nodes;
+  config.has_exact_ranks = is_static;
+  config.restarts.max_restarts = random.number(0, 3);
+  config.restarts.pause_after_quick_loss = {100ms, 2s};
+  config.join_timeout = 15s;
+  config.last_call_timeout = random.chance(50) ? 200ms : 2s;
+  schedule.leader_is_alone = random.chance(25);
+  config.own_node.reset();
+  if (!schedule.leader_is_alone) config.own_node = NodeId{0};
+
+  const int slots = nodes + (is_elastic ? random.number(0, 2) : 0);
+  const bool has_hints = is_static || random.chance(15);
+  const bool has_roles = random.chance(20);
+  for (int slot = 0; slot < slots; ++slot) {
+    Node node;
+    const bool is_late = is_elastic && slot > 0 && random.chance(30);
+    node.starts = CoreTime(random.time(0ms, is_late ? 4s : 50ms));
+    node.workers = is_large ? 1 : random.number(1, 2);
+    node.role = has_roles && random.chance(50) ? "data" : "trainer";
+    if (is_static) node.node_rank = slot;
+    if (!is_static && has_hints && random.chance(70)) node.node_rank = random.number(0, nodes);
+    node.host = "node" + std::to_string(slot * 3);
+    schedule.nodes.push_back(std::move(node));
+  }
+
+  schedule.training = random.time(20ms, random.chance(50) ? 500ms : 6s);
+  schedule.delay_max = random.time(100us, random.chance(80) ? 2ms : 25ms);
+  schedule.stop_min = 1ms;
+  schedule.stop_max = random.chance(80) ? 20ms : 2s;
+  schedule.ignores_term_percent = random.chance(10) ? 30 : 0;
+
+  schedule.has_only_short_drops = random.chance(8);
+  const int faults = is_large ? random.number(1, 20) : random.number(0, 6);
+  for (int i = 0; i < faults; ++i) {
+    Fault fault = some_fault(random, slots);
+    // Trouble seldom comes alone: what is under way when it comes is what matters.
+    if (i > 0 && random.chance(40)) {
+      fault.at = schedule.faults.back().at + random.time(0ms, random.chance(50) ? 60ms : 500ms);
+    }
+    if (schedule.has_only_short_drops) fault.kind = Kind::kConnectionLost;
+    schedule.faults.push_back(fault);
+    schedule.calm =
+        std::max(schedule.calm, fault.at + fault.length + fault.comes_back_after.value_or(0us));
+  }
+  for (const Node& node : schedule.nodes) {
+    schedule.calm = std::max(schedule.calm, node.starts);
+    // Who comes late ends a round, too.
+    if (schedule.has_only_short_drops && node.starts > CoreTime(50ms)) {
+      schedule.has_only_short_drops = false;
+    }
+  }
+  if (slots > config.min_nodes) schedule.has_only_short_drops = false;
+  return schedule;
+}
+
+std::string to_string(const Schedule& schedule) {
+  std::ostringstream text;
+  const auto& config = schedule.config;
+  text << "seed " << schedule.seed << ": --nnodes=" << config.min_nodes << ":" << config.max_nodes
+       << " --max-restarts=" << config.restarts.max_restarts
+       << (config.has_exact_ranks ? ", static" : "")
+       << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
+       << schedule.training.count() << " us, delay up to " << schedule.delay_max.count() << " us\n";
+  for (std::size_t slot = 0; slot < schedule.nodes.size(); ++slot) {
+    const Node& node = schedule.nodes[slot];
+    text << "  slot " << slot << ": " << node.host << ", " << node.workers << " workers, "
+         << node.role << ", starts at " << node.starts.time_since_epoch().count() << " us";
+    if (node.node_rank) text << ", asks for rank " << *node.node_rank;
+    text << "\n";
+  }
+  for (const Fault& fault : schedule.faults) {
+    text << "  fault at " << fault.at.time_since_epoch().count() << " us: " << name_of(fault);
+    if (fault.length.count() > 0) text << " for " << fault.length.count() << " us";
+    if (fault.kind == Kind::kPartition) {
+      text << (fault.towards_leader ? ", towards" : "") << (fault.from_leader ? ", from" : "")
+           << " the leader";
+    }
+    if (fault.comes_back_after) text << ", back after " << fault.comes_back_after->count() << " us";
+    text << "\n";
+  }
+  return text.str();
+}
+
+}  // namespace ddprun::sim

@@ -1,0 +1,63 @@
+// What happens in one simulated job, made from a seed: how many nodes, which options, how fast the
+// network is, and what goes wrong when. A value; printing it is the head of a trace.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/clock.h"
+#include "rendezvous/round_core.h"
+
+namespace ddprun::sim {
+
+struct Fault {
+  enum class Kind {
+    kWorkerDies,      // by its own fault
+    kAgentKilled,     // SIGKILL: its connections are reset, the keeper kills its workers
+    kPowerLost,       // nothing is heard of the host any more, not even a reset
+    kPaused,          // SIGSTOP of the agent, SIGCONT after `length`
+    kConnectionLost,  // reset; may be made again at once
+    kPartition,       // nothing passes for `length`, in one direction or both
+    kStopSignal,      // SIGTERM to the agent
+    kPreemptSignal,   // SIGUSR1 to the agent
+    kLeaderKilled,
+  };
+  Kind kind = Kind::kWorkerDies;
+  CoreTime at;
+  int slot = 0;
+  std::chrono::microseconds length{};
+  bool towards_leader = true;  // kPartition: what is cut
+  bool from_leader = true;
+  std::optional<std::chrono::microseconds> comes_back_after;  // a killed agent is started again
+};
+
+struct Node {
+  CoreTime starts;
+  int workers = 1;
+  std::string role;
+  std::optional<int> node_rank;
+  std::string host;
+};
+
+struct Schedule {
+  std::uint64_t seed = 0;
+  rdzv::RoundConfig config;
+  bool leader_is_alone = false;  // ddpctl leader; else it is in slot 0's process
+  std::vector<Node> nodes;       // by slot
+  std::vector<Fault> faults;
+  CoreTime calm;                          // when the last fault is over
+  std::chrono::microseconds training{};   // that a round needs
+  std::chrono::microseconds delay_max{};  // of the network
+  std::chrono::microseconds stop_min{};   // of a worker after SIGTERM
+  std::chrono::microseconds stop_max{};
+  int ignores_term_percent = 0;       // of workers
+  bool has_only_short_drops = false;  // nothing that may end a round
+};
+
+Schedule schedule_of(std::uint64_t seed);
+std::string to_string(const Schedule& schedule);
+
+}  // namespace ddprun::sim

@@ -1,0 +1,56 @@
+// Seeded schedules of a whole job (simulation.h). The usual run takes the seeds 1 to 100,000;
+//   DDPRUN_SIM_SCHEDULES=5000000 sim_test      more of them
+//   DDPRUN_SIM_FIRST=100001 sim_test           others
+//   DDPRUN_SIM_SEED=4711 sim_test              one, with its trace (or --seed=4711)
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <string_view>
+
+#include "tests/sim/simulation.h"
+
+namespace ddprun::sim {
+namespace {
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
+  if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {
+    const Result result = simulate(schedule_of(seed), /*with_trace=*/true);
+    std::cout << result.trace;
+    EXPECT_EQ(result.violation, "");
+    return;
+  }
+  const std::uint64_t first = number_from("DDPRUN_SIM_FIRST", 1);
+  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", 100'000);
+  std::uint64_t rounds = 0;
+  std::uint64_t events = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const Result result = simulate(schedule_of(seed));
+    rounds += static_cast<std::uint64_t>(result.rounds);
+    events += result.events;
+    ASSERT_EQ(result.violation, "")
+        << simulate(schedule_of(seed), /*with_trace=*/true).trace << "seed " << seed
+        << "; replay it with DDPRUN_SIM_SEED=" << seed;
+  }
+  std::cout << count << " schedules, " << rounds << " rounds, " << events << " events\n";
+}
+
+}  // namespace
+}  // namespace ddprun::sim
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--seed=")) {
+      ::setenv("DDPRUN_SIM_SEED", argument.substr(7).data(), 1);
+    }
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,48 @@
+// What happened, as lines with the virtual time, for people who look for a bug. Costs nothing when
+// off.
+#pragma once
+
+#include <iomanip>
+#include <sstream>
+#include <string>
+
+#include "agent/group_core.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/schedule.h"
+
+namespace ddprun::sim {
+
+class Trace {
+ public:
+  Trace(const EventQueue& queue, bool is_on) : queue_(queue), is_on_(is_on) {}
+
+  // One line, begun with the time by its first piece, and ended by "\n" as its last.
+  template <typename T>
+  Trace& operator<<(const T& piece) {
+    if (!is_on_) return *this;
+    if (is_at_start_) {
+      const auto us = queue_.now().time_since_epoch().count();
+      text_ << std::setw(5) << us / 1'000'000 << '.' << std::setw(6) << std::setfill('0')
+            << us % 1'000'000 << std::setfill(' ') << "  ";
+    }
+    text_ << piece;
+    const std::string tail = text_.view().empty() ? "" : std::string(1, text_.view().back());
+    is_at_start_ = tail == "\n";
+    return *this;
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  const EventQueue& queue_;
+  bool is_on_;
+  bool is_at_start_ = true;
+  std::ostringstream text_;
+};
+
+std::string name_of(const rdzv::ToLeader& message);
+std::string name_of(const rdzv::ToAgent& message);
+std::string name_of(const agent::GroupEvent& event);
+std::string name_of(const agent::GroupAction& action);
+std::string name_of(const Fault& fault);
+
+}  // namespace ddprun::sim
