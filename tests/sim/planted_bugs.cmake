@@ -1,0 +1,71 @@
+# Protocol bugs that the simulator has to find, planted into copies of the cores for sim_bugs_test only:
+#   plant(name file "what the code says" "what the bug says")
+# Both are expressions; the copy says (is_planted(name) ? bug : code). A bug whose place is not found
+# exactly once stops the configuration, so that the table follows the code.
+set(planted_sources "")
+set(planted_names "")
+set(planted_folder ${CMAKE_CURRENT_BINARY_DIR}/planted)
+
+function(plant name file code bug)
+  set(copy ${planted_folder}/${file})
+  set(staged "${planted_text_${file}}")
+  if(staged STREQUAL "")
+    file(READ ${PROJECT_SOURCE_DIR}/${file} staged)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+    string(PREPEND staged "#include \"tests/sim/planted.h\"\n")
+    set(planted_files ${planted_files} ${file} PARENT_SCOPE)
+  endif()
+  string(FIND "${staged}" "${code}" first)
+  string(FIND "${staged}" "${code}" last REVERSE)
+  if(first EQUAL -1 OR NOT first EQUAL last)
+    message(FATAL_ERROR "planted bug ${name}: ${file} does not say exactly once: ${code}")
+  endif()
+  string(REPLACE "${code}"
+         "(::ddprun::sim::is_planted(\"${name}\") ? (${bug}) : (${code}))" staged "${staged}")
+  set(planted_text_${file} "${staged}" PARENT_SCOPE)
+  set(planted_names ${planted_names} ${name} PARENT_SCOPE)
+endfunction()
+
+set(leader rendezvous/round_core.cpp)
+set(agent agent/group_core.cpp)
+
+plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcome.cause.has_value()")
+plant(FailureCostsNothing rendezvous/restart_policy.cpp "end.is_charged" "false")
+plant(BudgetIsOneTooMany rendezvous/restart_policy.cpp
+      "restarts_ < rules_.max_restarts" "restarts_ <= rules_.max_restarts")
+plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.empty()" "stopping.awaited.size() <= 1")
+plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
+plant(BrokenConnectionIsNeverLost ${leader}
+      "broken->since + config_.reconnect_grace <= now" "false")
+plant(NoGraceForBrokenConnections ${leader}
+      "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
+plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
+plant(LostNodeIsAwaited ${leader} "stopping->awaited.erase(node)" "std::size_t{0}")
+plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
+plant(SuccessWithoutEverybody ${leader}
+      "running.done.size() == members_.group().size()" "!running.done.empty()")
+plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
+plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
+plant(LeaderGoesTooEarly ${leader} "ended->untold.empty()" "true")
+plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
+      "chosen.begin() + survivors" "chosen.begin()")
+plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <= number" "true")
+plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
+      "stopping == nullptr")
+
+# The copies, written only when they change.
+set(planted_sources "")
+foreach(file ${planted_files})
+  set(copy ${planted_folder}/${file})
+  set(old "")
+  if(EXISTS ${copy})
+    file(READ ${copy} old)
+  endif()
+  if(NOT old STREQUAL "${planted_text_${file}}")
+    file(WRITE ${copy} "${planted_text_${file}}")
+  endif()
+  if(file MATCHES "cpp$")
+    list(APPEND planted_sources ${copy})
+  endif()
+endforeach()
+list(JOIN planted_names "\", \"" planted_names_in_c)

@@ -1,0 +1,45 @@
+// Does the simulator bite? Each bug of planted_bugs.cmake is found within the schedules of the
+// usual run; and with none of them the same copies of the cores hold every invariant.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <iostream>
+#include <string>
+
+#include "tests/sim/planted.h"
+#include "tests/sim/simulation.h"
+
+namespace ddprun::sim {
+namespace {
+
+constexpr std::uint64_t kSchedules = 100'000;
+constexpr const char* kBugs[] = {DDPRUN_PLANTED_BUGS};
+
+class PlantedBug : public ::testing::TestWithParam<const char*> {
+ protected:
+  void TearDown() override { planted_bug = {}; }
+};
+
+TEST_P(PlantedBug, IsFound) {
+  planted_bug = GetParam();
+  for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
+    const Result result = simulate(schedule_of(seed));
+    if (result.violation.empty()) continue;
+    std::cout << "found after " << seed << " schedules: " << result.violation << "\n";
+    return;
+  }
+  FAIL() << "not found in " << kSchedules << " schedules";
+}
+
+INSTANTIATE_TEST_SUITE_P(Simulation, PlantedBug, ::testing::ValuesIn(kBugs),
+                         [](const auto& bug) { return std::string(bug.param); });
+
+TEST(PlantedBugs, AreAtLeastTwelveAndAreOffOtherwise) {
+  EXPECT_GE(std::size(kBugs), 12U);
+  for (std::uint64_t seed = 1; seed <= 2'000; ++seed) {
+    ASSERT_EQ(simulate(schedule_of(seed)).violation, "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::sim
