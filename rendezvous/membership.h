@@ -32,7 +32,8 @@ class Membership {
   bool has(NodeId id) const { return nodes_.contains(id); }
   const NodeHello& hello_of(NodeId id) const { return nodes_.at(id).hello; }
   bool is_empty() const { return nodes_.empty(); }
-  // How many could form a group. Who has just lost its connection and was in no group yet could not.
+  // How many could form a group. Who has just lost its connection and was in no group yet could
+  // not.
   int ready() const { return static_cast<int>(nodes_in_group_) + connected_outsiders_; }
   std::vector<NodeId> all() const;
 

@@ -143,13 +143,17 @@ bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
 // ---- arrivals
 
 void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
+  if (auto sentence = check_hello(config_, hello)) {
+    out.push_back({from, Refused{std::move(*sentence)}});
+    return;
+  }
   if (auto* ended = std::get_if<Ended>(&state_)) {
     members_.add(from, hello);
     ended->untold.insert(from);
     out.push_back({from, JobEnd{ended->outcome}});
     return;
   }
-  if (!is_admitted(out, from, hello)) return;
+  if (!may_have_its_rank(out, from, hello)) return;
   members_.add(from, hello);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
     gathering->newcomers.push_back(from);
@@ -165,11 +169,8 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
   }
 }
 
-bool RoundCore::is_admitted(Out& out, NodeId from, const NodeHello& hello) {
-  if (auto sentence = check_hello(config_, hello)) {
-    out.push_back({from, Refused{std::move(*sentence)}});
-    return false;
-  }
+// The node whose place it takes, if any, goes.
+bool RoundCore::may_have_its_rank(Out& out, NodeId from, const NodeHello& hello) {
   if (!hello.node_rank) return true;
   const std::string rank = std::to_string(*hello.node_rank);
   if (const auto holder = members_.broken_claimant(*hello.node_rank)) {

@@ -162,7 +162,7 @@ class RoundCore {
   void on(Out& out, NodeId node, const NodeResumed& event);
   void on(Out& out, NodeId node, const NodeSilent& event);
 
-  bool is_admitted(Out& out, NodeId from, const NodeHello& hello);
+  bool may_have_its_rank(Out& out, NodeId from, const NodeHello& hello);
   void remove(Out& out, NodeId node, NodeGone::How how);
   void leave_of_own_node(Out& out, const NodeLeaving& leaving);
 

@@ -627,6 +627,14 @@ TEST(RoundCore, TellsALatecomerThatTheJobHasEndedAndWaitsUntilEverybodyKnows) {
   EXPECT_TRUE(job.core.was_everyone_told());
 }
 
+TEST(RoundCore, ANodeOfAnotherJobIsNotToldOfTheEndOfThisOne) {
+  OneNode job;
+  job.running().said(0, WorkersDone{kFirst});
+  NodeHello stranger = job.hello(5);
+  stranger.run_id = "another";
+  EXPECT_EQ(receivers_of<Refused>(job.said(5, stranger)), std::vector{NodeId{5}});
+}
+
 TEST(RoundCore, ALargeJobsOutcomeStaysSmall) {
   Leader job(config_of(2, 2));
   job.run(2);
