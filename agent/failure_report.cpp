@@ -127,6 +127,9 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
     }
     out += "\n";
   }
+  if (outcome.consequences_left_out > 0) {
+    out += "    and " + std::to_string(outcome.consequences_left_out) + " more\n";
+  }
   if (out.empty()) return out;
   return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
 }

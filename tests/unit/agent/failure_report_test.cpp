@@ -163,6 +163,19 @@ TEST_F(FailureReport, AStoppedJobSaysBySignalOfWhat) {
             "    stopped by ddprun: rank 0\n");
 }
 
+TEST_F(FailureReport, SaysHowManyConsequencesOfALargeJobAreLeftOut) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kStopped;
+  outcome.stop_signal = SIGINT;
+  outcome.consequences = {failure(1, ExitStatus::exited(4))};
+  outcome.consequences_left_out = 28;
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train STOPPED by SIGINT\n"
+            "  workers\n"
+            "    rank 1 (pid 4701) ended with exit code 4\n"
+            "    and 28 more\n");
+}
+
 TEST_F(FailureReport, AJobThatCannotRunSaysWhy) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kCannotRun;
