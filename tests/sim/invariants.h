@@ -15,7 +15,8 @@
 //                only if a worker failed by its own fault in that round
 //   delivery     no message is lost to a connection that breaks and is resumed; a short break ends
 //                no round
-//   progress     long after the last fault the job has ended, and nobody waits for anybody
+//   progress     a dead node is noticed in time; long after the last fault the job has ended, and
+//                nobody waits for anybody
 //   outcome      every agent ends as the leader decided, but for those that left, lost the leader, or
 //                were never in; no worker of theirs is left
 // clang-format on
@@ -89,7 +90,6 @@ class Invariants {
   std::vector<NodeId> group_;
   std::optional<NodeId> failed_first_;  // whose report of a failure ended that round
   bool are_some_done_ = false;
-  int charges_since_round_ = 0;
   std::set<Round> faults_of_workers_;
   std::map<Round, int> successes_;
   std::optional<rdzv::JobOutcome> outcome_;

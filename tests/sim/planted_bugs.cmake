@@ -50,6 +50,7 @@ plant(LeaderGoesTooEarly ${leader} "ended->untold.empty()" "true")
 plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <= number" "true")
+plant(SilenceIsNotNoticed rendezvous/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
 

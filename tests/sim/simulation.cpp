@@ -67,6 +67,7 @@ struct Agent {
 
   std::optional<rdzv::JobOutcome> outcome;
   bool was_told_to_leave = false;
+  std::optional<CoreTime> died;
 
   Agent(int slot_, agent::GroupConfig config, rdzv::KeepAlive keep_alive)
       : slot(slot_), core(config), leader(keep_alive) {}
@@ -145,6 +146,7 @@ class Simulation {
   void hear_heartbeat(const ConnectionPtr& connection, std::uint64_t confirmed);
   void lose_peer(NodeId id, const ConnectionPtr& connection);
   void keep_alive_all();
+  void check_that_the_dead_are_noticed() const;
   void arm_leader();
   void exit_leader_when_done();
   void kill_leader();
@@ -170,6 +172,7 @@ class Simulation {
   std::uint32_t next_node_ = 1;  // 0 is the leader's own
   std::uint64_t leader_timer_ = 0;
   bool leader_was_killed_ = false;
+  CoreTime leader_resumed_{};
 
   std::vector<std::unique_ptr<Agent>> agents_;
   std::vector<Agent*> current_;  // by slot
@@ -468,6 +471,7 @@ void Simulation::exit(Agent& agent) {
 
 // Killed: the keeper ends its workers in the same moment.
 void Simulation::vanish(Agent& agent) {
+  agent.died = queue_.now();
   agent.process->is_alive = false;
   for (Worker& worker : agent.workers) worker.is_alive = false;
   agent.facts->live_workers = 0;
@@ -677,7 +681,21 @@ void Simulation::keep_alive_all() {
     trace_ << "leader: node " << number(id) << " is silent\n";
     lead(id, nullptr, [&] { return core_.step(queue_.now(), id, rdzv::NodeSilent{}); });
   }
+  check_that_the_dead_are_noticed();
   queue_.after(keep_alive_.interval, leader_process_, [this] { keep_alive_all(); });
+}
+
+// A cut may delay what a node said before it died.
+void Simulation::check_that_the_dead_are_noticed() const {
+  for (const auto& [id, peer] : peers_) {
+    if (!peer.agent->died || !core_.has(id)) continue;
+    const bool was_cut = std::ranges::any_of(schedule_.faults, [&](const Fault& fault) {
+      return fault.kind == Kind::kPartition && fault.slot == peer.agent->slot;
+    });
+    const CoreTime since = std::max(*peer.agent->died, leader_resumed_);
+    require(was_cut || queue_.now() - since < keep_alive_.timeout() + 2 * keep_alive_.interval,
+            "a dead node was not noticed in time");
+  }
 }
 
 void Simulation::arm_leader() {
@@ -743,6 +761,7 @@ void Simulation::inject(const Fault& fault) {
       agent->process->is_paused = true;
       queue_.after(fault.length, [this, process = agent->process] {
         trace_ << "FAULT is over: continued\n";
+        if (process == leader_process_) leader_resumed_ = queue_.now();
         EventQueue::resume(process);
       });
       return;
