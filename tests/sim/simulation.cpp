@@ -689,9 +689,10 @@ void Simulation::keep_alive_all() {
 void Simulation::check_that_the_dead_are_noticed() const {
   for (const auto& [id, peer] : peers_) {
     if (!peer.agent->died || !core_.has(id)) continue;
-    const bool was_cut = std::ranges::any_of(schedule_.faults, [&](const Fault& fault) {
-      return fault.kind == Kind::kPartition && fault.slot == peer.agent->slot;
-    });
+    const auto cuts_it = [slot = peer.agent->slot](const Fault& fault) {
+      return fault.kind == Kind::kPartition && fault.slot == slot;
+    };
+    const bool was_cut = std::ranges::any_of(schedule_.faults, cuts_it);
     const CoreTime since = std::max(*peer.agent->died, leader_resumed_);
     require(was_cut || queue_.now() - since < keep_alive_.timeout() + 2 * keep_alive_.interval,
             "a dead node was not noticed in time");
