@@ -2,12 +2,11 @@
 #   plant(name file "what the code says" "what the bug says")
 # Both are expressions; the copy says (is_planted(name) ? bug : code). A bug whose place is not found
 # exactly once stops the configuration, so that the table follows the code.
-set(planted_sources "")
+set(planted_files "")
 set(planted_names "")
 set(planted_folder ${CMAKE_CURRENT_BINARY_DIR}/planted)
 
 function(plant name file code bug)
-  set(copy ${planted_folder}/${file})
   set(staged "${planted_text_${file}}")
   if(staged STREQUAL "")
     file(READ ${PROJECT_SOURCE_DIR}/${file} staged)
@@ -53,6 +52,8 @@ plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <=
 plant(SilenceIsNotNoticed rendezvous/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
+plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")
+plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 
 # The copies, written only when they change.
 set(planted_sources "")

@@ -34,7 +34,7 @@ Kind some_kind(Random& random) {
 Fault some_fault(Random& random, int slots) {
   Fault fault;
   fault.kind = some_kind(random);
-  fault.at = CoreTime(random.time(0ms, 4s));
+  fault.at = CoreTime(random.time(0ms, 5s));
   fault.slot = random.number(0, slots - 1);
   if (fault.kind == Kind::kPaused) fault.length = random.time(10ms, random.chance(50) ? 1s : 14s);
   if (fault.kind == Kind::kPartition) {
@@ -55,14 +55,14 @@ Schedule schedule_of(std::uint64_t seed) {
   Schedule schedule;
   schedule.seed = seed;
   const bool is_large = random.number(1, kLargeOneIn) == 1;
-  const int nodes = is_large ? random.number(20, 200) : random.number(1, 5);
+  const int nodes = is_large ? random.number(20, 200) : random.number(1, 6);
   auto& config = schedule.config;
   config.max_nodes = nodes;
   const bool is_static = random.chance(20);
   const bool is_elastic = !is_static && random.chance(75);
   config.min_nodes = is_elastic ? random.number(1, nodes) : nodes;
   config.has_exact_ranks = is_static;
-  config.restarts.max_restarts = random.number(0, 3);
+  config.restarts.max_restarts = random.number(0, 4);
   config.restarts.pause_after_quick_loss = {100ms, 2s};
   config.join_timeout = 15s;
   config.last_call_timeout = random.chance(50) ? 200ms : 2s;
@@ -85,14 +85,14 @@ Schedule schedule_of(std::uint64_t seed) {
     schedule.nodes.push_back(std::move(node));
   }
 
-  schedule.training = random.time(20ms, random.chance(50) ? 500ms : 6s);
+  schedule.training = random.time(20ms, random.chance(30) ? 500ms : 6s);
   schedule.delay_max = random.time(100us, random.chance(80) ? 2ms : 25ms);
   schedule.stop_min = 1ms;
   schedule.stop_max = random.chance(80) ? 20ms : 2s;
   schedule.ignores_term_percent = random.chance(10) ? 30 : 0;
 
   schedule.has_only_short_drops = random.chance(8);
-  const int faults = is_large ? random.number(1, 20) : random.number(0, 6);
+  const int faults = is_large ? random.number(1, 20) : random.number(0, 8);
   for (int i = 0; i < faults; ++i) {
     Fault fault = some_fault(random, slots);
     // Trouble seldom comes alone: what is under way when it comes is what matters.

@@ -14,6 +14,13 @@
 namespace ddprun::sim {
 namespace {
 
+// A sanitizer makes it ten times slower, and looks for other things.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kUsualSchedules = 10'000;
+#else
+constexpr std::uint64_t kUsualSchedules = 100'000;
+#endif
+
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
@@ -27,7 +34,7 @@ TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
     return;
   }
   const std::uint64_t first = number_from("DDPRUN_SIM_FIRST", 1);
-  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", 100'000);
+  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules);
   std::uint64_t rounds = 0;
   std::uint64_t events = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {

@@ -827,9 +827,11 @@ void Simulation::check_end() {
     require(!agent->process->is_alive, "an agent has not ended long after all faults");
     require(agent->facts->live_workers == 0, "workers were left behind");
     if (!agent->outcome) continue;  // killed
-    const bool is_excused =
-        agent->was_told_to_leave || agent->outcome->exit_code == kExitUsage ||
-        (agent->outcome->exit_code == kExitLeaderLost && may_lose_leader(*agent));
+    const int exit_code = agent->outcome->exit_code;
+    const bool has_left =
+        agent->was_told_to_leave && (exit_code == 128 + SIGTERM || exit_code == kExitPreempted);
+    const bool has_lost_leader = exit_code == kExitLeaderLost && may_lose_leader(*agent);
+    const bool is_excused = has_left || has_lost_leader || exit_code == kExitUsage;
     require(is_excused || (outcome && *agent->outcome == *outcome),
             "an agent ended otherwise than the job");
   }
