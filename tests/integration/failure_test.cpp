@@ -1,10 +1,14 @@
 // What a failed job leaves for those who do not read the terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 
 #include "tests/support/job.h"
 
@@ -46,6 +50,53 @@ TEST(Failure, ReachesTheLauncherOutsideThroughItsErrorFile) {
   Job killed(ddprun({}, worker({"signal", "9"})), setup);
   EXPECT_EQ(killed.wait(), exited(137));
   EXPECT_THAT(read_file(folder / "error.json"), HasSubstr("was killed by SIGKILL"));
+}
+
+// A group of processes with a limit on their memory; nothing where none can be made here.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(const std::string& bytes) {
+    const std::string name = "/ddprun_test_" + std::to_string(getpid());
+    for (const auto& [root, limit] : {std::pair{"/sys/fs/cgroup/memory", "/memory.limit_in_bytes"},
+                                      std::pair{"/sys/fs/cgroup", "/memory.max"}}) {
+      const std::string path = root + name;
+      if (mkdir(path.c_str(), 0755) != 0) continue;
+      path_ = path;
+      std::ofstream file(path + limit);
+      if (file << bytes << std::flush) return;
+      remove();
+    }
+  }
+  ~MemoryGroup() { remove(); }
+  MemoryGroup(const MemoryGroup&) = delete;
+  MemoryGroup& operator=(const MemoryGroup&) = delete;
+
+  bool exists() const { return !path_.empty(); }
+  Command with(Command command) const {
+    const Command enter{"/bin/sh", "-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"", path_};
+    command.insert(command.begin(), enter.begin(), enter.end());
+    return command;
+  }
+
+ private:
+  // Those that were in it may still be on their way out.
+  void remove() {
+    if (!path_.empty()) eventually([this] { return rmdir(path_.c_str()) == 0; });
+    path_.clear();
+  }
+
+  std::string path_;
+};
+
+TEST(Failure, AKillForWantOfMemoryIsToldAsOne) {
+  const MemoryGroup group("268435456");
+  if (!group.exists()) GTEST_SKIP() << "no group with a memory limit can be made here";
+  const TempDir folder;
+  Job job(group.with(ddprun({"--nproc-per-node=2", "--events=" + (folder / "events")},
+                            worker({"on-rank", "1", "take-memory", "2000", "wait"}))));
+  EXPECT_EQ(job.wait(), exited(137));
+  EXPECT_THAT(job.err(), HasSubstr("was killed by the kernel for want of memory"));
+  EXPECT_THAT(read_file(folder / "events"), HasSubstr(R"("killed_for_memory":true)"));
 }
 
 // A worker that is deaf to SIGTERM, so that it has to be killed when its grace is over.

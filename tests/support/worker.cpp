@@ -291,6 +291,13 @@ void do_print(const char* text) {
   write_all(STDOUT_FILENO, line.data(), line.size());
 }
 
+void do_take_memory(const char* mib) {
+  const std::size_t bytes = std::strtoul(mib, nullptr, 10) << 20;
+  auto* memory = static_cast<volatile char*>(std::malloc(bytes));
+  if (memory == nullptr) die("no memory");
+  for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
+}
+
 void do_complain(const char* text) {
   const std::string line = expanded(text) + "\n";
   write_all(STDERR_FILENO, line.data(), line.size());
@@ -409,17 +416,18 @@ constexpr Action kActions[] = {
     {"deaf-child", false, do_deaf_child},
     {"stranger", false, do_stranger},
     {"daemon", false, do_daemon},
-    {"orphans", true, do_orphans},        // this many
-    {"flood", true, do_flood},            // this many lines to stdout
-    {"pour", true, do_pour},              // LINES@RATE, to stdout and stderr
-    {"close", true, do_close},            // this fd
-    {"print", true, do_print},            // this text to stdout
-    {"complain", true, do_complain},      // this text to stderr
-    {"error-file", true, do_error_file},  // with this message (plain: no quotes)
-    {"copy-stdin", true, do_copy_stdin},  // to FILE, until its end
-    {"link", false, do_link},             // opens it; it must be there
-    {"no-link", false, do_no_link},       // there must be none for this process
-    {"progress", true, do_progress},      // STEP or STEP/TOTAL, over the opened link
+    {"orphans", true, do_orphans},          // this many
+    {"flood", true, do_flood},              // this many lines to stdout
+    {"pour", true, do_pour},                // LINES@RATE, to stdout and stderr
+    {"take-memory", true, do_take_memory},  // this many MiB, and keep it
+    {"close", true, do_close},              // this fd
+    {"print", true, do_print},              // this text to stdout
+    {"complain", true, do_complain},        // this text to stderr
+    {"error-file", true, do_error_file},    // with this message (plain: no quotes)
+    {"copy-stdin", true, do_copy_stdin},    // to FILE, until its end
+    {"link", false, do_link},               // opens it; it must be there
+    {"no-link", false, do_no_link},         // there must be none for this process
+    {"progress", true, do_progress},        // STEP or STEP/TOTAL, over the opened link
     {"progress-forever", false, do_progress_forever},
     {"saving", false, do_saving},             // from now on
     {"take-leave", false, do_take_leave},     // says that it acts upon such requests
