@@ -84,9 +84,8 @@ void copy_failure(const Environment& environment, std::string_view report,
   const auto log = environment.find("DDPRUN_TERMINATION_LOG");
   write_termination_log(log == environment.end() ? std::string(kTerminationLog) : log->second,
                         report);
-  const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
-  if (error_file == environment.end() || error_file->second.empty()) return;
-  write_error_file_for_parent(error_file->second, outcome);
+  const std::string error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE");
+  if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
 }
 
 }  // namespace ddprun::agent

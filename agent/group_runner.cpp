@@ -46,11 +46,6 @@ void add_unless_ignored(boost::asio::signal_set& set, int signal) {
   set.add(signal);
 }
 
-std::string value_or_empty(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 // Started with one of them closed, the next file opened would take its number, and a worker's
 // output.
 void open_standard_streams() {

@@ -132,9 +132,8 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
   limit_timer_.async_wait([this](const boost::system::error_code& ec) {
     if (!ec) finish();
   });
-  const auto path = environment.find("PATH");
   auto body = [shared = shared_, workers = std::move(workers),
-               path = path == environment.end() ? std::string() : path->second] {
+               path = value_or_empty(environment, "PATH")] {
     auto taken = std::make_shared<std::vector<Taken>>();
     for (const Worker& worker : workers) taken->push_back(take(worker, path));
     const std::lock_guard lock(shared->mutex);
@@ -169,9 +168,7 @@ void StackDump::on_taken(std::vector<Taken> taken) {
     ProcessSpec spec;
     spec.path = taken_[i].debugger.front();
     spec.argv = taken_[i].debugger;
-    for (const auto& [name, value] : environment_) {
-      spec.environment.push_back(name + "=" + value);
-    }
+    spec.environment = to_lines(environment_);
     spec.stdout_fd = spec.stderr_fd = taken_[i].fd.get();
     auto debugger =
         WorkerProcess::start(io_, spec, [this, i](ExitStatus) { on_debugger_ended(i); });

@@ -3,14 +3,10 @@
 namespace ddprun::agent {
 
 TerminalLook look_from(const Environment& environment) {
-  const auto value_of = [&](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? std::string() : found->second;
-  };
-  const std::string terminal = value_of("TERM");
+  const std::string terminal = value_or_empty(environment, "TERM");
   TerminalLook look;
   look.can_redraw = !terminal.empty() && terminal != "dumb";
-  look.has_colour = look.can_redraw && value_of("NO_COLOR").empty();
+  look.has_colour = look.can_redraw && value_or_empty(environment, "NO_COLOR").empty();
   return look;
 }
 

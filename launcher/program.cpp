@@ -37,11 +37,6 @@ bool is_executable(const std::string& path) {
   return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
 }
 
-std::string lookup(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 std::vector<std::string> directories_of(const std::string& path_variable) {
   std::vector<std::string> directories;
   std::size_t begin = 0;
@@ -55,7 +50,7 @@ std::vector<std::string> directories_of(const std::string& path_variable) {
 }
 
 std::string search_path_of(const Environment& environment) {
-  const std::string path = lookup(environment, "PATH");
+  const std::string path = value_or_empty(environment, "PATH");
   return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
 }
 
@@ -190,7 +185,7 @@ FoundProgram as_itself(const std::vector<std::string>& command, const Place& pla
 }  // namespace
 
 Result<FoundPython> find_python(const Environment& environment) {
-  if (const std::string chosen = lookup(environment, "PYTHON_EXEC"); !chosen.empty()) {
+  if (const std::string chosen = value_or_empty(environment, "PYTHON_EXEC"); !chosen.empty()) {
     if (chosen.find('/') != std::string::npos) {
       if (is_executable(chosen)) return FoundPython{chosen, "PYTHON_EXEC"};
     } else if (auto found = find_on_path(chosen, environment)) {
@@ -200,7 +195,7 @@ Result<FoundPython> find_python(const Environment& environment) {
                 "PYTHON_EXEC=" + chosen + " is no program that can be executed");
   }
   for (const char* const variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string prefix = lookup(environment, variable);
+    const std::string prefix = value_or_empty(environment, variable);
     if (prefix.empty()) continue;
     const std::string candidate = joined(prefix, "bin/python");
     if (is_executable(candidate)) return FoundPython{candidate, variable};

@@ -14,6 +14,11 @@ Environment environment_from(const char* const* envp) {
   return environment;
 }
 
+std::string value_or_empty(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
 std::vector<std::string> to_lines(const Environment& environment) {
   std::vector<std::string> lines;
   lines.reserve(environment.size());

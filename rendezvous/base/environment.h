@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ddprun {
@@ -13,6 +14,9 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 // Entries without '=' are dropped; of two entries with one name the first wins, as for getenv.
 Environment environment_from(const char* const* envp);
+
+// Empty where there is no such variable.
+std::string value_or_empty(const Environment& environment, std::string_view name);
 
 // "NAME=value" lines in the order of the map, as execve wants them.
 std::vector<std::string> to_lines(const Environment& environment);
