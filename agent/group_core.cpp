@@ -54,8 +54,7 @@ void GroupCore::on(Out& out, const rdzv::Refused& refused) {
 }
 
 void GroupCore::on(Out& out, const rdzv::OpenStore& open) {
-  auto* waiting = std::get_if<Waiting>(&state_);
-  if (waiting == nullptr) return;
+  if (!std::holds_alternative<Waiting>(state_)) return;
   close_unused_store(out, open.round);
   round_ = open.round;
   out.push_back(OpenRoundStore{open.round});

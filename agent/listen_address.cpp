@@ -1,25 +1,16 @@
 #include "agent/listen_address.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <memory>
 
+#include "rendezvous/socket_address.h"
+
 namespace ddprun::agent {
-namespace {
-
-bool is_numeric(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> address{};
-  return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
-}
-
-}  // namespace
-
 Result<std::string> listen_address(const std::string& host) {
-  if (is_numeric(host)) return host;
+  if (rdzv::parse_numeric(host)) return host;
   if (host == "localhost") return "127.0.0.1";  // whatever /etc/hosts or a name server make of it
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

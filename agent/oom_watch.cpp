@@ -1,19 +1,13 @@
 #include "agent/oom_watch.h"
 
-#include <fstream>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "agent/file_text.h"
+
 namespace ddprun::agent {
 namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Where the counter may be, best first. /proc/self/cgroup has a line "0::/path" for v2 and
 // "4:memory:/path" for v1. Without a cgroup namespace a container is shown the host's path, which
@@ -54,8 +48,8 @@ OomWatch::OomWatch(std::string cgroup_root, std::string own_cgroup_file)
 
 void OomWatch::begin_round() {
   if (counter_file_.empty()) {
-    for (const auto& candidate : candidates(text_of(own_cgroup_file_), cgroup_root_)) {
-      if (!oom_kills_in(text_of(candidate))) continue;
+    for (const auto& candidate : candidates(file_text(own_cgroup_file_), cgroup_root_)) {
+      if (!oom_kills_in(file_text(candidate))) continue;
       counter_file_ = candidate;
       break;
     }
@@ -71,7 +65,7 @@ bool OomWatch::take_kill() {
 }
 
 std::optional<std::uint64_t> OomWatch::read() const {
-  return counter_file_.empty() ? std::nullopt : oom_kills_in(text_of(counter_file_));
+  return counter_file_.empty() ? std::nullopt : oom_kills_in(file_text(counter_file_));
 }
 
 }  // namespace ddprun::agent

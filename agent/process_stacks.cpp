@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "agent/file_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -16,10 +18,7 @@ constexpr std::size_t kProcessesMax = 64;
 constexpr std::size_t kThreadsMax = 1024;
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  std::string out = text.str();
+  std::string out = file_text(path);
   while (!out.empty() && out.back() == '\n') out.pop_back();
   return out;
 }

@@ -11,41 +11,10 @@
 #include <cstring>
 
 #include "rendezvous/base/limits.h"
+#include "rendezvous/socket_address.h"
 
 namespace ddprun::rdzv {
 namespace {
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  sockaddr_in* v4() { return reinterpret_cast<sockaddr_in*>(&storage); }
-  sockaddr_in6* v6() { return reinterpret_cast<sockaddr_in6*>(&storage); }
-
-  void set_port(std::uint16_t port) {
-    if (storage.ss_family == AF_INET) {
-      v4()->sin_port = htons(port);
-    } else {
-      v6()->sin6_port = htons(port);
-    }
-  }
-};
-
-std::optional<Address> parse_numeric(const std::string& text) {
-  Address address;
-  if (inet_pton(AF_INET, text.c_str(), &address.v4()->sin_addr) == 1) {
-    address.storage.ss_family = AF_INET;
-    address.size = sizeof(sockaddr_in);
-    return address;
-  }
-  if (inet_pton(AF_INET6, text.c_str(), &address.v6()->sin6_addr) == 1) {
-    address.storage.ss_family = AF_INET6;
-    address.size = sizeof(sockaddr_in6);
-    return address;
-  }
-  return std::nullopt;
-}
 
 void set_option(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof value);
@@ -66,8 +35,7 @@ void tune(int fd) {
 }
 
 Result<Endpoint> bound_endpoint(int fd) {
-  Address address;
-  address.size = sizeof address.storage;
+  SocketAddress address;
   if (::getsockname(fd, address.get(), &address.size) != 0)
     return fail(error_from_errno(errno, "getsockname"));
   char text[INET6_ADDRSTRLEN] = "";
@@ -94,7 +62,7 @@ Result<Listener> listen_on(UniqueFd socket) {
 
 enum class Purpose { kListen, kReserve };
 
-Result<Listener> try_port(Address address, std::uint16_t port, Purpose purpose) {
+Result<Listener> try_port(SocketAddress address, std::uint16_t port, Purpose purpose) {
   UniqueFd socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail(error_from_errno(errno, "socket"));
@@ -123,7 +91,7 @@ Result<Listener> take_over(int fd) {
   return listen_on(std::move(socket));
 }
 
-Result<Listener> first_free(const Address& address, PortRange range, Purpose purpose) {
+Result<Listener> first_free(const SocketAddress& address, PortRange range, Purpose purpose) {
   for (unsigned port = range.first; port <= range.last; ++port) {
     auto listener = try_port(address, static_cast<std::uint16_t>(port), purpose);
     if (listener || listener.error().code != ErrorCode::kAddressInUse) return listener;

@@ -1,0 +1,49 @@
+// An IPv4 or IPv6 address and port as the socket calls want it. A value; any thread.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace ddprun::rdzv {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;  // room for what a call fills in
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  sockaddr_in* v4() { return reinterpret_cast<sockaddr_in*>(&storage); }
+  sockaddr_in6* v6() { return reinterpret_cast<sockaddr_in6*>(&storage); }
+  const sockaddr_in* v4() const { return reinterpret_cast<const sockaddr_in*>(&storage); }
+  const sockaddr_in6* v6() const { return reinterpret_cast<const sockaddr_in6*>(&storage); }
+
+  void set_port(std::uint16_t port) {
+    if (storage.ss_family == AF_INET) {
+      v4()->sin_port = htons(port);
+    } else {
+      v6()->sin6_port = htons(port);
+    }
+  }
+};
+
+// Without a port; nothing for a name, and for an address with a zone.
+inline std::optional<SocketAddress> parse_numeric(const std::string& text) {
+  SocketAddress address;
+  if (::inet_pton(AF_INET, text.c_str(), &address.v4()->sin_addr) == 1) {
+    address.storage.ss_family = AF_INET;
+    address.size = sizeof(sockaddr_in);
+    return address;
+  }
+  if (::inet_pton(AF_INET6, text.c_str(), &address.v6()->sin6_addr) == 1) {
+    address.storage.ss_family = AF_INET6;
+    address.size = sizeof(sockaddr_in6);
+    return address;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddprun::rdzv
