@@ -13,6 +13,8 @@
 #include <optional>
 #include <sstream>
 
+#include "agent/file_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -31,30 +33,31 @@ std::vector<pid_t> children() {
 
 enum class Found { kYes, kNo, kUnseen };
 
-// What proc(5) calls state, env_start and env_end. Nothing: there is no such process.
+// What proc(5) calls state, startcode, env_start and env_end.
 struct MemoryOfProcess {
   char state = 0;
+  std::uint64_t code_start = 0;
   std::uint64_t environment_start = 0;
   std::uint64_t environment_end = 0;
 };
 
+// Nothing: there is no such process.
 std::optional<MemoryOfProcess> memory_of(pid_t pid) {
-  constexpr int kFieldsBetween = 46;  // state is the third field, env_start the fiftieth
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = file_text("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  MemoryOfProcess memory;
-  fields >> memory.state;
-  std::string skipped;
-  for (int i = 0; i < kFieldsBetween; ++i) fields >> skipped;
-  fields >> memory.environment_start >> memory.environment_end;
-  return memory;
+  std::istringstream stat(text.substr(name_end + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
+  const auto field = [&](std::size_t number) -> const std::string& { return fields.at(number - 3); };
+  return MemoryOfProcess{.state = field(3).front(),
+                         .code_start = std::stoull(field(26)),
+                         .environment_start = std::stoull(field(50)),
+                         .environment_end = std::stoull(field(51))};
 }
 
 // While a process exchanges its memory for that of another program, and once it has given its
-// memory back on the way to its end, its environment reads as shorter than it is, or as empty.
+// memory back on the way to its end, its environment reads as shorter than it is, or as empty. The
+// kernel sets the start of the code last: an empty environment beside it is an empty one.
 Found environment_has(pid_t pid, const std::string& entry) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   if (!file) return Found::kNo;  // gone, or another user's
@@ -66,8 +69,8 @@ Found environment_has(pid_t pid, const std::string& entry) {
   }
   const auto memory = memory_of(pid);
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
-  const bool was_seen_whole =
-      memory->environment_end != 0 && bytes == memory->environment_end - memory->environment_start;
+  const bool was_seen_whole = memory->code_start != 0 &&
+                              bytes == memory->environment_end - memory->environment_start;
   return was_seen_whole ? Found::kNo : Found::kUnseen;
 }
 

@@ -29,8 +29,6 @@ struct Strangers {
   // A child's environment could not be seen: it is about to execute a program or to end, neither of
   // which takes long. Look again before concluding that there are no more.
   bool some_unseen = false;
-
-  bool operator==(const Strangers&) const = default;
 };
 
 // The living children of this process, but for those that `is_known` accepts, whose environment has
