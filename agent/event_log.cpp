@@ -54,7 +54,8 @@ void EventLog::write(const JobEvent& event) {
 }
 
 void EventLog::job_started() {
-  write(JobStarted{job_.program.name, job_.local_world_size, job_.max_restarts, ::getpid()});
+  write(
+      JobStarted{job_.program.name, job_.local_world_size, job_.restarts.max_restarts, ::getpid()});
 }
 
 void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {

@@ -66,7 +66,7 @@ CoreTime core_time(std::chrono::steady_clock::time_point start) {
 rdzv::RoundConfig leader_config(const Job& job) {
   rdzv::RoundConfig config;
   config.run_id = job.run_id;
-  config.restarts.max_restarts = job.max_restarts;
+  config.restarts = job.restarts;
   return config;
 }
 
@@ -175,7 +175,7 @@ rdzv::NodeHello GroupRunner::hello() const {
   hello.address = job_.meeting_place.address;
   hello.host = host_;
   hello.run_id = job_.run_id;
-  hello.max_restarts = job_.max_restarts;
+  hello.max_restarts = job_.restarts.max_restarts;
   return hello;
 }
 

@@ -48,7 +48,9 @@ std::optional<MemoryOfProcess> memory_of(pid_t pid) {
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream stat(text.substr(name_end + 1));
   const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
-  const auto field = [&](std::size_t number) -> const std::string& { return fields.at(number - 3); };
+  const auto field = [&](std::size_t number) -> const std::string& {
+    return fields.at(number - 3);
+  };
   return MemoryOfProcess{.state = field(3).front(),
                          .code_start = std::stoull(field(26)),
                          .environment_start = std::stoull(field(50)),
@@ -69,8 +71,8 @@ Found environment_has(pid_t pid, const std::string& entry) {
   }
   const auto memory = memory_of(pid);
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
-  const bool was_seen_whole = memory->code_start != 0 &&
-                              bytes == memory->environment_end - memory->environment_start;
+  const bool was_seen_whole =
+      memory->code_start != 0 && bytes == memory->environment_end - memory->environment_start;
   return was_seen_whole ? Found::kNo : Found::kUnseen;
 }
 

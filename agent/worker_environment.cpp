@@ -60,7 +60,7 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env["MASTER_ADDR"] = start.master_addr;
   env["MASTER_PORT"] = std::to_string(start.master_port);
   env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
-  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
+  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.restarts.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = job.run_id;
   env["TORCHELASTIC_USE_AGENT_STORE"] = job.meeting_place.agent_hosts_store ? "True" : "False";
   env["TORCHELASTIC_ERROR_FILE"] = error_file;

@@ -99,7 +99,7 @@ class Planner {
 
   void read_group() {
     plan_.job.local_world_size = read_worker_count();
-    plan_.job.max_restarts = take(read_integer(option(OptionId::kMaxRestarts), 0));
+    plan_.job.restarts.max_restarts = take(read_integer(option(OptionId::kMaxRestarts), 0));
     plan_.job.role = option(OptionId::kRole).text();
     if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
       plan_.notes.push_back(

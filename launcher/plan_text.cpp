@@ -72,7 +72,7 @@ Environment own_environment(const agent::Job& job, int local_rank) {
   rdzv::RoundStart first_round;
   first_round.world_size = first_round.role_world_size = job.local_world_size;
   first_round.master_addr = job.meeting_place.address;
-  first_round.max_restarts = job.max_restarts;
+  first_round.max_restarts = job.restarts.max_restarts;
   const bool port_is_fixed = job.meeting_place.first_port == job.meeting_place.last_port;
   if (port_is_fixed) first_round.master_port = job.meeting_place.first_port;
   Environment own =
@@ -114,7 +114,7 @@ boost::json::object job_object(const agent::Job& job) {
   return {{"run_id", job.run_id},
           {"role", job.role},
           {"local_world_size", job.local_world_size},
-          {"max_restarts", job.max_restarts},
+          {"max_restarts", job.restarts.max_restarts},
           {"program", job.program.path},
           {"argv", boost::json::value_from(job.program.argv)},
           {"first_user_argument", job.program.first_user_argument},

@@ -23,6 +23,8 @@ struct KeepAlive {
   std::chrono::milliseconds reconnect_grace{300};
 
   std::chrono::milliseconds timeout() const { return interval * attempts; }
+
+  bool operator==(const KeepAlive&) const = default;
 };
 
 // Notices when its owner has not asked for so long that it must have been stopped itself.

@@ -16,6 +16,8 @@ struct Backoff {
   std::chrono::milliseconds max{0};
 
   std::chrono::milliseconds nth(int n) const;  // from 1
+
+  bool operator==(const Backoff&) const = default;
 };
 
 struct RestartRules {
@@ -25,6 +27,8 @@ struct RestartRules {
   Backoff pause_after_failure;              // consecutive ones
   std::chrono::milliseconds quick{10'000};  // rounds that end sooner count as consecutive
   Backoff pause_after_quick_loss{std::chrono::seconds(1), std::chrono::seconds(60)};
+
+  bool operator==(const RestartRules&) const = default;
 };
 
 class RestartPolicy {

@@ -42,6 +42,19 @@ std::optional<std::string> check_hello(const RoundConfig& config, const NodeHell
            "', but the leader at this endpoint leads job '" + config.run_id +
            "'; give all nodes of a job the same --rdzv-id, and every job its own " + "endpoint";
   }
+  // Another job that happens to have the same id: many have the default one.
+  const auto other_job = [&](const std::string& what, const std::string& its,
+                             const std::string& ours) {
+    return who + " runs " + what + " " + its + ", but the job '" + config.run_id +
+           "' at this endpoint was started with " + what + " " + ours +
+           "; if this is another job, give it a --rdzv-id and an endpoint of its own";
+  };
+  if (!config.program.empty() && hello.program != config.program) {
+    return other_job("program", hello.program, config.program);
+  }
+  if (!config.user.empty() && hello.user != config.user) {
+    return other_job("as user", hello.user, config.user);
+  }
   const auto other = [&](const std::string& option, const std::string& asked,
                          const std::string& job) {
     return who + " asks for " + option + "=" + asked + ", the job was started with " + option +
@@ -147,6 +160,8 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
     out.push_back({from, Refused{std::move(*sentence)}});
     return;
   }
+  if (config_.program.empty()) config_.program = hello.program;
+  if (config_.user.empty()) config_.user = hello.user;
   if (auto* ended = std::get_if<Ended>(&state_)) {
     members_.add(from, hello);
     ended->untold.insert(from);

@@ -65,6 +65,8 @@ namespace ddprun::rdzv {
 
 struct RoundConfig {
   std::string run_id;
+  std::string program;  // empty: that of the first node
+  std::string user;     // likewise
   int min_nodes = 1;
   int max_nodes = 1;
   RestartRules restarts;

@@ -26,10 +26,10 @@ struct WorkerFailure {
   int pid = 0;  // 0: the worker could not be started, `message` says why
   ExitStatus status;
   std::chrono::system_clock::time_point when;
-  std::string message;                   // from the error file, or why it could not be started
-  std::string error_file;                // where `message` was read; empty: there was none
-  std::vector<std::string> stderr_tail;  // its last lines
-  std::string log_dir;                   // empty: its output was not kept
+  std::string message;                     // from the error file, or why it could not be started
+  std::string error_file;                  // where `message` was read; empty: there was none
+  std::vector<std::string> stderr_tail;    // its last lines
+  std::string log_dir;                     // empty: its output was not kept
   std::optional<WorkerProgress> progress;  // as it last said over its link, seen at its end
   bool killed_for_memory = false;  // by the kernel; with another end than SIGKILL: a child was
   bool was_told_to_stop = false;   // it ended after the group was told to stop
@@ -79,11 +79,14 @@ struct JobOutcome {
 struct NodeHello {
   int local_world_size = 1;
   std::string role;
-  std::string address;           // where the other nodes' workers reach this node
-  std::string host;              // its name: for the order of ranks, and for people
+  std::string
+      address;       // where the other nodes' workers reach this node; empty: as the leader sees it
+  std::string host;  // its name: for the order of ranks, and for people
   std::optional<int> node_rank;  // that it asks for
   std::uint64_t session = 0;     // chosen by the agent at random: who resumes a connection knows it
   std::string run_id;            // these must be the same on every node
+  std::string program;           // its name, without the folder
+  std::string user;              // who started it: the numeric user id
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;

@@ -32,6 +32,12 @@ inline constexpr std::size_t kDefaultStoreMemory = std::size_t{1} << 30;
 // copied.
 inline constexpr std::size_t kDetachedValueBytes = 32 * 1024;
 
+// The round protocol. What an agent says before it is admitted is small; afterwards a failure
+// brings its worker's last words along.
+inline constexpr std::size_t kMaxConnectBytes = 8 * 1024;
+inline constexpr std::size_t kMaxRoundFrameBytes = 1024 * 1024;
+inline constexpr std::size_t kMaxNameBytes = 1024;  // of a host, role, job, address, program
+
 // How long a silent peer is believed alive: idle time, then probes. 60 s + 6 x 10 s.
 inline constexpr std::chrono::seconds kKeepAliveIdle{60};
 inline constexpr std::chrono::seconds kKeepAliveInterval{10};

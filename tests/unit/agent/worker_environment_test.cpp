@@ -13,7 +13,7 @@ Job two_workers() {
   job.run_id = "job-7";
   job.role = "trainer";
   job.local_world_size = 2;
-  job.max_restarts = 3;
+  job.restarts.max_restarts = 3;
   job.environment = {{"PATH", "/bin"}, {"RANK", "99"}};
   return job;
 }

@@ -58,7 +58,7 @@ class Planning : public testing::Test {
 TEST_F(Planning, DefaultsAreTorchruns) {
   const agent::Job made = job({}, {{"HOME", "/root"}});
   EXPECT_EQ(made.local_world_size, 1);
-  EXPECT_EQ(made.max_restarts, 0);
+  EXPECT_EQ(made.restarts.max_restarts, 0);
   EXPECT_EQ(made.run_id, "none");
   EXPECT_EQ(made.role, "default");
   EXPECT_EQ(made.output, agent::OutputSpec{});
@@ -103,7 +103,7 @@ TEST_F(Planning, AWrongValueNamesTheVariableItCameFrom) {
 }
 
 TEST_F(Planning, ReadsRestarts) {
-  EXPECT_EQ(job({"--max-restarts=7"}).max_restarts, 7);
+  EXPECT_EQ(job({"--max-restarts=7"}).restarts.max_restarts, 7);
   for (const std::string text : {"-1", "x", "", "1.0", "99999999999"}) {
     EXPECT_THAT(refusal({"--max-restarts=" + text}), HasSubstr("give a whole number of 0 or more"));
   }
