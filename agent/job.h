@@ -15,7 +15,7 @@
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/base/environment.h"
 #include "rendezvous/base/limits.h"
-#include "rendezvous/liveness.h"
+#include "rendezvous/leader_spec.h"
 #include "rendezvous/restart_policy.h"
 
 namespace ddprun::agent {
@@ -65,24 +65,14 @@ struct MeetingPlace {
 
 // The nodes of the job, and how this one finds their leader.
 struct Nodes {
-  enum class Leader {
-    kAlone,      // this node leads itself, and nobody else takes part
-    kHere,       // this node leads, and listens at the endpoint
-    kElsewhere,  // the leader is at the endpoint
-    kToBeFound,  // here if the endpoint is an address of this machine and still free, else there
-  };
-  Leader leader = Leader::kAlone;
-  rdzv::Endpoint endpoint;  // a name or a numeric address
+  rdzv::LeaderSpec leader;
   int min_nodes = 1;
   int max_nodes = 1;
   std::optional<int> node_rank;    // that this node asks for
   bool has_exact_ranks = false;    // static: node ranks are unique and below max_nodes
   bool shares_store_port = false;  // static: workers find the store at the leader's port
   std::string local_addr;          // that this node's workers are reached at; empty: found out
-  rdzv::KeepAlive keep_alive;
-  std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};
-  std::string token;  // secret: never printed; empty: none
 
   bool operator==(const Nodes&) const = default;
 };
