@@ -98,7 +98,7 @@ class FrameReader {
 
   void set_max_payload(std::size_t max_payload) { max_payload_ = max_payload; }
 
-  void append(std::string_view bytes) { buffer_.append(bytes); }
+  void append(std::string_view bytes);
   // The next payload, valid until the next call of any member; nothing: it has not arrived whole.
   Result<std::optional<std::string_view>> next();
   // Takes `count` bytes that are no frame off the front; nothing: they have not all arrived.
