@@ -5,6 +5,7 @@
 namespace ddprun::rdzv {
 
 std::chrono::milliseconds Backoff::nth(int n) const {
+  if (n < 1) return std::chrono::milliseconds(0);
   auto pause = first;
   for (int i = 1; i < n && pause < max; ++i) pause *= 2;
   return std::min(pause, max);
@@ -28,7 +29,7 @@ std::chrono::milliseconds RestartPolicy::round_ended(const RoundEnd& end) {
   }
   if (end.has_lost_node && was_quick) {
     quick_losses_ += 1;
-    pause = std::max(pause, rules_.pause_after_quick_loss.nth(quick_losses_));
+    pause = std::max(pause, rules_.pause_after_quick_loss.nth(quick_losses_ - 1));
   }
   return pause;
 }

@@ -10,7 +10,7 @@
 
 namespace ddprun::rdzv {
 
-// first, 2 first, 4 first … max
+// first, 2 first, 4 first … max; the 0th is none
 struct Backoff {
   std::chrono::milliseconds first{0};
   std::chrono::milliseconds max{0};
@@ -26,6 +26,7 @@ struct RestartRules {
   std::vector<int> final_exit_codes;        // of workers; as a shell has them
   Backoff pause_after_failure;              // consecutive ones
   std::chrono::milliseconds quick{10'000};  // rounds that end sooner count as consecutive
+  // From the second in a row: one node may always die young without holding up the others.
   Backoff pause_after_quick_loss{std::chrono::seconds(1), std::chrono::seconds(60)};
 
   bool operator==(const RestartRules&) const = default;

@@ -60,10 +60,11 @@ TEST(RestartPolicy, SomeFailuresAreNotWorthARetry) {
 
 TEST(RestartPolicy, QuickLossesAreFollowedByPausesThatGrowUntilARoundHolds) {
   RestartPolicy policy({});
-  for (const auto pause : {1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s}) {
+  for (const auto pause : {0s, 1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s}) {
     EXPECT_EQ(policy.round_ended(lost_after(9s)), pause);
   }
   EXPECT_EQ(policy.round_ended(lost_after(10s)), 0s);
+  EXPECT_EQ(policy.round_ended(lost_after(9s)), 0s);
   EXPECT_EQ(policy.round_ended(lost_after(9s)), 1s);
 }
 
@@ -78,6 +79,7 @@ TEST(RestartPolicy, TheLongerOfTwoPausesCounts) {
 
 TEST(Backoff, DoublesUpToItsMaximum) {
   EXPECT_EQ((Backoff{}).nth(3), 0ms);
+  EXPECT_EQ((Backoff{3s, 10s}).nth(0), 0ms);
   EXPECT_EQ((Backoff{3s, 10s}).nth(1), 3s);
   EXPECT_EQ((Backoff{3s, 10s}).nth(2), 6s);
   EXPECT_EQ((Backoff{3s, 10s}).nth(3), 10s);
