@@ -38,15 +38,7 @@ Result<Endpoint> bound_endpoint(int fd) {
   SocketAddress address;
   if (::getsockname(fd, address.get(), &address.size) != 0)
     return fail(error_from_errno(errno, "getsockname"));
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.storage.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &address.v4()->sin_addr, text, sizeof text);
-    return Endpoint{text, ntohs(address.v4()->sin_port)};
-  }
-  if (address.storage.ss_family == AF_INET6) {
-    inet_ntop(AF_INET6, &address.v6()->sin6_addr, text, sizeof text);
-    return Endpoint{text, ntohs(address.v6()->sin6_port)};
-  }
+  if (address.is_ip()) return Endpoint{numeric_host(address), address.port()};
   return fail(ErrorCode::kInvalidArgument,
               "file descriptor " + std::to_string(fd) + " is not a TCP socket");
 }

@@ -21,6 +21,17 @@ struct SocketAddress {
   const sockaddr_in* v4() const { return reinterpret_cast<const sockaddr_in*>(&storage); }
   const sockaddr_in6* v6() const { return reinterpret_cast<const sockaddr_in6*>(&storage); }
 
+  bool is_ip() const { return storage.ss_family == AF_INET || storage.ss_family == AF_INET6; }
+  // Both need is_ip().
+  std::uint16_t port() const {
+    return ntohs(storage.ss_family == AF_INET ? v4()->sin_port : v6()->sin6_port);
+  }
+  bool is_loopback() const {
+    if (storage.ss_family == AF_INET) return (ntohl(v4()->sin_addr.s_addr) >> 24) == 127;
+    const in6_addr& address = v6()->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&address) ||
+           (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+  }
   void set_port(std::uint16_t port) {
     if (storage.ss_family == AF_INET) {
       v4()->sin_port = htons(port);
@@ -44,6 +55,19 @@ inline std::optional<SocketAddress> parse_numeric(const std::string& text) {
     return address;
   }
   return std::nullopt;
+}
+
+// Without the port; an IPv4 address that came through an IPv6 socket is one again.
+inline std::string numeric_host(const SocketAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.storage.ss_family == AF_INET) {
+    ::inet_ntop(AF_INET, &address.v4()->sin_addr, text, sizeof text);
+  } else if (IN6_IS_ADDR_V4MAPPED(&address.v6()->sin6_addr)) {
+    ::inet_ntop(AF_INET, &address.v6()->sin6_addr.s6_addr[12], text, sizeof text);
+  } else {
+    ::inet_ntop(AF_INET6, &address.v6()->sin6_addr, text, sizeof text);
+  }
+  return text;
 }
 
 }  // namespace ddprun::rdzv

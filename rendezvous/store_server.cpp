@@ -24,6 +24,7 @@
 #include "rendezvous/base/thread.h"
 #include "rendezvous/listener.h"
 #include "rendezvous/peer_addresses.h"
+#include "rendezvous/socket_address.h"
 #include "rendezvous/store_core.h"
 #include "rendezvous/wire/store_decoder.h"
 
@@ -61,23 +62,9 @@ HashSeed random_seed() {
 }
 
 std::string peer_name(int fd) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0)
-    return "a client that is gone";
-  char text[INET6_ADDRSTRLEN] = "";
-  if (peer.ss_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&peer);
-    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-    return Endpoint{text, ntohs(v4->sin_port)}.to_string();
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&peer);
-  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) {
-    inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], text, sizeof text);
-    return Endpoint{text, ntohs(v6->sin6_port)}.to_string();
-  }
-  inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-  return Endpoint{text, ntohs(v6->sin6_port)}.to_string();
+  SocketAddress peer;
+  if (::getpeername(fd, peer.get(), &peer.size) != 0) return "a client that is gone";
+  return Endpoint{numeric_host(peer), peer.port()}.to_string();
 }
 
 std::size_t most_sessions() {
