@@ -54,10 +54,11 @@ struct OutputSpec {
 
 // The address and the ports that the workers of a round meet at.
 struct MeetingPlace {
-  std::string address = "127.0.0.1";  // MASTER_ADDR as given; also where the store listens
-  std::uint16_t first_port = 0;       // the store takes a free one of first_port to last_port;
-  std::uint16_t last_port = 0;        // equal: exactly that one; 0: whichever the kernel gives
-  bool agent_hosts_store = true;      // false: rank 0 does, at a port that the agent only reserves
+  // MASTER_ADDR as given, also where the store listens; empty, on several nodes only: found out.
+  std::string address = "127.0.0.1";
+  std::uint16_t first_port = 0;   // the store takes a free one of first_port to last_port;
+  std::uint16_t last_port = 0;    // equal: exactly that one; 0: whichever the kernel gives
+  bool agent_hosts_store = true;  // false: rank 0 does, at a port that the agent only reserves
   std::size_t store_memory = rdzv::limits::kDefaultStoreMemory;  // that it may hold, in bytes
 
   bool operator==(const MeetingPlace&) const = default;

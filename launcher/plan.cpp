@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "launcher/job_nodes.h"
+#include "launcher/restart_options.h"
 #include "launcher/text.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_status.h"
@@ -47,6 +49,7 @@ class Planner {
     }
     find_command(command);
     if (error_) return fail(*std::move(error_));
+    if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
     return std::move(plan_);
   }
 
@@ -68,29 +71,31 @@ class Planner {
     plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
     if (error_) return;
     const Rendezvous& rendezvous = plan_.rendezvous;
-    const Given nodes = option(OptionId::kNnodes);
-    if (rendezvous.max_nodes > 1) {
-      return refuse(wrong(nodes, rendezvous.is_standalone
-                                     ? "--standalone is for one node; leave one of the two out"
-                                     : "ddprun runs jobs of one node only as yet"));
-    }
     if (rendezvous.backend == Backend::kEtcdV2 || rendezvous.backend == Backend::kEtcd) {
-      return refuse(
-          wrong(option(OptionId::kRdzvBackend),
-                "etcd is for several nodes, and ddprun runs jobs of one node only as yet"));
+      return refuse(wrong(option(OptionId::kRdzvBackend),
+                          "etcd is not there as yet; c10d and static are, and `ddpctl leader` for "
+                          "an endpoint that outlives every node"));
     }
-    plan_.job.meeting_place = take(single_node_meeting_place(plan_.settings, rendezvous));
+    plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
+    plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
     const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
     plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.
     const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     plan_.job.meeting_place.agent_hosts_store =
         rendezvous.backend == Backend::kStatic || unshared == nullptr || *unshared != "1";
+    read_run_id();
+  }
 
+  void read_run_id() {
     const Given run_id = option(OptionId::kRdzvId);
     plan_.job.run_id = run_id.text();
-    if (rendezvous.is_standalone) {
+    if (plan_.rendezvous.is_standalone) {
       plan_.job.run_id = surroundings_.random_run_id;
+    } else if (run_id.text().empty() && plan_.rendezvous.max_nodes > 1) {
+      refuse(wrong(run_id,
+                   "each node would take a random one, and so no two would meet; give all nodes "
+                   "the same, or leave it out"));
     } else if (run_id.text().empty()) {
       plan_.job.run_id = surroundings_.random_run_id;
       warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
@@ -99,7 +104,7 @@ class Planner {
 
   void read_group() {
     plan_.job.local_world_size = read_worker_count();
-    plan_.job.restarts.max_restarts = take(read_integer(option(OptionId::kMaxRestarts), 0));
+    plan_.job.restarts = take(read_restart_rules(plan_.settings));
     plan_.job.role = option(OptionId::kRole).text();
     if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
       plan_.notes.push_back(

@@ -4,8 +4,8 @@
 #include <boost/json.hpp>
 
 #include "agent/worker_environment.h"
-#include "rendezvous/base/exit_status.h"
 #include "launcher/values.h"
+#include "rendezvous/base/exit_status.h"
 
 namespace ddprun::cli {
 namespace {
@@ -64,8 +64,120 @@ void append_section(std::string& out, std::string_view title,
   for (const std::string& line : lines) out += "  " + line + "\n";
 }
 
+bool is_alone(const agent::Nodes& nodes) { return nodes.leader.where == rdzv::LeaderSpec::Where::kAlone; }
+
+std::string range_of(int least, int most, std::string_view between) {
+  return least == most ? std::to_string(most)
+                       : std::to_string(least) + std::string(between) + std::to_string(most);
+}
+
+// "2.5 s", "300 ms"
+std::string in_words(std::chrono::milliseconds time) {
+  if (time.count() < 1000 && time.count() > 0) return std::to_string(time.count()) + " ms";
+  std::string text = std::to_string(time.count() / 1000);
+  if (const auto rest = time.count() % 1000; rest != 0) {
+    std::string digits = std::to_string(1000 + rest).substr(1);
+    digits.erase(digits.find_last_not_of('0') + 1);
+    text += "." + digits;
+  }
+  return text + " s";
+}
+
+std::string meeting_place_of(const agent::Job& job) {
+  const agent::MeetingPlace& place = job.meeting_place;
+  if (is_alone(job.nodes) || job.nodes.shares_store_port) {
+    return place.address + ", " + ports_of(place);
+  }
+  return "the address of group rank 0's node, " + ports_of(place) + " there";
+}
+
+std::string leader_of(const agent::Nodes& nodes) {
+  const std::string endpoint = nodes.leader.endpoint.to_string();
+  switch (nodes.leader.where) {
+    case rdzv::LeaderSpec::Where::kAlone:
+      break;
+    case rdzv::LeaderSpec::Where::kHere:
+      return "this node, at " + endpoint;
+    case rdzv::LeaderSpec::Where::kElsewhere:
+      return "at " + endpoint;
+    case rdzv::LeaderSpec::Where::kToBeFound:
+      return "at " + endpoint + "; this node if the address is its own and free";
+  }
+  return "this node";
+}
+
+std::string_view name_of(rdzv::LeaderSpec::Where leader) {
+  switch (leader) {
+    case rdzv::LeaderSpec::Where::kAlone:
+      break;
+    case rdzv::LeaderSpec::Where::kHere:
+      return "here";
+    case rdzv::LeaderSpec::Where::kElsewhere:
+      return "elsewhere";
+    case rdzv::LeaderSpec::Where::kToBeFound:
+      return "to_be_found";
+  }
+  return "alone";
+}
+
+// Of a job on one node there is nothing to tell.
+void append_nodes(std::string& out, const Plan& plan) {
+  const agent::Nodes& nodes = plan.job.nodes;
+  if (is_alone(nodes)) return;
+  const rdzv::KeepAlive& keep_alive = nodes.leader.keep_alive;
+  append_row(out, "nodes", range_of(nodes.min_nodes, nodes.max_nodes, " to "), "");
+  append_row(out, "leader", leader_of(nodes), "");
+  append_row(out, "rank of this node",
+             nodes.node_rank ? std::to_string(*nodes.node_rank) +
+                                   (nodes.has_exact_ranks ? "" : ", if it can be had")
+                             : "as it comes",
+             "");
+  append_row(out, "nodes are awaited",
+             nodes.min_nodes == nodes.max_nodes
+                 ? in_words(nodes.leader.join_timeout)
+                 : in_words(nodes.leader.join_timeout) + " for " + std::to_string(nodes.min_nodes) +
+                       ", then " + in_words(nodes.last_call_timeout) + " for more",
+             "");
+  append_row(out, "a node is lost",
+             "silent for " + in_words(keep_alive.timeout()) + ", or disconnected for " +
+                 in_words(keep_alive.reconnect_grace),
+             "");
+  append_row(out, "token",
+             plan.rendezvous.token_file.empty() ? "none" : "in " + plan.rendezvous.token_file, "");
+}
+
+std::string restarts_of(const rdzv::RestartRules& rules) {
+  std::string text = std::to_string(rules.max_restarts);
+  if (rules.max_restarts == 0) return text;
+  if (rules.min_uptime.count() > 0) {
+    text += "; none if a worker fails within " + in_words(rules.min_uptime);
+  }
+  if (rules.pause_after_failure.max.count() > 0) {
+    text += "; after " + in_words(rules.pause_after_failure.first);
+    if (rules.pause_after_failure.max > rules.pause_after_failure.first) {
+      text += ", at most " + in_words(rules.pause_after_failure.max);
+    }
+  }
+  for (std::size_t i = 0; i < rules.final_exit_codes.size(); ++i) {
+    text += (i == 0 ? "; none after exit code " : ", ") + std::to_string(rules.final_exit_codes[i]);
+  }
+  return text;
+}
+
 // What nobody can know before the job runs.
 constexpr const char* kChosenAtStart = "(chosen at the start)";
+constexpr const char* kKnownWhenMet = "(known when the nodes have met)";
+
+// Ranks and sizes are the leader's to say: nodes may bring different numbers of workers.
+void hide_what_the_leader_decides(Environment& own, const agent::Nodes& nodes) {
+  for (const char* const name : {"RANK", "WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"}) {
+    own[name] = kKnownWhenMet;
+  }
+  own["GROUP_RANK"] = nodes.has_exact_ranks ? std::to_string(*nodes.node_rank) : kKnownWhenMet;
+  own["GROUP_WORLD_SIZE"] =
+      nodes.min_nodes == nodes.max_nodes ? std::to_string(nodes.max_nodes) : kKnownWhenMet;
+  if (!nodes.shares_store_port) own["MASTER_ADDR"] = own["MASTER_PORT"] = kKnownWhenMet;
+}
 
 // The variables that a worker has beside, or instead of, those that it inherits.
 Environment own_environment(const agent::Job& job, int local_rank) {
@@ -78,6 +190,7 @@ Environment own_environment(const agent::Job& job, int local_rank) {
   Environment own =
       agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
   if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
+  if (!is_alone(job.nodes)) hide_what_the_leader_decides(own, job.nodes);
   std::erase_if(own, [&job](const auto& variable) {
     const auto inherited = job.environment.find(variable.first);
     return inherited != job.environment.end() && inherited->second == variable.second;
@@ -104,6 +217,37 @@ boost::json::array signal_names(const std::vector<int>& signals) {
   return names;
 }
 
+boost::json::object restarts_object(const rdzv::RestartRules& rules) {
+  return {{"max_restarts", rules.max_restarts},
+          {"min_uptime_ms", rules.min_uptime.count()},
+          {"pause_first_ms", rules.pause_after_failure.first.count()},
+          {"pause_max_ms", rules.pause_after_failure.max.count()},
+          {"final_exit_codes", boost::json::value_from(rules.final_exit_codes)}};
+}
+
+// Never the token itself.
+boost::json::object nodes_object(const agent::Nodes& nodes) {
+  boost::json::value node_rank;
+  if (nodes.node_rank) node_rank = *nodes.node_rank;
+  boost::json::value endpoint;
+  if (!is_alone(nodes)) endpoint = nodes.leader.endpoint.to_string();
+  return {{"leader", name_of(nodes.leader.where)},
+          {"endpoint", endpoint},
+          {"min_nodes", nodes.min_nodes},
+          {"max_nodes", nodes.max_nodes},
+          {"node_rank", node_rank},
+          {"has_exact_ranks", nodes.has_exact_ranks},
+          {"shares_store_port", nodes.shares_store_port},
+          {"local_addr", nodes.local_addr},
+          {"keep_alive_interval_ms", nodes.leader.keep_alive.interval.count()},
+          {"keep_alive_max_attempt", nodes.leader.keep_alive.attempts},
+          {"node_timeout_ms", nodes.leader.keep_alive.timeout().count()},
+          {"reconnect_grace_ms", nodes.leader.keep_alive.reconnect_grace.count()},
+          {"join_timeout_ms", nodes.leader.join_timeout.count()},
+          {"last_call_timeout_ms", nodes.last_call_timeout.count()},
+          {"has_token", !nodes.leader.token.empty()}};
+}
+
 // Keys in a map are kept in the order of insertion; all of them are always there, so that a reader
 // need not ask whether one is.
 boost::json::object job_object(const agent::Job& job) {
@@ -114,7 +258,9 @@ boost::json::object job_object(const agent::Job& job) {
   return {{"run_id", job.run_id},
           {"role", job.role},
           {"local_world_size", job.local_world_size},
+          {"nodes", nodes_object(job.nodes)},
           {"max_restarts", job.restarts.max_restarts},
+          {"restarts", restarts_object(job.restarts)},
           {"program", job.program.path},
           {"argv", boost::json::value_from(job.program.argv)},
           {"first_user_argument", job.program.first_user_argument},
@@ -143,6 +289,7 @@ boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
           {"host", rendezvous.host},
           {"port", rendezvous.port},
           {"local_addr", rendezvous.local_addr},
+          {"token_file", rendezvous.token_file},
           {"conf", boost::json::value_from(rendezvous.conf)}};
 }
 
@@ -153,10 +300,12 @@ std::string to_table(const Plan& plan) {
   std::string out = "Job\n";
   append_row(out, "program", job.program.path, "");
   append_row(out, "command", command_line_of(job.program), "");
-  append_row(out, "workers", std::to_string(job.local_world_size), "");
+  append_row(out, is_alone(job.nodes) ? "workers" : "workers of this node",
+             std::to_string(job.local_world_size), "");
   append_row(out, "run id", job.run_id, "");
-  append_row(out, "workers meet at", job.meeting_place.address + ", " + ports_of(job.meeting_place),
-             "");
+  append_row(out, "workers meet at", meeting_place_of(job), "");
+  append_row(out, "restarts", restarts_of(job.restarts), "");
+  append_nodes(out, plan);
   for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {
     append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]), "");
   }

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "agent/job.h"
+#include "launcher/rdzv_conf.h"
 #include "launcher/settings.h"
 #include "rendezvous/base/result.h"
 
@@ -26,18 +25,20 @@ struct Rendezvous {
   std::string host;
   std::uint16_t port = 0;  // 0: any, which only a single node can use
   std::string local_addr;  // empty: none was given
-  std::map<std::string, std::string> conf;
+  RdzvConf conf;
   std::optional<bool> is_host;  // none: to be found out
+  std::string token_file;       // empty: none
 
   bool operator==(const Rendezvous&) const = default;
 };
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
 
-// MASTER_ADDR and MASTER_PORT of a job on one node: what the user fixed, else loopback and any
-// port.
-Result<agent::MeetingPlace> single_node_meeting_place(const Settings& settings,
-                                                      const Rendezvous& rendezvous);
+struct NodeCount {
+  int least;
+  int most;
+};
+Result<NodeCount> read_node_count(const Given& given);
 
 // "host", "host:port", "[::1]:port"; empty is localhost. The port is `default_port` where none is
 // written, and that may be none.

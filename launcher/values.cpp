@@ -85,19 +85,25 @@ Result<std::string> read_choice(const Given& given) {
   return fail(wrong(given, sentence));
 }
 
-Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {
+std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
   constexpr double kLongest = 1e9;  // thirty years
-  const std::string& text = given.text();
   double seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (!is_number || !std::isfinite(seconds) || seconds < 0 || seconds > kLongest ||
-      (zero == Zero::kRefused && seconds == 0)) {
+  if (!is_number || !std::isfinite(seconds) || seconds < 0 || seconds > kLongest) {
+    return std::nullopt;
+  }
+  return std::chrono::duration<double>(seconds);
+}
+
+Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {
+  const auto time = seconds_in(given.text());
+  if (!time || (zero == Zero::kRefused && time->count() <= 0)) {
     return fail(wrong(given, zero == Zero::kAllowed
                                  ? "give a time in seconds, such as 30 or 0.5"
                                  : "give a time in seconds, more than 0, such as 0.1"));
   }
-  return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+  return std::chrono::round<std::chrono::milliseconds>(*time);
 }
 
 Result<StreamMap> read_streams(const Given& given) {

@@ -28,8 +28,10 @@ Result<bool> read_flag(const Given& given);
 // One of the option's choices; an empty default stays empty.
 Result<std::string> read_choice(const Given& given);
 
+// A time in seconds, "30" or "0.5": finite, not negative, and short enough to be added to a clock.
+std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
+
 enum class Zero { kAllowed, kRefused };
-// "30", "0.5"; finite, and short enough to be added to a clock.
 Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero);
 
 // -r and -t: one digit for all ranks, or RANK:DIGIT[,RANK:DIGIT...] where ranks not named get 0.

@@ -88,8 +88,8 @@ def event_names(outcome):
 
 
 ROWS = [
-    Row("--nnodes", "the same for one node; more than one node is refused as yet", [
-        Refused(["--nnodes=2", *P], torchrun=None), Refused(["--nnodes=1:2", *C10D, *P], torchrun=None),
+    Row("--nnodes", "the same; several nodes need a port that all can know, so port 0 is refused", [
+        Refused(["--nnodes=1:2", *C10D, *P], torchrun=None), Refused(["--nnodes=2", "--standalone", *P], torchrun=None),
         Same(["--nnodes=1", *P]), Same(["--nnodes=1:1", *P]), Same(P, {"PET_NNODES": "1:1"}),
         Refused(["--nnodes=1:2:3", *P]), Refused(["--nnodes=0", *P]), Refused(["--nnodes=2:1", *P]),
         Refused(["--nnodes=x", *P]), Refused(P, variables={"PET_NNODES": ""})]),
@@ -106,16 +106,18 @@ ROWS = [
         Same(["--rdzv-backend=static", *P]), Same([*C10D, *P]),
         Same(["--rdzv-endpoint=localhost:0", *P], {"PET_RDZV_BACKEND": "c10d"}),
         Refused(["--rdzv-backend=foo", *P])]),
-    Row("--rdzv-endpoint", "the same", [
+    Row("--rdzv-endpoint", "the same; several nodes have no default for it, but with `static`", [
+        Refused(["--nnodes=2", "--rdzv-backend=c10d", *P], torchrun=None),
         Same(["--rdzv-endpoint=localhost:{port}", *P], show="MASTER_ADDR MASTER_PORT"),
         Same(P, {"PET_RDZV_ENDPOINT": "localhost:{port}"}, show="MASTER_ADDR MASTER_PORT"),
         Refused(["--rdzv-endpoint=node0", *P]), Refused(["--rdzv-endpoint=node0:", *P]),
         Refused(["--rdzv-endpoint=node0:65536", *P])]),
-    Row("--rdzv-id", "the same", [
+    Row("--rdzv-id", "the same; empty it is refused on several nodes, where each would take another random one", [
+        Refused(["--nnodes=2", "--rdzv-id=", *P], torchrun=None),
         Same([*C10D, "--rdzv-id=job7", *P], show="TORCHELASTIC_RUN_ID"),
         Same(P, {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID"),
         Differs([*C10D, "--rdzv-id=", *P], lambda ours, theirs: ours.code == theirs.code == 0)]),
-    Row("--rdzv-conf", "the same; times must be whole seconds of 1 or more, and `is_host` true or false", [
+    Row("--rdzv-conf", "the same keys, and `reconnect_grace`, `token_file`; a node is lost after 3 × 2 s of silence, not 3 × 5; times must be whole seconds of 1 or more, and `is_host` true or false", [
         Same(["--rdzv-conf=timeout=60,use_libuv=0", *P]), Same(P, {"PET_RDZV_CONF": "timeout=60"}),
         Refused(["--rdzv-conf=a", *P]), Refused(["--rdzv-conf=a=", *P]), Refused(["--rdzv-conf==b", *P]),
         Refused([*C10D, "--rdzv-conf=backend=c10d", *P]), Refused([*C10D, "--rdzv-conf=join_timeout=0", *P]),
@@ -178,7 +180,7 @@ ROWS = [
     Row("--duplicate-stderr-filters", "the same", [
         Same(["-t3", "--duplicate-stderr-filters=rank 1", "--nproc-per-node=2", *LOGS, *P]),
         Same(["-t3", *LOGS, *P], {"PET_DUPLICATE_STDERR_FILTERS": "stderr,, local"})]),
-    Row("--node-rank", "the same; it must be one of `--nnodes`", [
+    Row("--node-rank", "the same; it must be one of `--nnodes`; with `c10d`, where torchrun ignores it, the order that is wanted", [
         Same(["--node-rank=0", *P]), Same(P, {"PET_NODE_RANK": "0"}),
         Refused(["--node-rank=x", *P], torchrun=2), Refused(["--node-rank=1", *P], torchrun=None)]),
     Row("--master-addr", "the same", [

@@ -7,53 +7,16 @@
 #include <csignal>
 
 #include "launcher/plan_text.h"
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/unit/launcher/planning.h"
 
 namespace ddprun::cli {
 namespace {
 
+using namespace std::chrono_literals;
 using agent::StreamSet;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-// A machine with 6 CPUs and no GPU, and a program called "prog".
-class Planning : public testing::Test {
- protected:
-  Planning() {
-    tree_.write("cwd/prog", "x", 0755);
-    tree_.write("sys/devices/system/cpu/online", "0-5\n");
-    surroundings_.places = {tree_ / "cwd", tree_ / "bin"};
-    surroundings_.machine = {tree_.path(), "", std::vector<int>{0, 1, 2, 3, 4, 5}};
-    surroundings_.random_run_id = "random-id";
-  }
-
-  Result<Plan> plan(std::vector<std::string> words, const Environment& environment = {}) {
-    words.push_back("prog");
-    const auto line = parse_command_line(words);
-    if (!line) return fail(line.error());
-    return make_plan(resolve(*line, environment, {}), line->command, environment, surroundings_);
-  }
-  agent::Job job(const std::vector<std::string>& words, const Environment& environment = {}) {
-    const auto made = plan(words, environment);
-    EXPECT_TRUE(made) << made.error().to_string();
-    return made ? made->job : agent::Job{};
-  }
-  std::string refusal(const std::vector<std::string>& words, const Environment& environment = {}) {
-    const auto made = plan(words, environment);
-    EXPECT_FALSE(made) << testing::PrintToString(words);
-    if (made) return {};
-    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
-    return made.error().to_string();
-  }
-
-  void add_gpus(int count) {
-    for (int i = 0; i < count; ++i) tree_.write("dev/nvidia" + std::to_string(i), "");
-  }
-
-  TemporaryTree tree_;
-  Surroundings surroundings_;
-};
 
 TEST_F(Planning, DefaultsAreTorchruns) {
   const agent::Job made = job({}, {{"HOME", "/root"}});
@@ -106,6 +69,41 @@ TEST_F(Planning, ReadsRestarts) {
   EXPECT_EQ(job({"--max-restarts=7"}).restarts.max_restarts, 7);
   for (const std::string text : {"-1", "x", "", "1.0", "99999999999"}) {
     EXPECT_THAT(refusal({"--max-restarts=" + text}), HasSubstr("give a whole number of 0 or more"));
+  }
+}
+
+TEST_F(Planning, RestartsAreNotHeldBackUnlessAsked) {
+  rdzv::RestartRules rules;
+  rules.max_restarts = 7;
+  EXPECT_EQ(job({"--max-restarts=7"}).restarts, rules);
+  rules.min_uptime = 2500ms;
+  rules.pause_after_failure = {1s, 60s};
+  rules.final_exit_codes = {2, 139, 137};
+  EXPECT_EQ(job({"--max-restarts=7", "--min-uptime=2.5", "--restart-pause=1:60",
+                 "--final-exit-codes=2, SIGSEGV,KILL"})
+                .restarts,
+            rules);
+  const auto pause = [this](const std::string& text) {
+    return job({"--restart-pause=" + text}).restarts.pause_after_failure;
+  };
+  EXPECT_EQ(pause("0.5"), (rdzv::Backoff{500ms, 500ms})) << "always the same";
+  EXPECT_EQ(pause("0"), (rdzv::Backoff{}));
+  EXPECT_EQ(job({}, {{"DDPRUN_MIN_UPTIME", "9"}}).restarts.min_uptime, 9s);
+}
+
+TEST_F(Planning, RestartRulesThatMakeNoSenseAreRefused) {
+  for (const std::string text : {"-1", "x", "", "nan"}) {
+    EXPECT_THAT(refusal({"--min-uptime=" + text}), HasSubstr("give a time in seconds"));
+  }
+  for (const std::string text : {"x", "", "1:", "1:2:3", "-1"}) {
+    EXPECT_THAT(refusal({"--restart-pause=" + text}), HasSubstr("or FIRST:MAX as in 1:60")) << text;
+  }
+  for (const std::string text : {"2:1", "0:60"}) {
+    EXPECT_THAT(refusal({"--restart-pause=" + text}), HasSubstr("MAX at least FIRST")) << text;
+  }
+  for (const std::string text : {"0", "256", "x", "1,", "-1", "SIGFOO"}) {
+    EXPECT_THAT(refusal({"--final-exit-codes=" + text}), HasSubstr("exit codes from 1 to 255"))
+        << text;
   }
 }
 
@@ -290,13 +288,11 @@ TEST_F(Planning, DoubledDollarIsKeptAndWarnedOf) {
   EXPECT_EQ(made->job.program.argv.at(1), "kill -9 $$") << "the agent replaces macros, per worker";
 }
 
-TEST_F(Planning, OneNodeOnlyAsYet) {
-  EXPECT_THAT(refusal({"--nnodes=2"}), HasSubstr("--nnodes=2: ddprun runs jobs of one node only"));
-  EXPECT_THAT(refusal({"--nnodes=1:4", "--rdzv-backend=c10d"}), HasSubstr("one node only"));
-  EXPECT_THAT(refusal({"--standalone", "--nnodes=2"}), HasSubstr("--standalone is for one node"));
-  EXPECT_THAT(refusal({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=h:1"}),
-              HasSubstr("etcd is for several nodes"));
-  EXPECT_TRUE(plan({"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"}));
+TEST_F(Planning, EtcdIsRefusedWithWhatIsThere) {
+  for (const std::string backend : {"etcd", "etcd-v2"}) {
+    EXPECT_THAT(refusal({"--rdzv-backend=" + backend, "--rdzv-endpoint=h:1"}),
+                HasSubstr("c10d and static are"));
+  }
 }
 
 TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {

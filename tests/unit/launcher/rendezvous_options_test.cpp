@@ -165,6 +165,22 @@ TEST(RendezvousOptions, ConfIsKeyValuePairs) {
   EXPECT_THAT(read({"--rdzv-conf=use_libuv=0"}).warnings, IsEmpty());
 }
 
+TEST(RendezvousOptions, TokenFileIsThatOfTheOriginThatCountsMost) {
+  EXPECT_EQ(good({}).token_file, "");
+  EXPECT_EQ(good({"--token-file=/a"}).token_file, "/a");
+  EXPECT_EQ(good({"--rdzv-conf=token_file=/b"}).token_file, "/b");
+  EXPECT_EQ(good({"--token-file=/a", "--rdzv-conf=token_file=/b"}).token_file, "/a");
+  const auto from = [](const Environment& environment, std::vector<std::string> words) {
+    words.push_back("prog");
+    std::vector<std::string> warnings;
+    return read_rendezvous(resolve(*parse_command_line(words), environment, {}), warnings)
+        ->token_file;
+  };
+  EXPECT_EQ(from({{"DDPRUN_TOKEN_FILE", "/c"}}, {}), "/c");
+  EXPECT_EQ(from({{"DDPRUN_TOKEN_FILE", "/c"}}, {"--rdzv-conf=token_file=/b"}), "/b");
+  EXPECT_EQ(from({{"PET_RDZV_CONF", "token_file=/b"}}, {"--token-file=/a"}), "/a");
+}
+
 TEST(RendezvousOptions, IsHostIsTrueFalseOrUnknown) {
   EXPECT_EQ(good({}).is_host, std::nullopt);
   for (const std::string yes : {"1", "true", "T", "YES", "y"}) {

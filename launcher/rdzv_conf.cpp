@@ -1,0 +1,141 @@
+#include "launcher/rdzv_conf.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "launcher/spelling.h"
+#include "launcher/text.h"
+#include "launcher/values.h"
+
+namespace ddprun::cli {
+namespace {
+
+// Keys that hold whole seconds (for the attempts a count, for the grace milliseconds), all more
+// than 0.
+constexpr std::array<std::string_view, 9> kNumberKeys{
+    "timeout",           "join_timeout",        "last_call_timeout",      "close_timeout",
+    "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout",
+    "reconnect_grace"};
+
+// Keys known to some backend, for torchrun's sake; what is in neither list gets a warning.
+constexpr std::array<std::string_view, 13> kOtherKeys{
+    "token_file", "is_host", "store_type", "rank",   "protocol",    "ssl_cert", "ssl_cert_key",
+    "ca_cert",    "cert",    "key",        "cacert", "etcd_prefix", "use_libuv"};
+
+// Options of their own; torchrun fails on them with a TypeError.
+constexpr std::array<std::string_view, 6> kReservedKeys{"backend",   "endpoint",  "run_id",
+                                                        "min_nodes", "max_nodes", "local_addr"};
+
+bool contains(const auto& keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+std::optional<bool> truth(std::string_view text) {
+  constexpr std::array<std::string_view, 5> kYes{"1", "true", "t", "yes", "y"};
+  constexpr std::array<std::string_view, 5> kNo{"0", "false", "f", "no", "n"};
+  std::string lower;
+  for (const char c : text) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (contains(kYes, lower)) return true;
+  if (contains(kNo, lower)) return false;
+  return std::nullopt;
+}
+
+std::string unknown_key(std::string_view key) {
+  std::vector<std::string_view> known(kNumberKeys.begin(), kNumberKeys.end());
+  known.insert(known.end(), kOtherKeys.begin(), kOtherKeys.end());
+  std::string sentence = "nothing uses the key '" + std::string(key) + "'";
+  if (const std::string_view meant = nearest(key, known); !meant.empty()) {
+    sentence += "; did you mean " + std::string(meant) + "?";
+  }
+  return sentence;
+}
+
+Result<void> check_pair(const Given& given, std::string_view key, std::string_view value) {
+  if (key.empty() || value.empty()) {
+    return fail(wrong(given, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
+  }
+  if (contains(kReservedKeys, key)) {
+    return fail(wrong(given, "'" + std::string(key) + "' has an option of its own"));
+  }
+  if (contains(kNumberKeys, key)) {
+    const auto number = whole_number(value);
+    if (!number || *number < 1) {
+      return fail(wrong(given, std::string(key) + " must be a whole number of 1 or more"));
+    }
+  }
+  if (key == "is_host" && !truth(value)) {
+    return fail(wrong(given, "is_host must be 1 or 0 (or true, false, yes, no)"));
+  }
+  if (key == "store_type" && value == "file") {
+    return fail(wrong(given, "a store in a file is not supported; leave store_type out"));
+  }
+  if (key == "store_type" && value != "tcp") {
+    return fail(wrong(given, "store_type must be tcp"));
+  }
+  return {};
+}
+
+// A longer time is for ever; it has to fit a clock.
+constexpr long long kLongestSeconds = 1'000'000'000;
+constexpr long long kMostAttempts = 1000;
+
+std::optional<long long> number_of(const RdzvConf& conf, const std::string& key, long long most) {
+  const auto found = conf.find(key);
+  if (found == conf.end()) return std::nullopt;
+  return std::min(*whole_number(found->second), most);
+}
+
+}  // namespace
+
+Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings) {
+  RdzvConf conf;
+  if (trimmed(given.text()).empty()) return conf;
+  for (const std::string_view pair : split(given.text(), ',')) {
+    const std::size_t equals = pair.find('=');
+    const std::string_view key = trimmed(pair.substr(0, equals));
+    const std::string_view value =
+        equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
+    if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
+    if (!contains(kNumberKeys, key) && !contains(kOtherKeys, key)) {
+      warnings.push_back(wrong(given, unknown_key(key)).to_string());
+    }
+    conf[std::string(key)] = value;
+  }
+  return conf;
+}
+
+std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {
+  const auto found = conf.find(key);
+  return found == conf.end() ? std::nullopt : truth(found->second);
+}
+
+std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key) {
+  const auto seconds = number_of(conf, key, kLongestSeconds);
+  if (!seconds) return std::nullopt;
+  return std::chrono::seconds(*seconds);
+}
+
+std::string text_of(const RdzvConf& conf, const std::string& key) {
+  const auto found = conf.find(key);
+  return found == conf.end() ? "" : found->second;
+}
+
+rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
+  rdzv::KeepAlive keep_alive;
+  if (const auto interval =
+          number_of(conf, "keep_alive_interval", kLongestSeconds / kMostAttempts)) {
+    keep_alive.interval = std::chrono::seconds(*interval);
+  }
+  if (const auto attempts = number_of(conf, "keep_alive_max_attempt", kMostAttempts)) {
+    keep_alive.attempts = static_cast<int>(*attempts);
+  }
+  if (const auto grace = number_of(conf, "reconnect_grace", kLongestSeconds)) {
+    keep_alive.reconnect_grace = std::chrono::milliseconds(*grace);
+  }
+  return keep_alive;
+}
+
+}  // namespace ddprun::cli
