@@ -15,12 +15,14 @@ namespace ddprun::rdzv {
 enum class ProofOf { kAgent, kLeader };  // so that neither side's proof can be sent back to it
 
 // What the file holds, without white space at its end. An empty file, one that others may read (mode
-// & 077), and one of more than 4 KiB are refused with a sentence that says what to change.
+// & 077), one of more than 4 KiB, and what is no regular file are refused with a sentence that says
+// what to change.
 Result<std::string> read_token(const std::string& path);
 
 wire::Nonce random_nonce();
 
-// 32 bytes.
+// HMAC-SHA256 under the token, of "ddprun agent" or "ddprun leader" (whose proof it is), the agent's
+// nonce and the leader's: 32 bytes.
 std::string proof_of(ProofOf side, std::string_view token, const wire::Nonce& agent,
                      const wire::Nonce& leader);
 // In a time that does not depend on where they differ.
