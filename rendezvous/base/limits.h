@@ -36,6 +36,8 @@ inline constexpr std::size_t kDetachedValueBytes = 32 * 1024;
 // brings its worker's last words along.
 inline constexpr std::size_t kMaxConnectBytes = 8 * 1024;
 inline constexpr std::size_t kMaxRoundFrameBytes = 1024 * 1024;
+// What one side leaves unread, beyond what the kernel holds for it, before its connection is ended.
+inline constexpr std::size_t kMaxUnreadRoundBytes = 8 * 1024 * 1024;
 inline constexpr std::size_t kMaxNameBytes = 1024;  // of a host, role, job, address, program
 
 // How long a silent peer is believed alive: idle time, then probes. 60 s + 6 x 10 s.

@@ -103,6 +103,8 @@ class FrameReader {
   Result<std::optional<std::string_view>> next();
   // Takes `count` bytes that are no frame off the front; nothing: they have not all arrived.
   std::optional<std::string> take(std::size_t count);
+  // The first byte that was not handed out yet; buffered() is not 0.
+  char front() const { return buffer_[begin_]; }
   std::size_t buffered() const { return buffer_.size() - begin_; }
 
  private:

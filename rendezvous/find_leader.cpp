@@ -1,0 +1,210 @@
+#include "rendezvous/find_leader.h"
+
+#include <ifaddrs.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <utility>
+
+#include "rendezvous/round_client.h"
+#include "rendezvous/round_server.h"
+#include "rendezvous/socket_address.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using namespace std::chrono_literals;
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kFirstPause{50};  // until the name is looked up again; doubled each time
+constexpr milliseconds kLongestPause{1000};
+constexpr auto kFirstNotice = 3s;
+constexpr auto kNoticeInterval = 10s;
+
+bool is_loopback(const std::string& numeric) {
+  const auto address = parse_numeric(numeric);
+  return address && address->is_loopback();
+}
+
+std::vector<std::string> interface_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return addresses;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    SocketAddress address;
+    if (each->ifa_addr->sa_family == AF_INET) {
+      *address.v4() = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    } else if (each->ifa_addr->sa_family == AF_INET6) {
+      *address.v6() = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+    } else {
+      continue;
+    }
+    addresses.push_back(numeric_host(address));
+  }
+  ::freeifaddrs(list);
+  return addresses;
+}
+
+// The first of them that is this machine's.
+std::optional<std::string> local_one(const std::vector<std::string>& addresses) {
+  const auto ours = interface_addresses();
+  for (const std::string& address : addresses) {
+    if (is_loopback(address) || std::ranges::find(ours, address) != ours.end()) return address;
+  }
+  return std::nullopt;
+}
+
+// What needs no name server; nothing: it does.
+std::optional<std::vector<std::string>> addresses_without_lookup(const std::string& host) {
+  if (host == "localhost") return {{"127.0.0.1"}};
+  if (const auto numeric = parse_numeric(host)) return {{numeric_host(*numeric)}};
+  return std::nullopt;
+}
+
+class Search final : public LeaderSearch {
+ public:
+  Search(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
+         std::function<void(Result<FoundLeader>)> done)
+      : io_(io),
+        spec_(std::move(spec)),
+        config_(std::move(config)),
+        events_(std::move(events)),
+        done_(std::move(done)),
+        resolver_(io),
+        timer_(io) {}
+
+  void start() {
+    using Where = LeaderSpec::Where;
+    switch (spec_.where) {
+      case Where::kAlone:
+        return lead(std::nullopt);
+      case Where::kElsewhere:
+        return follow();
+      case Where::kHere:
+      case Where::kToBeFound:
+        break;
+    }
+    if (const auto known = addresses_without_lookup(spec_.endpoint.host)) return decide(*known);
+    look_up();
+  }
+
+ private:
+  void look_up() {
+    resolver_.async_resolve(spec_.endpoint.host, "",
+                            [this, life = std::weak_ptr(life_)](
+                                error_code ec, const tcp::resolver::results_type& results) {
+                              if (life.expired()) return;
+                              std::vector<std::string> addresses;
+                              for (const auto& each : results) {
+                                addresses.push_back(each.endpoint().address().to_string());
+                              }
+                              // Who was told to lead need not know how others call it.
+                              if (!ec || spec_.where == LeaderSpec::Where::kHere)
+                                return decide(addresses);
+                              try_later("its name is not known: " + ec.message());
+                            });
+  }
+
+  void try_later(const std::string& why) {
+    const auto waited = steady_clock::now() - started_;
+    const auto left = std::chrono::ceil<milliseconds>(spec_.join_timeout - waited);
+    const std::string endpoint = spec_.endpoint.to_string();
+    if (left <= 0ms) {
+      return done_(fail(ErrorCode::kTimeout, "the endpoint " + endpoint +
+                                                 " could not be found in time (" + why +
+                                                 "); check --rdzv-endpoint and the name service"));
+    }
+    if (waited >= next_notice_) {
+      next_notice_ += kNoticeInterval;
+      events_.on_notice("waiting for " + endpoint + " (" + why + "), " +
+                        std::to_string(std::chrono::ceil<std::chrono::seconds>(left).count()) +
+                        " s left");
+    }
+    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+    timer_.expires_after(std::min(pause_, left));
+    timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+      if (!ec && !life.expired()) look_up();
+    });
+  }
+
+  void decide(const std::vector<std::string>& addresses) {
+    const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
+    if (!must_lead && !local_one(addresses)) return follow();
+    auto listener = open_leader_port(spec_.endpoint, addresses);
+    if (listener) return lead(std::move(*listener));
+    // Another agent on this machine was there before.
+    if (!must_lead && listener.error().code == ErrorCode::kAddressInUse) return follow();
+    Error error = std::move(listener.error());
+    if (error.code == ErrorCode::kAddressInUse) {
+      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
+                      ", and the port is taken: by another job, or by this one's last run; end "
+                      "it, or give another port";
+    } else {
+      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
+                      ", and cannot listen there: " + error.message;
+    }
+    done_(fail(std::move(error)));
+  }
+
+  void lead(std::optional<Listener> listener) {
+    RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
+    done_(FoundLeader{
+        std::make_unique<RoundServer>(io_, std::move(options), events_, std::move(listener)),
+        /*is_here=*/true});
+  }
+
+  void follow() {
+    RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
+    done_(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_),
+                      /*is_here=*/false});
+  }
+
+  boost::asio::io_context& io_;
+  const LeaderSpec spec_;
+  const RoundConfig config_;
+  const LeaderEvents events_;
+  const std::function<void(Result<FoundLeader>)> done_;
+  tcp::resolver resolver_;
+  boost::asio::steady_timer timer_;
+  const steady_clock::time_point started_ = steady_clock::now();
+  steady_clock::duration next_notice_ = kFirstNotice;
+  milliseconds pause_{};
+
+  struct Life {};  // handlers that are under way end with it
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+}  // namespace
+
+std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
+                                          const RoundConfig& config, LeaderEvents events,
+                                          std::function<void(Result<FoundLeader>)> done) {
+  auto search = std::make_unique<Search>(io, spec, config, std::move(events), std::move(done));
+  search->start();
+  return search;
+}
+
+Result<Listener> open_leader_port(const Endpoint& endpoint,
+                                  const std::vector<std::string>& addresses) {
+  ListenOptions options;
+  options.port = endpoint.port;
+  const auto local = local_one(addresses);
+  const bool is_name = !addresses_without_lookup(endpoint.host);
+  // Many a machine calls itself 127.0.1.1, and is known by that name to others.
+  const bool is_known_from_outside = !local || (is_name && is_loopback(*local));
+  options.address = is_known_from_outside ? "::" : *local;
+  auto listener = open_listener(options);
+  if (listener || options.address != "::" || listener.error().code == ErrorCode::kAddressInUse) {
+    return listener;
+  }
+  options.address = "0.0.0.0";  // a machine without IPv6
+  return open_listener(options);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,49 @@
+// The leader of the job as an agent sees it, wherever it is: in this process (round_server.h) or at
+// the end of a connection (round_client.h). What it says comes through on_message, never from within
+// one of the calls here, so that nothing is decided inside of another decision. Everything happens
+// on the thread that runs the io_context.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/round_messages.h"
+
+namespace ddprun::rdzv {
+
+struct LeaderGone {
+  std::string sentence;      // what happened, and what to check
+  bool was_reached = false;  // false: it was never there
+};
+
+struct LeaderEvents {
+  std::function<void(ToAgent)> on_message;
+  std::function<void(LeaderGone)> on_gone;           // nothing comes after it
+  std::function<void(std::string_view)> on_notice;   // a line for people, while they wait
+  std::function<void(std::string_view)> on_warning;  // who was turned away; seldom
+  // A connection to the leader's port from a node of the job that speaks the store's protocol, and
+  // what was read of it. None: such a connection is closed.
+  std::function<void(UniqueFd, std::string)> on_store_client;
+};
+
+class Leader {
+ public:
+  Leader() = default;
+  virtual ~Leader() = default;
+  Leader(const Leader&) = delete;
+  Leader& operator=(const Leader&) = delete;
+
+  // Takes part, from now on or anew.
+  virtual void join(NodeHello hello) = 0;
+  virtual void tell(const ToLeader& message) = 0;
+
+  // This node has ended: whether nobody needs it any more, who would not learn of the end.
+  virtual bool may_exit() const = 0;
+
+  // Numeric; where others who reach the leader, or are reached by it, can reach this node.
+  virtual std::string local_address() const = 0;
+};
+
+}  // namespace ddprun::rdzv
