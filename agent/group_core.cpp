@@ -114,7 +114,8 @@ void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
 }
 
 void GroupCore::on(Out& out, const LeaderLost& lost) {
-  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitLeaderLost);
+  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun,
+                             lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
   stop_workers(out, SIGTERM);

@@ -75,6 +75,7 @@ struct RoundClosed {  // the answer to the CloseRound action
 };
 struct LeaderLost {  // its connection broke and did not come back, or it is silent
   std::string sentence;
+  bool was_reached = true;  // false: it was never there
 };
 using GroupEvent = std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
                                 rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop,
@@ -129,9 +130,8 @@ struct Finish {  // nothing is left to do but to report and exit
   rdzv::JobOutcome outcome;
   bool operator==(const Finish&) const = default;
 };
-using GroupAction =
-    std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer, CloseRound,
-                 CloseStore, TellLeader, Rejoin, Announce, Finish>;
+using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
+                                 CloseRound, CloseStore, TellLeader, Rejoin, Announce, Finish>;
 
 struct GroupConfig {
   int local_world_size = 1;

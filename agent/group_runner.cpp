@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/post.hpp>
 #include <chrono>
+#include <filesystem>
 #include <tuple>
 #include <utility>
 
@@ -26,10 +28,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr NodeId kThisNode{0};
 constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strangers, at most
 constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
 constexpr auto kUnseenStrangerInterval = 1ms;
+constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 
@@ -58,16 +60,25 @@ int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
   return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
 }
 
-CoreTime core_time(std::chrono::steady_clock::time_point start) {
-  return CoreTime(
-      std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - start));
-}
-
 rdzv::RoundConfig leader_config(const Job& job) {
   rdzv::RoundConfig config;
   config.run_id = job.run_id;
+  config.min_nodes = job.nodes.min_nodes;
+  config.max_nodes = job.nodes.max_nodes;
   config.restarts = job.restarts;
+  config.has_exact_ranks = job.nodes.has_exact_ranks;
+  config.join_timeout = job.nodes.leader.join_timeout;
+  config.last_call_timeout = job.nodes.last_call_timeout;
+  config.reconnect_grace = job.nodes.leader.keep_alive.reconnect_grace;
   return config;
+}
+
+bool is_alone(const Job& job) { return job.nodes.leader.where == rdzv::LeaderSpec::Where::kAlone; }
+
+GroupConfig group_config(const Job& job, bool leads) {
+  return {.local_world_size = job.local_world_size,
+          .shutdown_timeout = job.shutdown_timeout,
+          .hosts_leader = leads};
 }
 
 bool is_missing_program(const Error& error) {
@@ -90,9 +101,7 @@ GroupRunner::GroupRunner(const Job& job)
       child_signal_(io_),
       stop_timer_(io_),
       stranger_timer_(io_),
-      leader_timer_(io_),
-      leader_(leader_config(job)),
-      core_(GroupConfig{job.local_world_size, job.shutdown_timeout}),
+      core_(group_config(job, leads_)),
       workers_(static_cast<std::size_t>(job.local_world_size)),
       links_(workers_.size()) {}
 
@@ -101,9 +110,9 @@ GroupRunner::~GroupRunner() = default;
 int GroupRunner::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
-    perform(TellLeader{hello()});
-    pump();
+    find_leader();
     while (!outcome_) io_.run_one();
+    await_leaders_leave();
   } else {
     rdzv::JobOutcome outcome;
     outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
@@ -135,9 +144,12 @@ Result<void> GroupRunner::prepare() {
   await_stop_signals();
   await_job_control();
   await_children();
-  auto address = listen_address(job_.meeting_place.address);
-  if (!address) return fail(std::move(address.error()));
-  store_address_ = std::move(*address);
+  if (const std::string& name = is_alone(job_) ? job_.meeting_place.address : job_.nodes.local_addr;
+      !name.empty()) {
+    auto address = listen_address(name);
+    if (!address) return fail(std::move(address.error()));
+    store_address_ = std::move(*address);
+  }
   if (console_.can_have_live_line(Stream::kStderr) &&
       output_.owns_terminals(job_.local_world_size)) {
     status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
@@ -153,7 +165,15 @@ void GroupRunner::post(GroupEvent event) {
   if (!is_pumping_) pump();
 }
 
+// For callers that are not to find what follows done when this returns.
+void GroupRunner::enqueue(GroupEvent event) {
+  queue_.push_back(std::move(event));
+  if (is_pumping_ || std::exchange(will_pump_, true)) return;
+  boost::asio::post(io_, [this] { pump(); });
+}
+
 void GroupRunner::pump() {
+  will_pump_ = false;
   is_pumping_ = true;
   while (!queue_.empty()) {
     const GroupEvent event = std::move(queue_.front());
@@ -169,43 +189,112 @@ void GroupRunner::pump() {
 }
 
 rdzv::NodeHello GroupRunner::hello() const {
+  const Nodes& nodes = job_.nodes;
   rdzv::NodeHello hello;
   hello.local_world_size = job_.local_world_size;
   hello.role = job_.role;
-  hello.address = job_.meeting_place.address;
   hello.host = host_;
+  hello.node_rank = nodes.node_rank;
   hello.run_id = job_.run_id;
+  hello.program = std::filesystem::path(job_.program.name).filename();
+  hello.user = std::to_string(::getuid());
+  hello.min_nodes = nodes.min_nodes;
+  hello.max_nodes = nodes.max_nodes;
   hello.max_restarts = job_.restarts.max_restarts;
+  if (is_alone(job_)) {
+    hello.address = job_.meeting_place.address;
+  } else if (!nodes.local_addr.empty()) {
+    hello.address = nodes.local_addr;
+  } else if (leads_) {
+    hello.address = nodes.leader.endpoint.host;
+  }
   return hello;
 }
 
-void GroupRunner::perform(const TellLeader& action) {
-  deliver(leader_.step(core_time(started_), kThisNode, action.message));
+// ---- the leader
+
+void GroupRunner::find_leader() {
+  const auto found = [this](Result<rdzv::FoundLeader> result) {
+    if (!result) {
+      const bool was_never_known = result.error().code == ErrorCode::kTimeout;
+      rdzv::JobOutcome outcome;
+      outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+      outcome.exit_code = was_never_known ? kExitRendezvousTimeout : kExitCannotRun;
+      outcome.sentence = result.error().to_string();
+      return perform(Finish{outcome});
+    }
+    leader_ = std::move(result->leader);
+    leads_ = result->is_here;
+    core_ = GroupCore(group_config(job_, leads_));
+    leader_->join(hello());
+  };
+  leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
+                                     [this, found](Result<rdzv::FoundLeader> result) {
+                                       if (!outcome_) found(std::move(result));
+                                     });
 }
 
-void GroupRunner::perform(const Rejoin&) { perform(TellLeader{hello()}); }
-
-// What the in-process leader says; and its one timer.
-void GroupRunner::deliver(std::vector<rdzv::ToNode> messages) {
-  for (rdzv::ToNode& each : messages) {
-    std::visit([this](auto& message) { queue_.push_back(std::move(message)); }, each.message);
+rdzv::LeaderEvents GroupRunner::leader_events() {
+  rdzv::LeaderEvents events;
+  events.on_message = [this](rdzv::ToAgent message) {
+    std::visit([this](auto& each) { enqueue(std::move(each)); }, message);
+  };
+  events.on_gone = [this](rdzv::LeaderGone gone) {
+    enqueue(LeaderLost{std::move(gone.sentence), gone.was_reached});
+  };
+  events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
+  events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
+  if (job_.nodes.shares_store_port) {
+    events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
+      if (store_) store_->adopt(std::move(client), std::move(received));
+    };
   }
-  leader_timer_.cancel();
-  const auto deadline = leader_.deadline();
-  if (!deadline) return;
-  leader_timer_.expires_at(started_ + deadline->time_since_epoch());
-  leader_timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (ec) return;
-    deliver(leader_.tick(core_time(started_)));
-    if (!is_pumping_) pump();
-  });
+  return events;
 }
 
-// Only a leader elsewhere has anything to announce.
+// Nobody should have to find out by a time limit that the job has ended, or that this node has.
+void GroupRunner::await_leaders_leave() {
+  if (!leader_) return;
+  const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
+  // Who is silent is no longer waited for after that.
+  const std::chrono::milliseconds limit =
+      leads_ ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
+  bool is_over = false;
+  stop_timer_.expires_after(limit);
+  stop_timer_.async_wait([&is_over](const boost::system::error_code& ec) { is_over = !ec; });
+  while (!leader_->may_exit() && !is_over && !is_in_a_hurry_) io_.run_one();
+  stop_timer_.cancel();
+}
+
+void GroupRunner::perform(const TellLeader& action) {
+  if (leader_) leader_->tell(action.message);
+}
+
+void GroupRunner::perform(const Rejoin&) { leader_->join(hello()); }
+
 void GroupRunner::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
     log_->warn("{}", warning->sentence);
+  } else if (const auto* wait = std::get_if<rdzv::WaitForNodes>(&action.notice)) {
+    announce_wait(*wait);
+  } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
+    log_->warn("this node waits: {}",
+               spare->why == rdzv::WaitAsSpare::Why::kNoRoom
+                   ? "the job has all the nodes that it takes; it gets the place of one that goes"
+                   : "some workers of the job have finished already");
   }
+}
+
+// The first one only says that the others are not there yet, as nobody expects them to be.
+void GroupRunner::announce_wait(const rdzv::WaitForNodes& wait) {
+  const std::string needed =
+      wait.min_nodes == wait.max_nodes
+          ? std::to_string(wait.max_nodes)
+          : std::to_string(wait.min_nodes) + " to " + std::to_string(wait.max_nodes);
+  const auto level =
+      std::exchange(was_told_to_wait_, true) ? spdlog::level::warn : spdlog::level::info;
+  log_->log(level, "waiting for nodes: {} of {} are here, {} s left", wait.present, needed,
+            wait.left.count());
 }
 
 void GroupRunner::perform(const CloseStore&) {
@@ -226,25 +315,33 @@ void GroupRunner::perform(const OpenRoundStore& action) {
 
 Result<std::uint16_t> GroupRunner::open_store() {
   const MeetingPlace& place = job_.meeting_place;
+  const std::string address = store_address_.empty() ? leader_->local_address() : store_address_;
   std::optional<rdzv::PortRange> range;
   if (place.first_port != place.last_port) range = {place.first_port, place.last_port};
   if (!place.agent_hosts_store) {
-    auto reserved = rdzv::reserve_port(
-        {.address = store_address_, .port = place.first_port, .port_range = range});
+    auto reserved =
+        rdzv::reserve_port({.address = address, .port = place.first_port, .port_range = range});
     if (!reserved) return fail(std::move(reserved.error()));
     reserved_port_ = std::move(*reserved);
     return reserved_port_->bound.port;
   }
   rdzv::StoreServerOptions options;
-  options.address = store_address_;
+  options.address = address;
   options.port = place.first_port;
   options.port_range = range;
   options.memory_limit = place.store_memory;
   options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
+  options.listens = !job_.nodes.shares_store_port;
   auto server = rdzv::StoreServer::start(options);
+  // --local-addr may be one that is translated on the way here.
+  const bool may_be_translated = !is_alone(job_) && !store_address_.empty();
+  if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
+    options.address = "::";
+    server = rdzv::StoreServer::start(options);
+  }
   if (!server) return fail(std::move(server.error()));
   store_ = std::move(*server);
-  return store_->port();
+  return options.listens ? store_->port() : job_.nodes.leader.endpoint.port;
 }
 
 void GroupRunner::perform(const StartWorkers& action) {
@@ -253,7 +350,7 @@ void GroupRunner::perform(const StartWorkers& action) {
   if (!stacks_text_.empty()) {  // of the round before
     console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
-  if (start_.after_failure) announce_restart(start_);
+  announce_round(start_);
   std::optional<Error> refused;
   std::vector<WorkerEnded> not_started;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
@@ -475,9 +572,22 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
   return failure;
 }
 
-void GroupRunner::announce_restart(const rdzv::RoundStart& start) {
-  log_->warn("{}; restart {} of {}", describe(*start.after_failure), start.restarts,
-             start.max_restarts);
+// Why there is another round.
+void GroupRunner::announce_round(const rdzv::RoundStart& start) {
+  const auto group = [&] {
+    return "round " + to_string(start.round) + " begins with " + std::to_string(start.node_count) +
+           (start.node_count == 1 ? " node, " : " nodes, ") + std::to_string(start.world_size) +
+           (start.world_size == 1 ? " worker" : " workers");
+  };
+  if (start.after_failure) {
+    log_->warn("{}; restart {} of {}", describe(*start.after_failure), start.restarts,
+               start.max_restarts);
+  } else if (start.after_loss) {
+    log_->warn("{}; {}", describe(*start.after_loss), group());
+  } else if (start.after_arrival) {
+    log_->warn("{} {}; {}", start.nodes_joined,
+               start.nodes_joined == 1 ? "node has joined" : "nodes have joined", group());
+  }
 }
 
 // ---- signals
@@ -486,6 +596,7 @@ void GroupRunner::await_stop_signals() {
   stop_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
     if (ec) return;
     await_stop_signals();
+    if (outcome_) is_in_a_hurry_ = true;
     events_.signal_received(signal);
     if (signal == job_.preempt_signal) {
       log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));

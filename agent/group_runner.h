@@ -1,9 +1,9 @@
 // The agent's shell: awaits an event, lets the cores decide, performs the actions they return. The
 // only owner of the agent's io_context; everything here happens on the thread that calls run().
 //
-// On one node the agent leads itself: the leader's RoundCore lives here too, and messages to and
-// from it go through the same queue as all events, so that nothing is decided inside of another
-// decision.
+// The leader is here or elsewhere (rendezvous/leader.h), which makes no difference to what happens
+// here: what it says goes through the same queue as all events, so that nothing is decided inside of
+// another decision.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,8 +27,9 @@
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
 #include "agent/worker_link.h"
+#include "rendezvous/find_leader.h"
+#include "rendezvous/leader.h"
 #include "rendezvous/listener.h"
-#include "rendezvous/round_core.h"
 #include "rendezvous/store_server.h"
 
 namespace spdlog {
@@ -48,6 +49,7 @@ class GroupRunner {
 
  private:
   void post(GroupEvent event);
+  void enqueue(GroupEvent event);
   void pump();
 
   void perform(const OpenRoundStore& action);
@@ -61,8 +63,11 @@ class GroupRunner {
   void perform(const Rejoin& action);
   void perform(const Announce& action);
   void perform(const Finish& action);
-  void deliver(std::vector<rdzv::ToNode> messages);
   rdzv::NodeHello hello() const;
+
+  void find_leader();
+  rdzv::LeaderEvents leader_events();
+  void await_leaders_leave();
 
   Result<void> prepare();
   Result<std::uint16_t> open_store();
@@ -71,7 +76,8 @@ class GroupRunner {
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
   void take_stacks(Round round);
-  void announce_restart(const rdzv::RoundStart& start);
+  void announce_wait(const rdzv::WaitForNodes& wait);
+  void announce_round(const rdzv::RoundStart& start);
   std::vector<pid_t> worker_pids() const;
   Status status() const;
 
@@ -88,7 +94,7 @@ class GroupRunner {
   const Job& job_;
   const std::string host_;
   const std::string agent_id_;
-  std::string store_address_;  // numeric
+  std::string store_address_;  // numeric; empty: the one that this node has towards the leader
 
   boost::asio::io_context io_{1};
   Console console_;
@@ -100,15 +106,18 @@ class GroupRunner {
   boost::asio::signal_set child_signal_;
   boost::asio::steady_timer stop_timer_;
   boost::asio::steady_timer stranger_timer_;
-  boost::asio::steady_timer leader_timer_;
 
   std::optional<Keeper> keeper_;
   OomWatch oom_watch_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-  rdzv::RoundCore leader_;
+  std::unique_ptr<rdzv::LeaderSearch> leader_search_;
+  std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
+  bool leads_ = false;
+  bool was_told_to_wait_ = false;
   GroupCore core_;
   std::deque<GroupEvent> queue_;
   bool is_pumping_ = false;
+  bool will_pump_ = false;
 
   rdzv::RoundStart start_;  // of the current round
   std::unique_ptr<rdzv::StoreServer> store_;
@@ -122,6 +131,7 @@ class GroupRunner {
   std::chrono::steady_clock::time_point strangers_until_;
   std::optional<StatusLine> status_line_;  // where there is a terminal for it
   std::optional<rdzv::JobOutcome> outcome_;
+  bool is_in_a_hurry_ = false;  // a signal came after the outcome
 };
 
 }  // namespace ddprun::agent

@@ -64,7 +64,9 @@ void append_section(std::string& out, std::string_view title,
   for (const std::string& line : lines) out += "  " + line + "\n";
 }
 
-bool is_alone(const agent::Nodes& nodes) { return nodes.leader.where == rdzv::LeaderSpec::Where::kAlone; }
+bool is_alone(const agent::Nodes& nodes) {
+  return nodes.leader.where == rdzv::LeaderSpec::Where::kAlone;
+}
 
 std::string range_of(int least, int most, std::string_view between) {
   return least == most ? std::to_string(most)

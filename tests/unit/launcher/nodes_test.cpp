@@ -83,8 +83,9 @@ TEST_F(PlanningNodes, C10dIsLedByWhoIsAtTheEndpoint) {
   EXPECT_EQ(nodes(c10d_), expected);
   EXPECT_EQ(nodes(c10d_, {"--rdzv-conf=is_host=1"}).leader.where, Leader::kHere);
   EXPECT_EQ(nodes(c10d_, {"--rdzv-conf=is_host=no"}).leader.where, Leader::kElsewhere);
-  EXPECT_EQ(nodes({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"}).leader.endpoint.port,
-            29400);
+  EXPECT_EQ(
+      nodes({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"}).leader.endpoint.port,
+      29400);
   const agent::MeetingPlace place = job(c10d_).meeting_place;
   EXPECT_EQ(place.address, "") << "of group rank 0, as the leader sees it";
   EXPECT_EQ(place.first_port, 0);
