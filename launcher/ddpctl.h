@@ -1,0 +1,22 @@
+// What the commands of ddpctl have in common. Each command adds itself to the command line and runs
+// when it was asked for; ddpctl.cpp alone has a main.
+#pragma once
+
+#include <functional>
+
+#include "rendezvous/base/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ddprun::cli {
+
+// As one sentence on stderr; returns the code.
+int report(const Error& error, int code);
+
+// Each adds one command to the command line. What it returns carries the command out once the line
+// was parsed, and returns the exit code.
+std::function<int()> add_store_command(CLI::App& app);
+
+}  // namespace ddprun::cli

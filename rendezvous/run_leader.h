@@ -1,0 +1,26 @@
+// `ddpctl leader`: a leader that is no agent, for sites that want the endpoint to outlive every
+// node. Blocks the calling thread until the job has ended and everybody was told, or until SIGTERM
+// or SIGINT.
+#pragma once
+
+#include <string>
+
+#include "rendezvous/base/endpoint.h"
+#include "rendezvous/liveness.h"
+#include "rendezvous/round_core.h"
+
+namespace ddprun::rdzv {
+
+struct LeaderJob {
+  Endpoint listen;    // port 0: any
+  RoundConfig round;  // own_node is none, and the program and the user are those of the first node
+  KeepAlive keep_alive;
+  std::string token;  // secret: never printed; empty: none
+};
+
+// Prints the address that it listens at as one line on stdout once nodes may come, and what happens
+// on stderr. Returns the job's exit code, as every agent of it does; kExitCannotRun where it cannot
+// listen.
+int run_leader(const LeaderJob& job);
+
+}  // namespace ddprun::rdzv
