@@ -106,6 +106,8 @@ class RoundCore {
 
   Round round() const { return round_; }
   int restarts() const { return policy_.restarts(); }
+  // Nodes of the round that was formed last.
+  std::size_t group_size() const { return members_.group().size(); }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   const JobOutcome* outcome() const;  // null before the end

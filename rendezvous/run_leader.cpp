@@ -1,0 +1,129 @@
+#include "rendezvous/run_leader.h"
+
+#include <sys/resource.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/exit_status.h"
+#include "rendezvous/find_leader.h"
+#include "rendezvous/round_server.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", line.c_str()); }
+
+// There are no workers here to inherit it.
+void raise_descriptor_limit() {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// Whoever starts a leader by itself starts it where its name is known.
+Result<std::vector<std::string>> addresses_of(boost::asio::io_context& io,
+                                              const std::string& host) {
+  boost::system::error_code ec;
+  const auto numeric = boost::asio::ip::make_address(host, ec);
+  if (!ec) return std::vector<std::string>{numeric.to_string()};
+  boost::asio::ip::tcp::resolver resolver(io);
+  std::vector<std::string> addresses;
+  for (const auto& each : resolver.resolve(host, "", ec)) {
+    addresses.push_back(each.endpoint().address().to_string());
+  }
+  if (ec) return fail(ErrorCode::kNotFound, "the host name is not known: " + ec.message());
+  return addresses;
+}
+
+std::string in_words(const JobOutcome& outcome) {
+  switch (outcome.kind) {
+    case JobOutcome::Kind::kSucceeded:
+      return "every worker has ended with 0";
+    case JobOutcome::Kind::kFailed:
+      return "rank " + std::to_string(outcome.cause->rank) + " on " + outcome.cause->host +
+             " failed with " + outcome.cause->status.to_string();
+    case JobOutcome::Kind::kStopped:
+      return "it was stopped by " + signal_name(outcome.stop_signal);
+    case JobOutcome::Kind::kCannotRun:
+      return outcome.sentence;
+  }
+  return "";
+}
+
+class StandaloneLeader {
+ public:
+  StandaloneLeader(boost::asio::io_context& io, const LeaderJob& job, Listener listener)
+      : io_(io),
+        signals_(io, SIGTERM, SIGINT),
+        server_(io, options(job), events(), std::move(listener)) {}
+
+  int run() {
+    signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
+      if (!ec) stopped_by_ = signal;
+    });
+    while (!stopped_by_ && !server_.may_exit()) {
+      io_.run_one();
+      tell_of_rounds();
+    }
+    const JobOutcome* outcome = server_.core().outcome();
+    if (outcome == nullptr) {
+      say("stopped by " + signal_name(*stopped_by_) + "; the agents stop their workers");
+      return 128 + *stopped_by_;
+    }
+    say("the job has ended: " + in_words(*outcome));
+    return outcome->exit_code;
+  }
+
+ private:
+  static RoundServerOptions options(const LeaderJob& job) {
+    RoundServerOptions options{job.round, job.keep_alive, job.token, job.listen.host};
+    options.round.own_node.reset();
+    return options;
+  }
+  static LeaderEvents events() {
+    LeaderEvents events;
+    events.on_warning = [](std::string_view line) { say(std::string(line)); };
+    return events;
+  }
+  void tell_of_rounds() {
+    const RoundCore& core = server_.core();
+    if (!core.is_running() || told_ == core.round()) return;
+    told_ = core.round();
+    say("round " + to_string(core.round()) + " has begun, " + std::to_string(core.group_size()) +
+        (core.group_size() == 1 ? " node" : " nodes"));
+  }
+
+  boost::asio::io_context& io_;
+  boost::asio::signal_set signals_;
+  RoundServer server_;
+  std::optional<int> stopped_by_;
+  std::optional<Round> told_;
+};
+
+}  // namespace
+
+int run_leader(const LeaderJob& job) {
+  raise_descriptor_limit();
+  boost::asio::io_context io(1);
+  const auto addresses = addresses_of(io, job.listen.host);
+  auto listener = addresses ? open_leader_port(job.listen, *addresses)
+                            : Result<Listener>(fail(addresses.error()));
+  if (!listener) {
+    say("cannot listen at " + job.listen.to_string() + ": " + listener.error().to_string());
+    return kExitCannotRun;
+  }
+  std::printf("%s\n", listener->bound.to_string().c_str());
+  std::fflush(stdout);
+  return StandaloneLeader(io, job, std::move(*listener)).run();
+}
+
+}  // namespace ddprun::rdzv
