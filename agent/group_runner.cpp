@@ -259,11 +259,10 @@ void GroupRunner::await_leaders_leave() {
   // Who is silent is no longer waited for after that.
   const std::chrono::milliseconds limit =
       leads_ ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
-  bool is_over = false;
-  stop_timer_.expires_after(limit);
-  stop_timer_.async_wait([&is_over](const boost::system::error_code& ec) { is_over = !ec; });
-  while (!leader_->may_exit() && !is_over && !is_in_a_hurry_) io_.run_one();
-  stop_timer_.cancel();
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (!leader_->may_exit() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
 }
 
 void GroupRunner::perform(const TellLeader& action) {

@@ -20,15 +20,15 @@ using std::chrono::steady_clock;
 constexpr auto kTimeLimit = 10s;          // from a connection to its accepted Connect
 constexpr auto kDescriptorPause = 100ms;  // when none is left, and no connection can be given up
 constexpr int kAcceptsPerTurn = 256;      // then those that are there already have their turn
-constexpr std::size_t kNobodiesMax = 4096;
+constexpr std::size_t kNobodiesMax = 16384;
 constexpr auto kWarningInterval = 1s;
 constexpr char kStoreQuery = 0;  // VALIDATE, which opens a connection of c10d's store protocol
 
-// A quarter of the descriptors: nodes and workers need some too.
+// Half of the descriptors: nodes and workers need some too.
 std::size_t most_nobodies() {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
-  return std::clamp<std::size_t>(files.rlim_cur / 4, 16, kNobodiesMax);
+  return std::clamp<std::size_t>(files.rlim_cur / 2, 16, kNobodiesMax);
 }
 
 constexpr const char* kNoToken =

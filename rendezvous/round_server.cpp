@@ -182,7 +182,7 @@ void RoundServer::hand_to_store(const std::shared_ptr<RoundConnection>& connecti
 
 // A node beside us is reached by others as we are, and not at an address of its own alone.
 std::string RoundServer::address_for_workers(const std::string& seen) const {
-  return is_loopback(seen) ? options_.host : seen;
+  return is_loopback(seen) && !options_.host.empty() ? options_.host : seen;
 }
 
 // ---- the core

@@ -32,7 +32,7 @@ struct RoundServerOptions {
   KeepAlive keep_alive;
   std::string token;  // empty: everybody may take part
   // The host of the endpoint, as its user wrote it: what nodes are reached at that are on this
-  // machine too and came over loopback.
+  // machine too and came over loopback. Empty: they are reached at what they came from.
   std::string host;
 };
 

@@ -85,7 +85,9 @@ class StandaloneLeader {
 
  private:
   static RoundServerOptions options(const LeaderJob& job) {
-    RoundServerOptions options{job.round, job.keep_alive, job.token, job.listen.host};
+    const bool is_everywhere = job.listen.host == "0.0.0.0" || job.listen.host == "::";
+    RoundServerOptions options{job.round, job.keep_alive, job.token,
+                               is_everywhere ? "" : job.listen.host};
     options.round.own_node.reset();
     return options;
   }
