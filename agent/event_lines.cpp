@@ -61,6 +61,30 @@ json::value failure_object(const std::optional<rdzv::WorkerFailure>& failure) {
   return object;
 }
 
+std::string_view name_of(rdzv::NodeGone::How how) {
+  using How = rdzv::NodeGone::How;
+  switch (how) {
+    case How::kDisconnected:
+      return "disconnected";
+    case How::kSilent:
+      return "silent";
+    case How::kReplaced:
+      return "replaced";
+    case How::kLeft:
+      return "left";
+    case How::kStuck:
+      break;
+  }
+  return "stuck";
+}
+
+json::value node_object(const std::optional<rdzv::NodeGone>& gone) {
+  if (!gone) return nullptr;
+  return json::object{{"node_rank", gone->node_rank},
+                      {"host", text(gone->host)},
+                      {"how", text(name_of(gone->how))}};
+}
+
 std::int64_t in_us(std::chrono::nanoseconds duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
@@ -92,6 +116,29 @@ std::string_view name_of(const rdzv::JobOutcome& outcome) {
   return "cannot_run";
 }
 
+// What the job ended with, more closely than its outcome says.
+std::string_view reason_of(const rdzv::JobOutcome& outcome) {
+  using Kind = rdzv::JobOutcome::Kind;
+  if (outcome.kind == Kind::kFailed) return "worker_failed";
+  if (outcome.kind == Kind::kStopped) return "signal";
+  switch (outcome.kind == Kind::kCannotRun ? outcome.exit_code : kExitSuccess) {
+    case kExitSuccess:
+      return "all_succeeded";
+    case kExitUsage:
+      return "refused_by_leader";
+    case kExitRendezvousTimeout:
+      return "rendezvous_timeout";
+    case kExitLeaderLost:
+      return "leader_lost";
+    case kExitBelowMinimum:
+      return "below_minimum";
+    case kExitWorkerStuck:
+      return "worker_stuck";
+    default:
+      return "cannot_run";
+  }
+}
+
 struct Filler {
   json::object& line;
 
@@ -113,6 +160,9 @@ struct Filler {
     }
     line["workers"] = std::move(workers);
     line["since_cause_us"] = event.since_cause.count();
+    line["node_rank"] = event.node_rank;
+    line["node_count"] = event.node_count;
+    line["world_size"] = event.world_size;
   }
   void operator()(const WorkerExited& event) {
     line["round"] = number(event.round);
@@ -133,6 +183,9 @@ struct Filler {
     line["max_restarts"] = event.max_restarts;
     line["failure"] = failure_object(event.failure);
     line["lost_us"] = event.lost.count();
+    line["lost_node"] = node_object(event.lost_node);
+    line["nodes_gone"] = event.nodes_gone;
+    line["nodes_joined"] = event.nodes_joined;
   }
   void operator()(const SignalReceived& event) {
     line["signal"] = event.signal;
@@ -153,6 +206,8 @@ struct Filler {
     line["wall_us"] = event.wall.count();
     line["restarts"] = event.outcome.restarts;
     line["lost_us"] = event.lost.count();
+    line["reason"] = text(reason_of(event.outcome));
+    line["lost_node"] = node_object(event.outcome.lost_node);
   }
   void operator()(const EventsLost& event) { line["count"] = event.count; }
 };

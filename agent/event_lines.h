@@ -37,6 +37,9 @@ struct RoundStarted {
   std::uint16_t master_port = 0;
   std::vector<Worker> workers;
   std::chrono::microseconds since_cause{};  // the job's start, or what ended the round before
+  int node_rank = 0;
+  int node_count = 1;
+  int world_size = 1;  // workers of all nodes
 };
 struct WorkerExited {
   Round round{};
@@ -49,7 +52,8 @@ struct WorkerExited {
 };
 struct RoundStopping {
   Round round{};
-  std::string_view reason;  // worker_failed, signal, preemption, leader, job_end
+  // worker_failed, signal, preemption, leader, leader_lost, declared_lost, job_end
+  std::string_view reason;
 };
 struct Restarted {
   Round round{};  // the new one
@@ -57,6 +61,9 @@ struct Restarted {
   int max_restarts = 0;
   std::optional<rdzv::WorkerFailure> failure;  // why the round before ended
   std::chrono::microseconds lost{};
+  std::optional<rdzv::NodeGone> lost_node = {};  // the first that went since the round before
+  int nodes_gone = 0;
+  int nodes_joined = 0;
 };
 struct SignalReceived {
   int signal = 0;

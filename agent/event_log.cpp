@@ -19,6 +19,8 @@ microseconds in_us(steady_clock::duration duration) {
 std::string_view reason_of(const GroupEvent& cause, bool has_local_failure) {
   if (std::holds_alternative<StopSignal>(cause)) return "signal";
   if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
+  if (std::holds_alternative<LeaderLost>(cause)) return "leader_lost";
+  if (std::holds_alternative<rdzv::DeclaredLost>(cause)) return "declared_lost";
   if (const auto* end = std::get_if<rdzv::JobEnd>(&cause)) {
     return end->outcome.kind == rdzv::JobOutcome::Kind::kSucceeded ? "" : "job_end";
   }
@@ -70,7 +72,8 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
                  torchrun_agent_line(before, "ASSIGN_WORKER_RANKS", microseconds{0}));
   }
   round_ = start;
-  RoundStarted started{start.round, start.master_addr, start.master_port, {}, since_cause};
+  RoundStarted started{start.round, start.master_addr, start.master_port, {},
+                       since_cause, start.node_rank,   start.node_count,  start.world_size};
   for (int local_rank = 0; local_rank < static_cast<int>(pids.size()); ++local_rank) {
     const pid_t pid = pids[static_cast<std::size_t>(local_rank)];
     workers_[static_cast<std::size_t>(local_rank)] = Ended{pid, {}};
@@ -82,7 +85,7 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   write(started);
   if (!is_first) {
     write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
-                    since_cause});
+                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined});
   }
 }
 

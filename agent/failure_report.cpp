@@ -86,8 +86,10 @@ std::string hint(const rdzv::WorkerFailure& cause) {
 
 std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   std::string out;
+  const std::string node =
+      cause.node_rank == 0 ? "" : " of node " + std::to_string(cause.node_rank);
   out += field("rank", std::to_string(cause.rank) + " (local rank " +
-                           std::to_string(cause.local_rank) + ")");
+                           std::to_string(cause.local_rank) + node + ")");
   out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
   out += field("time", local_time(cause.when));
   if (cause.progress) out += field("progress", in_words(*cause.progress));
@@ -116,7 +118,7 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
     if (by_us) {
       stopped.push_back(failure.rank);
     } else {
-      out += "    " + describe(failure) + "\n";
+      out += "    " + describe(failure, outcome.cause ? outcome.cause->host : "") + "\n";
     }
   }
   if (!stopped.empty()) {
@@ -134,6 +136,70 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
 }
 
+// What to look at, and which knob there is, where nodes or the leader are the trouble.
+std::string check(const rdzv::JobOutcome& outcome) {
+  if (outcome.kind != rdzv::JobOutcome::Kind::kCannotRun) return {};
+  switch (outcome.exit_code) {
+    case kExitRendezvousTimeout:
+      return "that every node was started, with the same --rdzv-endpoint (--master-addr, "
+             "--master-port) and --rdzv-id, and can reach that port";
+    case kExitLeaderLost:
+      return "the log of the node that led, and the network to it; this node's workers were "
+             "stopped";
+    case kExitBelowMinimum:
+      break;
+    default:
+      return {};
+  }
+  if (!outcome.lost_node) return "the logs of the nodes that are missing";
+  const std::string host = outcome.lost_node->host.empty() ? "that node" : outcome.lost_node->host;
+  switch (outcome.lost_node->how) {
+    case rdzv::NodeGone::How::kDisconnected:
+    case rdzv::NodeGone::How::kReplaced:
+      return "whether " + host + " is up, and what killed ddprun there (dmesg tells of memory)";
+    case rdzv::NodeGone::How::kSilent:
+      return "whether " + host +
+             " hangs or is cut off; --rdzv-conf=keep_alive_interval=SECONDS gives it longer";
+    case rdzv::NodeGone::How::kLeft:
+      return "who stopped ddprun on " + host + "; --nnodes=MIN:MAX goes on with fewer nodes";
+    case rdzv::NodeGone::How::kStuck:
+      break;
+  }
+  return "the report of " + host + "; its worker hangs in the kernel";
+}
+
+std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
+  std::string out;
+  if (outcome.lost_node) {
+    const std::string gone = describe(*outcome.lost_node);
+    const bool is_said = outcome.sentence.find(gone) != std::string::npos;
+    if (!is_said) out += field("lost", gone);
+  }
+  if (const std::string what = check(outcome); !what.empty()) out += field("check", what);
+  return out;
+}
+
+// Nodes came or went that often.
+int changes_of_nodes(const rdzv::JobOutcome& outcome) {
+  return std::max(static_cast<int>(number(outcome.last_round)) - outcome.restarts, 0);
+}
+
+std::string counted(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
+  const std::string round = "this was round " + to_string(outcome.last_round);
+  if (outcome.restarts > 0) {
+    return field("restarts", std::to_string(outcome.restarts) + ", " + round);
+  }
+  return changes_of_nodes(outcome) > 0 ? field("restarts", "none; " + round) : "";
+}
+
+bool was_running(const rdzv::JobOutcome& outcome) {
+  return outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;
+}
+
 std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
   using Kind = rdzv::JobOutcome::Kind;
   const std::string name = "ddprun: " + program + " ";
@@ -146,17 +212,20 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
       return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
              signal_name(outcome.stop_signal) + "\n";
     case Kind::kCannotRun:
-      return name + "CANNOT RUN: " + outcome.sentence + "\n";
+      return name + (was_running(outcome) ? "CANNOT GO ON: " : "CANNOT RUN: ") + outcome.sentence +
+             "\n";
   }
   return {};
 }
 
 }  // namespace
 
-std::string describe(const rdzv::WorkerFailure& failure) {
+std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) {
+  const bool is_elsewhere = !here.empty() && !failure.host.empty() && failure.host != here;
+  const std::string host = is_elsewhere ? " on " + failure.host : "";
   std::string text = "rank " + std::to_string(failure.rank);
-  if (failure.pid == 0) return text + " could not be started: " + failure.message;
-  text += " (pid " + std::to_string(failure.pid) + ") ";
+  if (failure.pid == 0) return text + host + " could not be started: " + failure.message;
+  text += " (pid " + std::to_string(failure.pid) + host + ") ";
   if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
     return text + "was killed by the kernel for want of memory (SIGKILL)";
   }
@@ -164,26 +233,45 @@ std::string describe(const rdzv::WorkerFailure& failure) {
   return text + "ended with " + failure.status.to_string();
 }
 
+std::string describe_change(const rdzv::RoundStart& start, std::string_view here) {
+  std::vector<std::string> parts;
+  if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
+  if (start.after_loss) parts.push_back(describe(*start.after_loss));
+  if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
+  if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
+  if (start.after_failure) {
+    parts.push_back("restart " + std::to_string(start.restarts) + " of " +
+                    std::to_string(start.max_restarts));
+  }
+  if (start.after_loss || start.nodes_joined > 0) {
+    parts.push_back("going on with " + counted(start.node_count, "node") + ", " +
+                    counted(start.world_size, "worker"));
+  }
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return text;
+}
+
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
   if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
   std::string report = headline(outcome, program);
   if (outcome.cause) report += cause_in_full(*outcome.cause);
+  report += trouble_with_nodes(outcome);
   report += consequences_in_short(outcome);
-  if (outcome.restarts > 0) {
-    report += field("restarts", std::to_string(outcome.restarts) + ", this was round " +
-                                    to_string(outcome.last_round));
-  }
-  return report;
+  return report + rounds_in_short(outcome);
 }
 
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
                     std::chrono::steady_clock::duration wall,
                     std::chrono::steady_clock::duration lost) {
-  const int restarts = outcome.restarts;
-  std::string text = "ddprun: " + program + " took " + in_words(wall);
-  if (restarts == 0) return text + ", without a restart\n";
-  return text + ", " + std::to_string(restarts) + (restarts == 1 ? " restart" : " restarts") +
-         " cost " + in_words(lost) + " of it\n";
+  std::string text = "ddprun: " + program + " took " + in_words(wall) + ", ";
+  const int changes = changes_of_nodes(outcome);
+  if (outcome.restarts == 0 && changes == 0) return text + "without a restart\n";
+  if (outcome.restarts > 0) text += counted(outcome.restarts, "restart");
+  if (changes > 0) {
+    text += (outcome.restarts > 0 ? " and " : "") + counted(changes, "change") + " of nodes";
+  }
+  return text + " cost " + in_words(lost) + " of it\n";
 }
 
 }  // namespace ddprun::agent

@@ -43,19 +43,61 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
       event_line(kHead, JobStarted{"train.py", 2, 3, 99}),
       expected("job_started", R"("program":"train.py","workers":2,"max_restarts":3,"pid":99)"));
   EXPECT_EQ(
-      event_line(kHead,
-                 RoundStarted{Round{1}, "10.0.0.1", 29500, {{4, 0, 7}, {5, 1, 0}}, 12'345us}),
+      event_line(
+          kHead,
+          RoundStarted{Round{1}, "10.0.0.1", 29500, {{4, 0, 7}, {5, 1, 0}}, 12'345us, 2, 3, 6}),
       expected("round_started", R"("round":1,"master_addr":"10.0.0.1","master_port":29500,)"
                                 R"("workers":[{"rank":4,"local_rank":0,"pid":7},)"
-                                R"({"rank":5,"local_rank":1,"pid":null}],"since_cause_us":12345)"));
+                                R"({"rank":5,"local_rank":1,"pid":null}],"since_cause_us":12345,)"
+                                R"("node_rank":2,"node_count":3,"world_size":6)"));
   EXPECT_EQ(event_line(kHead, RoundStopping{Round{1}, "worker_failed"}),
             expected("round_stopping", R"("round":1,"reason":"worker_failed")"));
-  EXPECT_EQ(event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
-            expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" +
-                                      kFailure + R"(,"lost_us":8)"));
-  EXPECT_EQ(event_line(kHead, Restarted{Round{2}, 0, 3, {}, 8us}),
-            expected("restarted",
-                     R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8)"));
+  EXPECT_EQ(
+      event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
+      expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
+                                R"(,"lost_us":8,"lost_node":null,"nodes_gone":0,)"
+                                R"("nodes_joined":0)"));
+}
+
+TEST(EventLines, TellWhichNodeWentAndHow) {
+  using How = rdzv::NodeGone::How;
+  EXPECT_EQ(
+      event_line(kHead,
+                 Restarted{Round{2}, 0, 3, {}, 8us, rdzv::NodeGone{How::kSilent, 3, "b12"}, 2, 1}),
+      expected("restarted",
+               R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8,)"
+               R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
+               R"("nodes_joined":1)"));
+  for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
+                                  {How::kReplaced, "replaced"},
+                                  {How::kLeft, "left"},
+                                  {How::kStuck, "stuck"}}) {
+    const std::string line =
+        event_line(kHead, Restarted{Round{1}, 0, 0, {}, 0us, rdzv::NodeGone{how, 0, "\xff"}, 1, 0});
+    EXPECT_NE(line.find(std::string(R"("host":")") + "\xef\xbf\xbd" + R"(","how":")" + name + "\""),
+              std::string::npos)
+        << line;
+  }
+}
+
+TEST(EventLines, TellWhyAJobEnded) {
+  using Kind = rdzv::JobOutcome::Kind;
+  const auto reason = [](Kind kind, int exit_code) {
+    rdzv::JobOutcome outcome;
+    outcome.kind = kind;
+    outcome.exit_code = exit_code;
+    const auto line = boost::json::parse(event_line(kHead, JobFinished{outcome, 1, 1s, 0us}));
+    return std::string(line.at("reason").as_string());
+  };
+  EXPECT_EQ(reason(Kind::kSucceeded, 0), "all_succeeded");
+  EXPECT_EQ(reason(Kind::kFailed, 110), "worker_failed") << "a worker may end with any code";
+  EXPECT_EQ(reason(Kind::kStopped, 143), "signal");
+  EXPECT_EQ(reason(Kind::kCannotRun, 2), "refused_by_leader");
+  EXPECT_EQ(reason(Kind::kCannotRun, 110), "rendezvous_timeout");
+  EXPECT_EQ(reason(Kind::kCannotRun, 111), "leader_lost");
+  EXPECT_EQ(reason(Kind::kCannotRun, 112), "below_minimum");
+  EXPECT_EQ(reason(Kind::kCannotRun, 114), "cannot_run");
+  EXPECT_EQ(reason(Kind::kCannotRun, 115), "worker_stuck");
 }
 
 TEST(EventLines, KeepExitCodeAndSignalApart) {
@@ -102,20 +144,21 @@ TEST(EventLines, TellHowAJobEnded) {
   EXPECT_EQ(event_line(kHead, JobFinished{outcome, 0, 9s, 50us}),
             expected("finished", R"("outcome":"succeeded","exit_code":0,"signal":null,)"
                                  R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
-                                 R"("lost_us":50)"));
+                                 R"("lost_us":50,"reason":"all_succeeded","lost_node":null)"));
   outcome.kind = Kind::kFailed;
   outcome.cause = failure();
   EXPECT_EQ(event_line(kHead, JobFinished{outcome, 139, 9s, 50us}),
             expected("finished", R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" +
                                      kFailure +
-                                     R"(,"why":"","wall_us":9000000,"restarts":2,"lost_us":50)"));
+                                     R"(,"why":"","wall_us":9000000,"restarts":2,"lost_us":50,)"
+                                     R"("reason":"worker_failed","lost_node":null)"));
   rdzv::JobOutcome stopped;
   stopped.kind = Kind::kStopped;
   stopped.stop_signal = SIGINT;
   EXPECT_EQ(event_line(kHead, JobFinished{stopped, 130, 1s, 0us}),
             expected("finished", R"("outcome":"stopped","exit_code":130,"signal":2,)"
                                  R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
-                                 R"("lost_us":0)"));
+                                 R"("lost_us":0,"reason":"signal","lost_node":null)"));
   stopped.exit_code = 113;
   EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s, 0us}).find("\"preempted\""),
             std::string::npos);

@@ -43,6 +43,115 @@ TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
             "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it\n");
 }
 
+TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
+  using namespace std::chrono_literals;
+  rdzv::JobOutcome outcome;
+  outcome.last_round = Round{1};
+  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
+            "ddprun: train took 9.0 s, 1 change of nodes cost 12 ms of it\n");
+  outcome.last_round = Round{5};
+  outcome.restarts = 3;
+  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
+            "ddprun: train took 9.0 s, 3 restarts and 2 changes of nodes cost 12 ms of it\n");
+}
+
+TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
+  rdzv::RoundStart start;
+  EXPECT_EQ(describe_change(start, "node0"), "") << "the first round";
+  start.restarts = 1;
+  start.max_restarts = 3;
+  start.after_failure = failure(1, ExitStatus::killed(SIGKILL));
+  EXPECT_EQ(describe_change(start, "node0"),
+            "rank 1 (pid 4701) was killed by SIGKILL (signal 9); restart 1 of 3");
+  EXPECT_EQ(describe_change(start, "node7"),
+            "rank 1 (pid 4701 on node0) was killed by SIGKILL (signal 9); restart 1 of 3");
+
+  start.after_failure.reset();
+  start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kDisconnected, 3, "b12"};
+  start.nodes_gone = 1;
+  start.node_count = 3;
+  start.world_size = 6;
+  EXPECT_EQ(describe_change(start, "node0"),
+            "node 3 (b12) was lost: its connection broke and did not come back; going on with 3 "
+            "nodes, 6 workers");
+  start.after_loss->how = rdzv::NodeGone::How::kLeft;
+  start.nodes_gone = 2;
+  start.nodes_joined = 1;
+  start.node_count = start.world_size = 1;
+  EXPECT_EQ(describe_change(start, "node0"),
+            "node 3 (b12) left; 2 nodes are gone in all; 1 node joined; going on with 1 node, 1 "
+            "worker");
+}
+
+TEST_F(FailureReport, SaysWhichNodeIsMissingAndWhatToCheck) {
+  using How = rdzv::NodeGone::How;
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kCannotRun;
+  outcome.exit_code = 112;
+  outcome.last_round = Round{2};
+  outcome.lost_node = rdzv::NodeGone{How::kSilent, 3, "b12"};
+  outcome.sentence =
+      "1 of 2:4 nodes are left, and no other came within 600 s; " + describe(*outcome.lost_node);
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train CANNOT GO ON: 1 of 2:4 nodes are left, and no other came within 600 s; "
+            "node 3 (b12) was lost: nothing was heard of it for too long\n"
+            "  check       whether b12 hangs or is cut off; "
+            "--rdzv-conf=keep_alive_interval=SECONDS gives it longer\n"
+            "  restarts    none; this was round 2\n");
+  const auto check = [&outcome](How how) {
+    outcome.lost_node->how = how;
+    const std::string report = failure_report(outcome, "train");
+    const auto begin = report.find("  check       ") + 14;
+    return report.substr(begin, report.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(check(How::kDisconnected),
+            "whether b12 is up, and what killed ddprun there (dmesg tells of memory)");
+  EXPECT_EQ(check(How::kLeft),
+            "who stopped ddprun on b12; --nnodes=MIN:MAX goes on with fewer nodes");
+  EXPECT_EQ(check(How::kStuck), "the report of b12; its worker hangs in the kernel");
+  outcome.lost_node.reset();
+  EXPECT_NE(failure_report(outcome, "train").find("the logs of the nodes that are missing"),
+            std::string::npos);
+}
+
+TEST_F(FailureReport, SaysWhatToCheckWhenNodesDoNotMeetOrTheLeaderIsGone) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kCannotRun;
+  outcome.exit_code = 110;
+  outcome.sentence = "1 of 2 nodes came within 600 s; start the others";
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train CANNOT RUN: 1 of 2 nodes came within 600 s; start the others\n"
+            "  check       that every node was started, with the same --rdzv-endpoint "
+            "(--master-addr, --master-port) and --rdzv-id, and can reach that port\n");
+  outcome.exit_code = 111;
+  outcome.sentence = "the leader at node0:29400 is lost";
+  outcome.lost_node = rdzv::NodeGone{rdzv::NodeGone::How::kLeft, 1, "b1"};
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train CANNOT GO ON: the leader at node0:29400 is lost\n"
+            "  lost        node 1 (b1) left\n"
+            "  check       the log of the node that led, and the network to it; this node's "
+            "workers were stopped\n");
+}
+
+TEST_F(FailureReport, TellsTheNodesOfAJobOnSeveralApart) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.exit_code = 1;
+  outcome.cause = failure(5, ExitStatus::exited(1));
+  outcome.cause->local_rank = 1;
+  outcome.cause->node_rank = 2;
+  outcome.consequences = {failure(4, ExitStatus::exited(9)), failure(1, ExitStatus::exited(7))};
+  outcome.consequences[1].host = "node1";
+  EXPECT_EQ(failure_report(outcome, "train"),
+            "ddprun: train FAILED: rank 5 (pid 4705) ended with exit code 1\n"
+            "  rank        5 (local rank 1 of node 2)\n"
+            "  host        node0, pid 4705\n"
+            "  time        2025-10-09 08:53:20.042\n"
+            "  after it\n"
+            "    rank 4 (pid 4704) ended with exit code 9\n"
+            "    rank 1 (pid 4701 on node1) ended with exit code 7\n");
+}
+
 TEST_F(FailureReport, DescribesAFailureInOneLine) {
   EXPECT_EQ(describe(failure(1, ExitStatus::killed(SIGKILL))),
             "rank 1 (pid 4701) was killed by SIGKILL (signal 9)");
