@@ -26,7 +26,7 @@ using std::chrono::steady_clock;
 class Agent {
  public:
   Agent(boost::asio::io_context& io, const Endpoint& leader, int& started, int& ended)
-      : started_(started), ended_(ended), client_(io, {.leader = leader}, events()) {}
+      : started_(started), ended_(ended), client_(io, options(leader), events()) {}
 
   void join(int agents, int number) {
     NodeHello hello;
@@ -41,6 +41,11 @@ class Agent {
   bool may_exit() const { return client_.may_exit(); }
 
  private:
+  static RoundClientOptions options(const Endpoint& leader) {
+    RoundClientOptions options;
+    options.leader = leader;
+    return options;
+  }
   LeaderEvents events() {
     LeaderEvents events;
     events.on_message = [this](ToAgent message) {

@@ -1,0 +1,480 @@
+// The leader's shell and the agent's over real connections: what the cores decide is tested
+// elsewhere; here it is whether it arrives, what becomes of connections, and who is turned away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/find_leader.h"
+#include "rendezvous/round_client.h"
+#include "rendezvous/round_server.h"
+#include "rendezvous/wire/round_wire.h"
+#include "tests/unit/rendezvous/relay.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Relay;
+using ::testing::SizeIs;
+using Where = LeaderSpec::Where;
+
+struct Node {
+  std::unique_ptr<RoundClient> client;
+  std::vector<ToAgent> heard;
+  std::optional<LeaderGone> gone;
+  std::vector<std::string> notices;
+
+  template <typename Message>
+  const Message* last() const {
+    const Message* found = nullptr;
+    for (const ToAgent& each : heard) {
+      if (const auto* message = std::get_if<Message>(&each)) found = message;
+    }
+    return found;
+  }
+  LeaderEvents events() {
+    LeaderEvents events;
+    events.on_message = [this](ToAgent message) { heard.push_back(std::move(message)); };
+    events.on_gone = [this](LeaderGone what) { gone = std::move(what); };
+    events.on_notice = [this](std::string_view line) { notices.emplace_back(line); };
+    return events;
+  }
+};
+
+class Rounds : public ::testing::Test {
+ protected:
+  // A leader without a node of its own, for jobs of so many.
+  void lead(int nodes, RoundServerOptions options = {}) {
+    options.round.run_id = "job";
+    options.round.min_nodes = 1;
+    options.round.max_nodes = nodes;
+    options.round.last_call_timeout = 10s;
+    options.round.restarts.max_restarts = 3;
+    options.round.own_node.reset();
+    options.round.reconnect_grace = options.keep_alive.reconnect_grace;
+    auto listener = open_listener({});
+    ASSERT_TRUE(listener);
+    port_ = listener->bound.port;
+    LeaderEvents events;
+    events.on_warning = [this](std::string_view line) { warnings_.emplace_back(line); };
+    events.on_store_client = [this](UniqueFd client, std::string received) {
+      store_clients_.emplace_back(std::move(client), std::move(received));
+    };
+    server_ = std::make_unique<RoundServer>(io_, std::move(options), std::move(events),
+                                            std::move(*listener));
+  }
+
+  static NodeHello hello(int nodes) {
+    NodeHello hello;
+    hello.run_id = "job";
+    hello.host = "host";
+    hello.min_nodes = 1;
+    hello.max_nodes = nodes;
+    hello.max_restarts = 3;
+    return hello;
+  }
+  RoundClientOptions towards(std::uint16_t port) const {
+    RoundClientOptions options;
+    options.leader = {"127.0.0.1", port};
+    options.join_timeout = 5s;
+    return options;
+  }
+  Node& add(RoundClientOptions options, const NodeHello& hello) {
+    Node& node = nodes_.emplace_back();
+    node.client = std::make_unique<RoundClient>(io_, std::move(options), node.events());
+    node.client->join(hello);
+    return node;
+  }
+
+  template <typename Condition>
+  [[nodiscard]] bool run_until(Condition holds, std::chrono::milliseconds limit = 10s) {
+    const auto until = std::chrono::steady_clock::now() + limit;
+    while (!holds()) {
+      if (io_.run_one_until(until) == 0) return holds();
+    }
+    return true;
+  }
+  // Two of two nodes, in a round that runs.
+  void run_round(RoundClientOptions first, RoundClientOptions second) {
+    Node& one = add(std::move(first), hello(2));
+    Node& two = add(std::move(second), hello(2));
+    ASSERT_TRUE(run_until([&] { return one.last<OpenStore>() || two.last<OpenStore>(); }));
+    Node& host = one.last<OpenStore>() ? one : two;
+    host.client->tell(StoreOpened{Round{0}, 4711});
+    ASSERT_TRUE(run_until([&] { return one.last<RoundStart>() && two.last<RoundStart>(); }));
+  }
+
+  // Somebody who speaks bytes.
+  std::unique_ptr<boost::asio::ip::tcp::socket> connect() {
+    auto socket = std::make_unique<boost::asio::ip::tcp::socket>(io_);
+    socket->connect({boost::asio::ip::address_v4::loopback(), port_});
+    return socket;
+  }
+  // What comes until the connection ends.
+  std::string all_from(boost::asio::ip::tcp::socket& socket) {
+    std::string bytes;
+    bool is_over = false;
+    std::array<char, 4096> buffer;
+    std::function<void()> read = [&] {
+      socket.async_read_some(boost::asio::buffer(buffer),
+                             [&](boost::system::error_code ec, std::size_t count) {
+                               bytes.append(buffer.data(), count);
+                               if (ec) {
+                                 is_over = true;
+                               } else {
+                                 read();
+                               }
+                             });
+    };
+    read();
+    EXPECT_TRUE(run_until([&] { return is_over; })) << "the connection stays open";
+    return bytes;
+  }
+
+  boost::asio::io_context io_{1};
+  std::uint16_t port_ = 0;
+  std::vector<std::string> warnings_;
+  std::vector<std::pair<UniqueFd, std::string>> store_clients_;
+  std::unique_ptr<RoundServer> server_;
+  std::deque<Node> nodes_;
+};
+
+TEST_F(Rounds, ANodeTakesPartFromHelloToGoodbye) {
+  lead(1);
+  Node& node = add(towards(port_), hello(1));
+  ASSERT_TRUE(run_until([&] { return node.last<OpenStore>() != nullptr; }));
+  node.client->tell(StoreOpened{Round{0}, 4711});
+  ASSERT_TRUE(run_until([&] { return node.last<RoundStart>() != nullptr; }));
+  EXPECT_EQ(node.last<RoundStart>()->master_addr, "127.0.0.1") << "as the leader sees it";
+  EXPECT_EQ(node.last<RoundStart>()->master_port, 4711);
+  node.client->tell(WorkersDone{Round{0}});
+  ASSERT_TRUE(run_until([&] { return node.last<JobEnd>() != nullptr; }));
+  EXPECT_FALSE(server_->may_exit());
+  node.client->tell(Goodbye{});
+  EXPECT_TRUE(run_until([&] { return server_->may_exit() && node.client->may_exit(); }));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(Rounds, AnAddressThatIsGivenIsKept) {
+  lead(1);
+  NodeHello mine = hello(1);
+  mine.address = "10.1.2.3";
+  Node& node = add(towards(port_), mine);
+  ASSERT_TRUE(run_until([&] { return node.last<OpenStore>() != nullptr; }));
+  node.client->tell(StoreOpened{Round{0}, 4711});
+  ASSERT_TRUE(run_until([&] { return node.last<RoundStart>() != nullptr; }));
+  EXPECT_EQ(node.last<RoundStart>()->master_addr, "10.1.2.3");
+}
+
+TEST_F(Rounds, ALeaderThatComesLateIsFound) {
+  lead(1);
+  Relay relay(io_, port_);
+  relay.refuse();
+  Node& node = add(towards(relay.port()), hello(1));
+  EXPECT_FALSE(run_until([&] { return node.last<OpenStore>() != nullptr; }, 300ms));
+  relay.accept_again();
+  EXPECT_TRUE(run_until([&] { return node.last<OpenStore>() != nullptr; }));
+}
+
+TEST_F(Rounds, WhatWasSaidWhileAConnectionWasBrokenArrivesOnceItIsResumed) {
+  lead(2);
+  Relay relay(io_, port_);
+  run_round(towards(relay.port()), towards(port_));
+  for (int i = 0; i < 20; ++i) {
+    relay.break_connections();
+    nodes_[0].client->tell(SomeWorkersDone{Round{0}});
+    ASSERT_TRUE(run_until([&] { return nodes_[0].client->may_exit(); })) << "it was confirmed";
+  }
+  WorkerFailure failure;
+  failure.status = ExitStatus::exited(3);
+  relay.break_connections();
+  nodes_[0].client->tell(WorkerFailed{Round{0}, failure});
+  ASSERT_TRUE(
+      run_until([&] { return nodes_[0].last<RoundStop>() && nodes_[1].last<RoundStop>(); }));
+  nodes_[0].client->tell(RoundStopped{Round{0}, {}});
+  relay.break_connections();
+  nodes_[1].client->tell(RoundStopped{Round{0}, {}});
+  ASSERT_TRUE(run_until([&] { return server_->core().round() == Round{1}; }));
+  EXPECT_EQ(server_->core().restarts(), 1) << "as the failure that it is, not as a loss";
+  EXPECT_FALSE(nodes_[0].gone);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(Rounds, WhoDoesNotComeBackWithinTheGraceIsLost) {
+  lead(2);
+  Relay relay(io_, port_);
+  run_round(towards(relay.port()), towards(port_));
+  relay.refuse();
+  relay.break_connections();
+  ASSERT_TRUE(run_until([&] { return nodes_[1].last<RoundStop>() && nodes_[0].gone; }));
+  EXPECT_TRUE(nodes_[0].gone->was_reached);
+  EXPECT_THAT(nodes_[0].gone->sentence,
+              HasSubstr("broke and was not to be had again within 300 ms"));
+  EXPECT_FALSE(nodes_[1].gone);
+}
+
+RoundServerOptions server_with(KeepAlive keep_alive) {
+  RoundServerOptions options;
+  options.keep_alive = keep_alive;
+  return options;
+}
+
+TEST_F(Rounds, ASilentLeaderIsLost) {
+  lead(2, server_with({50ms, 1000, 300ms}));
+  Relay relay(io_, port_);
+  RoundClientOptions quick = towards(relay.port());
+  quick.keep_alive = {50ms, 4, 300ms};
+  run_round(quick, towards(port_));
+  relay.hold();
+  ASSERT_TRUE(run_until([&] { return nodes_[0].gone.has_value(); }));
+  EXPECT_THAT(nodes_[0].gone->sentence, HasSubstr("said nothing for 200 ms"));
+}
+
+TEST_F(Rounds, ASilentNodeIsLostAndToldSoWhenItIsHeardAgain) {
+  lead(2, server_with({50ms, 4, 300ms}));
+  Relay relay(io_, port_);
+  RoundClientOptions patient = towards(relay.port());
+  patient.keep_alive = {50ms, 1000, 300ms};
+  RoundClientOptions quick = towards(port_);
+  quick.keep_alive = {50ms, 4, 300ms};
+  run_round(patient, quick);
+  relay.hold();
+  ASSERT_TRUE(run_until([&] { return nodes_[1].last<RoundStop>() != nullptr; }));
+  relay.let_go();
+  ASSERT_TRUE(run_until([&] { return nodes_[0].last<DeclaredLost>() != nullptr; }));
+  nodes_[0].client->join(hello(2));
+  nodes_[1].client->tell(RoundStopped{Round{0}, {}});
+  EXPECT_TRUE(run_until([&] { return server_->core().round() == Round{1}; }));
+}
+
+TEST_F(Rounds, WhatBelongsToAnotherJobIsRefused) {
+  lead(2);
+  NodeHello other = hello(2);
+  other.run_id = "other";
+  Node& node = add(towards(port_), other);
+  ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("belongs to job 'other'"));
+  EXPECT_TRUE(node.client->may_exit());
+}
+
+TEST_F(Rounds, OnlyWhoKnowsTheTokenTakesPart) {
+  RoundServerOptions options;
+  options.token = "secret";
+  lead(2, options);
+  const auto with_token = [&](const std::string& token) {
+    RoundClientOptions mine = towards(port_);
+    mine.token = token;
+    return mine;
+  };
+  Node& knows = add(with_token("secret"), hello(2));
+  Node& guesses = add(with_token("guess"), hello(2));
+  Node& ignores = add(with_token(""), hello(2));
+  ASSERT_TRUE(run_until([&] {
+    return knows.last<WaitForNodes>() && guesses.last<Refused>() && ignores.last<Refused>();
+  }));
+  EXPECT_THAT(guesses.last<Refused>()->sentence, HasSubstr("token_file"));
+  EXPECT_THAT(ignores.last<Refused>()->sentence, HasSubstr("token_file"));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("does not know the token")));
+}
+
+TEST_F(Rounds, ANodeWithATokenTakesNoLeaderWithout) {
+  lead(2);
+  RoundClientOptions mine = towards(port_);
+  mine.token = "secret";
+  Node& node = add(mine, hello(2));
+  ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("it has no token"));
+}
+
+TEST_F(Rounds, AnEndpointThatIsNoLeaderIsSaidToBeNone) {
+  boost::asio::ip::tcp::acceptor http(io_, {boost::asio::ip::address_v4::loopback(), 0});
+  boost::asio::ip::tcp::socket client(io_);
+  http.async_accept(client, [&](boost::system::error_code) {
+    boost::asio::write(client,
+                       boost::asio::buffer(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")));
+  });
+  Node& node = add(towards(http.local_endpoint().port()), hello(1));
+  ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("no ddprun leader"));
+}
+
+TEST_F(Rounds, AnotherVersionIsToldSoOnBothEnds) {
+  lead(1);
+  const auto newer = connect();
+  wire::Opening opening;
+  opening.version = 9;
+  boost::asio::write(*newer, boost::asio::buffer(wire::encode(opening)));
+  const std::string answer = all_from(*newer);
+  ASSERT_THAT(answer, SizeIs(wire::kOpeningBytes)) << "for it to see our version";
+  EXPECT_EQ(wire::decode_opening(answer)->version, wire::kRoundProtocolVersion);
+  EXPECT_THAT(warnings_, Contains(HasSubstr("speaks version 9")));
+
+  boost::asio::ip::tcp::acceptor newer_leader(io_, {boost::asio::ip::address_v4::loopback(), 0});
+  boost::asio::ip::tcp::socket client(io_);
+  newer_leader.async_accept(client, [&](boost::system::error_code) {
+    boost::asio::write(client, boost::asio::buffer(wire::encode(opening)));
+  });
+  Node& node = add(towards(newer_leader.local_endpoint().port()), hello(1));
+  ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+  EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("speaks version 9"));
+}
+
+TEST_F(Rounds, NobodyAtTheEndpointIsALeaderThatWasNeverThere) {
+  RoundClientOptions impatient = towards(1);
+  impatient.join_timeout = 200ms;
+  Node& node = add(impatient, hello(1));
+  ASSERT_TRUE(run_until([&] { return node.gone.has_value(); }));
+  EXPECT_FALSE(node.gone->was_reached);
+  EXPECT_THAT(node.gone->sentence, HasSubstr("127.0.0.1: Connection refused"));
+}
+
+TEST_F(Rounds, ANameThatNobodyKnowsIsWaitedForUntilTheTimeLimit) {
+  RoundClientOptions impatient = towards(1);
+  impatient.leader.host = "no-such-host.invalid";
+  impatient.join_timeout = 200ms;
+  Node& node = add(impatient, hello(1));
+  ASSERT_TRUE(run_until([&] { return node.gone.has_value(); }));
+  EXPECT_THAT(node.gone->sentence, HasSubstr("its name is not known"));
+}
+
+// ---- strangers
+
+class Strangers : public Rounds, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(Strangers, AreTurnedAwayAndNobodyElseNotices) {
+  lead(2);
+  run_round(towards(port_), towards(port_));
+  const auto stranger = connect();
+  boost::asio::write(*stranger, boost::asio::buffer(GetParam()));
+  all_from(*stranger);
+  EXPECT_THAT(warnings_, SizeIs(1));
+  nodes_[0].client->tell(SomeWorkersDone{Round{0}});
+  EXPECT_TRUE(run_until([&] { return nodes_[0].client->may_exit(); }));
+  EXPECT_TRUE(server_->core().is_running());
+}
+
+std::string after_opening(const std::string& bytes) {
+  return wire::encode(wire::Opening{}) + bytes;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Strangers,
+    ::testing::Values("GET / HTTP/1.1\r\n\r\n", "D" + std::string(60, 'x'),
+                      std::string(100, '\x16'), after_opening(std::string("\xff\xff\xff\xff", 4)),
+                      after_opening(std::string("\0\0\0\0", 4)),
+                      after_opening(std::string("\x05\0\0\0\x63zzzz", 9)),
+                      after_opening(wire::encode(wire::AgentFrame(wire::Heartbeat{7})))));
+
+TEST_F(Rounds, ANodeThatBreaksTheProtocolIsLostAndTheOthersGoOn) {
+  lead(2);
+  run_round(towards(port_), towards(port_));
+  const auto breaker = connect();
+  wire::Connect say;
+  say.session = 99;
+  say.hello = hello(2);
+  boost::asio::write(
+      *breaker, boost::asio::buffer(after_opening(
+                    wire::encode(wire::AgentFrame(say)) +
+                    wire::encode(wire::AgentFrame(wire::Message<ToLeader>{5, 0, Goodbye{}})))));
+  all_from(*breaker);
+  EXPECT_THAT(warnings_, Contains(HasSubstr("breaks the protocol")));
+  EXPECT_TRUE(server_->core().is_running());
+}
+
+TEST_F(Rounds, AClientOfTheStoreIsHandedOnWithWhatItSaid) {
+  lead(2);
+  const auto client = connect();
+  const std::string validate("\0\xce\xf7\x85\x3c", 5);
+  boost::asio::write(*client, boost::asio::buffer(validate));
+  ASSERT_TRUE(run_until([&] { return !store_clients_.empty(); }));
+  EXPECT_EQ(store_clients_[0].second, validate);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(Rounds, TheEndOfTheLeaderIsNoticed) {
+  lead(2);
+  run_round(towards(port_), towards(port_));
+  server_.reset();
+  ASSERT_TRUE(run_until([&] { return nodes_[0].gone && nodes_[1].gone; }));
+  EXPECT_TRUE(nodes_[0].gone->was_reached);
+}
+
+// ---- who leads
+
+class FindLeader : public ::testing::Test {
+ protected:
+  Result<FoundLeader> find(Where where, const Endpoint& endpoint) {
+    LeaderSpec spec;
+    spec.where = where;
+    spec.endpoint = endpoint;
+    spec.join_timeout = 300ms;
+    std::optional<Result<FoundLeader>> found;
+    LeaderEvents events;
+    events.on_notice = events.on_warning = [](std::string_view) {};
+    const auto search = find_leader(io_, spec, {}, events,
+                                    [&](Result<FoundLeader> result) { found = std::move(result); });
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    while (!found && io_.run_one_until(until) > 0) {
+    }
+    if (!found) return fail(ErrorCode::kTimeout, "the search does not end");
+    return *std::move(found);
+  }
+  std::uint16_t free_port() const { return open_listener({})->bound.port; }
+
+  boost::asio::io_context io_{1};
+};
+
+TEST_F(FindLeader, IsHereWhereTheEndpointIsOursAndFree) {
+  for (const std::string host : {"127.0.0.1", "localhost", "::1", "127.0.0.77"}) {
+    const auto found = find(Where::kToBeFound, {host, free_port()});
+    ASSERT_TRUE(found) << host << ": " << found.error().to_string();
+    EXPECT_TRUE(found->is_here) << host;
+  }
+}
+
+TEST_F(FindLeader, IsElsewhereWhereSomebodyListensAlready) {
+  const auto other = open_listener({});
+  const auto found = find(Where::kToBeFound, {"127.0.0.1", other->bound.port});
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->is_here);
+}
+
+TEST_F(FindLeader, IsElsewhereWhereTheAddressIsNotOurs) {
+  const auto found = find(Where::kToBeFound, {"192.0.2.1", 29400});
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->is_here);
+}
+
+TEST_F(FindLeader, WhoIsToLeadAndCannotSaysWhy) {
+  const auto other = open_listener({});
+  const auto found = find(Where::kHere, {"127.0.0.1", other->bound.port});
+  ASSERT_FALSE(found);
+  EXPECT_THAT(found.error().message, HasSubstr("the port is taken"));
+}
+
+TEST_F(FindLeader, WhoIsToLeadNeedsNotKnowHowOthersCallIt) {
+  const auto found = find(Where::kHere, {"no-such-host.invalid", free_port()});
+  ASSERT_TRUE(found) << found.error().to_string();
+  EXPECT_TRUE(found->is_here);
+}
+
+TEST_F(FindLeader, ANameThatDoesNotBecomeKnownEndsTheSearch) {
+  const auto found = find(Where::kToBeFound, {"no-such-host.invalid", 29400});
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kTimeout);
+  EXPECT_THAT(found.error().message, HasSubstr("its name is not known"));
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv
