@@ -6,6 +6,7 @@
 #include "launcher/rdzv_conf.h"
 #include "launcher/rendezvous_options.h"
 #include "launcher/restart_options.h"
+#include "launcher/token_option.h"
 #include "launcher/values.h"
 #include "rendezvous/base/limits.h"
 
@@ -58,6 +59,9 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   job.round.last_call_timeout =
       seconds_of(*conf, "last_call_timeout").value_or(job.round.last_call_timeout);
   job.round.own_node.reset();
+  auto token = read_token(settings, *conf);
+  if (!token) return fail(std::move(token.error()));
+  job.token = *std::move(token);
   return job;
 }
 

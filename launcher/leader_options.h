@@ -1,5 +1,5 @@
 // The options of `ddpctl leader`. They are ddprun's own, with the same names, variables, defaults
-// and meanings, so that both can be given the same line; --listen alone is new. Pure.
+// and meanings, so that both can be given the same line; --listen alone is new. Pure, but for the token's file.
 #pragma once
 
 #include <span>
@@ -14,7 +14,6 @@ namespace ddprun::cli {
 
 std::span<const OptionId> leader_options();
 
-// Without the token, which is in a file.
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
                                         std::vector<std::string>& warnings);
 

@@ -14,6 +14,7 @@
 #include "launcher/job_nodes.h"
 #include "launcher/restart_options.h"
 #include "launcher/text.h"
+#include "launcher/token_option.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_status.h"
 
@@ -77,6 +78,9 @@ class Planner {
                           "an endpoint that outlives every node"));
     }
     plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
+    if (rendezvous.max_nodes > 1) {
+      plan_.job.nodes.token = take(read_token(plan_.settings, rendezvous.conf));
+    }
     plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
     const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
     plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;

@@ -1,6 +1,7 @@
 // Everything decided about a job before a process exists: the agent's Job, where each setting came
 // from, and what the user should be told. Made by functions of their arguments (and of the file
-// system that `Surroundings` names); --dry-run prints it, tests compare it.
+// system that `Surroundings` names, and the token's file); --dry-run prints it, but never the token;
+// tests compare it.
 #pragma once
 
 #include <string>

@@ -8,6 +8,7 @@
 
 #include "launcher/spelling.h"
 #include "launcher/text.h"
+#include "launcher/token_option.h"
 #include "launcher/values.h"
 
 namespace ddprun::cli {
@@ -90,15 +91,6 @@ void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
   warn_if_given(OptionId::kMasterPort, "only the static rendezvous uses it");
 }
 
-// Either may come from anywhere; the one that counts more as an origin wins.
-std::string read_token_file(const Settings& settings, const RdzvConf& conf) {
-  const Setting& option = settings[OptionId::kTokenFile];
-  const std::string in_conf = text_of(conf, "token_file");
-  const bool conf_counts_more =
-      !in_conf.empty() && settings[OptionId::kRdzvConf].origin.source > option.origin.source;
-  return conf_counts_more ? in_conf : option.text;
-}
-
 }  // namespace
 
 Result<NodeCount> read_node_count(const Given& given) {
@@ -155,7 +147,7 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   if (!conf) return fail(conf.error());
   rendezvous.conf = *std::move(conf);
   rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
-  rendezvous.token_file = read_token_file(settings, rendezvous.conf);
+  rendezvous.token_file = token_file(settings, rendezvous.conf).path;
   rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
   if (*standalone) {
     rendezvous.is_standalone = true;

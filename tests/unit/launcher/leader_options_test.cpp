@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/launcher/temporary_tree.h"
+
 namespace ddprun::cli {
 namespace {
 
@@ -72,6 +74,17 @@ TEST(LeaderOptions, ComeFromTheEnvironmentToo) {
   ASSERT_TRUE(job);
   EXPECT_EQ(job->round.max_nodes, 3);
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("did you mean join_timeout?")));
+}
+
+TEST(LeaderOptions, TheTokenIsRead) {
+  const TemporaryTree tree;
+  const std::string file = tree.write("token", "s3cret\n", 0600);
+  std::vector<std::string> warnings;
+  EXPECT_EQ(read({"--nnodes=2", "--token-file=" + file}, warnings)->token, "s3cret");
+  EXPECT_EQ(read({"--nnodes=2", "--rdzv-conf=token_file=" + file}, warnings)->token, "s3cret");
+  EXPECT_EQ(read({"--nnodes=2"}, warnings)->token, "");
+  EXPECT_THAT(refusal({"--nnodes=2", "--token-file=/no/such/file"}),
+              HasSubstr("--token-file=/no/such/file: "));
 }
 
 TEST(LeaderOptions, WrongOnesAreRefusedWithASentence) {

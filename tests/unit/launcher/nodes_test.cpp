@@ -197,6 +197,35 @@ TEST_F(PlanningNodes, NamesThatNoOtherNodeCouldBeToldAreRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("the program's name is longer than 1024 bytes"));
 }
 
+TEST_F(PlanningNodes, TheTokenIsReadAndNeverPrinted) {
+  const std::string file = tree_.write("token", "s3cret\n", 0600);
+  for (const std::string& option : {"--token-file=" + file, "--rdzv-conf=token_file=" + file}) {
+    const auto made = plan(with(c10d_, {option}));
+    ASSERT_TRUE(made) << made.error().to_string();
+    EXPECT_EQ(made->job.nodes.token, "s3cret");
+    for (const std::string& text : {to_table(*made), to_json(*made)}) {
+      EXPECT_THAT(text, Not(HasSubstr("s3cret")));
+      EXPECT_THAT(text, HasSubstr(file));
+    }
+    const boost::json::value whole = boost::json::parse(to_json(*made));
+    EXPECT_EQ(whole.at("job").at("nodes").at("has_token"), true);
+    EXPECT_EQ(whole.at("rendezvous").at("token_file"), boost::json::string(file));
+  }
+  EXPECT_EQ(job(c10d_, {{"DDPRUN_TOKEN_FILE", file}}).nodes.token, "s3cret");
+  EXPECT_EQ(job({"--token-file=/no/such/file"}).nodes, agent::Nodes{}) << "one node needs none";
+}
+
+TEST_F(PlanningNodes, ATokenFileThatIsNoGoodIsWrongUsage) {
+  EXPECT_THAT(refusal(with(c10d_, {"--token-file=/no/such/file"})),
+              HasSubstr("--token-file=/no/such/file: "));
+  const std::string open_to_all = tree_.write("token", "s3cret\n", 0644);
+  EXPECT_THAT(refusal(with(c10d_, {"--rdzv-conf=token_file=" + open_to_all})),
+              testing::AllOf(HasSubstr("--rdzv-conf=token_file=" + open_to_all + ": "),
+                             HasSubstr("chmod 600")));
+  EXPECT_THAT(refusal(c10d_, {{"DDPRUN_TOKEN_FILE", open_to_all}}),
+              HasSubstr("DDPRUN_TOKEN_FILE=" + open_to_all + ": "));
+}
+
 TEST_F(PlanningNodes, TableTellsWhoLeadsAndForHowLongNodesAreAwaited) {
   const auto table = [this](const Words& words) {
     const auto made = plan(words);
