@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -48,6 +49,9 @@ void become_the_command(const std::vector<char*>& argv, const std::vector<char*>
   // If the test dies (a timeout of ctest), so does the launcher; its keeper does the rest.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(98);
+  for (const int fd : setup.namespaces) {
+    if (setns(fd, 0) != 0) _exit(98);
+  }
   for (int number = 1; number < NSIG; ++number) std::signal(number, SIG_DFL);
   for (const int number : setup.ignored) std::signal(number, SIG_IGN);
   sigset_t none;

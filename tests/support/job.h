@@ -98,6 +98,7 @@ struct JobSetup {
   std::string stdin_text{};
   std::string directory{};         // "" is the test's own
   std::vector<int> ignored{};      // signals that the command is started with as ignored
+  std::vector<int> namespaces{};   // descriptors of those that it runs in; else the test's own
   std::optional<int> stdout_fd{};  // instead of a file that out() reads
   std::optional<int> stderr_fd{};  // and err()
 };

@@ -1,0 +1,78 @@
+// Some nodes of a network of their own: each has its own network, hosts file and host name, as if
+// it were a machine, and shares files and process ids with the test. Nothing outside is touched, and
+// nothing needs to be cleared away: the kernel removes it all with the last process that uses it,
+// however the test ends. Owned by one test, used from its thread.
+//
+//   Network network(2);
+//   Job job(ddprun({…}, worker({…})), network.on(1));
+//   network.cut(1);                    // node 1 hears nothing any more, and is not heard
+//
+// Needs root, or rather the right to make namespaces: ask obstacle() first. The mistake to avoid: a
+// socket that the test itself opens is in the test's own network; open it within() a node.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/unique_fd.h"
+#include "tests/support/frame_switch.h"
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+using rdzv::UniqueFd;
+
+class Network {
+ public:
+  // Why no network can be made here; nothing: it can.
+  static const std::optional<std::string>& obstacle();
+
+  // Every node knows the names of all, unless `with_names` is false: then add_name() makes them
+  // known.
+  explicit Network(int nodes, bool with_names = true);
+  ~Network();  // kills what is left within
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  static std::string host(int node);      // "node1"
+  static std::string address(int node);   // "10.77.0.2"
+  static std::string address6(int node);  // "fd77::2"
+
+  // Where a Job is to run.
+  JobSetup on(int node, JobSetup setup = {}) const;
+  // Calls `f` in the node, on a thread of its own, and waits for it.
+  void within(int node, const std::function<void()>& f) const;
+
+  void add_name(int node);
+  void rename(int node, const std::string& host) const;  // what gethostname() says there
+
+  void set_cable(int node, const Cable& cable);
+  void cut(int node) { set_cable(node, {.sends = false, .receives = false}); }
+  void join(int node) { set_cable(node, {}); }
+  // See FrameSwitch.
+  bool break_connection(int node, std::uint16_t tcp_port, milliseconds deadline = kDeadline);
+
+  std::vector<pid_t> processes() const;
+  // Waits for all processes in the network to be gone; if not in time, those that are left.
+  std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
+
+ private:
+  struct Node {
+    UniqueFd network;
+    UniqueFd files;
+    UniqueFd name;
+    std::string network_link;  // as /proc/PID/ns/net shows it
+  };
+
+  std::vector<UniqueFd> make_nodes(int nodes);
+  const Node& at(int node) const { return nodes_.at(static_cast<std::size_t>(node)); }
+
+  TempDir folder_;
+  std::vector<Node> nodes_;
+  std::optional<FrameSwitch> switch_;
+};
+
+}  // namespace ddprun::test
