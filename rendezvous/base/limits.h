@@ -39,6 +39,13 @@ inline constexpr std::size_t kMaxRoundFrameBytes = 1024 * 1024;
 // What one side leaves unread, beyond what the kernel holds for it, before its connection is ended.
 inline constexpr std::size_t kMaxUnreadRoundBytes = 8 * 1024 * 1024;
 inline constexpr std::size_t kMaxNameBytes = 1024;  // of a host, role, job, address, program
+inline constexpr int kMaxWorkersOfNode = 1 << 16;   // sums over all nodes have to fit an int
+
+// Longer ones are cut by who sends them.
+inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // a failure's message, a sentence
+inline constexpr std::size_t kMaxPathBytes = 4 * 1024;
+inline constexpr std::size_t kMaxLineBytes = 4 * 1024;    // one of a worker's last lines
+inline constexpr std::size_t kMaxLinesBytes = 64 * 1024;  // all of them, each with its length
 
 // How long a silent peer is believed alive: idle time, then probes. 60 s + 6 x 10 s.
 inline constexpr std::chrono::seconds kKeepAliveIdle{60};

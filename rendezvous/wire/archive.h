@@ -43,11 +43,6 @@ inline constexpr std::uint8_t kNumber = 0;
 template <typename Enumeration>
 inline constexpr std::nullptr_t kValues{};
 
-inline constexpr std::size_t kMaxTextBytes = 64 * 1024;  // a failure's message, a sentence
-inline constexpr std::size_t kMaxPathBytes = 4 * 1024;
-inline constexpr std::size_t kMaxLineBytes = 4 * 1024;    // one of a worker's last lines
-inline constexpr std::size_t kMaxLinesBytes = 64 * 1024;  // all of them, each with its length
-
 // The beginning of `text`, ended by "…" within `bytes_max` where that is not all of it. UTF-8 stays
 // UTF-8.
 inline std::string cut(std::string_view text, std::size_t bytes_max) {
@@ -66,8 +61,8 @@ class Writer {
     (field(each), ...);
   }
   void name(std::string_view value) { string(value); }
-  void text(std::string_view value) { string(cut(value, kMaxTextBytes)); }
-  void path(std::string_view value) { string(cut(value, kMaxPathBytes)); }
+  void text(std::string_view value) { string(cut(value, limits::kMaxTextBytes)); }
+  void path(std::string_view value) { string(cut(value, limits::kMaxPathBytes)); }
   void opaque(std::string_view value, std::size_t /*bytes_max*/) { string(value); }
   void within(int value, int /*low*/, int /*high*/) { field(value); }
 
@@ -76,9 +71,9 @@ class Writer {
     std::vector<std::string> kept;
     std::size_t bytes = 0;
     for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
-      std::string text = cut(*line, kMaxLineBytes);
+      std::string text = cut(*line, limits::kMaxLineBytes);
       bytes += sizeof(std::uint32_t) + text.size();
-      if (bytes > kMaxLinesBytes) break;
+      if (bytes > limits::kMaxLinesBytes) break;
       kept.push_back(std::move(text));
     }
     field(static_cast<std::uint32_t>(kept.size()));
@@ -151,8 +146,8 @@ class Reader {
     (field(each), ...);
   }
   void name(std::string& value) { string(value, limits::kMaxNameBytes, "a name is too long"); }
-  void text(std::string& value) { string(value, kMaxTextBytes, "a text is too long"); }
-  void path(std::string& value) { string(value, kMaxPathBytes, "a path is too long"); }
+  void text(std::string& value) { string(value, limits::kMaxTextBytes, "a text is too long"); }
+  void path(std::string& value) { string(value, limits::kMaxPathBytes, "a path is too long"); }
   void opaque(std::string& value, std::size_t bytes_max) {
     string(value, bytes_max, "a field is too long");
   }
@@ -163,9 +158,9 @@ class Reader {
   void lines(std::vector<std::string>& lines) {
     std::size_t bytes = 0;
     for (std::uint32_t left = count(); left > 0 && error_.empty(); --left) {
-      string(lines.emplace_back(), kMaxLineBytes, "a line is too long");
+      string(lines.emplace_back(), limits::kMaxLineBytes, "a line is too long");
       bytes += sizeof(std::uint32_t) + lines.back().size();
-      if (bytes > kMaxLinesBytes) refuse("there are too many lines");
+      if (bytes > limits::kMaxLinesBytes) refuse("there are too many lines");
     }
   }
 

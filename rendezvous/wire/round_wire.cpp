@@ -91,9 +91,7 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 constexpr std::size_t kProofBytes = 32;
 constexpr int kMaxExitCode = 255;
 constexpr int kMaxSignal = 64;
-// Sums of these over all nodes have to stay far from the end of an int.
-constexpr int kMaxWorkersOfNode = 1 << 16;
-constexpr int kMaxRanks = 1 << 30;
+constexpr int kMaxRanks = 1 << 30;  // a local rank may still be added
 
 }  // namespace
 
@@ -142,7 +140,7 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
 // Agent to leader.
 
 static void fields(auto& archive, Is<NodeHello> auto& hello) {
-  archive.within(hello.local_world_size, 1, kMaxWorkersOfNode);
+  archive.within(hello.local_world_size, 1, limits::kMaxWorkersOfNode);
   archive.name(hello.role);
   archive.name(hello.address);
   archive.name(hello.host);

@@ -333,7 +333,7 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
   const auto expect_refused_by_agent = [](ToAgent message) {
     expect_refused(decode_leader_frame(payload_of(std::move(message))), "out of range");
   };
-  for (const int workers : {-1, 0, 0x10001}) {
+  for (const int workers : {-1, 0, limits::kMaxWorkersOfNode + 1}) {
     NodeHello hello = example_hello();
     hello.local_world_size = workers;
     expect_refused_by_leader(hello);
@@ -429,23 +429,20 @@ TEST(RoundWire, AProofHasNoMoreThan32Bytes) {
   expect_refused(decode_leader_frame(payload_of(LeaderFrame(welcome))), "too long");
 }
 
-constexpr std::size_t kMaxMessageBytes = 64 * 1024;
-constexpr std::size_t kMaxLineBytes = 4 * 1024;
-
 TEST(RoundWire, LongTextsAreCutAndSaySo) {
   WorkerFailed failed{Round{1}, example_failure()};
-  failed.failure.message = std::string(kMaxMessageBytes, 'm');
+  failed.failure.message = std::string(limits::kMaxTextBytes, 'm');
   EXPECT_EQ(at_the_leader(failed), failed);
-  failed.failure.message = std::string(10'000'000, 'm');
+  failed.failure.message = std::string(5'000'000, 'm');
   const std::string message = at_the_leader(failed).failure.message;
-  EXPECT_EQ(message.size(), kMaxMessageBytes);
+  EXPECT_EQ(message.size(), limits::kMaxTextBytes);
   EXPECT_THAT(message, EndsWith("m…"));
 
   failed.failure.message = "short";
-  failed.failure.stderr_tail = {std::string(5'000, 'l'), std::string(kMaxLineBytes, 'k')};
+  failed.failure.stderr_tail = {std::string(5'000, 'l'), std::string(limits::kMaxLineBytes, 'k')};
   const auto tail = at_the_leader(failed).failure.stderr_tail;
   ASSERT_EQ(tail.size(), 2U);
-  EXPECT_EQ(tail[0].size(), kMaxLineBytes);
+  EXPECT_EQ(tail[0].size(), limits::kMaxLineBytes);
   EXPECT_THAT(tail[0], EndsWith("l…"));
   EXPECT_EQ(tail[1], failed.failure.stderr_tail[1]);
 
@@ -455,17 +452,17 @@ TEST(RoundWire, LongTextsAreCutAndSaySo) {
 
 TEST(RoundWire, ATextIsCutBetweenCharacters) {
   std::string characters;
-  while (characters.size() <= kMaxMessageBytes) characters += "\U0001F600";
+  while (characters.size() <= limits::kMaxTextBytes) characters += "\U0001F600";
   for (std::size_t shift = 0; shift < 4; ++shift) {
     const auto cut = at_the_agent(Refused{std::string(shift, 'x') + characters}).sentence;
-    EXPECT_LE(cut.size(), kMaxMessageBytes);
+    EXPECT_LE(cut.size(), limits::kMaxTextBytes);
     EXPECT_THAT(cut, EndsWith("\U0001F600…"));
     EXPECT_EQ((cut.size() - shift - std::string("…").size()) % 4, 0U) << shift;
   }
   // Where it is no UTF-8, all the same.
   const auto cut = at_the_agent(Refused{std::string(100'000, '\x80')}).sentence;
   EXPECT_THAT(cut, EndsWith("\x80…"));
-  EXPECT_GT(cut.size(), kMaxMessageBytes - 8);
+  EXPECT_GT(cut.size(), limits::kMaxTextBytes - 8);
 }
 
 TEST(RoundWire, OfManyLinesTheLastAreKept) {
@@ -477,7 +474,7 @@ TEST(RoundWire, OfManyLinesTheLastAreKept) {
   EXPECT_EQ(tail.front(), std::to_string(30'000 - tail.size()));
 
   failed.failure.stderr_tail.assign(30'000, "");
-  EXPECT_EQ(at_the_leader(failed).failure.stderr_tail.size(), 64U * 1024 / 4);
+  EXPECT_EQ(at_the_leader(failed).failure.stderr_tail.size(), limits::kMaxLinesBytes / 4);
 }
 
 WorkerFailure huge_failure() {
