@@ -120,7 +120,9 @@ std::string_view name_of(const rdzv::JobOutcome& outcome) {
 std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kFailed) return "worker_failed";
-  if (outcome.kind == Kind::kStopped) return "signal";
+  if (outcome.kind == Kind::kStopped) {
+    return outcome.exit_code == kExitPreempted ? "preemption" : "signal";
+  }
   switch (outcome.kind == Kind::kCannotRun ? outcome.exit_code : kExitSuccess) {
     case kExitSuccess:
       return "all_succeeded";

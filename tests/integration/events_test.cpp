@@ -62,12 +62,17 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
     EXPECT_GE(each.at("monotonic_us").as_int64(), before);
     before = each.at("monotonic_us").as_int64();
   }
+  EXPECT_EQ(events[1].at("node_rank"), 0);
+  EXPECT_EQ(events[1].at("node_count"), 1);
+  EXPECT_EQ(events[1].at("world_size"), 1);
   EXPECT_EQ(events[2].at("exit_code"), 3);
   EXPECT_EQ(events[3].at("reason"), "worker_failed");
   EXPECT_EQ(events[5].at("failure").as_object().at("exit_code"), 3);
+  EXPECT_TRUE(events[5].at("lost_node").is_null());
   EXPECT_EQ(events[6].at("exit_code"), 0);
   const auto& end = events.back();
   EXPECT_EQ(end.at("outcome"), "succeeded");
+  EXPECT_EQ(end.at("reason"), "all_succeeded");
   EXPECT_EQ(end.at("restarts"), 1);
   EXPECT_EQ(end.at("lost_us"), events[5].at("lost_us"));
   EXPECT_GT(end.at("lost_us").as_int64(), 0);
