@@ -79,7 +79,7 @@ class Planner {
     }
     plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
-      plan_.job.nodes.token = take(read_token(plan_.settings, rendezvous.conf));
+      plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
     }
     plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
     const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));

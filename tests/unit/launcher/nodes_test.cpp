@@ -202,7 +202,7 @@ TEST_F(PlanningNodes, TheTokenIsReadAndNeverPrinted) {
   for (const std::string& option : {"--token-file=" + file, "--rdzv-conf=token_file=" + file}) {
     const auto made = plan(with(c10d_, {option}));
     ASSERT_TRUE(made) << made.error().to_string();
-    EXPECT_EQ(made->job.nodes.token, "s3cret");
+    EXPECT_EQ(made->job.nodes.leader.token, "s3cret");
     for (const std::string& text : {to_table(*made), to_json(*made)}) {
       EXPECT_THAT(text, Not(HasSubstr("s3cret")));
       EXPECT_THAT(text, HasSubstr(file));
@@ -211,7 +211,7 @@ TEST_F(PlanningNodes, TheTokenIsReadAndNeverPrinted) {
     EXPECT_EQ(whole.at("job").at("nodes").at("has_token"), true);
     EXPECT_EQ(whole.at("rendezvous").at("token_file"), boost::json::string(file));
   }
-  EXPECT_EQ(job(c10d_, {{"DDPRUN_TOKEN_FILE", file}}).nodes.token, "s3cret");
+  EXPECT_EQ(job(c10d_, {{"DDPRUN_TOKEN_FILE", file}}).nodes.leader.token, "s3cret");
   EXPECT_EQ(job({"--token-file=/no/such/file"}).nodes, agent::Nodes{}) << "one node needs none";
 }
 
