@@ -21,6 +21,7 @@ int run(int argc, char** argv) {
   app.footer("--help of a command lists its options and exit codes.");
   app.require_subcommand(1);
   const auto store = add_store_command(app);
+  const auto leader = add_leader_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -28,7 +29,7 @@ int run(int argc, char** argv) {
     app.exit(error);
     return is_help ? kExitSuccess : kExitUsage;
   }
-  return store();
+  return app.got_subcommand("leader") ? leader() : store();
 }
 
 }  // namespace

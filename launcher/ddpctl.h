@@ -18,5 +18,6 @@ int report(const Error& error, int code);
 // Each adds one command to the command line. What it returns carries the command out once the line
 // was parsed, and returns the exit code.
 std::function<int()> add_store_command(CLI::App& app);
+std::function<int()> add_leader_command(CLI::App& app);
 
 }  // namespace ddprun::cli

@@ -1,0 +1,60 @@
+// ddpctl leader as a person types it wrongly: one sentence, exit code 2, and nobody leads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include <string>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  std::string output;  // stdout and stderr
+  int code;
+};
+
+Outcome leader(const std::string& arguments) {
+  FILE* pipe = ::popen((DDPRUN_DDPCTL " leader " + arguments + " 2>&1").c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (std::size_t got; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    output.append(buffer, got);
+  const int status = ::pclose(pipe);
+  return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+TEST(DdpctlLeader, RefusesWhatCannotWork) {
+  const struct {
+    std::string arguments;
+    std::string sentence;
+  } cases[] = {
+      {"", "--listen is required"},
+      {"--listen 127.0.0.1:0", "ddpctl: --nnodes=1:1: one node leads itself"},
+      {"--listen nowhere --nnodes=2", "ddpctl: --listen=nowhere: "},
+      {"--listen 127.0.0.1:0 --nnodes=2:1", "ddpctl: --nnodes=2:1: "},
+      {"--listen 127.0.0.1:0 --nnodes=2 --max_restarts=x", "ddpctl: --max-restarts=x: "},
+      {"--listen 127.0.0.1:0 --nnodes=2 --rdzv-conf=join_timeout=0", "join_timeout must be"},
+      {"--listen 127.0.0.1:0 --nnodes=2 --token-file=/no/such/file", "/no/such/file"},
+      {"--listen 127.0.0.1:0 --nnodes=2 --master-port=1", "--master-port"},
+  };
+  for (const auto& [arguments, sentence] : cases) {
+    const Outcome outcome = leader(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_THAT(outcome.output, HasSubstr(sentence)) << arguments;
+  }
+}
+
+TEST(DdpctlLeader, HelpHasEveryOptionOfALeader) {
+  const Outcome help = leader("--help");
+  EXPECT_EQ(help.code, 0);
+  for (const std::string option : {"--listen", "--nnodes", "--rdzv-id", "--max-restarts",
+                                   "--restart-pause", "--rdzv-conf", "--token-file"}) {
+    EXPECT_THAT(help.output, HasSubstr(option));
+  }
+}
+
+}  // namespace
+}  // namespace ddprun
