@@ -63,7 +63,7 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
         coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
     copy_failure(job_.environment, text, outcome);
   }
-  if (wants_summary || outcome.restarts > 0) {
+  if (wants_summary || number(outcome.last_round) > 0) {
     const JobTimes& times = parts_.events.times();
     parts_.console.say(Stream::kStderr,
                        summary(outcome, job_.program.name, times.wall(now), times.lost()));

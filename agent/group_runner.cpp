@@ -349,7 +349,9 @@ void GroupRunner::perform(const StartWorkers& action) {
   if (!stacks_text_.empty()) {  // of the round before
     console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
-  announce_round(start_);
+  if (const std::string change = describe_change(start_, host_); !change.empty()) {
+    log_->warn("{}", change);
+  }
   std::optional<Error> refused;
   std::vector<WorkerEnded> not_started;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
@@ -569,24 +571,6 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
     }
   }
   return failure;
-}
-
-// Why there is another round.
-void GroupRunner::announce_round(const rdzv::RoundStart& start) {
-  const auto group = [&] {
-    return "round " + to_string(start.round) + " begins with " + std::to_string(start.node_count) +
-           (start.node_count == 1 ? " node, " : " nodes, ") + std::to_string(start.world_size) +
-           (start.world_size == 1 ? " worker" : " workers");
-  };
-  if (start.after_failure) {
-    log_->warn("{}; restart {} of {}", describe(*start.after_failure), start.restarts,
-               start.max_restarts);
-  } else if (start.after_loss) {
-    log_->warn("{}; {}", describe(*start.after_loss), group());
-  } else if (start.after_arrival) {
-    log_->warn("{} {}; {}", start.nodes_joined,
-               start.nodes_joined == 1 ? "node has joined" : "nodes have joined", group());
-  }
 }
 
 // ---- signals

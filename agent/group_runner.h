@@ -77,7 +77,6 @@ class GroupRunner {
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
   void take_stacks(Round round);
   void announce_wait(const rdzv::WaitForNodes& wait);
-  void announce_round(const rdzv::RoundStart& start);
   std::vector<pid_t> worker_pids() const;
   Status status() const;
 

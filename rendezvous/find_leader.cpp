@@ -136,6 +136,12 @@ class Search final : public LeaderSearch {
   void decide(const std::vector<std::string>& addresses) {
     const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
     if (!must_lead && !local_one(addresses)) return follow();
+    if (must_lead && !addresses.empty() && !local_one(addresses)) {
+      events_.on_notice("this node leads at " + spec_.endpoint.to_string() + " (" +
+                        addresses.front() +
+                        "), which is no address of this machine; if another node is meant, give "
+                        "this one its own --node-rank");
+    }
     auto listener = open_leader_port(spec_.endpoint, addresses);
     if (listener) return lead(std::move(*listener));
     // Another agent on this machine was there before.
