@@ -154,9 +154,9 @@ TEST(Nodes, HaveTheirOwnNamesAndProgramsOfOursReachEachOtherByThem) {
   EXPECT_EQ(name.wait(), exited(0));
   EXPECT_EQ(name.out(), "node1\n");
 
-  Job store({DDPRUN_DDPCTL, "store", "--listen", Network::address(0) + ":7000"}, network.on(0));
+  Job store(ddpctl({"store", "--listen", Network::address(0) + ":7000"}), network.on(0));
   ASSERT_TRUE(store.reaches([&] { return !store.out().empty(); })) << store.err();
-  const Command set{DDPRUN_DDPCTL, "store", "set", "node0:7000", "key", "value"};
+  const Command set = ddpctl({"store", "set", "node0:7000", "key", "value"});
   EXPECT_NE(Job(set, network.on(1)).wait(), exited(0)) << "nobody has told it where node0 is";
   network.add_name(0);
   Job known(set, network.on(1));

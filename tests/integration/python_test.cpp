@@ -8,13 +8,16 @@
 #include <optional>
 #include <string>
 
-#include "tests/support/job.h"
+#include "tests/support/cluster.h"
 
 namespace ddprun::test {
 namespace {
 
+using ::testing::_;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class Python : public ::testing::Test {
  protected:
@@ -57,6 +60,32 @@ TEST_F(Python, FormsItAgainAfterARestart) {
     ASSERT_NE(first, std::string::npos) << output << job.err();
     EXPECT_NE(output.find("rank 0 of 2 has 3\n", first + 1), std::string::npos) << output;
   }
+}
+
+// The rank that dies is on one node, and the store of the next round on the other.
+TEST_F(Python, FormsItOnTwoNodesAndAgainAfterARestart) {
+  Cluster cluster({.options = {"--max-restarts=1"},
+                   .environment = setup_.environment,
+                   .program = {script_, "--die-once"}});
+  cluster.start_all(2);
+  EXPECT_THAT(cluster.wait(seconds(120)), Each(Pair(_, exited(0)))) << cluster.told();
+  for (const int node : {0, 1}) {
+    const std::string line = "rank " + std::to_string(node) + " of 2 has 3\n";
+    EXPECT_EQ(cluster[node].out(), line + line) << cluster.told();
+  }
+}
+
+// Every machine of its own, and no name server: PyTorch's client asks for names all the same.
+TEST_F(Python, FormsItOnTwoNodesOfANetwork) {
+  if (const auto& why = Network::obstacle()) GTEST_SKIP() << *why;
+  Network network(2);
+  Cluster cluster(
+      {.meeting = Meeting::kStatic, .environment = setup_.environment, .program = {script_}},
+      &network);
+  cluster.start_all(2);
+  EXPECT_THAT(cluster.wait(seconds(120)), Each(Pair(_, exited(0)))) << cluster.told();
+  EXPECT_EQ(cluster[1].out(), "rank 1 of 2 has 3\n");
+  EXPECT_THAT(network.left_over(), IsEmpty());
 }
 
 TEST_F(Python, TrainsWithDistributedDataParallel) {

@@ -136,6 +136,12 @@ Command worker(std::initializer_list<std::string> actions) {
   return command;
 }
 
+Command ddpctl(const std::vector<std::string>& arguments) {
+  Command command{DDPRUN_DDPCTL};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
 std::map<int, Stamp> stamps(const std::string& directory, int round) {
   std::map<int, Stamp> found;
   const std::string prefix = std::to_string(round) + ".";

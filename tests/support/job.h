@@ -68,6 +68,7 @@ void write_file(const std::string& path, const std::string& content, int mode = 
 // The launcher with its options and then a program; a worker that does these things (worker.cpp).
 Command ddprun(const std::vector<std::string>& options, const Command& program = {});
 Command worker(std::initializer_list<std::string> actions);
+Command ddpctl(const std::vector<std::string>& arguments);
 
 // What `stamp DIR` and `environment FILE` of the worker left there.
 struct Stamp {

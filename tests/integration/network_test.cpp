@@ -1,0 +1,353 @@
+// A job on nodes of a network: each node is a machine of its own to the programs on it, and its
+// cable can be cut, slow or lossy. After each trouble the job goes on or ends as documented, and
+// nothing is left on any node.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/cluster.h"
+
+namespace ddprun::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr int kRendezvousTimeout = 110;
+constexpr int kLeaderLost = 111;
+
+// What the architecture promises, by default settings; the machine may be busy with other tests.
+constexpr seconds kSilenceIsNoticedWithin{10};
+
+class NetworkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto& why = Network::obstacle()) GTEST_SKIP() << *why;
+  }
+
+  Cluster& cluster_of(int nodes, ClusterSetup setup, bool with_names = true) {
+    network_.emplace(nodes, with_names);
+    return cluster_.emplace(std::move(setup), &*network_);
+  }
+  void expect_good_end() {
+    cluster_->let_finish();
+    EXPECT_THAT(cluster_->wait(), Each(Pair(_, exited(0)))) << cluster_->told();
+    EXPECT_EQ(cluster_->leader().wait(), exited(0)) << cluster_->told();
+    EXPECT_THAT(network_->left_over(), IsEmpty());
+  }
+  // A worker that is killed is how a test sees that nodes are still members, or again: the next
+  // round is the next number, and all are in it.
+  void expect_restart_to(int round, int world) {
+    kill(cluster_->workers(cluster_->last_round()).at(world - 1).pid, SIGKILL);
+    ASSERT_EQ(cluster_->next_round(world), round) << cluster_->told();
+  }
+
+  std::optional<Network> network_;
+  std::optional<Cluster> cluster_;
+};
+
+class EveryMeeting : public NetworkTest,
+                     public ::testing::WithParamInterface<std::tuple<Meeting, bool>> {};
+INSTANTIATE_TEST_SUITE_P(By, EveryMeeting,
+                         ::testing::Combine(::testing::Values(Meeting::kStatic, Meeting::kC10d,
+                                                              Meeting::kLeader),
+                                            ::testing::Bool()),
+                         [](const auto& which) {
+                           return ::testing::PrintToString(std::get<0>(which.param)) +
+                                  (std::get<1>(which.param) ? "OverIpv6" : "OverIpv4");
+                         });
+
+TEST_P(EveryMeeting, MakesOneWorldOfTwoNodesAndRestartsIt) {
+  const auto [meeting, is_ipv6] = GetParam();
+  Cluster& cluster = cluster_of(
+      2, {.meeting = meeting, .nproc = 2, .options = {"--max-restarts=1"}, .is_ipv6 = is_ipv6});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(4), 0) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(0), ElementsAre(Pair(0, 0), Pair(1, 2)));
+  EXPECT_EQ(cluster.environment(0, 3)["MASTER_ADDR"], cluster.address());
+  expect_restart_to(1, 4);
+  expect_good_end();
+}
+
+// ---- names and addresses
+
+TEST_F(NetworkTest, RanksFollowTheNaturalOrderOfHostNames) {
+  Cluster& cluster = cluster_of(4, {.meeting = Meeting::kLeader, .nnodes = "4"});
+  const std::vector<std::string> names{"node10", "node9", "node2", "node100"};
+  for (int node = 0; node < 4; ++node) {
+    network_->rename(node, names[static_cast<std::size_t>(node)]);
+    cluster.start(node);
+  }
+  ASSERT_EQ(cluster.next_round(4), 0) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(0), ElementsAre(Pair(0, 2), Pair(1, 1), Pair(2, 0), Pair(3, 3)));
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, TheMasterIsOnTheNodeOfRankZeroWhereverThatIs) {
+  Cluster& cluster = cluster_of(2, {});
+  cluster.start(0, {"--node-rank=1"});
+  cluster.start(1, {"--node-rank=0"});
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_EQ(cluster.environment(0, 0)["MASTER_ADDR"], Network::address(1));
+  EXPECT_EQ(cluster.environment(0, 1)["MASTER_ADDR"], Network::address(1));
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, ANodeWithSeveralAddressesIsReachedAtTheOneItNames) {
+  Cluster& cluster = cluster_of(2, {});
+  cluster.start(0, {"--node-rank=1"});
+  cluster.start(1, {"--node-rank=0", "--local-addr=" + Network::address6(1)});
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_EQ(cluster.environment(0, 0)["MASTER_ADDR"], Network::address6(1));
+  expect_good_end();
+}
+
+class LateNames : public NetworkTest, public ::testing::WithParamInterface<Meeting> {};
+INSTANTIATE_TEST_SUITE_P(By, LateNames, ::testing::Values(Meeting::kStatic, Meeting::kC10d),
+                         [](const auto& which) { return ::testing::PrintToString(which.param); });
+
+// As pods do: their names are known when they run, and they start in any order.
+TEST_P(LateNames, AreAwaitedWithALineThatSaysSo) {
+  Cluster& cluster = cluster_of(2, {.meeting = GetParam()}, /*with_names=*/false);
+  const std::vector<std::string> by_name =
+      GetParam() == Meeting::kStatic ? std::vector<std::string>{"--master-addr=node0"}
+                                     : std::vector<std::string>{"--rdzv-endpoint=node0:29400"};
+  for (const int node : {1, 0}) {
+    Job& agent = cluster.start(node, by_name);
+    ASSERT_TRUE(agent.reaches([&] { return agent.err().find("node0") != std::string::npos; }))
+        << cluster.told();
+  }
+  network_->add_name(1);
+  network_->add_name(0);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  expect_good_end();
+}
+
+// ---- cables
+
+TEST_F(NetworkTest, APulledCableEndsTheRoundForBothSidesInTime) {
+  Cluster& cluster = cluster_of(3, {.nnodes = "2:3", .nproc = 2});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  network_->cut(2);
+  ASSERT_EQ(cluster.next_round(4, kSilenceIsNoticedWithin), 1) << cluster.told();
+  EXPECT_THAT(cluster[0].err(), AllOf(HasSubstr("node2"), HasSubstr("nothing was heard")));
+  // Behind the cut the leader is what is lost.
+  EXPECT_EQ(cluster[2].wait(kSilenceIsNoticedWithin), exited(kLeaderLost)) << cluster.told();
+  EXPECT_THAT(cluster[2].left_over(), IsEmpty());
+
+  network_->join(2);
+  cluster.start(2);
+  ASSERT_EQ(cluster.next_round(6), 2) << cluster.told();
+  expect_good_end();
+}
+
+// The settings of the rest: silence of three seconds is a loss.
+constexpr char kQuickly[] = "keep_alive_interval=1,keep_alive_max_attempt=3";
+
+TEST_F(NetworkTest, ACableThatCarriesOneWayOnlyIsAsGoodAsNone) {
+  for (const bool sends : {true, false}) {
+    SCOPED_TRACE(sends ? "the node is deaf" : "the node is mute");
+    Cluster& cluster = cluster_of(3, {.nnodes = "2:3", .conf = kQuickly});
+    cluster.start_all(3);
+    ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+    network_->set_cable(2, {.sends = sends, .receives = !sends});
+    ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+    EXPECT_EQ(cluster[2].wait(), exited(kLeaderLost)) << cluster.told();
+    cluster.forget(2);
+    expect_good_end();
+    cluster_.reset();
+  }
+}
+
+TEST_F(NetworkTest, ACutThatIsMendedInTimeEndsNoRound) {
+  Cluster& cluster = cluster_of(2, {.nproc = 2, .options = {"--max-restarts=1"}, .conf = kQuickly});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(4), 0) << cluster.told();
+  network_->cut(1);
+  std::this_thread::sleep_for(1500ms);  // this is how long the fault lasts
+  network_->join(1);
+  expect_restart_to(1, 4);
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, ABrokenConnectionIsResumedAndEndsNoRound) {
+  Cluster& cluster = cluster_of(2, {.nproc = 2, .options = {"--max-restarts=3"}, .conf = kQuickly});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(4), 0) << cluster.told();
+  for (int round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(network_->break_connection(1, cluster.port()));
+    expect_restart_to(round, 4);
+  }
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, ASlowAndLossyNetworkOnlyTakesLonger) {
+  Cluster& cluster = cluster_of(3, {.nnodes = "3", .options = {"--max-restarts=3"}});
+  for (int node = 0; node < 3; ++node) {
+    network_->set_cable(node, {.delay = 10ms, .jitter = 10ms, .loss = 0.01});
+  }
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3, seconds(60)), 0) << cluster.told();
+  for (int round = 1; round <= 3; ++round) expect_restart_to(round, 3);
+  expect_good_end();
+}
+
+// ---- agents that stop, die, and come back
+
+TEST_F(NetworkTest, AStoppedAgentIsLostInTimeAndComesBackWhenItGoesOn) {
+  Cluster& cluster = cluster_of(3, {.nnodes = "2:3", .nproc = 2});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  cluster[2].signal(SIGSTOP);
+  ASSERT_EQ(cluster.next_round(4, kSilenceIsNoticedWithin), 1) << cluster.told();
+  EXPECT_THAT(cluster[0].err(), AllOf(HasSubstr("node2"), HasSubstr("nothing was heard")));
+  cluster[2].signal(SIGCONT);
+  ASSERT_EQ(cluster.next_round(6), 2) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(2), ElementsAre(Pair(0, 0), Pair(1, 2), Pair(2, 4)));
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, AStoppedAgentComesBackAsASpareWhenAnotherHasItsPlace) {
+  Cluster& cluster = cluster_of(3, {.nnodes = "2", .conf = kQuickly});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  cluster.start(2);
+  cluster[1].signal(SIGSTOP);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_THAT(cluster.first_ranks(1), ElementsAre(Pair(0, 0), Pair(2, 1)));
+  cluster[1].signal(SIGCONT);
+  ASSERT_TRUE(cluster[1].reaches([&] {
+    return cluster[1].err().find("spare") != std::string::npos;
+  })) << cluster.told();
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, AStaticNodeThatWasStoppedIsAwaited) {
+  Cluster& cluster = cluster_of(2, {.meeting = Meeting::kStatic, .conf = kQuickly});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  cluster[1].signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return cluster[0].workers().empty(); })) << cluster.told();
+  cluster[1].signal(SIGCONT);
+  ASSERT_GE(cluster.next_round(2), 1) << cluster.told();
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, AKilledAgentIsReplacedAtOnceByTheNodeThatIsStartedAgain) {
+  Cluster& cluster = cluster_of(2, {.meeting = Meeting::kStatic, .nproc = 2});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(4), 0) << cluster.told();
+  cluster[1].signal(SIGKILL);
+  EXPECT_EQ(cluster[1].wait(), killed_by(SIGKILL));
+  EXPECT_THAT(cluster[1].left_over(), IsEmpty());
+  cluster.start(1);
+  ASSERT_GE(cluster.next_round(4), 1) << cluster.told();
+  expect_good_end();
+}
+
+class LostLeader : public NetworkTest, public ::testing::WithParamInterface<Meeting> {
+ protected:
+  // Everybody but the leader: stopped, gone, and with the right code.
+  void expect_the_others_to_go(seconds deadline) {
+    const auto ended = cluster_->wait(deadline);
+    for (const int node : {1, 2}) {
+      EXPECT_EQ(ended.at(node), exited(kLeaderLost)) << cluster_->told();
+      EXPECT_THAT((*cluster_)[node].err(), HasSubstr("leader"));
+      EXPECT_THAT((*cluster_)[node].left_over(), IsEmpty());
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(By, LostLeader,
+                         ::testing::Values(Meeting::kStatic, Meeting::kC10d, Meeting::kLeader),
+                         [](const auto& which) { return ::testing::PrintToString(which.param); });
+
+TEST_P(LostLeader, EndsTheJobAtOnceWhenItIsKilled) {
+  Cluster& cluster = cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  cluster.leader().signal(SIGKILL);
+  expect_the_others_to_go(seconds(5));
+  if (GetParam() == Meeting::kLeader) {
+    EXPECT_EQ(cluster[0].wait(), exited(kLeaderLost)) << cluster.told();
+  }
+  EXPECT_THAT(network_->left_over(), IsEmpty());
+}
+
+TEST_P(LostLeader, EndsTheJobInTimeWhenItsCableIsPulled) {
+  Cluster& cluster =
+      cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2, .conf = kQuickly});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  network_->cut(0);
+  expect_the_others_to_go(kSilenceIsNoticedWithin);
+}
+
+TEST_P(LostLeader, EndsTheJobInTimeWhenItIsStopped) {
+  Cluster& cluster =
+      cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2, .conf = kQuickly});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  cluster.leader().signal(SIGSTOP);
+  expect_the_others_to_go(kSilenceIsNoticedWithin);
+}
+
+// ---- more nodes
+
+TEST_F(NetworkTest, EightNodesGoThroughAllOfItInTurn) {
+  Cluster& cluster =
+      cluster_of(8, {.nnodes = "4:8", .options = {"--max-restarts=2"}, .conf = kQuickly});
+  cluster.start_all(8);
+  ASSERT_EQ(cluster.next_round(8), 0) << cluster.told();
+  expect_restart_to(1, 8);
+  cluster[7].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(7), 2) << cluster.told();
+  cluster[6].signal(SIGTERM);
+  ASSERT_EQ(cluster.next_round(6), 3) << cluster.told();
+  network_->cut(5);
+  const int after_the_cut = cluster.next_round(5);
+  ASSERT_GE(after_the_cut, 4) << cluster.told();
+  network_->join(5);
+  for (const int node : {5, 6, 7}) cluster.forget(node);
+  for (int node = 5; node < 8; ++node) {
+    cluster.start(node);
+    ASSERT_GE(cluster.next_round(node + 1), after_the_cut + 1) << cluster.told();
+  }
+  expect_restart_to(cluster.last_round() + 1, 8);
+  expect_good_end();
+}
+
+// ---- endpoints that cannot be reached
+
+TEST_F(NetworkTest, AnEndpointThatIsCutOffIsNamedWithTheAddressThatWasTried) {
+  Cluster& cluster = cluster_of(2, {.conf = "join_timeout=3"});
+  network_->cut(0);
+  Job& agent = cluster.start(1, {"--rdzv-endpoint=node0:29400"});
+  EXPECT_EQ(agent.wait(), exited(kRendezvousTimeout)) << agent.err();
+  EXPECT_THAT(agent.err(),
+              AllOf(HasSubstr("node0:29400"), HasSubstr(Network::address(0)), HasSubstr("3 s")));
+}
+
+TEST_F(NetworkTest, AnAddressThatIsNoNodesIsNamedToo) {
+  Cluster& cluster = cluster_of(2, {.meeting = Meeting::kStatic, .conf = "timeout=3"});
+  Job& agent = cluster.start(1, {"--master-addr=10.77.0.200"});
+  EXPECT_EQ(agent.wait(), exited(kRendezvousTimeout)) << agent.err();
+  EXPECT_THAT(agent.err(), AllOf(HasSubstr("10.77.0.200"), HasSubstr("3 s")));
+}
+
+}  // namespace
+}  // namespace ddprun::test

@@ -1,0 +1,143 @@
+// The leader's port is open to whoever can reach it: garbage, impossible frames, clients that say
+// nothing or everything slowly. The job beside them starts, restarts and ends as if they were not
+// there, and the leader's memory stays bounded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rendezvous/base/limits.h"
+#include "rendezvous/wire/round_wire.h"
+#include "tests/support/cluster.h"
+#include "tests/unit/rendezvous/raw_client.h"
+
+namespace ddprun::test {
+namespace {
+
+using rdzv::testing::RawClient;
+using ::testing::_;
+using ::testing::Each;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using Clock = std::chrono::steady_clock;
+
+std::size_t resident_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  std::size_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+class HostileClients : public ::testing::TestWithParam<Meeting> {
+ protected:
+  HostileClients() : cluster_({.meeting = GetParam(), .options = {"--max-restarts=100"}}) {}
+
+  void SetUp() override {
+    cluster_.start_all(2);
+    ASSERT_EQ(cluster_.next_round(2), 0) << cluster_.told();
+  }
+
+  // The job restarts while they are there, and then ends.
+  void expect_an_undisturbed_job() {
+    const int before = cluster_.last_round();
+    for (int restart = 1; restart <= 3; ++restart) {
+      kill(cluster_.workers(cluster_.last_round()).at(restart % 2).pid, SIGKILL);
+      ASSERT_EQ(cluster_.next_round(2), before + restart) << cluster_.told();
+    }
+  }
+  void TearDown() override {
+    cluster_.let_finish();
+    EXPECT_THAT(cluster_.wait(), Each(Pair(_, exited(0)))) << cluster_.told();
+    EXPECT_THAT(cluster_.left_over(), IsEmpty());
+  }
+
+  RawClient client() const { return RawClient(cluster_.port()); }
+  static std::string opening() { return rdzv::wire::encode(rdzv::wire::Opening{}); }
+
+  Cluster cluster_;
+};
+INSTANTIATE_TEST_SUITE_P(At, HostileClients,
+                         ::testing::Values(Meeting::kStatic, Meeting::kC10d, Meeting::kLeader),
+                         [](const auto& which) { return ::testing::PrintToString(which.param); });
+
+TEST_P(HostileClients, WhoSpeakAnotherProtocolAreDropped) {
+  for (const std::string& words : {
+           std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+           std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),
+           std::string(100'000, 'D'),
+           std::string(100'000, '\0'),
+           std::string("DDPR") + std::string(100'000, '\xff'),
+           opening() + "GET / HTTP/1.1\r\n\r\n",
+       }) {
+    RawClient stranger = client();
+    ASSERT_TRUE(stranger.is_connected());
+    stranger.send(words);
+    EXPECT_TRUE(stranger.is_dropped()) << words.substr(0, 20);
+  }
+  expect_an_undisturbed_job();
+}
+
+TEST_P(HostileClients, WhoAnnounceImpossibleFramesAreDroppedBeforeAnythingIsKept) {
+  for (const std::string& length : {std::string("\xff\xff\xff\xff"), std::string("\0\0\0\x10", 4),
+                                    std::string("\x01\x20\x00\x00", 4), std::string(4, '\0')}) {
+    RawClient stranger = client();
+    stranger.send(opening() + length + std::string(100, '\x01'));
+    EXPECT_TRUE(stranger.is_dropped());
+  }
+  expect_an_undisturbed_job();
+}
+
+TEST_P(HostileClients, WhoSayAnythingAtAllChangeNothing) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 300; ++i) {
+    std::string frame(1 + random() % 60, '\0');
+    std::ranges::generate(frame, [&] { return static_cast<char>(random()); });
+    frame[0] = static_cast<char>(random() % 16);
+    const char size = static_cast<char>(frame.size());
+    client().send(opening() + size + std::string(3, '\0') + frame);
+  }
+  expect_an_undisturbed_job();
+}
+
+// Each says one byte of its opening and no more, or all of it but the frame's end.
+TEST_P(HostileClients, WhoAreSlowWaitAloneAndNotForEver) {
+  std::vector<RawClient> slow;
+  for (int i = 0; i < 200; ++i) {
+    slow.push_back(client());
+    slow.back().send(i % 2 == 0 ? "D" : opening() + std::string("\xff\0\0\0half a frame", 16));
+  }
+  expect_an_undisturbed_job();
+  // Who has said nothing that counts within the time for it is dropped.
+  EXPECT_TRUE(eventually([&] { return slow[0].is_dropped() && slow[1].is_dropped(); }));
+}
+
+TEST_P(HostileClients, TenThousandThatSayNothingCostLittleAndHoldNothingUp) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  const std::size_t count = std::min<std::size_t>(10'000, files.rlim_cur - 200);
+  const std::size_t before = resident_bytes(cluster_.leader().pid());
+  std::vector<RawClient> idle;
+  for (std::size_t i = 0; i < count; ++i) {
+    // Many addresses of this machine, so that ports do not run out.
+    const std::string from = "127.1." + std::to_string(i / 200) + ".1";
+    idle.emplace_back(cluster_.port(), from.c_str());
+    ASSERT_TRUE(idle.back().is_connected()) << "after " << i;
+  }
+  expect_an_undisturbed_job();
+  EXPECT_LT(resident_bytes(cluster_.leader().pid()) - before, count * 20 * 1024);
+}
+
+}  // namespace
+}  // namespace ddprun::test
