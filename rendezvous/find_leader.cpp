@@ -3,11 +3,11 @@
 #include <ifaddrs.h>
 
 #include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <optional>
 #include <utility>
 
+#include "rendezvous/name_lookup.h"
 #include "rendezvous/round_client.h"
 #include "rendezvous/round_server.h"
 #include "rendezvous/socket_address.h"
@@ -16,14 +16,13 @@ namespace ddprun::rdzv {
 namespace {
 
 using namespace std::chrono_literals;
-using boost::asio::ip::tcp;
 using boost::system::error_code;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kFirstPause{50};  // until the name is looked up again; doubled each time
 constexpr milliseconds kLongestPause{1000};
-constexpr auto kFirstNotice = 3s;
+constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
 bool is_loopback(const std::string& numeric) {
@@ -60,13 +59,6 @@ std::optional<std::string> local_one(const std::vector<std::string>& addresses) 
   return std::nullopt;
 }
 
-// What needs no name server; nothing: it does.
-std::optional<std::vector<std::string>> addresses_without_lookup(const std::string& host) {
-  if (host == "localhost") return {{"127.0.0.1"}};
-  if (const auto numeric = parse_numeric(host)) return {{numeric_host(*numeric)}};
-  return std::nullopt;
-}
-
 class Search final : public LeaderSearch {
  public:
   Search(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
@@ -76,8 +68,9 @@ class Search final : public LeaderSearch {
         config_(std::move(config)),
         events_(std::move(events)),
         done_(std::move(done)),
-        resolver_(io),
-        timer_(io) {}
+        lookup_(io),
+        retry_timer_(io),
+        notice_timer_(io) {}
 
   void start() {
     using Where = LeaderSpec::Where;
@@ -91,46 +84,53 @@ class Search final : public LeaderSearch {
         break;
     }
     if (const auto known = addresses_without_lookup(spec_.endpoint.host)) return decide(*known);
+    tell_of_waiting(kFirstNotice);
     look_up();
   }
 
  private:
   void look_up() {
-    resolver_.async_resolve(spec_.endpoint.host, "",
-                            [this, life = std::weak_ptr(life_)](
-                                error_code ec, const tcp::resolver::results_type& results) {
-                              if (life.expired()) return;
-                              std::vector<std::string> addresses;
-                              for (const auto& each : results) {
-                                addresses.push_back(each.endpoint().address().to_string());
-                              }
-                              // Who was told to lead need not know how others call it.
-                              if (!ec || spec_.where == LeaderSpec::Where::kHere)
-                                return decide(addresses);
-                              try_later("its name is not known: " + ec.message());
-                            });
+    lookup_.start(spec_.endpoint.host, [this](Result<std::vector<std::string>> addresses) {
+      if (addresses) return decide(*addresses);
+      // Who was told to lead need not know how others call it.
+      if (spec_.where == LeaderSpec::Where::kHere) return decide({});
+      try_later(addresses.error().message);
+    });
   }
 
   void try_later(const std::string& why) {
-    const auto waited = steady_clock::now() - started_;
-    const auto left = std::chrono::ceil<milliseconds>(spec_.join_timeout - waited);
-    const std::string endpoint = spec_.endpoint.to_string();
-    if (left <= 0ms) {
-      return done_(fail(ErrorCode::kTimeout, "the endpoint " + endpoint +
-                                                 " could not be found in time (" + why +
-                                                 "); check --rdzv-endpoint and the name service"));
-    }
-    if (waited >= next_notice_) {
-      next_notice_ += kNoticeInterval;
-      events_.on_notice("waiting for " + endpoint + " (" + why + "), " +
-                        std::to_string(std::chrono::ceil<std::chrono::seconds>(left).count()) +
-                        " s left");
-    }
+    why_not_ = why;
     pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-    timer_.expires_after(std::min(pause_, left));
-    timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+    retry_timer_.expires_after(pause_);
+    retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
       if (!ec && !life.expired()) look_up();
     });
+  }
+
+  // And gives up in time, whatever a name server does.
+  void tell_of_waiting(steady_clock::duration after) {
+    const auto end = started_ + spec_.join_timeout;
+    notice_timer_.expires_at(std::min<steady_clock::time_point>(steady_clock::now() + after, end));
+    notice_timer_.async_wait([this, end, life = std::weak_ptr(life_)](error_code ec) {
+      if (ec || life.expired()) return;
+      const auto left = std::chrono::ceil<std::chrono::seconds>(end - steady_clock::now());
+      const std::string endpoint = spec_.endpoint.to_string() + " (" + why_not_ + ")";
+      if (left > 0s) {
+        events_.on_notice("waiting for " + endpoint + ", " + std::to_string(left.count()) +
+                          " s left");
+        return tell_of_waiting(kNoticeInterval);
+      }
+      finish(fail(ErrorCode::kTimeout, "the endpoint " + endpoint +
+                                           " could not be found in time; check --rdzv-endpoint, "
+                                           "and the name service"));
+    });
+  }
+
+  void finish(Result<FoundLeader> result) {
+    retry_timer_.cancel();
+    notice_timer_.cancel();
+    lookup_.cancel();
+    done_(std::move(result));
   }
 
   void decide(const std::vector<std::string>& addresses) {
@@ -155,20 +155,20 @@ class Search final : public LeaderSearch {
       error.message = "this node is to lead at " + spec_.endpoint.to_string() +
                       ", and cannot listen there: " + error.message;
     }
-    done_(fail(std::move(error)));
+    finish(fail(std::move(error)));
   }
 
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
-    done_(FoundLeader{
+    finish(FoundLeader{
         std::make_unique<RoundServer>(io_, std::move(options), events_, std::move(listener)),
         /*is_here=*/true});
   }
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    done_(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_),
-                      /*is_here=*/false});
+    finish(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_),
+                       /*is_here=*/false});
   }
 
   boost::asio::io_context& io_;
@@ -176,11 +176,12 @@ class Search final : public LeaderSearch {
   const RoundConfig config_;
   const LeaderEvents events_;
   const std::function<void(Result<FoundLeader>)> done_;
-  tcp::resolver resolver_;
-  boost::asio::steady_timer timer_;
+  NameLookup lookup_;
+  boost::asio::steady_timer retry_timer_;
+  boost::asio::steady_timer notice_timer_;
   const steady_clock::time_point started_ = steady_clock::now();
-  steady_clock::duration next_notice_ = kFirstNotice;
   milliseconds pause_{};
+  std::string why_not_ = "its name is being looked up";
 
   struct Life {};  // handlers that are under way end with it
   std::shared_ptr<Life> life_ = std::make_shared<Life>();

@@ -19,7 +19,7 @@ constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kResumePause{50};  // within the short grace
 constexpr auto kConnectPatience = 3s;
 constexpr auto kAnswerPatience = 5s;  // from the connection to Welcome
-constexpr auto kFirstNotice = 3s;
+constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
 constexpr const char* kNoLeader =
@@ -46,8 +46,9 @@ RoundClient::RoundClient(boost::asio::io_context& io, RoundClientOptions options
     : io_(io),
       options_(std::move(options)),
       events_(std::move(events)),
-      resolver_(io),
+      lookup_(io),
       retry_timer_(io),
+      notice_timer_(io),
       patience_timer_(io),
       keep_alive_timer_(io),
       loss_timer_(io),
@@ -64,8 +65,9 @@ void RoundClient::join(NodeHello hello) {
   is_over_ = was_welcome_ = false;
   liveness_ = LeaderLiveness(options_.keep_alive);
   pause_ = {};
-  join_started_ = now();
-  next_notice_ = join_started_ + kFirstNotice;
+  join_started_ = std::chrono::steady_clock::now();
+  why_not_ = "it is being looked up";
+  tell_of_waiting(kFirstNotice);
   look_up();
 }
 
@@ -80,24 +82,20 @@ void RoundClient::tell(const ToLeader& message) {
 // ---- reaching the leader
 
 void RoundClient::look_up() {
-  error_code not_numeric;
-  const auto numeric = boost::asio::ip::make_address(options_.leader.host, not_numeric);
-  const bool is_local = options_.leader.host == "localhost";
-  if (!not_numeric || is_local) {
-    // Whatever a name server makes of "localhost".
-    addresses_.assign(
-        1, {is_local ? boost::asio::ip::address_v4::loopback() : numeric, options_.leader.port});
-    return try_next_address();
+  if (const auto known = addresses_without_lookup(options_.leader.host)) return try_all(*known);
+  lookup_.start(options_.leader.host, [this](Result<std::vector<std::string>> addresses) {
+    if (!addresses) return try_later(addresses.error().message);
+    try_all(*addresses);
+  });
+}
+
+void RoundClient::try_all(const std::vector<std::string>& addresses) {
+  addresses_.clear();
+  for (const std::string& each : addresses) {
+    addresses_.emplace_back(boost::asio::ip::make_address(each), options_.leader.port);
   }
-  resolver_.async_resolve(options_.leader.host, std::to_string(options_.leader.port),
-                          [this, life = std::weak_ptr(life_)](
-                              error_code ec, const tcp::resolver::results_type& results) {
-                            if (life.expired()) return;
-                            if (ec) return try_later("its name is not known: " + ec.message());
-                            addresses_.assign(results.begin(), results.end());
-                            std::ranges::reverse(addresses_);
-                            try_next_address();
-                          });
+  std::ranges::reverse(addresses_);
+  try_next_address();
 }
 
 void RoundClient::try_next_address() {
@@ -146,27 +144,30 @@ void RoundClient::not_connected(const std::string& why) {
 
 void RoundClient::try_later(std::string why) {
   why_not_ = std::move(why);
-  const auto left = options_.join_timeout - (now() - join_started_);
-  if (left <= 0s) {
-    return give_up("the leader at " + options_.leader.to_string() +
-                   " could not be reached within " + in_words(options_.join_timeout) + " (" +
-                   why_not_ +
-                   "); check that its node has started, and that its port is not filtered");
-  }
-  tell_of_waiting();
   pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-  retry_timer_.expires_after(std::min(pause_, std::chrono::ceil<milliseconds>(left)));
+  retry_timer_.expires_after(pause_);
   retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
     if (!ec && !life.expired()) look_up();
   });
 }
 
-void RoundClient::tell_of_waiting() {
-  if (now() < next_notice_) return;
-  next_notice_ = now() + kNoticeInterval;
-  const auto left = options_.join_timeout - (now() - join_started_);
-  events_.on_notice("waiting for the leader at " + options_.leader.to_string() + " (" + why_not_ +
-                    "), " + in_seconds(std::chrono::ceil<milliseconds>(left)) + " left");
+// And gives up in time, whatever a name server or a network does.
+void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
+  const auto end = join_started_ + options_.join_timeout;
+  notice_timer_.expires_at(std::min<std::chrono::steady_clock::time_point>(
+      std::chrono::steady_clock::now() + after, end));
+  notice_timer_.async_wait([this, end, life = std::weak_ptr(life_)](error_code ec) {
+    if (ec || life.expired() || was_welcome_) return;
+    const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+    const std::string leader = "the leader at " + options_.leader.to_string();
+    if (left > 0ms) {
+      events_.on_notice("waiting for " + leader + " (" + why_not_ + "), " + in_seconds(left) +
+                        " left");
+      return tell_of_waiting(kNoticeInterval);
+    }
+    give_up(leader + " could not be reached within " + in_words(options_.join_timeout) + " (" +
+            why_not_ + "); check that its node has started, and that its port is not filtered");
+  });
 }
 
 void RoundClient::connected(UniqueFd socket) {
@@ -361,9 +362,10 @@ void RoundClient::give_up(std::string sentence) {
 // What is under way is of the life before.
 void RoundClient::close() {
   life_ = std::make_shared<Life>();
-  resolver_.cancel();
+  lookup_.cancel();
   connecting_.reset();
-  for (auto* timer : {&retry_timer_, &patience_timer_, &keep_alive_timer_, &loss_timer_}) {
+  for (auto* timer :
+       {&retry_timer_, &notice_timer_, &patience_timer_, &keep_alive_timer_, &loss_timer_}) {
     timer->cancel();
   }
   if (connection_) std::exchange(connection_, nullptr)->close();

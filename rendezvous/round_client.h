@@ -19,6 +19,7 @@
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/leader.h"
 #include "rendezvous/liveness.h"
+#include "rendezvous/name_lookup.h"
 #include "rendezvous/round_connection.h"
 #include "rendezvous/session.h"
 #include "rendezvous/wire/round_wire.h"
@@ -47,11 +48,12 @@ class RoundClient final : public Leader {
 
   // ---- reaching the leader
   void look_up();
+  void try_all(const std::vector<std::string>& addresses);
   void try_next_address();
   void connect();
   void not_connected(const std::string& why);
   void try_later(std::string why);
-  void tell_of_waiting();
+  void tell_of_waiting(std::chrono::steady_clock::duration after);
   void connected(UniqueFd socket);
 
   // ---- over a connection
@@ -76,9 +78,10 @@ class RoundClient final : public Leader {
   const LeaderEvents events_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 
-  tcp::resolver resolver_;
+  NameLookup lookup_;
   std::optional<tcp::socket> connecting_;
   boost::asio::steady_timer retry_timer_;
+  boost::asio::steady_timer notice_timer_;
   boost::asio::steady_timer patience_timer_;  // with a connection that is not welcome yet
   boost::asio::steady_timer keep_alive_timer_;
   boost::asio::steady_timer loss_timer_;
@@ -87,8 +90,7 @@ class RoundClient final : public Leader {
   std::optional<tcp::endpoint> address_;  // under way, or of the connection
   std::chrono::milliseconds pause_{};     // before the next try
   std::string why_not_;                   // the last try failed
-  CoreTime join_started_{};
-  CoreTime next_notice_{};
+  std::chrono::steady_clock::time_point join_started_{};
 
   std::shared_ptr<RoundConnection> connection_;
   wire::FrameReader reader_{0};
