@@ -232,7 +232,7 @@ TEST_F(NetworkTest, AStoppedAgentComesBackAsASpareWhenAnotherHasItsPlace) {
   EXPECT_THAT(cluster.first_ranks(1), ElementsAre(Pair(0, 0), Pair(2, 1)));
   cluster[1].signal(SIGCONT);
   ASSERT_TRUE(cluster[1].reaches([&] {
-    return cluster[1].err().find("spare") != std::string::npos;
+    return cluster[1].err().find("this node waits") != std::string::npos;
   })) << cluster.told();
   expect_good_end();
 }

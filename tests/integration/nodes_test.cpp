@@ -317,8 +317,9 @@ TEST_P(ElasticNodes, WaitAsSparesWhereThereIsNoRoomAndReplaceTheLost) {
   cluster.start_all(2);
   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
   Job& spare = cluster.start(2);
-  ASSERT_TRUE(spare.reaches([&] { return spare.err().find("spare") != std::string::npos; }))
-      << cluster.told();
+  ASSERT_TRUE(spare.reaches([&] {
+    return spare.err().find("this node waits") != std::string::npos;
+  })) << cluster.told();
   EXPECT_EQ(cluster.last_round(), 0);
   cluster[1].signal(SIGKILL);
   const int round = cluster.next_round(2);

@@ -110,7 +110,13 @@ Job& Cluster::start(int node, const std::vector<std::string>& more) {
 }
 
 void Cluster::start_all(int nodes) {
-  for (int node = 0; node < nodes; ++node) start(node);
+  // Nodes with equal host names are in the order of their arrival, and nobody knows which comes
+  // first where none of them leads.
+  const bool must_ask = network_ == nullptr && setup_.meeting == Meeting::kLeader;
+  for (int node = 0; node < nodes; ++node) {
+    start(node, must_ask ? std::vector{"--node-rank=" + std::to_string(node)}
+                         : std::vector<std::string>{});
+  }
 }
 
 int Cluster::last_round() const {

@@ -55,7 +55,7 @@ class Cluster {
   // before the first agent.
   Job& start(int node, const std::vector<std::string>& more = {});
   Job& start_leader();
-  void start_all(int nodes);
+  void start_all(int nodes);  // the first ranks are node 0's, and so on
   Job& operator[](int node) { return *agents_.at(node); }
   Job& leader() { return leader_ ? *leader_ : *agents_.at(0); }
   void forget(int node) { agents_.erase(node); }  // and whatever is left of it
