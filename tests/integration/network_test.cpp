@@ -128,6 +128,8 @@ TEST_P(LateNames, AreAwaitedWithALineThatSaysSo) {
                                      : std::vector<std::string>{"--rdzv-endpoint=node0:29400"};
   for (const int node : {1, 0}) {
     Job& agent = cluster.start(node, by_name);
+    // Who has --node-rank=0 knows without a name that it leads.
+    if (GetParam() == Meeting::kStatic && node == 0) continue;
     ASSERT_TRUE(agent.reaches([&] { return agent.err().find("node0") != std::string::npos; }))
         << cluster.told();
   }
@@ -264,9 +266,8 @@ class LostLeader : public NetworkTest, public ::testing::WithParamInterface<Meet
  protected:
   // Everybody but the leader: stopped, gone, and with the right code.
   void expect_the_others_to_go(seconds deadline) {
-    const auto ended = cluster_->wait(deadline);
     for (const int node : {1, 2}) {
-      EXPECT_EQ(ended.at(node), exited(kLeaderLost)) << cluster_->told();
+      EXPECT_EQ((*cluster_)[node].wait(deadline), exited(kLeaderLost)) << cluster_->told();
       EXPECT_THAT((*cluster_)[node].err(), HasSubstr("leader"));
       EXPECT_THAT((*cluster_)[node].left_over(), IsEmpty());
     }

@@ -36,11 +36,17 @@ void expect_good_end(Cluster& cluster) {
   EXPECT_THAT(cluster.left_over(), IsEmpty());
 }
 
+bool has_said(const Job& job, const std::string& words) {
+  return job.err().find(words) != std::string::npos;
+}
+
 class RefusedNode : public ::testing::TestWithParam<Meeting> {
  protected:
   // Starts node 0 of two, this one, and then the real node 1; returns what the refused one said.
   std::string refused_of(Cluster& cluster, const Command& stranger) {
-    cluster.start(0);
+    // The first one says what the job is.
+    Job& first = cluster.start(0);
+    EXPECT_TRUE(first.reaches([&] { return has_said(first, "1 of 2 are here"); })) << first.err();
     Job refused(stranger);
     EXPECT_EQ(refused.wait(), exited(kRefused)) << refused.err() << cluster.told();
     EXPECT_THAT(refused.left_over(), IsEmpty());
@@ -89,9 +95,8 @@ TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   cluster.start(0);
   cluster.start(1);
   // Rank 1 is taken once its node has come; before that the stranger would be it.
-  ASSERT_TRUE(cluster[1].reaches([&] {
-    return cluster[1].err().find("2 of 3 nodes") != std::string::npos;
-  })) << cluster.told();
+  ASSERT_TRUE(cluster[1].reaches([&] { return has_said(cluster[1], "2 of 3 are here"); }))
+      << cluster.told();
   const std::string port = std::to_string(cluster.port());
   for (const auto& [rank, says] :
        {std::pair{"0", port.c_str()}, {"1", "taken"}, {"3", "node-rank"}, {"-1", "node-rank"}}) {
@@ -258,8 +263,7 @@ TEST_P(NoLeader, IsAStoreOfC10d) {
 TEST_P(NoLeader, IsNoLongerAwaitedByWhoIsToldToStop) {
   const auto held = rdzv::reserve_port({}).value();
   Job node(node_of(held.bound.port));
-  ASSERT_TRUE(node.reaches([&] { return node.err().find("waiting for") != std::string::npos; }))
-      << node.err();
+  ASSERT_TRUE(node.reaches([&] { return handles(node.pid(), SIGTERM); })) << node.err();
   node.signal(SIGTERM);
   EXPECT_EQ(node.wait(), exited(143)) << node.err();
 }

@@ -85,6 +85,7 @@ Command Cluster::command(int node, const std::vector<std::string>& more) const {
 
 JobSetup Cluster::on(int node, JobSetup setup) const {
   setup.environment.insert(setup_.environment.begin(), setup_.environment.end());
+  setup.environment.insert({"DDPRUN_LOG_LEVEL", "info"});
   return network_ == nullptr ? std::move(setup) : network_->on(node, std::move(setup));
 }
 

@@ -8,7 +8,7 @@
 //   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();    // two workers have met
 //   cluster[1].signal(SIGKILL);
 //
-// Unless a test says what they do, workers meet in the round's store, note that they run, and wait
+// Agents log what they await. Unless a test says what they do, workers meet in the round's store, note that they run, and wait
 // for let_finish(). The mistake to avoid: asking for a round that has been asked for already.
 #pragma once
 

@@ -206,6 +206,15 @@ std::vector<ProcessInfo> children_of(pid_t parent) {
   return found;
 }
 
+bool handles(pid_t pid, int signal) {
+  constexpr std::string_view kCaught = "SigCgt:\t";
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+  const auto at = status.find(kCaught);
+  if (at == std::string::npos) return false;
+  return (std::stoull(status.substr(at + kCaught.size(), 16), nullptr, 16) >> (signal - 1) & 1) !=
+         0;
+}
+
 std::vector<std::string> open_files_of(pid_t pid) {
   std::vector<std::string> files;
   std::error_code ignored;

@@ -88,6 +88,7 @@ struct ProcessInfo {
 std::vector<ProcessInfo> all_processes();
 std::optional<ProcessInfo> process(pid_t pid);
 std::vector<ProcessInfo> children_of(pid_t parent);
+bool handles(pid_t pid, int signal);                // has a handler for it
 std::vector<std::string> open_files_of(pid_t pid);  // what its descriptors point to, sorted
 
 // True if something accepts connections at 127.0.0.1:port.
