@@ -84,8 +84,9 @@ void RoundClient::tell(const ToLeader& message) {
 void RoundClient::look_up() {
   if (const auto known = addresses_without_lookup(options_.leader.host)) return try_all(*known);
   lookup_.start(options_.leader.host, [this](Result<std::vector<std::string>> addresses) {
-    if (!addresses) return try_later(addresses.error().message);
-    try_all(*addresses);
+    if (addresses) return try_all(*addresses);
+    why_not_ = addresses.error().message;
+    try_later();
   });
 }
 
@@ -99,9 +100,10 @@ void RoundClient::try_all(const std::vector<std::string>& addresses) {
 }
 
 void RoundClient::try_next_address() {
-  if (addresses_.empty()) return try_later(why_not_);
+  if (addresses_.empty()) return try_later();
   address_ = addresses_.back();
   addresses_.pop_back();
+  why_not_ = address_->address().to_string() + ": no answer yet";
   connect();
 }
 
@@ -142,8 +144,7 @@ void RoundClient::not_connected(const std::string& why) {
   try_next_address();
 }
 
-void RoundClient::try_later(std::string why) {
-  why_not_ = std::move(why);
+void RoundClient::try_later() {
   pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
   retry_timer_.expires_after(pause_);
   retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {

@@ -52,7 +52,7 @@ class RoundClient final : public Leader {
   void try_next_address();
   void connect();
   void not_connected(const std::string& why);
-  void try_later(std::string why);
+  void try_later();
   void tell_of_waiting(std::chrono::steady_clock::duration after);
   void connected(UniqueFd socket);
 

@@ -430,9 +430,14 @@ class FindLeader : public ::testing::Test {
     if (!found) return fail(ErrorCode::kTimeout, "the search does not end");
     return *std::move(found);
   }
-  std::uint16_t free_port() const { return open_listener({})->bound.port; }
+  // Nobody else gets it meanwhile.
+  std::uint16_t free_port() {
+    reserved_ = *reserve_port({.address = "::"});
+    return reserved_.bound.port;
+  }
 
   boost::asio::io_context io_{1};
+  Listener reserved_;
 };
 
 TEST_F(FindLeader, IsHereWhereTheEndpointIsOursAndFree) {
