@@ -75,6 +75,8 @@ class NodesTrain : public ::testing::Test {
 
   Cluster& cluster_of(ClusterSetup setup, Network* network = nullptr) {
     setup.program = training(folder_.path());
+    // As ddprun sets it for two workers on one node: with more threads sums have another order.
+    setup.environment["OMP_NUM_THREADS"] = "1";
     return cluster_.emplace(std::move(setup), network);
   }
   void await_steps(int steps) {
