@@ -16,9 +16,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{20};  // while the leader is not there yet; doubled each time
 constexpr milliseconds kLongestPause{1000};
-constexpr milliseconds kResumePause{50};  // within the short grace
-constexpr auto kConnectPatience = 3s;
-constexpr auto kAnswerPatience = 5s;  // from the connection to Welcome
+constexpr milliseconds kResumePause{50};    // within the short grace
+constexpr auto kConnectPatience = 3s;       // with the only address, or the last one
+constexpr auto kShortConnectPatience = 1s;  // where there is another to try
+constexpr auto kAnswerPatience = 5s;        // from the connection to Welcome
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
@@ -92,6 +93,7 @@ void RoundClient::look_up() {
 
 void RoundClient::try_all(const std::vector<std::string>& addresses) {
   addresses_.clear();
+  tried_.clear();
   for (const std::string& each : addresses) {
     addresses_.emplace_back(boost::asio::ip::make_address(each), options_.leader.port);
   }
@@ -103,7 +105,7 @@ void RoundClient::try_next_address() {
   if (addresses_.empty()) return try_later();
   address_ = addresses_.back();
   addresses_.pop_back();
-  why_not_ = address_->address().to_string() + ": no answer yet";
+  why_not_ = tried_ + address_->address().to_string() + ": no answer yet";
   connect();
 }
 
@@ -124,7 +126,7 @@ void RoundClient::connect() {
                                connecting_.reset();
                                not_connected(*has_expired ? "no answer" : ec.message());
                              });
-  patience_timer_.expires_after(kConnectPatience);
+  patience_timer_.expires_after(addresses_.empty() ? kConnectPatience : kShortConnectPatience);
   patience_timer_.async_wait([this, life = std::weak_ptr(life_), has_expired](error_code ec) {
     if (ec || life.expired() || !connecting_) return;
     *has_expired = true;
@@ -140,7 +142,8 @@ void RoundClient::not_connected(const std::string& why) {
     });
     return;
   }
-  why_not_ = address_->address().to_string() + ": " + why;
+  why_not_ = tried_ + address_->address().to_string() + ": " + why;
+  tried_ = why_not_ + ", ";
   try_next_address();
 }
 

@@ -89,6 +89,7 @@ class RoundClient final : public Leader {
   std::vector<tcp::endpoint> addresses_;  // still to be tried
   std::optional<tcp::endpoint> address_;  // under way, or of the connection
   std::chrono::milliseconds pause_{};     // before the next try
+  std::string tried_;                     // what became of the addresses before this one
   std::string why_not_;                   // the last try failed
   std::chrono::steady_clock::time_point join_started_{};
 
