@@ -23,7 +23,6 @@
 
 #include "rendezvous/base/thread.h"
 #include "rendezvous/listener.h"
-#include "rendezvous/peer_addresses.h"
 #include "rendezvous/socket_address.h"
 #include "rendezvous/store_core.h"
 #include "rendezvous/wire/store_decoder.h"
@@ -93,9 +92,8 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 class StoreServer::Loop {
  public:
-  static Result<std::unique_ptr<Loop>> start(Listener listener, PeerAddresses peers,
-                                             const StoreServerOptions& options) {
-    std::unique_ptr<Loop> loop(new Loop(std::move(listener), std::move(peers), options));
+  static Result<std::unique_ptr<Loop>> start(Listener listener, const StoreServerOptions& options) {
+    std::unique_ptr<Loop> loop(new Loop(std::move(listener), options));
     if (!loop->epoll_ || !loop->wake_) return fail(error_from_errno(errno, "epoll"));
     loop->watch(EPOLL_CTL_ADD, loop->wake_.get(), EPOLLIN, kWakeEvent);
     if (loop->listener_) loop->resume_accepting();
@@ -142,9 +140,8 @@ class StoreServer::Loop {
   static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
   static constexpr std::uint64_t kListenerEvent = kWakeEvent + 1;
 
-  Loop(Listener listener, PeerAddresses peers, const StoreServerOptions& options)
-      : peers_(std::move(peers)),
-        bound_(std::move(listener.bound)),
+  Loop(Listener listener, const StoreServerOptions& options)
+      : bound_(std::move(listener.bound)),
         listener_(std::move(listener.socket)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -245,12 +242,8 @@ class StoreServer::Loop {
     }
   }
 
-  // Nothing: it was turned away, or epoll has no memory.
+  // Nothing: epoll has no memory.
   Session* open(UniqueFd socket) {
-    if (!peers_.accept(socket.get())) {
-      log("turned away a client from an address that no node of this round has");
-      return nullptr;
-    }
     const ClientId client = core_.connect();
     if (client >= sessions_.size()) sessions_.resize(client + 1);
     auto session = std::make_unique<Session>();
@@ -451,7 +444,6 @@ class StoreServer::Loop {
     std::fprintf(stderr, "ddprun: %s\n", text.c_str());
   }
 
-  const PeerAddresses peers_;
   Endpoint bound_;
   UniqueFd listener_;
   UniqueFd epoll_;
@@ -486,9 +478,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions
         open_listener({options.address, options.port, options.port_range, options.listen_fd});
   }
   if (!listener) return fail(std::move(listener.error()));
-  auto peers = PeerAddresses::of(options.peers);
-  if (!peers) return fail(std::move(peers.error()));
-  auto loop = Loop::start(std::move(*listener), std::move(*peers), options);
+  auto loop = Loop::start(std::move(*listener), options);
   if (!loop) return fail(std::move(loop.error()));
   return std::unique_ptr<StoreServer>(new StoreServer(std::move(*loop)));
 }

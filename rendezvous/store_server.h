@@ -24,7 +24,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/base/limits.h"
@@ -40,10 +39,6 @@ struct StoreServerOptions {
   int listen_fd = -1;                        // >= 0: take over this bound socket instead
   bool listens = true;                       // false: serves only connections given to adopt()
   std::size_t memory_limit = limits::kDefaultStoreMemory;
-  // Numeric; when given, whoever comes from elsewhere is turned away: for a port that the user fixed
-  // and that outlives the round, where workers of an earlier one may still knock.
-  std::vector<std::string> peers = {};
-
   // Told of clients that were turned away, a line at a time and at most one line a second, on the
   // store's thread. Default: a line on stderr.
   std::function<void(std::string_view)> log = {};

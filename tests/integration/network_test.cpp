@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "rendezvous/store_client.h"
 #include "tests/support/cluster.h"
 
 namespace ddprun::test {
@@ -341,6 +342,27 @@ TEST_F(NetworkTest, AnEndpointThatIsCutOffIsNamedWithTheAddressThatWasTried) {
   EXPECT_EQ(agent.wait(), exited(kRendezvousTimeout)) << agent.err();
   EXPECT_THAT(agent.err(),
               AllOf(HasSubstr("node0:29400"), HasSubstr(Network::address(0)), HasSubstr("3 s")));
+}
+
+// MASTER_PORT is known to everybody, and c10d's store asks nobody who it is.
+TEST_F(NetworkTest, AStaticJobsStoreServesItsNodesOnly) {
+  Cluster& cluster = cluster_of(3, {.meeting = Meeting::kStatic, .nnodes = "2"});
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const auto is_served = [&](int node) {
+    bool has_answer = false;
+    network_->within(node, [&] {
+      const auto store = rdzv::StoreClient::connect(
+          {.server = {Network::address(0), cluster.port()}, .connect_timeout = seconds(2)});
+      has_answer = store && (*store)->num_keys().has_value();
+    });
+    return has_answer;
+  };
+  EXPECT_TRUE(is_served(0));
+  EXPECT_TRUE(is_served(1));
+  EXPECT_FALSE(is_served(2));
+  EXPECT_THAT(cluster[0].err(), HasSubstr("is at no node of this job"));
+  expect_good_end();
 }
 
 TEST_F(NetworkTest, AnAddressThatIsNoNodesIsNamedToo) {

@@ -24,15 +24,10 @@ class RawClient {
  public:
   static constexpr std::chrono::seconds kDeadline{10};
 
-  // `from`: where it comes from; all of 127.0.0.0/8 is this machine.
-  explicit RawClient(std::uint16_t port, const char* from = nullptr)
+  explicit RawClient(std::uint16_t port)
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    if (from != nullptr) {
-      ::inet_pton(AF_INET, from, &address.sin_addr);
-      ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-    }
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     is_connected_ =

@@ -169,7 +169,7 @@ UniqueFd accepted(const Listener& listener) {
 TEST(StoreServer, EveryRoundIsEmptyAlsoBehindAPortThatStays) {
   const auto listener = open_listener({});
   ASSERT_TRUE(listener);
-  const StoreServerOptions options{.listens = false, .peers = {"127.0.0.1"}};
+  const StoreServerOptions options{.listens = false};
 
   auto first_round = start(options);
   RawClient old_worker(listener->bound.port);
@@ -184,31 +184,6 @@ TEST(StoreServer, EveryRoundIsEmptyAlsoBehindAPortThatStays) {
   second_round->adopt(accepted(*listener), "");
   worker.send(std::string(kHandshake) + get_request("/k"));
   EXPECT_EQ(worker.read(8), bytes_field(""));
-}
-
-TEST(StoreServer, TurnsAwayWhoComesFromAnotherAddress) {
-  std::mutex mutex;
-  std::string log;
-  StoreServerOptions options{.peers = {"127.0.0.2", "::1"}};
-  options.log = [&](std::string_view line) {
-    const std::scoped_lock lock(mutex);
-    log += line;
-  };
-  const auto server = start(options);
-  RawClient stranger(server->port(), "127.0.0.3");
-  EXPECT_EQ(stranger.read_to_end(), "");
-  RawClient node(server->port(), "127.0.0.2");
-  node.send(kHandshake);
-  EXPECT_EQ(node.read_all_so_far(), "");
-  const std::scoped_lock lock(mutex);  // the line came before the reply
-  EXPECT_NE(log.find("an address that no node of this round has"), std::string::npos) << log;
-}
-
-TEST(StoreServer, PeersMustBeNumeric) {
-  const auto server = StoreServer::start({.peers = {"127.0.0.1", "node1"}});
-  ASSERT_FALSE(server);
-  EXPECT_EQ(server.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(server.error().message.find("'node1'"), std::string::npos);
 }
 
 TEST(StoreServer, EndsAllConnectionsAndFreesItsPortWithItself) {
