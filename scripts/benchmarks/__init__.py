@@ -1,0 +1,9 @@
+"""What scripts/bench can measure. A bench is a function that yields the rows of its part of the table."""
+
+from benchmarks.ddp import bench_ddp
+from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_restart
+from benchmarks.output import bench_output
+from benchmarks.store import bench_store
+
+BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
+           "link": bench_link, "ddp": bench_ddp, "store": bench_store}
