@@ -10,8 +10,8 @@ import termios
 import time
 
 from benchmarks.launch import await_stamps, restart_times
-from benchmarks.programs import (BUILD, DDPRUN, TORCHRUN, WORKER, ddprun_command, environment, run_timer,
-                                 torchrun_command)
+from benchmarks.programs import (BUILD, DDPRUN, TORCHRUN, WORKER, ddprun_command, environment, memory_kib,
+                                 run_timer, torchrun_command)
 from benchmarks.table import Row
 
 
@@ -30,13 +30,6 @@ def bytes_not_as_poured(file, rank, stream, lines):
             if found != expected:
                 wrong += max(len(expected) - len(found), sum(a != b for a, b in zip(expected, found)))
         return wrong + len(log.read())
-
-
-def peak_mib(pid):
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return 0
 
 
 def await_that(holds, launcher, what):
@@ -74,7 +67,7 @@ def pour(command_of, option, workers, rate, seconds):
             await_that(lambda: len(list(folder.glob("poured.[0-9]"))) == workers, launcher, "all workers have printed")
             await_that(all_is_there, launcher, "all is in the files")
             in_files = time.monotonic() - began_at
-            peak = peak_mib(launcher.pid)
+            peak = memory_kib(launcher.pid, "VmHWM") / 1024
             (folder / "go").touch()
             launcher.wait()
             counter.wait()

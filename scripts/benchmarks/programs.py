@@ -9,6 +9,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build"
 DDPRUN = str(BUILD / "bin/ddprun")
+DDPCTL = str(BUILD / "bin/ddpctl")
 WORKER = str(BUILD / "bin/ddprun_test_worker")
 PYTHON = str(ROOT / ".venv/bin/python")
 TORCHRUN = str(ROOT / ".venv/bin/torchrun")
@@ -37,3 +38,11 @@ def run_timer(repetitions, *commands, memory=False):
         if line["code"] != 0:
             sys.exit(f"bench: {' '.join(commands[line['command']])} ended with {line['code']}")
         yield line["command"], line
+
+
+def memory_kib(pid, what):
+    """VmRSS, VmHWM … of a process."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1])
+    return 0
