@@ -54,7 +54,8 @@ class Story {
     for (int node = kFirstNode; node <= kLastNode; ++node) cluster_.start(node);
     ASSERT_EQ(cluster_.next_round(kNodes * kWorkers), 0) << cluster_.told();
     for (int trouble = 0; trouble < kTroubles; ++trouble) {
-      std::this_thread::sleep_for(milliseconds(up_to(1500)));
+      // In the midst of what the last one caused, or after it.
+      std::this_thread::sleep_for(milliseconds(up_to(1) == 0 ? up_to(100) : up_to(1500)));
       make_trouble(kFirstNode + up_to(kNodes - 1));
       if (up_to(2) == 0) restart_those_that_have_ended();
     }
@@ -62,6 +63,7 @@ class Story {
     for (int node = kFirstNode; node <= kLastNode; ++node) {
       network_.join(node);
       cluster_[node].signal(SIGCONT);
+      if (going_.contains(node)) cluster_[node].wait();
     }
     // One that is only now found out to be lost ends after this, and is started again too.
     ASSERT_TRUE(
@@ -93,9 +95,11 @@ class Story {
       }
       case 2:
         note(name + " is killed");
+        going_.insert(node);
         return cluster_[node].signal(SIGKILL);
       case 3:
         note(name + " is told to stop");
+        going_.insert(node);
         return cluster_[node].signal(SIGTERM);
       case 4:
         note(name + " stops or goes on");
@@ -126,6 +130,7 @@ class Story {
           << history_ << cluster_.told();
       network_.join(node);
       stopped_.erase(node);
+      going_.erase(node);
       cluster_.start(node);
     }
   }
@@ -141,6 +146,7 @@ class Story {
   const Clock::time_point began_ = Clock::now();
   std::string history_;
   std::set<int> stopped_;
+  std::set<int> going_;  // killed or told to stop; they may not have ended yet
   Network network_;
   Cluster cluster_;
 };

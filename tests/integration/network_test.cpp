@@ -30,6 +30,7 @@ using ::testing::Pair;
 
 constexpr int kRendezvousTimeout = 110;
 constexpr int kLeaderLost = 111;
+constexpr int kBelowMinimum = 112;
 
 // What the architecture promises, by default settings; the machine may be busy with other tests.
 constexpr seconds kSilenceIsNoticedWithin{10};
@@ -124,9 +125,9 @@ INSTANTIATE_TEST_SUITE_P(By, LateNames, ::testing::Values(Meeting::kStatic, Meet
 // As pods do: their names are known when they run, and they start in any order.
 TEST_P(LateNames, AreAwaitedWithALineThatSaysSo) {
   Cluster& cluster = cluster_of(2, {.meeting = GetParam()}, /*with_names=*/false);
-  const std::vector<std::string> by_name =
-      GetParam() == Meeting::kStatic ? std::vector<std::string>{"--master-addr=node0"}
-                                     : std::vector<std::string>{"--rdzv-endpoint=node0:29400"};
+  const std::vector<std::string> by_name = GetParam() == Meeting::kStatic
+                                               ? std::vector<std::string>{"--master-addr=node0"}
+                                               : std::vector<std::string>{"--rdzv-endpoint=node0"};
   for (const int node : {1, 0}) {
     Job& agent = cluster.start(node, by_name);
     // Who has --node-rank=0 knows without a name that it leads.
@@ -299,13 +300,19 @@ TEST_P(LostLeader, EndsTheJobInTimeWhenItsCableIsPulled) {
   expect_the_others_to_go(kSilenceIsNoticedWithin);
 }
 
-TEST_P(LostLeader, EndsTheJobInTimeWhenItIsStopped) {
-  Cluster& cluster =
-      cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2, .conf = kQuickly});
+// When it goes on it is alone, and ends as a job does that has lost its nodes.
+TEST_P(LostLeader, EndsTheJobInTimeWhenItIsStoppedAndItselfWhenItGoesOn) {
+  Cluster& cluster = cluster_of(3, {.meeting = GetParam(),
+                                    .nnodes = "3",
+                                    .nproc = 2,
+                                    .conf = kQuickly + std::string(",timeout=2,join_timeout=2")});
   cluster.start_all(3);
   ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
   cluster.leader().signal(SIGSTOP);
   expect_the_others_to_go(kSilenceIsNoticedWithin);
+  cluster.leader().signal(SIGCONT);
+  EXPECT_EQ(cluster.leader().wait(), exited(kBelowMinimum)) << cluster.told();
+  EXPECT_THAT(cluster.left_over(), IsEmpty());
 }
 
 // ---- more nodes

@@ -90,6 +90,20 @@ TEST_P(RefusedNode, RunsAnotherProgram) {
               AllOf(HasSubstr("program sleep"), HasSubstr("ddprun_meeting_worker")));
 }
 
+TEST_P(RefusedNode, IsAnotherUsers) {
+  Cluster cluster({.meeting = GetParam()});
+  const Command as_another{"setpriv", "--reuid=65534", "--clear-groups", "--"};
+  const auto by_another = [&](const Command& command) {
+    Command whole = as_another;
+    whole.insert(whole.end(), command.begin(), command.end());
+    return whole;
+  };
+  if (Job(by_another(ddprun({"--version"}))).wait() != exited(0)) {
+    GTEST_SKIP() << "only root can start a program as another user, who must be able to read it";
+  }
+  EXPECT_THAT(refused_of(cluster, by_another(cluster.command(1))), HasSubstr("as user 65534"));
+}
+
 TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   Cluster cluster({.meeting = Meeting::kStatic, .nnodes = "3"});
   cluster.start(0);
