@@ -35,6 +35,9 @@ constexpr int kBelowMinimum = 112;
 // What the architecture promises, by default settings; the machine may be busy with other tests.
 constexpr seconds kSilenceIsNoticedWithin{10};
 
+// The settings of most: silence of three seconds is a loss.
+constexpr char kQuickly[] = "keep_alive_interval=1,keep_alive_max_attempt=3";
+
 class NetworkTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -141,6 +144,25 @@ TEST_P(LateNames, AreAwaitedWithALineThatSaysSo) {
   expect_good_end();
 }
 
+// The agent of rank 0 serves the store; which node leads has nothing to do with it.
+class LostMaster : public NetworkTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(By, LostMaster, ::testing::Values(SIGKILL, SIGTERM, SIGSTOP),
+                         [](const auto& which) { return "Signal" + std::to_string(which.param); });
+
+TEST_P(LostMaster, IsFollowedByAnotherNodes) {
+  Cluster& cluster = cluster_of(3, {.nnodes = "2:3", .nproc = 2, .conf = kQuickly});
+  cluster.start(0, {"--node-rank=2"});
+  cluster.start(1, {"--node-rank=0"});
+  cluster.start(2, {"--node-rank=1"});
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  EXPECT_EQ(cluster.environment(0, 5)["MASTER_ADDR"], Network::address(1));
+  cluster[1].signal(GetParam());
+  ASSERT_EQ(cluster.next_round(4), 1) << cluster.told();
+  EXPECT_EQ(cluster.environment(1, 3)["MASTER_ADDR"], Network::address(2));
+  cluster.forget(1);
+  expect_good_end();
+}
+
 // ---- cables
 
 TEST_F(NetworkTest, APulledCableEndsTheRoundForBothSidesInTime) {
@@ -159,9 +181,6 @@ TEST_F(NetworkTest, APulledCableEndsTheRoundForBothSidesInTime) {
   ASSERT_EQ(cluster.next_round(6), 2) << cluster.told();
   expect_good_end();
 }
-
-// The settings of the rest: silence of three seconds is a loss.
-constexpr char kQuickly[] = "keep_alive_interval=1,keep_alive_max_attempt=3";
 
 TEST_F(NetworkTest, ACableThatCarriesOneWayOnlyIsAsGoodAsNone) {
   for (const bool sends : {true, false}) {
@@ -313,6 +332,44 @@ TEST_P(LostLeader, EndsTheJobInTimeWhenItIsStoppedAndItselfWhenItGoesOn) {
   cluster.leader().signal(SIGCONT);
   EXPECT_EQ(cluster.leader().wait(), exited(kBelowMinimum)) << cluster.told();
   EXPECT_THAT(cluster.left_over(), IsEmpty());
+}
+
+TEST_P(LostLeader, EndsTheWaitToo) {
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    Cluster& cluster = cluster_of(2, {.meeting = GetParam(), .nnodes = "3"});
+    cluster.start_all(2);
+    ASSERT_TRUE(cluster[1].reaches([&] {
+      return cluster[1].err().find("2 of 3 are here") != std::string::npos;
+    })) << cluster.told();
+    cluster.leader().signal(signal);
+    // `ddpctl leader` is no part of the job: when it stops, the job has lost it.
+    const bool ends_the_job = signal == SIGTERM && GetParam() != Meeting::kLeader;
+    EXPECT_EQ(cluster[1].wait(), exited(ends_the_job ? 128 + SIGTERM : kLeaderLost))
+        << cluster.told();
+    cluster_.reset();
+  }
+}
+
+// The same command as before, at once, while a node of the lost job sleeps that will find another
+// leader where its own was.
+TEST_P(LostLeader, CanBeStartedAgainAndWhoIsLeftOfTheLastRunChangesNothing) {
+  const ClusterSetup setup{.meeting = GetParam(), .conf = kQuickly};
+  Cluster& lost = cluster_of(2, setup);
+  lost.start_all(2);
+  ASSERT_EQ(lost.next_round(2), 0) << lost.told();
+  lost[1].signal(SIGSTOP);
+  lost.leader().signal(SIGKILL);
+  lost.leader().wait();
+
+  Cluster again(setup, &*network_);
+  again.start_all(2);
+  ASSERT_EQ(again.next_round(2), 0) << again.told();
+  lost[1].signal(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return lost[1].workers().empty(); })) << lost.told();
+  again.let_finish();
+  EXPECT_THAT(again.wait(), Each(Pair(_, exited(0)))) << again.told();
+  EXPECT_EQ(again.last_round(), 0) << again.told();
+  EXPECT_NE(lost[1].wait(), Ended{}) << lost.told();
 }
 
 // ---- more nodes
