@@ -35,6 +35,7 @@ constexpr int kLastNode = 4;
 constexpr int kNodes = kLastNode - kFirstNode + 1;
 constexpr int kWorkers = 2;  // of each node
 constexpr int kTroubles = 10;
+constexpr seconds kSilence{2};  // that is a loss
 // Losses in quick succession are followed by pauses of 1, 2, 4 … s.
 constexpr seconds kUntilAllIsWell{180};
 
@@ -47,7 +48,8 @@ class Story {
                   .nnodes = "2:" + std::to_string(kNodes),
                   .nproc = kWorkers,
                   .options = {"--max-restarts=1000"},
-                  .conf = "keep_alive_interval=1,keep_alive_max_attempt=2"},
+                  .conf = "keep_alive_interval=1,keep_alive_max_attempt=" +
+                          std::to_string(kSilence.count())},
                  &network_) {}
 
   void tell() {
@@ -65,7 +67,8 @@ class Story {
       cluster_[node].signal(SIGCONT);
       if (going_.contains(node)) cluster_[node].wait();
     }
-    // One that is only now found out to be lost ends after this, and is started again too.
+    // Until then somebody may still be found silent for what was.
+    std::this_thread::sleep_for(kSilence + 1s);
     ASSERT_TRUE(
         eventually([&] { return restart_those_that_have_ended(), all_run(); }, kUntilAllIsWell))
         << history_ << cluster_.told();
@@ -138,8 +141,10 @@ class Story {
   bool all_run() const {
     const auto running = cluster_.workers(cluster_.last_round());
     return running.size() == kNodes * kWorkers &&
-           std::ranges::all_of(
-               running, [](const auto& worker) { return process(worker.second.pid).has_value(); });
+           std::ranges::all_of(running, [](const auto& worker) {
+             const auto info = process(worker.second.pid);
+             return info && info->state != 'Z';
+           });
   }
 
   std::mt19937 random_;
