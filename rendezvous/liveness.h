@@ -63,6 +63,15 @@ class Liveness {
     for (const NodeId node : silent) last_heard_.erase(node);
     return silent;
   }
+  // When take_silent() will name somebody if nobody is heard; nothing: there is nobody.
+  std::optional<CoreTime> next_silent_at() const {
+    std::optional<CoreTime> earliest;
+    for (const auto& [node, heard] : last_heard_) {
+      if (!earliest || heard < *earliest) earliest = heard;
+    }
+    if (earliest) *earliest += keep_alive_.timeout();
+    return earliest;
+  }
 
  private:
   KeepAlive keep_alive_;

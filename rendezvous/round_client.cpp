@@ -279,7 +279,6 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
     return refuse_leader("it does not know this node's token");
   }
   patience_timer_.cancel();
-  loss_timer_.cancel();
   const bool is_first = !was_welcome_;
   is_welcome_ = was_welcome_ = true;
   liveness_.heard(now());
@@ -288,6 +287,7 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
     connection_->send(wire::encode(
         wire::AgentFrame(wire::Message<ToLeader>{each.number, session_.received(), each.message})));
   }
+  await_loss();
   if (is_first) keep_alive();
 }
 
@@ -330,6 +330,7 @@ void RoundClient::keep_alive() {
   if (is_welcome_) {
     connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
   }
+  // Asked at every interval, so that a pause of our own is noticed.
   if (liveness_.is_lost(now())) return give_up(how_it_went());
   keep_alive_timer_.expires_after(options_.keep_alive.interval);
   keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
@@ -337,10 +338,11 @@ void RoundClient::keep_alive() {
   });
 }
 
+// The moment moves on with all that is heard.
 void RoundClient::await_loss() {
   loss_timer_.expires_at(started_ + liveness_.lost_at().time_since_epoch());
   loss_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-    if (ec || life.expired() || is_welcome_) return;
+    if (ec || life.expired()) return;
     if (liveness_.is_lost(now())) return give_up(how_it_went());
     await_loss();
   });

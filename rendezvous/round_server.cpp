@@ -25,7 +25,8 @@ RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options
       core_(options_.round),
       liveness_(options_.keep_alive),
       core_timer_(io),
-      keep_alive_timer_(io) {
+      keep_alive_timer_(io),
+      silence_timer_(io) {
   if (!listener) return;
   bound_ = listener->bound;
   Admission::Events at_the_door;
@@ -240,13 +241,25 @@ void RoundServer::keep_alive() {
   for (auto& [id, peer] : peers_) {
     if (peer.connection) confirm(peer);
   }
-  for (const NodeId id : liveness_.take_silent(now())) {
-    deliver(core_.step(now(), id, NodeSilent{}));
-  }
+  drop_the_silent();
   keep_alive_timer_.expires_after(options_.keep_alive.interval);
   keep_alive_timer_.async_wait(
       [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
         if (!ec && !life.expired()) keep_alive();
+      });
+}
+
+// At every interval, so that a pause of our own is noticed, and in the moment when it is due.
+void RoundServer::drop_the_silent() {
+  for (const NodeId id : liveness_.take_silent(now())) {
+    deliver(core_.step(now(), id, NodeSilent{}));
+  }
+  const auto next = liveness_.next_silent_at();
+  if (!next) return;
+  silence_timer_.expires_at(started_ + next->time_since_epoch());
+  silence_timer_.async_wait(
+      [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
+        if (!ec && !life.expired()) drop_the_silent();
       });
 }
 

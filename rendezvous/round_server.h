@@ -78,6 +78,7 @@ class RoundServer final : public Leader {
   void forget(NodeId id);
   void arm_timer();
   void keep_alive();
+  void drop_the_silent();
   CoreTime now() const;
 
   const RoundServerOptions options_;
@@ -95,6 +96,7 @@ class RoundServer final : public Leader {
 
   boost::asio::steady_timer core_timer_;
   boost::asio::steady_timer keep_alive_timer_;
+  boost::asio::steady_timer silence_timer_;
 
   struct Life {};  // handlers that are under way end with it
   std::shared_ptr<Life> life_ = std::make_shared<Life>();

@@ -27,6 +27,16 @@ TEST(Liveness, NamesOnceWhoWasSilentForTooLong) {
   EXPECT_THAT(liveness.take_silent(CoreTime(10s)), IsEmpty());
 }
 
+TEST(Liveness, KnowsWhenTheNextOneIsDue) {
+  Liveness liveness({});
+  EXPECT_EQ(liveness.next_silent_at(), std::nullopt);
+  liveness.heard(kA, CoreTime(1s));
+  liveness.heard(kB, CoreTime(2s));
+  EXPECT_EQ(liveness.next_silent_at(), CoreTime(7s));
+  liveness.heard(kA, CoreTime(3s));
+  EXPECT_EQ(liveness.next_silent_at(), CoreTime(8s));
+}
+
 TEST(Liveness, DoesNotTakeItsOwnPauseForTheSilenceOfOthers) {
   Liveness liveness({});
   liveness.heard(kA, CoreTime(0s));
