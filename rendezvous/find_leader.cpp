@@ -25,11 +25,6 @@ constexpr milliseconds kLongestPause{1000};
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
-bool is_loopback(const std::string& numeric) {
-  const auto address = parse_numeric(numeric);
-  return address && address->is_loopback();
-}
-
 std::vector<std::string> interface_addresses() {
   std::vector<std::string> addresses;
   ifaddrs* list = nullptr;

@@ -11,11 +11,6 @@ namespace {
 
 constexpr NodeId kOwnNode{0};
 
-bool is_loopback(const std::string& numeric) {
-  const auto address = parse_numeric(numeric);
-  return address && address->is_loopback();
-}
-
 }  // namespace
 
 RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options,

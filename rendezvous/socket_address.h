@@ -57,6 +57,11 @@ inline std::optional<SocketAddress> parse_numeric(const std::string& text) {
   return std::nullopt;
 }
 
+inline bool is_loopback(const std::string& numeric) {
+  const auto address = parse_numeric(numeric);
+  return address && address->is_loopback();
+}
+
 // Without the port; an IPv4 address that came through an IPv6 socket is one again.
 inline std::string numeric_host(const SocketAddress& address) {
   char text[INET6_ADDRSTRLEN] = "";

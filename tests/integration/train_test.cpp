@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/job.h"
+#include "tests/support/training.h"
 
 namespace ddprun::test {
 namespace {
@@ -27,31 +27,7 @@ constexpr int kStepsPerEpoch = 63;
 
 Command training(int workers, const std::string& checkpoints, int epochs = 2) {
   return ddprun({"--nproc-per-node=" + std::to_string(workers), "--max-restarts=10"},
-                {"train", "--epochs=" + std::to_string(epochs), "--limit=2000", "--batch-size=16",
-                 "--seed=3", "--checkpoint-every=10", "--checkpoint-dir=" + checkpoints});
-}
-
-std::vector<std::string> checkpoints_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none)) {
-    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-int last_step_in(const std::string& folder) {
-  const auto names = checkpoints_in(folder);
-  return names.empty() ? -1 : std::stoi(names.back().substr(names.back().find('-') + 1));
-}
-
-// Not EXPECT_EQ: a difference would print megabytes.
-bool end_with_the_same_bytes(const std::string& one, const std::string& other) {
-  const auto a = checkpoints_in(one);
-  const auto b = checkpoints_in(other);
-  return !a.empty() && !b.empty() && a.back() == b.back() &&
-         read_file(one + "/" + a.back()) == read_file(other + "/" + b.back());
+                test::training(checkpoints, epochs));
 }
 
 class Training : public ::testing::Test {

@@ -1,0 +1,49 @@
+// The `train` example as tests run it, small enough for seconds, and what its checkpoints say.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+
+inline Command training(const std::string& checkpoints, int epochs = 2) {
+  return {"train",
+          "--epochs=" + std::to_string(epochs),
+          "--limit=2000",
+          "--batch-size=16",
+          "--seed=3",
+          "--checkpoint-every=10",
+          "--checkpoint-dir=" + checkpoints};
+}
+
+// By step.
+inline std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// -1: there is none yet.
+inline int last_step_in(const std::string& folder) {
+  const auto names = checkpoints_in(folder);
+  return names.empty() ? -1 : std::stoi(names.back().substr(names.back().find('-') + 1));
+}
+
+// Not EXPECT_EQ: a difference would print megabytes.
+inline bool end_with_the_same_bytes(const std::string& one, const std::string& other) {
+  const auto a = checkpoints_in(one);
+  const auto b = checkpoints_in(other);
+  return !a.empty() && !b.empty() && a.back() == b.back() &&
+         read_file(one + "/" + a.back()) == read_file(other + "/" + b.back());
+}
+
+}  // namespace ddprun::test
