@@ -140,7 +140,7 @@ class Story {
 
   bool all_run() const {
     const auto running = cluster_.workers(cluster_.last_round());
-    return running.size() == kNodes * kWorkers &&
+    return static_cast<int>(running.size()) == kNodes * kWorkers &&
            std::ranges::all_of(running, [](const auto& worker) {
              const auto info = process(worker.second.pid);
              return info && info->state != 'Z';

@@ -21,7 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::_;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

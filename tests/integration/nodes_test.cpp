@@ -92,8 +92,8 @@ TEST_P(Nodes, BringUnequalNumbersOfWorkersAndSeveralRoles) {
   cluster.start(2, {"--nproc-per-node=2", "--role=trainer", "--node-rank=2"});
   ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
   const auto places = [&](const std::string& name) {
-    std::vector<std::string> values;
-    for (int rank = 0; rank < 6; ++rank) values.push_back(cluster.environment(0, rank)[name]);
+    std::vector<std::string> values(6);
+    for (int rank = 0; rank < 6; ++rank) values.at(rank) = cluster.environment(0, rank)[name];
     return values;
   };
   EXPECT_THAT(places("LOCAL_WORLD_SIZE"), ElementsAre("1", "3", "3", "3", "2", "2"));
