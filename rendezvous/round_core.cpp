@@ -141,6 +141,11 @@ const JobOutcome* RoundCore::outcome() const {
   return ended == nullptr ? nullptr : &ended->outcome;
 }
 
+bool RoundCore::are_some_done() const {
+  const auto* running = std::get_if<Running>(&state_);
+  return running != nullptr && running->are_some_done;
+}
+
 bool RoundCore::was_everyone_told() const {
   const auto* ended = std::get_if<Ended>(&state_);
   return ended != nullptr && ended->untold.empty();

@@ -109,6 +109,8 @@ class RoundCore {
   // Nodes of the round that was formed last.
   std::size_t group_size() const { return members_.group().size(); }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
+  // In the round that runs: newcomers only wait.
+  bool are_some_done() const;
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   const JobOutcome* outcome() const;  // null before the end
   // Ended, and nobody is left who does not know: the leader's process may go.

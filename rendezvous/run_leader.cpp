@@ -98,10 +98,15 @@ class StandaloneLeader {
   }
   void tell_of_rounds() {
     const RoundCore& core = server_.core();
-    if (!core.is_running() || told_ == core.round()) return;
-    told_ = core.round();
-    say("round " + to_string(core.round()) + " has begun, " + std::to_string(core.group_size()) +
-        (core.group_size() == 1 ? " node" : " nodes"));
+    if (core.is_running() && told_ != core.round()) {
+      told_ = core.round();
+      say("round " + to_string(core.round()) + " has begun, " + std::to_string(core.group_size()) +
+          (core.group_size() == 1 ? " node" : " nodes"));
+    }
+    if (core.are_some_done() && told_of_the_first_end_ != core.round()) {
+      told_of_the_first_end_ = core.round();
+      say("a worker has ended with 0: nodes that come now wait");
+    }
   }
 
   boost::asio::io_context& io_;
@@ -109,6 +114,7 @@ class StandaloneLeader {
   RoundServer server_;
   std::optional<int> stopped_by_;
   std::optional<Round> told_;
+  std::optional<Round> told_of_the_first_end_;
 };
 
 }  // namespace

@@ -338,7 +338,13 @@ TEST_P(ElasticNodes, OnlyWaitOnceTheFirstWorkerHasSucceeded) {
                    .actions = {"on-rank", "0", "exit", "0", "until", "{folder}/finish"}});
   cluster.start(0);
   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
-  ASSERT_TRUE(eventually([&] { return cluster[0].workers().size() == 1; }));
+  // Reaped, which is when the agent tells its leader; one elsewhere says that it was told.
+  const pid_t first = cluster.workers(0).at(0).pid;
+  ASSERT_TRUE(eventually([&] { return ::kill(first, 0) != 0; }));
+  if (GetParam() == Meeting::kLeader) {
+    ASSERT_TRUE(cluster.leader().reaches(
+        [&] { return cluster.leader().err().find("ended with 0") != std::string::npos; }));
+  }
   Job& late = cluster.start(1);
   ASSERT_TRUE(late.reaches([&] { return late.err().find("finish") != std::string::npos; }))
       << cluster.told();
