@@ -359,6 +359,8 @@ TEST_P(LostLeader, CanBeStartedAgainAndWhoIsLeftOfTheLastRunChangesNothing) {
   lost[1].signal(SIGSTOP);
   lost.leader().signal(SIGKILL);
   lost.leader().wait();
+  // An agent that still seeks its leader would join the next one at the same place.
+  lost[0].wait();
 
   Cluster again(setup, &*network_);
   again.start_all(2);
