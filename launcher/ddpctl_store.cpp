@@ -1,6 +1,5 @@
 // ddpctl store: speaks to any c10d TCPStore: ddprun's, torchrun's, or one that a program opened; or
 // serves one.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "launcher/ddpctl.h"
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
 
@@ -190,10 +190,7 @@ int serve(const Arguments& arguments) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ending, signal);
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   // Each client takes a descriptor.
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
+  raise_descriptor_limit();
 
   const auto endpoint = rdzv::parse_endpoint(arguments.listen);
   if (!endpoint) return report(endpoint.error());

@@ -31,8 +31,7 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (const int code = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); code != 0) {
-    return fail(ErrorCode::kNotFound,
-                "its name is not known: " + std::string(::gai_strerror(code)));
+    return fail(ErrorCode::kNotFound, ::gai_strerror(code));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   std::vector<std::string> addresses;
@@ -44,12 +43,13 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
     std::string text = numeric_host(address);
     if (std::ranges::find(addresses, text) == addresses.end()) addresses.push_back(std::move(text));
   }
-  if (addresses.empty()) return fail(ErrorCode::kNotFound, "its name has no IP address");
+  if (addresses.empty()) return fail(ErrorCode::kNotFound, "it has no IP address");
   return addresses;
 }
 
 void answer(Question& question) {
   auto addresses = look_up(question.host);
+  if (!addresses) addresses.error().message.insert(0, "its name is not known: ");
   const std::scoped_lock lock(question.mutex);
   question.answer = std::move(addresses);
   ::eventfd_write(question.bell.get(), 1);
@@ -84,6 +84,11 @@ void NameLookup::start(const std::string& host, Done done) {
                       lock.unlock();
                       done(std::move(result));
                     });
+}
+
+Result<std::vector<std::string>> addresses_of(const std::string& host) {
+  if (auto known = addresses_without_lookup(host)) return *std::move(known);
+  return look_up(host);
 }
 
 std::optional<std::vector<std::string>> addresses_without_lookup(const std::string& host) {

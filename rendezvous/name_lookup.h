@@ -36,6 +36,9 @@ class NameLookup {
   std::shared_ptr<boost::asio::posix::stream_descriptor> told_;
 };
 
+// The same, waiting for it; the error is the name server's word alone.
+Result<std::vector<std::string>> addresses_of(const std::string& host);
+
 // What needs no name server: numeric addresses, and "localhost", whatever one makes of it.
 std::optional<std::vector<std::string>> addresses_without_lookup(const std::string& host);
 

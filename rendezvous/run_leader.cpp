@@ -1,19 +1,17 @@
 #include "rendezvous/run_leader.h"
 
-#include <sys/resource.h>
-
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <cstdio>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/exit_codes.h"
 #include "rendezvous/base/exit_status.h"
 #include "rendezvous/find_leader.h"
+#include "rendezvous/name_lookup.h"
 #include "rendezvous/round_server.h"
 
 namespace ddprun::rdzv {
@@ -21,27 +19,11 @@ namespace {
 
 void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", line.c_str()); }
 
-// There are no workers here to inherit it.
-void raise_descriptor_limit() {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
-}
-
 // Whoever starts a leader by itself starts it where its name is known.
-Result<std::vector<std::string>> addresses_of(boost::asio::io_context& io,
-                                              const std::string& host) {
-  boost::system::error_code ec;
-  const auto numeric = boost::asio::ip::make_address(host, ec);
-  if (!ec) return std::vector<std::string>{numeric.to_string()};
-  boost::asio::ip::tcp::resolver resolver(io);
-  std::vector<std::string> addresses;
-  for (const auto& each : resolver.resolve(host, "", ec)) {
-    addresses.push_back(each.endpoint().address().to_string());
-  }
-  if (ec) return fail(ErrorCode::kNotFound, "the host name is not known: " + ec.message());
-  return addresses;
+Result<Listener> open_port(const Endpoint& listen) {
+  const auto addresses = addresses_of(listen.host);
+  if (addresses) return open_leader_port(listen, *addresses);
+  return fail(ErrorCode::kNotFound, "the host name is not known: " + addresses.error().message);
 }
 
 std::string in_words(const JobOutcome& outcome) {
@@ -122,9 +104,7 @@ class StandaloneLeader {
 int run_leader(const LeaderJob& job) {
   raise_descriptor_limit();
   boost::asio::io_context io(1);
-  const auto addresses = addresses_of(io, job.listen.host);
-  auto listener = addresses ? open_leader_port(job.listen, *addresses)
-                            : Result<Listener>(fail(addresses.error()));
+  auto listener = open_port(job.listen);
   if (!listener) {
     say("cannot listen at " + job.listen.to_string() + ": " + listener.error().to_string());
     return kExitCannotRun;

@@ -4,7 +4,6 @@
 //   round_load HOST:PORT AGENTS     prints "joined SECONDS" when every agent has its RoundStart, waits
 //                                   for a line on stdin, then prints "ended SECONDS" when every agent
 //                                   has gone through WorkersDone, JobEnd and Goodbye
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/round_client.h"
 
@@ -81,10 +81,7 @@ double seconds_since(steady_clock::time_point start) {
 }
 
 int run(const Endpoint& leader, int count) {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
+  raise_descriptor_limit();
 
   boost::asio::io_context io(1);
   int started = 0;

@@ -11,7 +11,6 @@
 // server are two threads, and on two cores any third program would be measured with them.
 #include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "tests/bench/store_load.h"
 
 using namespace ddprun::rdzv::bench;
@@ -171,10 +171,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
+  ddprun::raise_descriptor_limit();
   come_first();
 
   const std::vector<Row> table = rows(handshake_count);

@@ -3,7 +3,6 @@
 // there, and the leader's memory stays bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/limits.h"
 #include "rendezvous/wire/round_wire.h"
 #include "tests/support/cluster.h"
@@ -133,11 +133,7 @@ TEST_P(HostileClients, WhoAreSlowWaitAloneAndNotForEver) {
 }
 
 TEST_P(HostileClients, TenThousandThatSayNothingCostLittleAndHoldNothingUp) {
-  rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
-  const std::size_t count = std::min<std::size_t>(10'000, files.rlim_cur - 200);
+  const std::size_t count = std::min<std::size_t>(10'000, raise_descriptor_limit() - 200);
   const std::size_t before = resident_bytes(cluster_.leader().pid());
   std::vector<RawClient> idle;
   for (std::size_t i = 0; i < count; ++i) {

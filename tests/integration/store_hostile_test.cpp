@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/limits.h"
 #include "rendezvous/store_client.h"
 #include "tests/support/store_process.h"
@@ -32,10 +33,7 @@ std::string set(std::string_view key, std::string_view value) {
 class StoreHostile : public ::testing::Test {
  protected:
   StoreHostile() {
-    rlimit files{};
-    ::getrlimit(RLIMIT_NOFILE, &files);
-    files.rlim_cur = files.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &files);
+    raise_descriptor_limit();
     start();
   }
 
