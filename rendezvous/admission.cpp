@@ -183,6 +183,11 @@ void Admission::take_opening(const NobodyPtr& nobody) {
   warn("turned away " + nobody->address + ": it speaks version " +
        std::to_string(opening->version) + " of the round protocol, this is version " +
        std::to_string(wire::kRoundProtocolVersion) + "; run one version of ddprun on all nodes");
+  part_from(nobody);
+}
+
+// Its last word was said; the other side's end is awaited.
+void Admission::part_from(const NobodyPtr& nobody) {
   nobody->is_dismissed = true;
   nobody->connection->finish_sending();
 }
@@ -201,9 +206,7 @@ void Admission::take_connect(const NobodyPtr& nobody) {
     if (!are_equal(connect->proof, expected)) {
       warn("turned away " + nobody->address + ": it does not know the token");
       nobody->connection->send(wire::encode(wire::LeaderFrame(wire::Rejected{kNoToken})));
-      nobody->is_dismissed = true;
-      nobody->connection->finish_sending();
-      return;
+      return part_from(nobody);
     }
     proof = proof_of(ProofOf::kLeader, token_, *nobody->theirs, nobody->ours);
   }
@@ -214,22 +217,15 @@ void Admission::take_connect(const NobodyPtr& nobody) {
 
 // ---- what the leader thinks of them
 
-void Admission::reject(const std::shared_ptr<RoundConnection>& connection,
-                       const std::string& sentence) {
-  connection->send(wire::encode(wire::LeaderFrame(wire::Rejected{sentence})));
-  dismiss(connection);
-}
-
 void Admission::dismiss(const std::shared_ptr<RoundConnection>& connection) {
   if (!connection->is_open()) return;
   auto nobody = std::make_shared<Nobody>();
   nobody->connection = connection;
   nobody->address = connection->peer_address();
-  nobody->is_dismissed = true;
   add(nobody);
   connection->start({.on_bytes = [](std::string_view) {},
                      .on_end = [this, nobody](const Error&) { remove(nobody); }});
-  connection->finish_sending();
+  part_from(nobody);
 }
 
 void Admission::drop(const std::shared_ptr<RoundConnection>& connection, const std::string& why) {

@@ -48,8 +48,6 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // The last word to an applicant.
-  void reject(const std::shared_ptr<RoundConnection>& connection, const std::string& sentence);
   // Of whom nothing more is wanted: waits until the other side has read what was said, and closed.
   void dismiss(const std::shared_ptr<RoundConnection>& connection);
   // Who breaks the protocol.
@@ -66,6 +64,7 @@ class Admission {
   void remove(const NobodyPtr& nobody);
   void turn_away(const NobodyPtr& nobody, const std::string& why);
   void sweep();
+  void part_from(const NobodyPtr& nobody);
   void warn(const std::string& line);
 
   void read(const NobodyPtr& nobody);
