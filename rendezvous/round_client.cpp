@@ -250,7 +250,7 @@ bool RoundClient::take_opening() {
 
 void RoundClient::take_frame(wire::LeaderFrame frame) {
   if (is_welcome_) {
-    liveness_.heard(now());
+    liveness_.heard(clock_.now());
     if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
       session_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
@@ -281,7 +281,7 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
   patience_timer_.cancel();
   const bool is_first = !was_welcome_;
   is_welcome_ = was_welcome_ = true;
-  liveness_.heard(now());
+  liveness_.heard(clock_.now());
   session_.confirm(welcome.received);
   for (const auto& each : session_.unconfirmed()) {
     connection_->send(wire::encode(
@@ -311,7 +311,7 @@ void RoundClient::lose_connection(const std::string& why) {
   is_welcome_ = false;
   patience_timer_.cancel();
   if (!was_welcome_) return not_connected(has_opening_ ? why : "no ddprun leader answers: " + why);
-  liveness_.broke(now());
+  liveness_.broke(clock_.now());
   await_loss();
   connect();
 }
@@ -331,7 +331,7 @@ void RoundClient::keep_alive() {
     connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
   }
   // Asked at every interval, so that a pause of our own is noticed.
-  if (liveness_.is_lost(now())) return give_up(how_it_went());
+  if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
   keep_alive_timer_.expires_after(options_.keep_alive.interval);
   keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
     if (!ec && !life.expired()) keep_alive();
@@ -340,10 +340,10 @@ void RoundClient::keep_alive() {
 
 // The moment moves on with all that is heard.
 void RoundClient::await_loss() {
-  loss_timer_.expires_at(started_ + liveness_.lost_at().time_since_epoch());
+  loss_timer_.expires_at(clock_.at(liveness_.lost_at()));
   loss_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
     if (ec || life.expired()) return;
-    if (liveness_.is_lost(now())) return give_up(how_it_went());
+    if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
     await_loss();
   });
 }
@@ -377,11 +377,6 @@ void RoundClient::close() {
   if (connection_) std::exchange(connection_, nullptr)->close();
   is_welcome_ = false;
   addresses_.clear();
-}
-
-CoreTime RoundClient::now() const {
-  return CoreTime(
-      std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - started_));
 }
 
 }  // namespace ddprun::rdzv

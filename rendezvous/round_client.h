@@ -22,6 +22,7 @@
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_connection.h"
 #include "rendezvous/session.h"
+#include "rendezvous/shell_clock.h"
 #include "rendezvous/wire/round_wire.h"
 
 namespace ddprun::rdzv {
@@ -71,12 +72,11 @@ class RoundClient final : public Leader {
   std::string how_it_went() const;
   void give_up(std::string sentence);
   void close();
-  CoreTime now() const;
 
   boost::asio::io_context& io_;
   const RoundClientOptions options_;
   const LeaderEvents events_;
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const ShellClock clock_;
 
   NameLookup lookup_;
   std::optional<tcp::socket> connecting_;

@@ -46,7 +46,9 @@ RoundServer::~RoundServer() {
 
 void RoundServer::join(NodeHello hello) { tell(hello); }
 
-void RoundServer::tell(const ToLeader& message) { deliver(core_.step(now(), kOwnNode, message)); }
+void RoundServer::tell(const ToLeader& message) {
+  deliver(core_.step(clock_.now(), kOwnNode, message));
+}
 
 std::string RoundServer::local_address() const { return bound_ ? bound_->host : "127.0.0.1"; }
 
@@ -73,7 +75,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
   hello.session = session;
   if (hello.address.empty()) hello.address = address_for_workers(applicant.address);
   attach(id, peer, applicant);
-  deliver(core_.step(now(), id, hello));
+  deliver(core_.step(clock_.now(), id, hello));
   read(id, applicant.connection, {});
 }
 
@@ -86,7 +88,7 @@ void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
     peer.connection->send(wire::encode(wire::LeaderFrame(
         wire::Message<ToAgent>{each.number, peer.session.received(), each.message})));
   }
-  deliver(core_.step(now(), id, NodeResumed{}));
+  deliver(core_.step(clock_.now(), id, NodeResumed{}));
   read(id, applicant.connection, {});
 }
 
@@ -96,7 +98,7 @@ void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant)
   peer.reader = std::move(applicant.reader);
   peer.reader.set_max_payload(limits::kMaxRoundFrameBytes);
   set_address(peer, applicant.address);
-  liveness_.heard(id, now());
+  liveness_.heard(id, clock_.now());
   connection->send(wire::encode(
       wire::LeaderFrame(wire::Welcome{peer.session.received(), std::move(applicant.proof)})));
   const std::weak_ptr<RoundConnection> weak = connection;
@@ -130,7 +132,7 @@ void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connec
 // False: it breaks the protocol.
 bool RoundServer::take_frame(NodeId id, const wire::AgentFrame& frame) {
   Peer& peer = peers_.at(id);
-  if (core_.has(id)) liveness_.heard(id, now());
+  if (core_.has(id)) liveness_.heard(id, clock_.now());
   if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
     peer.session.confirm(heartbeat->received);
     return true;
@@ -141,7 +143,8 @@ bool RoundServer::take_frame(NodeId id, const wire::AgentFrame& frame) {
   const auto arrival = peer.session.receive(message->number);
   if (arrival == Session<ToAgent>::Arrival::kGap) return false;
   peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
-  if (arrival == Session<ToAgent>::Arrival::kNew) deliver(core_.step(now(), id, message->body));
+  if (arrival == Session<ToAgent>::Arrival::kNew)
+    deliver(core_.step(clock_.now(), id, message->body));
   return true;
 }
 
@@ -155,7 +158,7 @@ void RoundServer::lose(NodeId id, const std::shared_ptr<RoundConnection>& connec
   found->second.connection.reset();
   liveness_.forget(id);
   if (!core_.has(id)) return forget(id);
-  deliver(core_.step(now(), id, NodeDisconnected{}));
+  deliver(core_.step(clock_.now(), id, NodeDisconnected{}));
 }
 
 void RoundServer::set_address(Peer& peer, std::string address) {
@@ -226,9 +229,9 @@ void RoundServer::arm_timer() {
     core_timer_.cancel();
     return;
   }
-  core_timer_.expires_at(started_ + deadline->time_since_epoch());
+  core_timer_.expires_at(clock_.at(*deadline));
   core_timer_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-    if (!ec && !life.expired()) deliver(core_.tick(now()));
+    if (!ec && !life.expired()) deliver(core_.tick(clock_.now()));
   });
 }
 
@@ -246,21 +249,16 @@ void RoundServer::keep_alive() {
 
 // At every interval, so that a pause of our own is noticed, and in the moment when it is due.
 void RoundServer::drop_the_silent() {
-  for (const NodeId id : liveness_.take_silent(now())) {
-    deliver(core_.step(now(), id, NodeSilent{}));
+  for (const NodeId id : liveness_.take_silent(clock_.now())) {
+    deliver(core_.step(clock_.now(), id, NodeSilent{}));
   }
   const auto next = liveness_.next_silent_at();
   if (!next) return;
-  silence_timer_.expires_at(started_ + next->time_since_epoch());
+  silence_timer_.expires_at(clock_.at(*next));
   silence_timer_.async_wait(
       [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
         if (!ec && !life.expired()) drop_the_silent();
       });
-}
-
-CoreTime RoundServer::now() const {
-  return CoreTime(
-      std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - started_));
 }
 
 }  // namespace ddprun::rdzv

@@ -24,6 +24,7 @@
 #include "rendezvous/liveness.h"
 #include "rendezvous/round_core.h"
 #include "rendezvous/session.h"
+#include "rendezvous/shell_clock.h"
 
 namespace ddprun::rdzv {
 
@@ -79,13 +80,12 @@ class RoundServer final : public Leader {
   void arm_timer();
   void keep_alive();
   void drop_the_silent();
-  CoreTime now() const;
 
   const RoundServerOptions options_;
   const LeaderEvents events_;
   std::optional<Endpoint> bound_;  // none: nobody else takes part
   std::optional<Admission> admission_;
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const ShellClock clock_;
 
   RoundCore core_;
   Liveness liveness_;
