@@ -73,8 +73,6 @@ rdzv::RoundConfig leader_config(const Job& job) {
   return config;
 }
 
-bool is_alone(const Job& job) { return job.nodes.leader.where == rdzv::LeaderSpec::Where::kAlone; }
-
 GroupConfig group_config(const Job& job, bool leads) {
   return {.local_world_size = job.local_world_size,
           .shutdown_timeout = job.shutdown_timeout,
@@ -144,7 +142,8 @@ Result<void> GroupRunner::prepare() {
   await_stop_signals();
   await_job_control();
   await_children();
-  if (const std::string& name = is_alone(job_) ? job_.meeting_place.address : job_.nodes.local_addr;
+  if (const std::string& name =
+          job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
       !name.empty()) {
     auto address = listen_address(name);
     if (!address) return fail(std::move(address.error()));
@@ -201,7 +200,7 @@ rdzv::NodeHello GroupRunner::hello() const {
   hello.min_nodes = nodes.min_nodes;
   hello.max_nodes = nodes.max_nodes;
   hello.max_restarts = job_.restarts.max_restarts;
-  if (is_alone(job_)) {
+  if (job_.nodes.is_alone()) {
     hello.address = job_.meeting_place.address;
   } else if (!nodes.local_addr.empty()) {
     hello.address = nodes.local_addr;
@@ -333,7 +332,7 @@ Result<std::uint16_t> GroupRunner::open_store() {
   options.listens = !job_.nodes.shares_store_port;
   auto server = rdzv::StoreServer::start(options);
   // --local-addr may be one that is translated on the way here.
-  const bool may_be_translated = !is_alone(job_) && !store_address_.empty();
+  const bool may_be_translated = !job_.nodes.is_alone() && !store_address_.empty();
   if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
     options.address = "::";
     server = rdzv::StoreServer::start(options);

@@ -75,6 +75,8 @@ struct Nodes {
   std::string local_addr;          // that this node's workers are reached at; empty: found out
   std::chrono::milliseconds last_call_timeout{30'000};
 
+  bool is_alone() const { return leader.where == rdzv::LeaderSpec::Where::kAlone; }
+
   bool operator==(const Nodes&) const = default;
 };
 

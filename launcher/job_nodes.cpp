@@ -133,7 +133,7 @@ Result<agent::MeetingPlace> meeting_place(const Settings& settings, const Rendez
 }
 
 Result<void> check_names(const Settings& settings, const agent::Job& job) {
-  if (job.nodes.leader.where == rdzv::LeaderSpec::Where::kAlone) return {};
+  if (job.nodes.is_alone()) return {};
   const auto is_too_long = [](std::string_view name) {
     return name.size() > rdzv::limits::kMaxNameBytes;
   };

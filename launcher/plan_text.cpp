@@ -64,10 +64,6 @@ void append_section(std::string& out, std::string_view title,
   for (const std::string& line : lines) out += "  " + line + "\n";
 }
 
-bool is_alone(const agent::Nodes& nodes) {
-  return nodes.leader.where == rdzv::LeaderSpec::Where::kAlone;
-}
-
 std::string range_of(int least, int most, std::string_view between) {
   return least == most ? std::to_string(most)
                        : std::to_string(least) + std::string(between) + std::to_string(most);
@@ -87,7 +83,7 @@ std::string in_words(std::chrono::milliseconds time) {
 
 std::string meeting_place_of(const agent::Job& job) {
   const agent::MeetingPlace& place = job.meeting_place;
-  if (is_alone(job.nodes) || job.nodes.shares_store_port) {
+  if (job.nodes.is_alone() || job.nodes.shares_store_port) {
     return place.address + ", " + ports_of(place);
   }
   return "the address of group rank 0's node, " + ports_of(place) + " there";
@@ -125,7 +121,7 @@ std::string_view name_of(rdzv::LeaderSpec::Where leader) {
 // Of a job on one node there is nothing to tell.
 void append_nodes(std::string& out, const Plan& plan) {
   const agent::Nodes& nodes = plan.job.nodes;
-  if (is_alone(nodes)) return;
+  if (nodes.is_alone()) return;
   const rdzv::KeepAlive& keep_alive = nodes.leader.keep_alive;
   append_row(out, "nodes", range_of(nodes.min_nodes, nodes.max_nodes, " to "), "");
   append_row(out, "leader", leader_of(nodes), "");
@@ -192,7 +188,7 @@ Environment own_environment(const agent::Job& job, int local_rank) {
   Environment own =
       agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
   if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
-  if (!is_alone(job.nodes)) hide_what_the_leader_decides(own, job.nodes);
+  if (!job.nodes.is_alone()) hide_what_the_leader_decides(own, job.nodes);
   std::erase_if(own, [&job](const auto& variable) {
     const auto inherited = job.environment.find(variable.first);
     return inherited != job.environment.end() && inherited->second == variable.second;
@@ -232,7 +228,7 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
   boost::json::value node_rank;
   if (nodes.node_rank) node_rank = *nodes.node_rank;
   boost::json::value endpoint;
-  if (!is_alone(nodes)) endpoint = nodes.leader.endpoint.to_string();
+  if (!nodes.is_alone()) endpoint = nodes.leader.endpoint.to_string();
   return {{"leader", name_of(nodes.leader.where)},
           {"endpoint", endpoint},
           {"min_nodes", nodes.min_nodes},
@@ -302,7 +298,7 @@ std::string to_table(const Plan& plan) {
   std::string out = "Job\n";
   append_row(out, "program", job.program.path, "");
   append_row(out, "command", command_line_of(job.program), "");
-  append_row(out, is_alone(job.nodes) ? "workers" : "workers of this node",
+  append_row(out, job.nodes.is_alone() ? "workers" : "workers of this node",
              std::to_string(job.local_world_size), "");
   append_row(out, "run id", job.run_id, "");
   append_row(out, "workers meet at", meeting_place_of(job), "");

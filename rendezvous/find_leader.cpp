@@ -130,8 +130,9 @@ class Search final : public LeaderSearch {
 
   void decide(const std::vector<std::string>& addresses) {
     const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
-    if (!must_lead && !local_one(addresses)) return follow();
-    if (must_lead && !addresses.empty() && !local_one(addresses)) {
+    const bool is_ours = local_one(addresses).has_value();
+    if (!must_lead && !is_ours) return follow();
+    if (!is_ours && !addresses.empty()) {
       events_.on_notice("this node leads at " + spec_.endpoint.to_string() + " (" +
                         addresses.front() +
                         "), which is no address of this machine; if another node is meant, give "
