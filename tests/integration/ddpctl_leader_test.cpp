@@ -1,29 +1,18 @@
 // ddpctl leader as a person types it wrongly: one sentence, exit code 2, and nobody leads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <sys/wait.h>
 
 #include <string>
+
+#include "tests/support/ddpctl.h"
 
 namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
 
-struct Outcome {
-  std::string output;  // stdout and stderr
-  int code;
-};
-
-Outcome leader(const std::string& arguments) {
-  FILE* pipe = ::popen((DDPRUN_DDPCTL " leader " + arguments + " 2>&1").c_str(), "r");
-  std::string output;
-  char buffer[4096];
-  for (std::size_t got; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+test::CommandOutcome leader(const std::string& arguments) {
+  return test::ddpctl("leader " + arguments);
 }
 
 TEST(DdpctlLeader, RefusesWhatCannotWork) {
@@ -41,14 +30,14 @@ TEST(DdpctlLeader, RefusesWhatCannotWork) {
       {"--listen 127.0.0.1:0 --nnodes=2 --master-port=1", "--master-port"},
   };
   for (const auto& [arguments, sentence] : cases) {
-    const Outcome outcome = leader(arguments);
+    const test::CommandOutcome outcome = leader(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(sentence)) << arguments;
   }
 }
 
 TEST(DdpctlLeader, HelpHasEveryOptionOfALeader) {
-  const Outcome help = leader("--help");
+  const test::CommandOutcome help = leader("--help");
   EXPECT_EQ(help.code, 0);
   for (const std::string option : {"--listen", "--nnodes", "--rdzv-id", "--max-restarts",
                                    "--restart-pause", "--rdzv-conf", "--token-file"}) {

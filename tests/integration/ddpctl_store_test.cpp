@@ -1,36 +1,20 @@
 // ddpctl store as a person uses it: what it prints and how it ends.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
 
 #include <string>
 
+#include "tests/support/ddpctl.h"
 #include "tests/support/store_process.h"
 
 namespace ddprun::rdzv::testing {
 namespace {
 
-struct Outcome {
-  std::string output;  // stdout and stderr
-  int code;
-};
-
-Outcome ddpctl(const std::string& arguments) {
-  FILE* pipe = ::popen((DDPRUN_DDPCTL " " + arguments + " 2>&1").c_str(), "r");
-  std::string output;
-  char buffer[4096];
-  for (std::size_t got; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
-}
-
 class DdpctlStore : public ::testing::Test {
  protected:
-  Outcome run(const std::string& command, const std::string& arguments = "") {
-    return ddpctl("store " + command + " 127.0.0.1:" + std::to_string(store_.port()) + " " +
-                  arguments);
+  test::CommandOutcome run(const std::string& command, const std::string& arguments = "") {
+    return test::ddpctl("store " + command + " 127.0.0.1:" + std::to_string(store_.port()) + " " +
+                        arguments);
   }
   StoreProcess store_;
 };
@@ -45,23 +29,24 @@ TEST_F(DdpctlStore, SetsGetsAddsListsAndDeletes) {
   EXPECT_EQ(run("wait", "n dir/key").code, 0);
   EXPECT_NE(run("stats").output.find("keys        3\n"), std::string::npos);
   EXPECT_EQ(run("delete", "n dir/key").code, 0);
-  EXPECT_EQ(ddpctl("store set 127.0.0.1:" + std::to_string(store_.port()) + " k - </dev/null").code,
-            0);
+  EXPECT_EQ(
+      test::ddpctl("store set 127.0.0.1:" + std::to_string(store_.port()) + " k - </dev/null").code,
+      0);
   EXPECT_EQ(run("get", "k").output, "");
 }
 
 TEST_F(DdpctlStore, HasAnExitCodeForEachKindOfFailure) {
-  EXPECT_EQ(ddpctl("store get 127.0.0.1 k").code, 2);
-  EXPECT_EQ(ddpctl("store").code, 2);
-  EXPECT_EQ(ddpctl("shop").code, 2);
-  EXPECT_EQ(ddpctl("store get name.invalid:1 k").code, 3);
+  EXPECT_EQ(test::ddpctl("store get 127.0.0.1 k").code, 2);
+  EXPECT_EQ(test::ddpctl("store").code, 2);
+  EXPECT_EQ(test::ddpctl("shop").code, 2);
+  EXPECT_EQ(test::ddpctl("store get name.invalid:1 k").code, 3);
   EXPECT_EQ(run("wait", "absent --timeout 0.05").code, 5);
   EXPECT_EQ(run("get", "absent").code, 6);
   EXPECT_EQ(run("delete", "absent").code, 6);
   EXPECT_EQ(run("set", "text abc").code, 0);
   EXPECT_EQ(run("add", "text").code, 7);
-  EXPECT_EQ(ddpctl("store --listen localhost:0").code, 2);
-  EXPECT_EQ(ddpctl("store --listen 127.0.0.1:" + std::to_string(store_.port())).code, 8);
+  EXPECT_EQ(test::ddpctl("store --listen localhost:0").code, 2);
+  EXPECT_EQ(test::ddpctl("store --listen 127.0.0.1:" + std::to_string(store_.port())).code, 8);
 }
 
 TEST_F(DdpctlStore, SaysWhatFailedWhereInOneLine) {
@@ -80,10 +65,10 @@ TEST(DdpctlStoreServer, ServesUntilTerm) {
   ASSERT_NE(::fgets(address, sizeof address, pipe), nullptr);
   std::string where = address;
   where.pop_back();
-  EXPECT_EQ(ddpctl("store add " + where + " n").output, "1\n");
+  EXPECT_EQ(test::ddpctl("store add " + where + " n").output, "1\n");
   ASSERT_EQ(::kill(std::stoi(pid), SIGTERM), 0);
   EXPECT_EQ(::pclose(pipe), 0);
-  EXPECT_EQ(ddpctl("store get " + where + " n").code, 3);
+  EXPECT_EQ(test::ddpctl("store get " + where + " n").code, 3);
 }
 
 }  // namespace

@@ -27,10 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr int kRendezvousTimeout = 110;
-constexpr int kLeaderLost = 111;
-constexpr int kBelowMinimum = 112;
-
 // What the architecture promises, by default settings; the machine may be busy with other tests.
 constexpr seconds kSilenceIsNoticedWithin{10};
 

@@ -28,7 +28,6 @@ using ::testing::Not;
 using ::testing::Pair;
 
 constexpr int kRefused = 2;
-constexpr int kRendezvousTimeout = 110;
 
 void expect_good_end(Cluster& cluster) {
   cluster.let_finish();

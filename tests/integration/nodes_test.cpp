@@ -23,10 +23,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr int kLeaderLost = 111;
-constexpr int kRendezvousTimeout = 110;
-constexpr int kBelowMinimum = 112;
-
 void expect_all_to_end(Cluster& cluster, Ended ended) {
   EXPECT_THAT(cluster.wait(), Each(Pair(_, ended))) << cluster.told();
   EXPECT_EQ(cluster.leader().wait(), ended) << cluster.told();

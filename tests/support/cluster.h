@@ -25,6 +25,11 @@
 
 namespace ddprun::test {
 
+// Exit codes as README promises them.
+inline constexpr int kRendezvousTimeout = 110;
+inline constexpr int kLeaderLost = 111;
+inline constexpr int kBelowMinimum = 112;
+
 enum class Meeting {
   kStatic,  // --node-rank, --master-addr: node 0 leads
   kC10d,    // an endpoint on node 0
