@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 
-from benchmarks.programs import BUILD, WORKER, ddprun_command, environment, run_timer, torchrun_command
+from benchmarks.programs import (BUILD, WORKER, ddprun_command, end_left_workers, environment, run_timer,
+                                 torchrun_command)
 from benchmarks.table import Row
 
 
@@ -59,9 +60,11 @@ def restart_times(command_of, kills, workers=2, options=(), work="wait", console
         options = [f"--max-restarts={kills}", *(option.replace("{folder}", name) for option in options)]
         command = command_of(workers, WORKER, "stamp", name, *work.split(), options=options)
         launcher = subprocess.Popen(command, stdout=console, stderr=console, env=environment())
+        pids = set()
         try:
             for number in range(kills):
                 before = await_stamps(folder, number, workers, launcher)
+                pids |= {pid for _, pid in before}
                 while not ready():
                     time.sleep(0.001)
                 time.sleep(0.02)  # the launcher is idle again, as it is in the middle of a training
@@ -69,10 +72,12 @@ def restart_times(command_of, kills, workers=2, options=(), work="wait", console
                 killed_at = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
                 os.kill(victim, signal.SIGKILL)
                 after = await_stamps(folder, number + 1, workers, launcher)
+                pids |= {pid for _, pid in after}
                 yield (max(at for at, _ in after) - killed_at) / 1e6
         finally:
             launcher.terminate()
             launcher.wait()
+            end_left_workers(pids, folder)
 
 
 def bench_restart(quick):

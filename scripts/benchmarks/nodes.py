@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 
-from benchmarks.programs import BUILD, DDPCTL, DDPRUN, TORCHRUN, WORKER, environment, memory_kib
+from benchmarks.programs import (BUILD, DDPCTL, DDPRUN, TORCHRUN, WORKER, end_left_workers, environment, memory_kib,
+                                 still_running)
 from benchmarks.table import Row
 
 LAUNCHERS = {"ddprun": [DDPRUN], "torchrun": [TORCHRUN, "--no-python"]}
@@ -86,14 +87,7 @@ class Job:
         return now_ns()
 
     def running_workers(self):
-        """Those that still run, of all that left a stamp: a pid may be another process's by now."""
-        def is_ours(pid):
-            try:
-                return str(self.folder).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                return False
-
-        return [pid for pid in self.pids if is_ours(pid)]
+        return still_running(self.pids, self.folder)
 
     def fail(self, what):
         for number, agent in enumerate(self.agents):
@@ -111,8 +105,7 @@ class Job:
             except subprocess.TimeoutExpired:
                 agent.kill()
                 agent.wait()
-        for pid in self.running_workers():  # torchrun's live on when it is killed
-            os.kill(pid, signal.SIGKILL)
+        end_left_workers(self.pids, self.folder)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,10 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build"
@@ -15,9 +17,13 @@ PYTHON = str(ROOT / ".venv/bin/python")
 TORCHRUN = str(ROOT / ".venv/bin/torchrun")
 
 
+# torchrun leaves a folder behind for every run; it goes with this process.
+TEMPORARY = tempfile.TemporaryDirectory(prefix="ddprun_bench_")
+
+
 def environment():
-    # Set, so that nobody spends time on saying that it is not.
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    # OMP_NUM_THREADS is set so that nobody spends time on saying that it is not.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": TEMPORARY.name}
 
 
 def ddprun_command(workers, *program, options=()):
@@ -46,3 +52,20 @@ def memory_kib(pid, what):
         if line.startswith(f"{what}:"):
             return int(line.split()[1])
     return 0
+
+
+def still_running(pids, folder):
+    """Those of these workers that run, known by the folder on their command line: a pid may be another's by now."""
+    def is_ours(pid):
+        try:
+            return str(folder).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    return [pid for pid in pids if is_ours(pid)]
+
+
+def end_left_workers(pids, folder):
+    """torchrun's live on when it is killed, or told to stop in the moment when it starts them."""
+    for pid in still_running(pids, folder):
+        os.kill(pid, signal.SIGKILL)
