@@ -6,7 +6,7 @@
 #                       module, and only there when those headers are
 #
 # In:  DDPRUN_TORCH_DIR, the folder that holds include/ and lib/ (default: the torch of .venv)
-# Out: DDPRUN_TORCH_VERSION, DDPRUN_TORCH_HAS_CUDA
+# Out: DDPRUN_TORCH_VERSION, DDPRUN_TORCH_FOUND_DIR, DDPRUN_TORCH_HAS_CUDA
 set(_least 2.11)
 
 set(_dir "${DDPRUN_TORCH_DIR}")
@@ -21,8 +21,11 @@ endif()
 
 set(_how "run scripts/setup, which installs it into .venv, or give -DDDPRUN_TORCH_DIR=<folder with include/ and lib/>; \
 -DDDPRUN_WORKER_LIB=OFF builds the launcher alone")
+if(CMAKE_FIND_PACKAGE_NAME)  # by somebody who has ddprun installed
+  set(_how "give -DDDPRUN_TORCH_DIR=<folder with include/ and lib/>, such as site-packages/torch of a Python that has it")
+endif()
 if(NOT _dir)
-  message(FATAL_ERROR "LibTorch was not found in .venv: ${_how}.")
+  message(FATAL_ERROR "LibTorch was not found: ${_how}.")
 endif()
 if(NOT EXISTS "${_dir}/include/torch/csrc/api/include/torch/torch.h" OR NOT EXISTS "${_dir}/lib/libtorch_cpu.so")
   message(FATAL_ERROR "There is no LibTorch in ${_dir} (no lib/libtorch_cpu.so or no headers): ${_how}.")
@@ -44,13 +47,14 @@ endif()
 # Gloo's code is inside libtorch_cpu; its declarations are in no torch package.
 find_path(DDPRUN_GLOO_INCLUDE gloo/rendezvous/store.h)
 if(NOT DDPRUN_GLOO_INCLUDE)
-  message(FATAL_ERROR "Gloo's headers were not found: run scripts/setup, or install Debian's libgloo-dev.")
+  message(FATAL_ERROR "Gloo's headers were not found: install Debian's libgloo-dev (scripts/setup does).")
 endif()
 
 message(STATUS "LibTorch ${DDPRUN_TORCH_VERSION}: ${_dir}")
+set(DDPRUN_TORCH_FOUND_DIR "${_dir}")
 
 foreach(_name torch_cpu c10)
-  add_library(ddprun::${_name} SHARED IMPORTED)
+  add_library(ddprun::${_name} SHARED IMPORTED GLOBAL)
   set_target_properties(ddprun::${_name} PROPERTIES
     IMPORTED_LOCATION "${_dir}/lib/lib${_name}.so" IMPORTED_SONAME "lib${_name}.so")
 endforeach()
