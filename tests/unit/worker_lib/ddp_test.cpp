@@ -1,8 +1,10 @@
 #include "ddprun/ddp.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
+#include <torch/optim/sgd.h>
 
 #include <array>
 #include <mutex>
@@ -154,6 +156,119 @@ TEST(Ddp, TakesAModuleHolder) {
   test::run_ranks(1, [](Context& context) {
     DistributedDataParallel model(torch::nn::Linear(3, 1), context);
     EXPECT_EQ(model(torch::ones({2, 3})).size(0), 2);
+  });
+}
+
+// Draws of its own: the ranks are threads, and the process' generator is shared.
+Tensor drawn(at::IntArrayRef size, std::uint64_t seed) {
+  return torch::randn(size, at::detail::createCPUGenerator(seed));
+}
+
+std::vector<Tensor> copies_of(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> copies;
+  for (const Tensor& parameter : parameters) copies.push_back(parameter.detach().clone());
+  return copies;
+}
+
+bool have_equal_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Tensor& x, const Tensor& y) { return torch::equal(x, y); });
+}
+
+// Trains for `steps`, and at `stop_after` carries what a checkpoint would hold over to a new
+// DistributedDataParallel; returns the final parameters.
+enum class Layout { kCarried, kForgotten };
+std::vector<Tensor> trained(Context& context, const DdpOptions& options, int steps, int stop_after,
+                            Layout layout) {
+  auto net = std::make_shared<torch::nn::SequentialImpl>(
+      torch::nn::Linear(7, 33), torch::nn::Tanh(), torch::nn::Linear(33, 19), torch::nn::Tanh(),
+      torch::nn::Linear(19, 5));
+  std::uint64_t seed = 1;
+  for (Tensor& parameter : net->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(drawn(parameter.sizes(), seed++) / 3);
+  }
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto model =
+      std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(net, context, options);
+  for (int step = 0; step < steps; ++step) {
+    if (step == stop_after) {
+      const std::string state = model->save_state();
+      model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(net, context,
+                                                                                   options);
+      if (layout == Layout::kCarried) model->load_state(state);
+    }
+    net->zero_grad();
+    const Tensor inputs = drawn({6, 7}, static_cast<std::uint64_t>(1000 * step + context.rank()));
+    const Tensor outputs = net->forward(inputs);
+    torch::mse_loss((*model)(inputs), outputs.detach().roll(1) + 1).backward();
+    optimizer.step();
+  }
+  return copies_of(net->parameters());
+}
+
+TEST(Ddp, AResumedRunHasTheSameBitsWithTheLayoutOfTheInterruptedOne) {
+  constexpr int kSteps = 6;
+  for (const int world_size : {3, 4}) {
+    for (const std::int64_t bucket_bytes : {std::int64_t{1} << 20, std::int64_t{700}}) {
+      test::run_ranks(world_size, [&](Context& context) {
+        const DdpOptions options{.bucket_cap_bytes = bucket_bytes,
+                                 .first_bucket_bytes = bucket_bytes};
+        const auto expected = trained(context, options, kSteps, kSteps, Layout::kCarried);
+        // After no step there is nothing to carry over, after one the reducer itself has not used
+        // its new layout yet.
+        for (const int stop_after : {0, 1, 2, 4}) {
+          EXPECT_TRUE(have_equal_bits(
+              trained(context, options, kSteps, stop_after, Layout::kCarried), expected))
+              << world_size << " ranks, stopped after " << stop_after;
+        }
+        // What the layout is good for: without it the sums are made in another order.
+        EXPECT_FALSE(
+            have_equal_bits(trained(context, options, kSteps, 2, Layout::kForgotten), expected))
+            << world_size << " ranks";
+      });
+    }
+  }
+}
+
+TEST(Ddp, TheLayoutStaysAsItWasLoaded) {
+  test::run_ranks(2, [](Context& context) {
+    auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1);
+    DistributedDataParallel model(linear, context);
+    EXPECT_EQ(model.save_state(), R"({"buckets":[]})");
+    // Not the one that a first step would find.
+    const std::string state = R"({"buckets":[[0],[1]]})";
+    model.load_state(state);
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(model.save_state(), state);
+      model(inputs_of(context.rank())).sum().backward();
+    }
+    EXPECT_THROW(model.load_state(R"({"buckets":[[0]]})"), UsageError);
+    EXPECT_EQ(model.save_state(), state);
+    // Back to a state from before the first step.
+    model.load_state(R"({"buckets":[]})");
+    model(inputs_of(context.rank())).sum().backward();
+    EXPECT_EQ(model.save_state(), R"({"buckets":[[1,0]]})");
+  });
+}
+
+TEST(Ddp, ALayoutThatMixesTypesIsRefusedByName) {
+  test::run_ranks(1, [](Context& context) {
+    struct Mixed : torch::nn::Module {
+      Mixed() {
+        a = register_parameter("a", torch::ones({2}));
+        b = register_parameter("b", torch::ones({2}, torch::kFloat64));
+      }
+      Tensor forward(const Tensor& x) { return a * x + b; }
+      Tensor a, b;
+    };
+    DistributedDataParallel model(std::make_shared<Mixed>(), context);
+    try {
+      model.load_state(R"({"buckets":[[0,1]]})");
+      ADD_FAILURE() << "accepted";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("puts a and b into one bucket"));
+    }
   });
 }
 

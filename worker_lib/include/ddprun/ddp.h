@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "ddprun/context.h"
+#include "ddprun/stateful.h"
 
 namespace ddprun {
 
@@ -58,6 +59,10 @@ class GradientReducer {
   bool finds_unused_parameters() const;
   // While off, backward adds to the local gradients only. Returns the old setting.
   bool set_synchronizing(bool is_on);
+
+  // The layout of buckets that the next step uses; see DistributedDataParallel.
+  std::string save_state() const;
+  void load_state(const std::string& state);
 
  private:
   struct Parts;
@@ -116,8 +121,12 @@ concept HasCollectableTensors = requires(const T& value, std::vector<torch::Tens
   collect_tensors(value, found);
 };
 
+// Its state (stateful.h) is the layout of buckets: which gradients travel together. The reducer finds
+// it in its first step, and with three and more ranks on Gloo the order of summation depends on it:
+// a resumed run has the uninterrupted one's bits only with the layout of that one. Save between
+// steps; rank 0's state is everybody's. Load it before the first step or between two, on all ranks.
 template <typename Module>
-class DistributedDataParallel {
+class DistributedDataParallel : public Stateful {
  public:
   DistributedDataParallel(std::shared_ptr<Module> module, Context& context,
                           const DdpOptions& options = {})
@@ -171,6 +180,9 @@ class DistributedDataParallel {
     bool was_on_;
   };
   NoSync no_sync() { return NoSync(*reducer_); }
+
+  std::string save_state() const override { return reducer_->save_state(); }
+  void load_state(const std::string& state) override { reducer_->load_state(state); }
 
   // The module itself: to evaluate, to save, to read its members.
   Module& operator*() const { return *module_; }
