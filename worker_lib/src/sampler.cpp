@@ -27,22 +27,25 @@ struct DistributedSampler::State {
 
   std::int64_t epoch = 0;
   std::int64_t begin = 0;  // of the pass, within the permutation
-  std::int64_t end = 0;    // behind the last, padding included
-  std::int64_t taken = 0;  // by this rank since begin
+  std::int64_t count = 0;  // of this rank's samples since begin, padding included
+  std::int64_t taken = 0;  // of them
   std::vector<std::int64_t> order;
 
-  // Every rank takes as many: the rest of the permutation in rows of world_size, the last row
-  // filled up from the front or dropped.
+  // Rows of world_size, the last one filled up from the front, dropped, or left as it is.
   void start_at(std::int64_t consumed) {
     begin = std::clamp<std::int64_t>(consumed, 0, size);
     const std::int64_t rest = size - begin;
-    const std::int64_t rows =
-        options.drop_last ? rest / world_size : (rest + world_size - 1) / world_size;
-    end = begin + rows * world_size;
+    const std::int64_t full_rows = rest / world_size;
+    const std::int64_t tail = rest % world_size;
+    const bool is_in_tail = options.drop_last ? false : options.pad ? tail > 0 : rank < tail;
+    count = full_rows + (is_in_tail ? 1 : 0);
     taken = 0;
     order = permutation(size, options.shuffle, options.seed + static_cast<std::uint64_t>(epoch));
   }
-  std::int64_t count() const { return (end - begin) / world_size; }
+  std::size_t index_of(std::int64_t nth) const {
+    const std::int64_t at = begin + nth * world_size + rank;
+    return static_cast<std::size_t>(order[static_cast<std::size_t>(at % size)]);
+  }
 };
 
 DistributedSampler::DistributedSampler(std::int64_t dataset_size, int world_size, int rank,
@@ -70,11 +73,17 @@ void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
   state_->start_at(consumed);
 }
 
-std::int64_t DistributedSampler::remaining() const { return state_->count() - state_->taken; }
+std::int64_t DistributedSampler::remaining() const { return state_->count - state_->taken; }
 
 std::int64_t DistributedSampler::consumed() const {
   return state_->begin + state_->taken * state_->world_size;
 }
+
+std::int64_t DistributedSampler::dataset_size() const { return state_->size; }
+int DistributedSampler::world_size() const { return static_cast<int>(state_->world_size); }
+int DistributedSampler::rank() const { return static_cast<int>(state_->rank); }
+std::uint64_t DistributedSampler::seed() const { return state_->options.seed; }
+std::int64_t DistributedSampler::epoch() const { return state_->epoch; }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size && static_cast<std::int64_t>(*new_size) != state_->size) {
@@ -84,15 +93,18 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
 }
 
 std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
-  State& state = *state_;
-  const std::int64_t take = std::min(static_cast<std::int64_t>(batch_size), remaining());
-  if (take <= 0) return std::nullopt;
+  auto batch = peek(0, batch_size);
+  if (batch.empty()) return std::nullopt;
+  state_->taken += static_cast<std::int64_t>(batch.size());
+  return batch;
+}
+
+std::vector<std::size_t> DistributedSampler::peek(std::int64_t skip, std::size_t batch_size) const {
+  const std::int64_t take =
+      std::clamp<std::int64_t>(remaining() - skip, 0, static_cast<std::int64_t>(batch_size));
   std::vector<std::size_t> batch(static_cast<std::size_t>(take));
-  for (std::size_t& index : batch) {
-    const std::int64_t at = state.begin + state.taken * state.world_size + state.rank;
-    index = static_cast<std::size_t>(state.order[static_cast<std::size_t>(at % state.size)]);
-    ++state.taken;
-  }
+  std::int64_t nth = state_->taken + skip;
+  for (std::size_t& index : batch) index = state_->index_of(nth++);
   return batch;
 }
 

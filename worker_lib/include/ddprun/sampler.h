@@ -29,6 +29,10 @@ struct SamplerOptions {
   // The tail that does not divide by the number of ranks: dropped, or filled up with samples from
   // the front, so that every rank makes the same number of steps.
   bool drop_last = false;
+  // False (without drop_last): the tail stays as it is, so that every sample is read exactly once
+  // and the first ranks may have one more than the others. For evaluation, where ranks do not meet
+  // after each step; a dataset may be smaller than the world.
+  bool pad = true;
 };
 
 class DistributedSampler : public torch::data::samplers::Sampler<> {
@@ -49,6 +53,15 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   // Samples of the whole epoch that all ranks have read, this rank being typical: the `consumed` to
   // save.
   std::int64_t consumed() const;
+
+  // What next(batch_size) would give after `skip` samples more; takes nothing. Empty at the end.
+  std::vector<std::size_t> peek(std::int64_t skip, std::size_t batch_size) const;
+
+  std::int64_t dataset_size() const;
+  int world_size() const;
+  int rank() const;
+  std::uint64_t seed() const;
+  std::int64_t epoch() const;
 
   // Starts the pass of the set epoch; a loader calls it. The size cannot be changed.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
