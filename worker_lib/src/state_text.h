@@ -1,0 +1,38 @@
+// StateText: the state of a Stateful part as a text: named values, written as one JSON object of
+// strings. Numbers are hexadecimal floats there, since they must come back as the same doubles.
+// A value; any thread. parse() and the readers throw UsageError: what they read comes from a file.
+//
+//   StateText state("a schedule");
+//   state.put("step", 12).put("lr.0", 0.1);
+//   return state.to_string();
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace ddprun {
+
+class StateText {
+ public:
+  // `what` is named in errors.
+  explicit StateText(std::string what) : what_(std::move(what)) {}
+  static StateText parse(std::string what, const std::string& text);
+
+  StateText& put(const std::string& name, std::int64_t value);
+  StateText& put(const std::string& name, double value);
+  StateText& put(const std::string& name, std::string value);
+
+  bool has(const std::string& name) const { return values_.contains(name); }
+  std::int64_t integer(const std::string& name) const;
+  double number(const std::string& name) const;
+  const std::string& text(const std::string& name) const;
+
+  std::string to_string() const;
+
+ private:
+  std::string what_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace ddprun
