@@ -1,0 +1,29 @@
+// Writes TensorBoard event files for tensorboard_test.py.
+//
+//   event_file_probe FOLDER            scalars of steps 1 to 100, and ends by SIGKILL
+//   event_file_probe FOLDER STEP       the same run resumed at STEP: to step 200
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "ddprun/tensorboard.h"
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  ddprun::EventFileOptions options;
+  if (argc > 2) options.resumed_at = std::atoll(argv[2]);
+  const std::int64_t first = options.resumed_at.value_or(1);
+  const std::int64_t last = options.resumed_at ? 200 : 100;
+  ddprun::EventFile events(argv[1], options);
+  for (std::int64_t step = first; step <= last; ++step) {
+    // The runs differ, so that the reader sees whose value it has.
+    const double sign = options.resumed_at ? -1 : 1;
+    events.add_scalar("loss/train", sign / static_cast<double>(step), step);
+    if (step % 10 == 0) events.add_scalar("größe \"x\"", sign * static_cast<double>(step), step);
+  }
+  events.add_scalar("not a number", std::nan(""), last);
+  events.add_scalar("large step", 1, std::int64_t{1} << 40);
+  if (!options.resumed_at) ::kill(::getpid(), SIGKILL);
+}
