@@ -8,6 +8,7 @@
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/leave_vote.h"
+#include "worker_lib/src/membership.h"
 #include "worker_lib/src/nccl_module.h"
 #include "worker_lib/src/process_group.h"
 
@@ -25,17 +26,6 @@ Environment take_place() {
   set_up_log(environment->rank, environment->world_size);
   return std::move(*environment);
 }
-
-// Whoever looks at this process sees that it waits for the others, and in which of its collectives.
-class CollectiveScope {
- public:
-  explicit CollectiveScope(AgentLink* link) : phase_(link, WorkerPhase::kCollective) {
-    if (link != nullptr) link->collective_begins();
-  }
-
- private:
-  PhaseGuard phase_;
-};
 
 std::string left_key(int rank) { return "ddprun/left/" + std::to_string(rank); }
 
@@ -78,7 +68,15 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
       store_ = make_store(environment_, options.join_timeout);
       others_need_store_ = is_distributed() && !environment_.agent_hosts_store;
     }
-    group_ = make_process_group(environment_, store_, backend, device_, options);
+    auto membership = std::make_shared<detail::Membership>();
+    membership->name = "ddprun";
+    membership->rank = rank();
+    for (int other = 0; other < world_size(); ++other) membership->job_ranks.push_back(other);
+    membership->maker =
+        std::make_shared<GroupMaker>(environment_, store_, backend, device_, options);
+    membership->link = link_.get();
+    membership->group = membership->maker->make(membership->name, rank(), world_size());
+    open(std::move(membership));
   } catch (const c10::Error& error) {
     throw Failure(ErrorCode::kUnavailable,
                   "could not join the group at " + environment_.master_addr + ":" +
@@ -91,43 +89,6 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
 }
 
 Context::~Context() = default;
-
-void Context::barrier() {
-  const CollectiveScope scope(link_.get());
-  group_->barrier()->wait();
-}
-
-void Context::all_reduce(torch::Tensor tensor, c10d::ReduceOp op) {
-  const CollectiveScope scope(link_.get());
-  std::vector<torch::Tensor> tensors{std::move(tensor)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = std::move(op);
-  group_->allreduce(tensors, options)->wait();
-}
-
-void Context::broadcast(torch::Tensor tensor, int root) {
-  const CollectiveScope scope(link_.get());
-  std::vector<torch::Tensor> tensors{std::move(tensor)};
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  group_->broadcast(tensors, options)->wait();
-}
-
-std::string Context::broadcast(std::string text, int root) {
-  torch::Tensor size = torch::tensor({static_cast<std::int64_t>(text.size())}, torch::kInt64);
-  broadcast(size, root);
-  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
-  if (text.empty()) return text;
-  broadcast(torch::from_blob(text.data(), {static_cast<std::int64_t>(text.size())}, torch::kUInt8),
-            root);
-  return text;
-}
-
-double Context::all_reduce_sum(double value) {
-  torch::Tensor sum = torch::tensor({value}, torch::kFloat64);
-  all_reduce(sum);
-  return sum.item<double>();
-}
 
 void Context::progress(std::int64_t step, std::int64_t total) {
   if (link_) link_->step_done(step, total);
@@ -146,7 +107,7 @@ bool Context::should_leave() {
 }
 
 void Context::leave() {
-  if (!group_) return;
+  if (!membership_->group) return;
   if (link_) link_->enter(WorkerPhase::kLeaving);
   if (others_need_store_) {
     if (is_main_process()) {
@@ -161,7 +122,7 @@ void Context::leave() {
       store_->set(left_key(rank()), std::vector<std::uint8_t>{1});
     }
   }
-  group_.reset();
+  membership_->group.reset();
   store_.reset();
 }
 

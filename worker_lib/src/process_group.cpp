@@ -59,17 +59,6 @@ std::shared_ptr<::gloo::transport::Device> gloo_device(const Environment& enviro
   return ProcessGroupGloo::createDeviceForHostname(address);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const Environment& environment,
-                                                    const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const ContextOptions& options) {
-  auto gloo_options = ProcessGroupGloo::Options::create(options.join_timeout);
-  gloo_options->devices.push_back(gloo_device(environment));
-  auto backend = c10::make_intrusive<ProcessGroupGloo>(store, environment.rank,
-                                                       environment.world_size, gloo_options);
-  backend->setTimeout(options.timeout);  // the constructor connected everybody under the other one
-  return backend;
-}
-
 c10::intrusive_ptr<c10d::Store> host_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout) {
   c10d::TCPStoreOptions options;
@@ -118,27 +107,39 @@ Backend choose_backend(Backend wanted) {
   return Backend::kNccl;
 }
 
-c10::intrusive_ptr<ProcessGroup> make_process_group(const Environment& environment,
-                                                    const c10::intrusive_ptr<c10d::Store>& store,
-                                                    Backend backend, torch::Device device,
-                                                    const ContextOptions& options) {
-  const int rank = environment.rank;
-  const int size = environment.world_size;
-  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
-  group->setGroupName("ddprun");
+GroupMaker::GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store,
+                       Backend backend, torch::Device device, const ContextOptions& options)
+    : environment_(std::move(environment)),
+      store_(std::move(store)),
+      backend_(backend),
+      device_(device),
+      options_(options) {}
+
+c10::intrusive_ptr<c10d::Backend> GroupMaker::make_gloo(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) const {
+  auto gloo_options = ProcessGroupGloo::Options::create(options_.join_timeout);
+  gloo_options->devices.push_back(gloo_device(environment_));
+  auto backend = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, gloo_options);
+  backend->setTimeout(options_.timeout);  // the constructor connected everybody under the other one
+  return backend;
+}
+
+c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int rank,
+                                                  int size) const {
+  auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
+  group->setGroupName(name);
   // Values on the CPU (a file's bytes, a metric) travel through Gloo also where tensors go through
   // NCCL.
-  store->setTimeout(options.join_timeout);
-  auto gloo = make_gloo_backend(
-      environment, c10::make_intrusive<c10d::PrefixStore>("ddprun/gloo", store), options);
+  store_->setTimeout(options_.join_timeout);
+  auto gloo = make_gloo(c10::make_intrusive<c10d::PrefixStore>(name + "/gloo", store_), rank, size);
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
-  if (backend == Backend::kNccl) {
-    auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("ddprun/nccl", store),
-                                  rank, size, options.timeout);
+  if (backend_ == Backend::kNccl) {
+    auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
+                                  rank, size, options_.timeout);
     group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL, nccl);
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
-    group->setBoundDeviceId(device);
+    group->setBoundDeviceId(device_);
   }
   return group;
 }

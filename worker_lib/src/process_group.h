@@ -1,10 +1,13 @@
-// How a Context gets its store and its process group; the only place that knows which kinds there
+// How a Context gets its store and its process groups; the only place that knows which kinds there
 // are. Blocking; one thread. Throws UsageError and Failure.
 #pragma once
 
 #include <chrono>
+#include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "ddprun/context.h"
 #include "ddprun/environment.h"
@@ -18,9 +21,29 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
 // kGloo or kNccl, never kAuto. For kNccl with the CUDA part loaded.
 Backend choose_backend(Backend wanted);
 
-// Returns when all ranks have joined.
-c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
-    const Environment& environment, const c10::intrusive_ptr<c10d::Store>& store, Backend backend,
-    torch::Device device, const ContextOptions& options);
+// Makes the group of all ranks, and smaller ones: all over the same store, backends and address.
+// A value; each call of make() blocks until all members have joined.
+class GroupMaker {
+ public:
+  // `backend` as choose_backend() gave it.
+  GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store, Backend backend,
+             torch::Device device, const ContextOptions& options);
+
+  // `name` is unique among the groups of the job and equal on all members.
+  c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank, int size) const;
+
+  const Environment& environment() const { return environment_; }
+  torch::Device device() const { return device_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                              int rank, int size) const;
+
+  Environment environment_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  Backend backend_;
+  torch::Device device_;
+  ContextOptions options_;
+};
 
 }  // namespace ddprun

@@ -1,8 +1,8 @@
-// Context: this process' place in its job: who it is, its device, the process group, and the few
-// collectives that every training loop needs. Everything below is well defined for a world of one,
-// so the same program runs alone. Made by ddprun::run() (run.h) or by hand; lives as long as
-// anything that communicates; one thread at a time, and all ranks must make the same collective
-// calls in the same order.
+// Context: this process' place in its job: who it is, its device, and, as the Group of all ranks
+// (collectives.h), all that ranks do together. Everything is well defined for a world of one, so
+// the same program runs alone. Made by ddprun::run() (run.h) or by hand; lives as long as anything
+// that communicates; one thread at a time, and all ranks must make the same collective calls in the
+// same order.
 //
 //   int main(int argc, char** argv) {
 //     return ddprun::run(argc, argv, [](ddprun::Context& context) {
@@ -21,8 +21,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
+#include "ddprun/collectives.h"
 #include "ddprun/environment.h"
 #include "ddprun/error.h"
 
@@ -40,13 +42,19 @@ enum class Backend {
 // "auto", "gloo", "nccl"; anything else is a UsageError.
 Backend backend_from(const std::string& name);
 
+// Whose main process goes first.
+enum class First {
+  kOfJob,   // rank 0
+  kOfNode,  // local rank 0 of each node: for what is prepared on every node's own disk
+};
+
 struct ContextOptions {
   Backend backend = Backend::kAuto;
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);  // until all ranks are there
   std::chrono::milliseconds timeout = std::chrono::minutes(30);      // of one collective
 };
 
-class Context {
+class Context : public Group {
  public:
   // Joins the group that the environment describes; returns when every rank is there.
   explicit Context(const ContextOptions& options = {});
@@ -66,17 +74,15 @@ class Context {
   bool is_main_process() const { return rank() == 0; }
   torch::Device device() const { return device_; }
 
-  // The group may be replaced one day (survivors of a failure form a new one): ask for it, keep no
-  // copy.
-  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+  double all_reduce_sum(double value) { return all_reduce(value); }
 
-  void barrier();
-  // In place, on all ranks; tensors are on device(), contiguous, of equal shape everywhere.
-  void all_reduce(torch::Tensor tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
-  void broadcast(torch::Tensor tensor, int root = 0);
-  // Plain values; the others' argument is ignored.
-  std::string broadcast(std::string text, int root = 0);
-  double all_reduce_sum(double value);
+  // Calls f() on the main process of the job, or of every node, and when it is done there on all
+  // the others: one prepares what the others then find (a download, a cache of tokens). Returns
+  // f's value, each rank its own. When f throws on one that goes first, the others throw a Failure
+  // that names it, without calling f. Collective; the time limit of a collective
+  // (ContextOptions::timeout) is that of the preparation.
+  template <typename Function>
+  std::invoke_result_t<Function&> main_process_first(Function&& f, First first = First::kOfJob);
 
   // Notes that `step` steps of `total` are done (0: not known how many there will be), for whoever
   // watches the job: ddprun's reports say how far a rank came. On this rank alone, not collective;
@@ -110,7 +116,31 @@ class Context {
   std::unique_ptr<LeaveVote> leave_vote_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool others_need_store_ = false;  // rank 0 of this group hosts it
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
+
+template <typename Function>
+std::invoke_result_t<Function&> Context::main_process_first(Function&& f, First first) {
+  using Value = std::invoke_result_t<Function&>;
+  const bool goes_first = first == First::kOfJob ? is_main_process() : environment_.local_rank == 0;
+  std::optional<std::conditional_t<std::is_void_v<Value>, bool, Value>> value;
+  std::exception_ptr mine;
+  if (goes_first) {
+    try {
+      if constexpr (std::is_void_v<Value>) {
+        f();
+      } else {
+        value.emplace(f());
+      }
+    } catch (...) {
+      mine = std::current_exception();
+    }
+  }
+  throw_together(mine, "main_process_first");
+  if constexpr (std::is_void_v<Value>) {
+    if (!goes_first) f();
+  } else {
+    return value ? std::move(*value) : f();
+  }
+}
 
 }  // namespace ddprun

@@ -1,0 +1,595 @@
+#include "ddprun/collectives.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "worker_lib/src/agent_link.h"
+#include "worker_lib/src/membership.h"
+
+namespace ddprun {
+namespace {
+
+using detail::Flight;
+using detail::Membership;
+using Tensor = torch::Tensor;
+using Tensors = std::vector<torch::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+template <typename... Parts>
+[[noreturn]] void refuse(const char* name, const Parts&... parts) {
+  std::ostringstream sentence;
+  sentence << name << ": ";
+  (sentence << ... << parts);
+  throw Failure(ErrorCode::kInvalidArgument, sentence.str());
+}
+
+// What is written in place: c10d takes the memory as it lies.
+Tensor in_place(const char* name, const Tensor& tensor) {
+  if (!tensor.defined()) refuse(name, "the tensor is not defined");
+  if (tensor.layout() == torch::kStrided && !tensor.is_non_overlapping_and_dense()) {
+    refuse(name, "a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+           " cannot be written in place; give its contiguous() copy and use that");
+  }
+  return tensor.detach();
+}
+
+Tensor dense(const char* name, const Tensor& tensor) {
+  if (!tensor.defined()) refuse(name, "the tensor is not defined");
+  return tensor.detach().contiguous();
+}
+
+// What is only moved needs no type that Gloo can calculate with. Keeps `tensor`'s memory alive.
+Tensor as_bytes(const Tensor& tensor, std::vector<std::int64_t> shape = {}) {
+  if (!tensor.is_cpu()) return tensor;
+  if (shape.empty()) shape = {static_cast<std::int64_t>(tensor.nbytes())};
+  return torch::from_blob(
+      tensor.data_ptr(), shape, [tensor](void*) {}, torch::kUInt8);
+}
+
+bool is_gloo(const Membership& membership, const Tensor& tensor) {
+  return membership.group->getBackend(tensor.device().type())->getBackendName() == "gloo";
+}
+
+// Gloo knows no average: the sum is divided afterwards.
+struct Division {
+  ReduceOp op;  // to ask for
+  bool is_needed = false;
+};
+Division divided(const Membership& membership, const Tensor& tensor, ReduceOp op) {
+  if (op == ReduceOp::AVG && is_gloo(membership, tensor)) return {ReduceOp::SUM, true};
+  return {std::move(op), false};
+}
+void divide(Tensor tensor, int by) {
+  if (tensor.is_floating_point() || tensor.is_complex()) {
+    tensor.div_(by);
+  } else {
+    tensor.div_(by, "trunc");
+  }
+}
+
+// A tensor's type and sizes as numbers, for comparison between ranks. The first dimension comes
+// last, apart from the others.
+constexpr std::int64_t kMostDimensions = 16;
+constexpr std::int64_t kHeaderNumbers = 2 + kMostDimensions;
+
+Tensor header_of(const char* name, const Tensor& tensor) {
+  if (tensor.dim() < 1 || tensor.dim() > kMostDimensions) {
+    refuse(name, "a tensor of ", tensor.dim(), " dimensions; it must have 1 to ", kMostDimensions);
+  }
+  Tensor header = torch::zeros({kHeaderNumbers}, torch::kInt64);
+  auto* numbers = header.mutable_data_ptr<std::int64_t>();
+  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  for (std::int64_t i = 1; i < tensor.dim(); ++i) numbers[1 + i] = tensor.size(i);
+  numbers[kHeaderNumbers - 1] = tensor.size(0);
+  return header;
+}
+
+std::string text_of_header(const std::int64_t* numbers) {
+  std::ostringstream text;
+  text << c10::toString(static_cast<torch::ScalarType>(numbers[0])) << "[*";
+  for (std::int64_t i = 1; i < numbers[1]; ++i) text << ", " << numbers[1 + i];
+  text << "]";
+  return text.str();
+}
+
+// All ranks see the same headers, so all throw or none does.
+void check_headers(const char* name, const Membership& membership, const Tensors& headers) {
+  const auto* first = headers[0].const_data_ptr<std::int64_t>();
+  for (std::size_t rank = 1; rank < headers.size(); ++rank) {
+    const auto* other = headers[rank].const_data_ptr<std::int64_t>();
+    if (std::equal(first, first + kHeaderNumbers - 1, other)) continue;
+    refuse(name, "rank ", membership.job_ranks[0], " brings ", text_of_header(first), " and rank ",
+           membership.job_ranks[rank], " brings ", text_of_header(other),
+           "; only the first dimension may differ");
+  }
+}
+
+std::int64_t rows(const Tensor& header) {
+  return header.const_data_ptr<std::int64_t>()[kHeaderNumbers - 1];
+}
+
+std::vector<std::int64_t> with_rows(const Tensor& tensor, std::int64_t count) {
+  std::vector<std::int64_t> sizes = tensor.sizes().vec();
+  sizes[0] = count;
+  return sizes;
+}
+
+std::int64_t row_numbers(const Tensor& tensor) {
+  std::int64_t count = 1;
+  for (std::int64_t i = 1; i < tensor.dim(); ++i) count *= tensor.size(i);
+  return count;
+}
+
+}  // namespace
+
+namespace detail {
+
+Flight::Flight(std::shared_ptr<Membership> membership, WorkPtr work, const char* name, Tensors kept,
+               std::function<void()> finish)
+    : membership_(std::move(membership)),
+      work_(std::move(work)),
+      name_(name),
+      kept_(std::move(kept)),
+      finish_(std::move(finish)) {}
+
+void Flight::wait() {
+  if (!work_) return;
+  {
+    const PhaseGuard phase(membership_->link, WorkerPhase::kCollective);
+    work_->wait();
+  }
+  work_.reset();
+  if (finish_) finish_();
+  kept_.clear();
+}
+
+}  // namespace detail
+
+Group::Group(std::shared_ptr<Membership> membership) { open(std::move(membership)); }
+
+Group::~Group() = default;
+
+void Group::open(std::shared_ptr<Membership> membership) { membership_ = std::move(membership); }
+
+int Group::rank() const { return membership_->rank; }
+int Group::size() const { return membership_->size(); }
+torch::Device Group::device() const { return membership_->maker->device(); }
+const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
+  return membership_->group;
+}
+
+int Group::job_rank(int rank) const {
+  check_rank("job_rank", rank);
+  return membership_->job_ranks[static_cast<std::size_t>(rank)];
+}
+
+std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
+  std::vector<int> members = ranks;
+  std::sort(members.begin(), members.end());
+  std::string wrong;
+  if (members.empty()) wrong = "the list of ranks is empty";
+  if (std::adjacent_find(members.begin(), members.end()) != members.end()) {
+    wrong = "a rank is twice in the list";
+  }
+  if (!members.empty() && (members.front() < 0 || members.back() >= size())) {
+    wrong = "ranks count from 0 to " + std::to_string(size() - 1);
+  }
+  // One rank with another list would wait for a group that the others do not make.
+  const auto lists = all_gather_object(members);
+  if (!wrong.empty()) refuse("new_group", wrong);
+  for (std::size_t other = 0; other < lists.size(); ++other) {
+    if (lists[other] != members) {
+      refuse("new_group", "rank ", membership_->job_ranks[other],
+             " was given other ranks than rank ",
+             membership_->job_ranks[static_cast<std::size_t>(rank())]);
+    }
+  }
+
+  auto membership = std::make_shared<Membership>();
+  membership->name = membership_->name + "/" + std::to_string(membership_->groups_made++);
+  membership->maker = membership_->maker;
+  membership->link = membership_->link;
+  for (const int member : members) membership->job_ranks.push_back(job_rank(member));
+  const auto self = std::find(members.begin(), members.end(), rank());
+  if (self == members.end()) return nullptr;
+  membership->rank = static_cast<int>(self - members.begin());
+  membership->group =
+      membership->maker->make(membership->name, membership->rank, membership->size());
+  return std::unique_ptr<Group>(new Group(std::move(membership)));
+}
+
+void Group::check_rank(const char* name, int rank) const {
+  if (rank >= 0 && rank < size()) return;
+  refuse(name, "there is no rank ", rank, " in a group of ", size());
+}
+
+Flight Group::start(const char* name, Tensors kept, const std::function<WorkPtr()>& begin,
+                    std::function<void()> finish) {
+  if (membership_->link != nullptr && membership_->is_whole_job()) {
+    membership_->link->collective_begins();
+  }
+  ++membership_->collectives;
+  return Flight(membership_, begin(), name, std::move(kept), std::move(finish));
+}
+
+Pending<> Group::broadcast_async(Tensor tensor, int root) {
+  check_rank("broadcast", root);
+  tensor = in_place("broadcast", tensor);
+  if (tensor.numel() == 0) return Pending<>(Flight());
+  Tensors moved{as_bytes(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return Pending<>(
+      start("broadcast", {tensor}, [&] { return membership_->group->broadcast(moved, options); }));
+}
+
+Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
+  tensor = in_place("all_reduce", tensor);
+  const auto [asked, is_divided] = divided(*membership_, tensor, std::move(op));
+  Tensors tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = asked;
+  std::function<void()> finish;
+  if (is_divided) finish = [tensor, by = size()] { divide(tensor, by); };
+  return Pending<>(start(
+      "all_reduce", {tensor}, [&] { return membership_->group->allreduce(tensors, options); },
+      std::move(finish)));
+}
+
+Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
+  check_rank("reduce", root);
+  tensor = in_place("reduce", tensor);
+  const auto [asked, is_divided] = divided(*membership_, tensor, std::move(op));
+  Tensors tensors{tensor};
+  c10d::ReduceOptions options;
+  options.reduceOp = asked;
+  options.rootRank = root;
+  std::function<void()> finish;
+  if (is_divided && rank() == root) finish = [tensor, by = size()] { divide(tensor, by); };
+  return Pending<>(start(
+      "reduce", {tensor}, [&] { return membership_->group->reduce(tensors, options); },
+      std::move(finish)));
+}
+
+Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
+  check_rank("gather", root);
+  const Tensor own = dense("gather", tensor);
+  Tensors result;
+  std::vector<Tensors> outputs;
+  if (rank() == root) {
+    outputs.emplace_back();
+    for (int other = 0; other < size(); ++other) {
+      result.push_back(torch::empty_like(own));
+      outputs[0].push_back(as_bytes(result.back()));
+    }
+  }
+  if (own.numel() == 0) return {Flight(), std::move(result)};
+  Tensors inputs{as_bytes(own)};
+  c10d::GatherOptions options;
+  options.rootRank = root;
+  Tensors kept = result;
+  kept.push_back(own);
+  return {start("gather", std::move(kept),
+                [&] { return membership_->group->gather(outputs, inputs, options); }),
+          std::move(result)};
+}
+
+Pending<Tensors> Group::all_gather_async(const Tensor& tensor) {
+  Tensor own = dense("all_gather", tensor);
+  std::vector<std::int64_t> sizes = own.sizes().vec();
+  sizes.insert(sizes.begin(), size());
+  Tensor all = torch::empty(sizes, own.options());
+  Tensors result = all.unbind(0);
+  if (own.numel() == 0) return {Flight(), std::move(result)};
+  Tensor input = as_bytes(own);
+  Tensor output = as_bytes(all);
+  return {start("all_gather", {own, all},
+                [&] { return membership_->group->_allgather_base(output, input); }),
+          std::move(result)};
+}
+
+Tensors Group::all_gather_uneven(const Tensor& tensor) {
+  const char* const name = "all_gather_uneven";
+  const Tensor own = dense(name, tensor);
+  const Tensors headers = all_gather(header_of(name, own));
+  check_headers(name, *membership_, headers);
+  std::int64_t most = 0;
+  for (const Tensor& header : headers) most = std::max(most, rows(header));
+  Tensor padded = own;
+  if (own.size(0) < most) {
+    padded = torch::empty(with_rows(own, most), own.options());
+    padded.narrow(0, 0, own.size(0)).copy_(own);
+    padded.narrow(0, own.size(0), most - own.size(0)).zero_();
+  }
+  Tensors parts = all_gather(padded);
+  for (std::size_t other = 0; other < parts.size(); ++other) {
+    parts[other] = parts[other].narrow(0, 0, rows(headers[other]));
+  }
+  return parts;
+}
+
+Pending<> Group::scatter_async(Tensor into, const Tensors& parts, int root) {
+  check_rank("scatter", root);
+  into = in_place("scatter", into);
+  if (!into.is_contiguous()) refuse("scatter", "the tensor to write must be contiguous");
+  const bool is_root = rank() == root;
+  if (parts.size() != (is_root ? static_cast<std::size_t>(size()) : 0)) {
+    refuse("scatter", is_root ? "the root must give one part per rank, " : "only the root gives ",
+           is_root ? std::to_string(size()) + ", not " : "parts, not this rank, which has ",
+           parts.size());
+  }
+  Tensors kept{into};
+  std::vector<Tensors> inputs;
+  if (is_root) {
+    inputs.emplace_back();
+    for (const Tensor& part : parts) {
+      kept.push_back(dense("scatter", part));
+      if (part.sizes() != into.sizes() || part.scalar_type() != into.scalar_type()) {
+        refuse("scatter", "the part for rank ", kept.size() - 2, " is a ", part.scalar_type(),
+               part.sizes(), ", the tensor to write a ", into.scalar_type(), into.sizes());
+      }
+      inputs[0].push_back(as_bytes(kept.back()));
+    }
+  }
+  if (into.numel() == 0) return Pending<>(Flight());
+  Tensors outputs{as_bytes(into)};
+  c10d::ScatterOptions options;
+  options.rootRank = root;
+  return Pending<>(start("scatter", std::move(kept),
+                         [&] { return membership_->group->scatter(outputs, inputs, options); }));
+}
+
+Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
+  Tensor own = dense("reduce_scatter", tensor);
+  if (own.dim() < 1 || own.size(0) % size() != 0) {
+    refuse("reduce_scatter", "a tensor of sizes ", own.sizes(),
+           " cannot be cut along its first dimension into ", size(), " equal parts");
+  }
+  Tensor result = torch::empty(with_rows(own, own.size(0) / size()), own.options());
+  if (own.numel() == 0) return {Flight(), std::move(result)};
+  const auto [asked, is_divided] = divided(*membership_, own, std::move(op));
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = asked;
+  std::function<void()> finish;
+  if (is_divided) finish = [result, by = size()] { divide(result, by); };
+  Tensor output = result.view(-1);
+  Tensor input = own.view(-1);
+  return {start(
+              "reduce_scatter", {own, result},
+              [&] { return membership_->group->_reduce_scatter_base(output, input, options); },
+              std::move(finish)),
+          result};
+}
+
+Pending<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
+                                        std::vector<std::int64_t> received) {
+  const char* const name = "all_to_all";
+  Tensor own = dense(name, tensor);
+  if (own.dim() < 1) refuse(name, "a number has no first dimension to cut");
+  const auto ranks = static_cast<std::size_t>(size());
+  if (sent.empty() && received.empty()) {
+    if (own.size(0) % size() != 0) {
+      refuse(name, "a tensor of sizes ", own.sizes(),
+             " cannot be cut along its first dimension into ", size(), " equal parts");
+    }
+    sent.assign(ranks, own.size(0) / size());
+    received = sent;
+  }
+  const auto sum = [](const std::vector<std::int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  };
+  const auto is_negative = [](std::int64_t count) { return count < 0; };
+  if (sent.size() != ranks || received.size() != ranks ||
+      std::any_of(sent.begin(), sent.end(), is_negative) ||
+      std::any_of(received.begin(), received.end(), is_negative) || sum(sent) != own.size(0)) {
+    refuse(name, "the lengths must be ", size(), " of each kind, and those sent add up to ",
+           own.size(0), ", the tensor's first dimension");
+  }
+  Tensor result = torch::empty(with_rows(own, sum(received)), own.options());
+  const std::int64_t row_bytes = row_numbers(own) * static_cast<std::int64_t>(own.element_size());
+  if (row_bytes == 0) return {Flight(), std::move(result)};
+  Tensor input = as_bytes(own, {own.size(0), row_bytes});
+  Tensor output = as_bytes(result, {result.size(0), row_bytes});
+  return {start(name, {own, result},
+                [&] { return membership_->group->alltoall_base(output, input, received, sent); }),
+          result};
+}
+
+Tensors Group::all_to_all(const Tensors& parts) {
+  const char* const name = "all_to_all";
+  if (parts.size() != static_cast<std::size_t>(size())) {
+    refuse(name, parts.size(), " parts for ", size(), " ranks");
+  }
+  // What everybody sends to everybody: all then decide alike whether it fits.
+  Tensor lengths = torch::empty({size()}, torch::kInt64);
+  Tensor header = header_of(name, parts[0]);
+  for (std::size_t to = 0; to < parts.size(); ++to) {
+    const Tensor other = header_of(name, parts[to]);
+    if (!torch::equal(other.narrow(0, 0, kHeaderNumbers - 1),
+                      header.narrow(0, 0, kHeaderNumbers - 1))) {
+      refuse(name, "the parts for rank 0 and rank ", to,
+             " differ in type or in another dimension than the first");
+    }
+    lengths[static_cast<std::int64_t>(to)] = parts[to].size(0);
+  }
+  Tensors headers = all_gather(torch::cat({header, lengths}));
+  check_headers(name, *membership_, headers);
+  std::vector<std::int64_t> sent;
+  std::vector<std::int64_t> received;
+  for (int other = 0; other < size(); ++other) {
+    sent.push_back(parts[static_cast<std::size_t>(other)].size(0));
+    received.push_back(headers[static_cast<std::size_t>(other)]
+                           .const_data_ptr<std::int64_t>()[kHeaderNumbers + rank()]);
+  }
+  Tensor all = all_to_all_async(torch::cat(parts), sent, received).wait();
+  return all.split_with_sizes(received);
+}
+
+Pending<> Group::barrier_async() {
+  // Past ProcessGroup's own, which keeps a tensor in a static variable: threads tear it.
+  c10d::BarrierOptions options;
+  if (device().is_cuda()) options.device_ids = {device().index()};
+  return Pending<>(start(
+      "barrier", {}, [&] { return membership_->group->getDefaultBackend()->barrier(options); }));
+}
+
+Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
+  check_rank("send", to);
+  if (to == rank()) refuse("send", "a rank cannot send to itself");
+  const Tensor own = dense("send", tensor);
+  if (own.numel() == 0) return Pending<>(Flight());
+  Tensors moved{as_bytes(own)};
+  return Pending<>(
+      Flight(membership_, membership_->group->send(moved, to, tag), "send", {own}, nullptr));
+}
+
+Pending<> Group::receive_async(Tensor into, int from, int tag) {
+  check_rank("receive", from);
+  if (from == rank()) refuse("receive", "a rank cannot receive from itself");
+  into = in_place("receive", into);
+  if (into.numel() == 0) return Pending<>(Flight());
+  Tensors moved{as_bytes(into)};
+  return Pending<>(
+      Flight(membership_, membership_->group->recv(moved, from, tag), "receive", {into}, nullptr));
+}
+
+int Group::receive_from_any(Tensor into, int tag) {
+  into = in_place("receive_from_any", into);
+  if (into.numel() == 0) refuse("receive_from_any", "an empty tensor receives nothing");
+  Tensors moved{as_bytes(into)};
+  const WorkPtr work = membership_->group->recvAnysource(moved, tag);
+  Flight(membership_, work, "receive_from_any", {into}, nullptr).wait();
+  return work->sourceRank();
+}
+
+void Group::broadcast_bytes(void* bytes, std::size_t size, int root) {
+  broadcast(torch::from_blob(bytes, {static_cast<std::int64_t>(size)}, torch::kUInt8), root);
+}
+
+std::string Group::broadcast(std::string text, int root) {
+  text.resize(static_cast<std::size_t>(broadcast(static_cast<std::int64_t>(text.size()), root)));
+  broadcast_bytes(text.data(), text.size(), root);
+  return text;
+}
+
+namespace {
+
+// The bytes of `text`, padded to `size`.
+Tensor padded(const std::string& text, std::int64_t size) {
+  Tensor bytes = torch::zeros({size}, torch::kUInt8);
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.mutable_data_ptr()));
+  return bytes;
+}
+
+std::vector<std::string> texts_of(const Tensors& all, const Tensors& sizes) {
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    texts.emplace_back(static_cast<const char*>(all[rank].const_data_ptr()),
+                       static_cast<std::size_t>(sizes[rank].item<std::int64_t>()));
+  }
+  return texts;
+}
+
+std::int64_t greatest(const Tensors& sizes) {
+  std::int64_t most = 0;
+  for (const Tensor& size : sizes) most = std::max(most, size.item<std::int64_t>());
+  return most;
+}
+
+Tensor size_of(const std::string& text) {
+  return torch::tensor(static_cast<std::int64_t>(text.size()), torch::kInt64);
+}
+
+}  // namespace
+
+std::vector<std::string> Group::all_gather_bytes(const std::string& bytes) {
+  const Tensors sizes = all_gather(size_of(bytes));
+  return texts_of(all_gather(padded(bytes, greatest(sizes))), sizes);
+}
+
+std::vector<std::string> Group::gather_bytes(const std::string& bytes, int root) {
+  check_rank("gather", root);
+  const Tensors sizes = all_gather(size_of(bytes));
+  return texts_of(gather(padded(bytes, greatest(sizes)), root), sizes);
+}
+
+std::int64_t Group::all_reduce_integer(std::int64_t value, const ReduceOp& op) {
+  Tensor number = torch::tensor({value}, torch::kInt64);
+  all_reduce(number, op);
+  return number.item<std::int64_t>();
+}
+
+double Group::all_reduce_double(double value, const ReduceOp& op) {
+  Tensor number = torch::tensor({value}, torch::kFloat64);
+  all_reduce(number, op);
+  return number.item<double>();
+}
+
+void Group::throw_together(std::exception_ptr mine, const std::string& doing) {
+  constexpr char kNone = '-';
+  constexpr char kUsage = 'u';
+  constexpr char kOther = 'o';
+  std::string report(1, kNone);
+  if (mine) {
+    try {
+      std::rethrow_exception(mine);
+    } catch (const UsageError& error) {
+      report = kUsage + std::string(error.what());
+    } catch (const c10::Error& error) {
+      report = kOther + std::string(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      report = kOther + std::string(error.what());
+    } catch (...) {
+      report = kOther + std::string("something that is no std::exception was thrown");
+    }
+  }
+  const std::vector<std::string> reports =
+      size() == 1 ? std::vector{report} : all_gather_bytes(report);
+  if (mine) std::rethrow_exception(mine);
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].starts_with(kNone)) continue;
+    const std::string message = doing + " failed on rank " +
+                                std::to_string(membership_->job_ranks[rank]) + ": " +
+                                reports[rank].substr(1);
+    if (reports[rank].starts_with(kUsage)) throw UsageError(message);
+    throw Failure(ErrorCode::kUnavailable, message);
+  }
+}
+
+void Codec<torch::Tensor>::write(ByteWriter& writer, const torch::Tensor& tensor) {
+  Codec<bool>::write(writer, tensor.defined());
+  if (!tensor.defined()) return;
+  const Tensor dense_one = tensor.detach().cpu().contiguous();
+  Codec<std::int8_t>::write(writer, static_cast<std::int8_t>(dense_one.scalar_type()));
+  Codec<std::vector<std::int64_t>>::write(writer, dense_one.sizes().vec());
+  writer.count(dense_one.nbytes());
+  writer.bytes(dense_one.const_data_ptr(), dense_one.nbytes());
+}
+
+torch::Tensor Codec<torch::Tensor>::read(ByteReader& reader) {
+  if (!Codec<bool>::read(reader)) return {};
+  const auto type = Codec<std::int8_t>::read(reader);
+  const auto sizes = Codec<std::vector<std::int64_t>>::read(reader);
+  const std::string_view bytes = reader.view(reader.count());
+  constexpr auto kTypes = static_cast<std::int8_t>(torch::ScalarType::NumOptions);
+  const bool is_known = type >= 0 && type < kTypes &&
+                        static_cast<torch::ScalarType>(type) != torch::ScalarType::Undefined;
+  std::uint64_t needed = is_known ? c10::elementSize(static_cast<torch::ScalarType>(type)) : 0;
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || (size > 0 && needed > bytes.size() / static_cast<std::uint64_t>(size))) {
+      needed = bytes.size() + 1;
+      break;
+    }
+    needed *= static_cast<std::uint64_t>(size);
+  }
+  if (!is_known || needed != bytes.size()) {
+    throw Failure(ErrorCode::kProtocol, "the bytes of a tensor do not fit its sizes");
+  }
+  Tensor tensor = torch::empty(sizes, static_cast<torch::ScalarType>(type));
+  if (!bytes.empty())
+    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(tensor.mutable_data_ptr()));
+  return tensor;
+}
+
+}  // namespace ddprun
