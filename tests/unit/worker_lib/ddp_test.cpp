@@ -102,16 +102,129 @@ TEST(Ddp, FindsParametersThatAForwardDidNotUse) {
   });
 }
 
+// What `call` throws as a UsageError.
+template <typename Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
 TEST(Ddp, AnUnusedParameterIsNamedWhenTheyAreNotLookedFor) {
   test::run_ranks(2, [](Context& context) {
     DistributedDataParallel model(net_of(context), context);
-    model(inputs_of(context.rank()), /*use_all=*/false).first.sum().backward();
-    try {
-      model(inputs_of(context.rank()), /*use_all=*/false);
-      ADD_FAILURE() << "the second forward was accepted";
-    } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("find_unused_parameters"));
+    const auto step = [&] { return model(inputs_of(context.rank()), /*use_all=*/false).first; };
+    step().sum().backward();
+    EXPECT_THAT(refusal_of(step),
+                testing::HasSubstr("no gradient on rank " + std::to_string(context.rank()) +
+                                   ": maybe.weight, maybe.bias; use all of them"));
+  });
+}
+
+// Of two outputs the loss may use one only: without a node that joins them the reducer would wait
+// for the other's parameters.
+TEST(Ddp, AnOutputThatTheLossDoesNotUseIsNoHindrance) {
+  struct TwoHeads : torch::nn::Module {
+    TwoHeads() {
+      a = register_module("a", torch::nn::Linear(3, 2));
+      b = register_module("b", torch::nn::Linear(3, 2));
     }
+    std::map<std::string, Tensor> forward(const Tensor& x) { return {{"a", a(x)}, {"b", b(x)}}; }
+    torch::nn::Linear a{nullptr}, b{nullptr};
+  };
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(std::make_shared<TwoHeads>(), context,
+                                  {.find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      // In the middle step rank 1 uses b too, so that all ranks have half of its gradient.
+      const bool uses_b = step == 1 && context.rank() == 1;
+      auto heads = model(inputs_of(context.rank()));
+      (uses_b ? heads["a"].sum() + heads["b"].sum() : heads["a"].sum()).backward();
+      const Tensor average = (inputs_of(0) + inputs_of(1)).sum(0) / 2;
+      EXPECT_TRUE(torch::allclose(model->a->weight.grad()[0], average));
+      EXPECT_EQ(model->b->weight.grad().defined(), step == 1);
+      if (step == 1) {
+        EXPECT_TRUE(torch::allclose(model->b->weight.grad()[0], inputs_of(1).sum(0) / 2));
+      }
+    }
+  });
+}
+
+TEST(Ddp, AnOutputOfAnUnknownTypeIsRefusedWithTheWayOut) {
+  struct Opaque {
+    Tensor tensor;
+  };
+  struct Wraps : torch::nn::Module {
+    Wraps() { linear = register_module("linear", torch::nn::Linear(3, 2)); }
+    Opaque forward(const Tensor& x) { return {linear(x)}; }
+    torch::nn::Linear linear{nullptr};
+  };
+  test::run_ranks(1, [](Context& context) {
+    DistributedDataParallel model(std::make_shared<Wraps>(), context,
+                                  {.find_unused_parameters = true});
+    EXPECT_THAT(refusal_of([&] { model(inputs_of(0)); }), testing::HasSubstr("for_each_tensor"));
+    DistributedDataParallel plain(std::make_shared<Wraps>(), context);
+    EXPECT_EQ(plain(inputs_of(0)).tensor.size(0), 4);
+  });
+}
+
+TEST(Ddp, AStaticGraphFindsUnusedParametersOnceAndAllowsOneToBeUsedTwice) {
+  struct Twice : torch::nn::Module {
+    Twice() {
+      unused = register_module("unused", torch::nn::Linear(3, 3));
+      twice = register_module("twice", torch::nn::Linear(3, 3));
+    }
+    Tensor forward(const Tensor& x) { return twice(twice(x)); }
+    torch::nn::Linear unused{nullptr}, twice{nullptr};
+  };
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(std::make_shared<Twice>(), context, {.static_graph = true});
+    const auto expected = std::make_shared<Twice>();
+    for (std::size_t i = 0; i < expected->parameters().size(); ++i) {
+      expected->parameters()[i].detach().copy_(model.parameters()[i].detach());
+    }
+    (expected->forward(inputs_of(0)).sum() + expected->forward(inputs_of(1)).sum()).backward();
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      model(inputs_of(context.rank())).sum().backward();
+      EXPECT_FALSE(model->unused->weight.grad().defined());
+      EXPECT_TRUE(torch::allclose(model->twice->weight.grad(), expected->twice->weight.grad() / 2));
+    }
+  });
+}
+
+TEST(Ddp, SparseGradientsAreAveragedWithoutBecomingDense) {
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)), context);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      model(torch::tensor({context.rank(), 3})).sum().backward();
+      const Tensor gradient = model->weight.grad();
+      ASSERT_TRUE(gradient.is_sparse());
+      EXPECT_TRUE(torch::equal(gradient.to_dense().select(1, 0),
+                               torch::tensor({0.5F, 0.5F, 0.0F, 1.0F, 0.0F})));
+    }
+  });
+}
+
+TEST(Ddp, AParameterThatModulesShareIsReducedOnce) {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      in = register_module("in", torch::nn::Linear(3, 3));
+      out = register_module("out", in);
+    }
+    Tensor forward(const Tensor& x) { return out(in(x)); }
+    torch::nn::Linear in{nullptr}, out{nullptr};
+  };
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(std::make_shared<Tied>(), context);
+    model(inputs_of(context.rank())).sum().backward();
+    EXPECT_EQ(model.save_state(), R"({"buckets":[[1,0]]})");
   });
 }
 
@@ -132,17 +245,47 @@ TEST(Ddp, BuffersFollowRankZero) {
   });
 }
 
-TEST(Ddp, ModelsOfDifferentShapeAreRefused) {
-  std::array<bool, 2> threw{};
+TEST(Ddp, RanksThatBuildDifferentModelsAllHearWhatDiffers) {
+  using torch::nn::Linear;
+  using torch::nn::Sequential;
+  struct Case {
+    std::function<Sequential(bool is_odd)> build;
+    std::string difference;
+  };
+  const std::vector<Case> cases = {
+      {[](bool is_odd) { return Sequential(Linear(3, is_odd ? 2 : 1)); },
+       "0.weight is [1, 3] Float on ranks 0, 2 and [2, 3] Float on rank 1"},
+      {[](bool is_odd) {
+         return is_odd ? Sequential(Linear(3, 1), Linear(1, 1)) : Sequential(Linear(3, 1));
+       },
+       "is nothing on ranks 0, 2 and 1.weight on rank 1"},
+      {[](bool is_odd) {
+         Sequential net(Linear(3, 1));
+         if (is_odd) net->to(torch::kFloat64);
+         return net;
+       },
+       "0.weight is [1, 3] Float on ranks 0, 2 and [1, 3] Double on rank 1"},
+      {[](bool is_odd) {
+         Sequential net(Linear(3, 1));
+         net->parameters()[1].set_requires_grad(!is_odd);
+         return net;
+       },
+       "0.bias is [1] Float on ranks 0, 2 and [1] Float without gradient on rank 1"},
+  };
+  for (const Case& each : cases) {
+    test::run_ranks(3, [&](Context& context) {
+      EXPECT_THAT(
+          refusal_of([&] { DistributedDataParallel(each.build(context.rank() == 1), context); }),
+          testing::HasSubstr(each.difference));
+    });
+  }
   test::run_ranks(2, [&](Context& context) {
-    auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1 + context.rank());
-    try {
-      const DistributedDataParallel model(linear, context);
-    } catch (const std::exception&) {  // rank 0's may be that rank 1 is gone
-      threw[static_cast<std::size_t>(context.rank())] = true;
-    }
+    EXPECT_THAT(refusal_of([&] {
+                  DistributedDataParallel(Linear(3, 1), context,
+                                          {.find_unused_parameters = context.rank() == 1});
+                }),
+                testing::HasSubstr("DdpOptions is {"));
   });
-  EXPECT_TRUE(threw[1]);
 }
 
 TEST(Ddp, AModuleWithoutParametersIsRefused) {
@@ -269,6 +412,195 @@ TEST(Ddp, ALayoutThatMixesTypesIsRefusedByName) {
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("puts a and b into one bucket"));
     }
+  });
+}
+
+// The gradients of two layers after some steps, under a hook or without.
+std::vector<Tensor> gradients_with(Context& context, const CommunicationHook& hook) {
+  const auto net = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(40, 30),
+                                                               torch::nn::Linear(30, 20));
+  std::uint64_t seed = 1;
+  for (Tensor& parameter : net->parameters()) {
+    parameter.detach().copy_(drawn(parameter.sizes(), seed++));
+  }
+  DistributedDataParallel model(net, context, {.hook = hook});
+  for (int step = 0; step < 6; ++step) {
+    net->zero_grad();
+    model(drawn({3, 40}, static_cast<std::uint64_t>(10 * step + context.rank())))
+        .pow(2)
+        .sum()
+        .backward();
+  }
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+double greatest_relative_error(const std::vector<Tensor>& values,
+                               const std::vector<Tensor>& expected) {
+  double greatest = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    greatest =
+        std::max(greatest, ((values[i] - expected[i]).norm() / expected[i].norm()).item<double>());
+  }
+  return greatest;
+}
+
+// Without a hook gradients are multiplied by 1 / ranks, with it divided: equal for powers of two.
+TEST(CommunicationHooks, AllReduceDoesWhatIsDoneWithoutAHook) {
+  for (const int world_size : {2, 3}) {
+    test::run_ranks(world_size, [&](Context& context) {
+      const auto with_hook = gradients_with(context, all_reduce_hook());
+      const auto without = gradients_with(context, {});
+      EXPECT_LT(greatest_relative_error(with_hook, without), 1e-7);
+      EXPECT_EQ(have_equal_bits(with_hook, without), world_size == 2);
+    });
+  }
+}
+
+TEST(CommunicationHooks, CompressionKeepsThePrecisionOfItsType) {
+  test::run_ranks(2, [](Context& context) {
+    const auto expected = gradients_with(context, {});
+    // Rounded when sent and when summed: twice half a unit in the last of 11 and of 8 bits.
+    EXPECT_LT(greatest_relative_error(gradients_with(context, fp16_hook()), expected), 1e-3);
+    const double error = greatest_relative_error(gradients_with(context, bf16_hook()), expected);
+    EXPECT_LT(error, 8e-3);
+    EXPECT_GT(error, 1e-4);  // and it was compressed
+  });
+}
+
+// Each gradient above is a sum of three outer products, and two ranks' average one of six: matrices
+// of rank six give it back, those of one do not.
+TEST(CommunicationHooks, PowerSgdIsExactForGradientsOfItsRank) {
+  test::run_ranks(2, [](Context& context) {
+    const auto expected = gradients_with(context, {});
+    const auto with_rank = [&](std::int64_t rank, bool batched) {
+      return gradients_with(context, power_sgd_hook({.rank = rank,
+                                                     .start_step = 2,
+                                                     .min_compression_rate = 1,
+                                                     .use_error_feedback = false,
+                                                     .batch_equal_shapes = batched}));
+    };
+    EXPECT_LT(greatest_relative_error(with_rank(6, false), expected), 1e-4);
+    EXPECT_LT(greatest_relative_error(with_rank(6, true), expected), 1e-4);
+    EXPECT_GT(greatest_relative_error(with_rank(1, false), expected), 1e-2);
+  });
+}
+
+// What compression loses comes back in later steps: the sum over steps is nearer with feedback.
+TEST(CommunicationHooks, PowerSgdFeedsBackItsError) {
+  test::run_ranks(2, [](Context& context) {
+    const auto error_of = [&](bool use_feedback) {
+      auto linear =
+          std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(16, 16).bias(false));
+      DistributedDataParallel model(
+          linear, context,
+          {.hook =
+               power_sgd_hook({.rank = 1, .start_step = 2, .use_error_feedback = use_feedback})});
+      Tensor sum = torch::zeros({16, 16});
+      Tensor expected = torch::zeros({16, 16});
+      for (int step = 0; step < 40; ++step) {
+        linear->zero_grad();
+        const auto gradient_of = [&](int rank) {
+          return drawn({16, 16}, static_cast<std::uint64_t>(rank));
+        };
+        const Tensor own = gradient_of(context.rank());
+        // forward(I) is the weight transposed, so the gradient of the product's sum is `own`.
+        (model(torch::eye(16)).t() * own).sum().backward();
+        sum += linear->weight.grad();
+        expected += (gradient_of(0) + gradient_of(1)) / 2;
+      }
+      return ((sum - expected).norm() / expected.norm()).item<double>();
+    };
+    const double with_feedback = error_of(true);
+    EXPECT_LT(with_feedback, 0.5 * error_of(false));
+  });
+}
+
+TEST(CommunicationHooks, OnesOfYourOwnReplaceTheReduction) {
+  test::run_ranks(2, [](Context& context) {
+    const CommunicationHook keep = [](c10d::GradBucket& bucket, c10d::ProcessGroup&) {
+      auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+      done->markCompleted(c10::IValue(std::vector<Tensor>{bucket.getBuffer() * 3}));
+      return done;
+    };
+    auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1);
+    DistributedDataParallel model(linear, context, {.hook = keep});
+    model(inputs_of(context.rank())).sum().backward();
+    EXPECT_TRUE(torch::allclose(linear->weight.grad(), 3 * inputs_of(context.rank()).sum(0, true)));
+  });
+}
+
+TEST(CommunicationHooks, PowerSgdOptionsThatCannotWorkAreRefused) {
+  EXPECT_THROW(power_sgd_hook({.rank = 0}), UsageError);
+  EXPECT_THROW(power_sgd_hook({.start_step = 1}), UsageError);
+}
+
+// Rank r has r + 2 inputs; gradients are r + 1 each.
+TEST(Join, RanksThatAreThroughTakePartUntilAllAre) {
+  for (const bool divide_by_all : {true, false}) {
+    for (const bool find_unused : {false, true}) {
+      test::run_ranks(3, [&](Context& context) {
+        auto linear =
+            std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+        linear->weight.detach().fill_(context.rank());
+        DistributedDataParallel model(linear, context, {.find_unused_parameters = find_unused});
+        std::vector<float> gradients;
+        model.join(
+            [&] {
+              for (int step = 0; step < context.rank() + 2; ++step) {
+                linear->zero_grad();
+                model(torch::full({1, 1}, context.rank() + 1.0F)).sum().backward();
+                gradients.push_back(linear->weight.grad().item<float>());
+                const torch::NoGradGuard no_grad;
+                linear->weight -= linear->weight.grad();
+              }
+            },
+            {.divide_by_initial_world_size = divide_by_all});
+        const float all = divide_by_all ? 3 : 0;
+        const auto divided = [&](float sum, float trained) {
+          return sum / (all > 0 ? all : trained);
+        };
+        std::vector<float> expected = {divided(6, 3), divided(6, 3), divided(5, 2), divided(3, 1)};
+        const float final_weight = -(expected[0] + expected[1] + expected[2] + expected[3]);
+        expected.resize(static_cast<std::size_t>(context.rank()) + 2);
+        EXPECT_THAT(gradients, testing::Pointwise(testing::FloatEq(), expected));
+        // Also that of ranks that have not trained in the last steps.
+        EXPECT_FLOAT_EQ(linear->weight.item<float>(), final_weight);
+        // Afterwards all is as before.
+        linear->zero_grad();
+        model(torch::full({1, 1}, context.rank() + 1.0F)).sum().backward();
+        EXPECT_FLOAT_EQ(linear->weight.grad().item<float>(), 2);
+      });
+    }
+  }
+}
+
+TEST(Join, BuffersAreThoseOfARankThatStillTrains) {
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(net_of(context), context);
+    model.join([&] {
+      for (int step = 0; step < 2 + 3 * context.rank(); ++step) {
+        model(inputs_of(context.rank())).first.sum().backward();
+      }
+    });
+    EXPECT_EQ(model->norm->num_batches_tracked.item<int>(), 5);
+  });
+}
+
+TEST(Join, ItMayEndWithTheFirstRankThatIsThrough) {
+  test::run_ranks(2, [](Context& context) {
+    auto linear = std::make_shared<torch::nn::LinearImpl>(1, 1);
+    DistributedDataParallel model(linear, context);
+    int steps = 0;
+    const auto loop = [&] {
+      for (int step = 0; step < 2 + 2 * context.rank(); ++step) {
+        model(torch::ones({1, 1})).sum().backward();
+        ++steps;
+      }
+    };
+    EXPECT_THROW(model.join(loop, {.throw_on_early_termination = true}), Failure);
+    EXPECT_EQ(steps, 2);
   });
 }
 

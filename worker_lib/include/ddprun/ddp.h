@@ -9,38 +9,53 @@
 //   loss.backward();   // afterwards every rank's gradients are the average
 //
 // Made collectively (all ranks, the same order), used by one thread. The Context must outlive it.
-// Evaluate on the bare module, *model: ranks whose last batches are uneven would wait for each
-// other. With gradient_as_bucket_view clear gradients by grad.zero_(): C++'s Optimizer::zero_grad()
-// detaches them, which such views refuse.
+// The module is on its device already, and so are the inputs. Evaluate on the bare module, *model:
+// ranks whose last batches are uneven would wait for each other. With gradient_as_bucket_view clear
+// gradients by zero_gradients() (gradients.h): C++'s Optimizer::zero_grad() detaches them, which
+// such views refuse.
+//
+// Follows torch/nn/parallel/distributed.py and torch/distributed/algorithms/join.py of PyTorch 2.11.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "ddprun/communication_hooks.h"
 #include "ddprun/context.h"
+#include "ddprun/output_tensors.h"
 #include "ddprun/stateful.h"
 
 namespace ddprun {
 
-// Defaults are Python's.
+// Defaults are Python's. The same on all ranks.
 struct DdpOptions {
   std::int64_t bucket_cap_bytes = std::int64_t{25} << 20;
-  std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // small: its all-reduce begins early
+  // Small: its all-reduce begins early. Nothing: 1 MiB beside the default above, else as above.
+  std::optional<std::int64_t> first_bucket_bytes = std::nullopt;
   // For forwards that do not use every parameter. Costs a walk over the graph in each step.
   bool find_unused_parameters = false;
+  // Promises that every step uses the same parameters, the same number of times each: unused ones
+  // are found once instead of in each step, and a parameter may be used several times.
+  bool static_graph = false;
   bool gradient_as_bucket_view = false;
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's) to all before each forward
+  CommunicationHook hook = {};    // communication_hooks.h; empty: all-reduce
+};
+
+// What happens to the ranks whose inputs last longer than others': see join() below.
+struct JoinOptions {
+  // Gradients are divided by the number of all ranks; else by the number that still train.
+  bool divide_by_initial_world_size = true;
+  // All ranks throw a Failure as soon as one has no inputs left.
+  bool throw_on_early_termination = false;
 };
 
 // The part without the module's type: parameters, buffers, and the reducer between them.
@@ -53,12 +68,18 @@ class GradientReducer {
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   void before_forward();
-  // `outputs` is needed only with find_unused_parameters.
-  void after_forward(const std::vector<torch::Tensor>& outputs);
+  // When true, after_forward() needs the tensors of the output and may exchange them.
+  bool needs_outputs() const;
+  void after_forward(const std::vector<torch::Tensor*>& outputs);
 
-  bool finds_unused_parameters() const;
   // While off, backward adds to the local gradients only. Returns the old setting.
   bool set_synchronizing(bool is_on);
+
+  // Between the two, forwards tell the others that this rank still trains; the end then takes part
+  // in what they do until all have arrived. Without the end after a throw.
+  void begin_join(const JoinOptions& options);
+  void finish_join();
+  void abandon_join();
 
   // The layout of buckets that the next step uses; see DistributedDataParallel.
   std::string save_state() const;
@@ -67,58 +88,6 @@ class GradientReducer {
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
-};
-
-// Adds every tensor inside a forward's result to `found`: tensors, and optionals, pairs, tuples,
-// vectors and maps of them. For a type of your own write a function collect_tensors() beside it.
-inline void collect_tensors(const torch::Tensor& tensor, std::vector<torch::Tensor>& found) {
-  if (tensor.defined()) found.push_back(tensor);
-}
-template <typename T>
-void collect_tensors(const std::optional<T>& value, std::vector<torch::Tensor>& found);
-template <typename T>
-void collect_tensors(const std::vector<T>& values, std::vector<torch::Tensor>& found);
-template <typename K, typename V>
-void collect_tensors(const std::map<K, V>& values, std::vector<torch::Tensor>& found);
-template <typename K, typename V>
-void collect_tensors(const std::unordered_map<K, V>& values, std::vector<torch::Tensor>& found);
-template <typename A, typename B>
-void collect_tensors(const std::pair<A, B>& values, std::vector<torch::Tensor>& found);
-template <typename... Ts>
-void collect_tensors(const std::tuple<Ts...>& values, std::vector<torch::Tensor>& found);
-template <typename T>
-requires std::is_arithmetic_v<T>
-void collect_tensors(const T&, std::vector<torch::Tensor>&) {}
-
-template <typename T>
-void collect_tensors(const std::optional<T>& value, std::vector<torch::Tensor>& found) {
-  if (value) collect_tensors(*value, found);
-}
-template <typename T>
-void collect_tensors(const std::vector<T>& values, std::vector<torch::Tensor>& found) {
-  for (const auto& value : values) collect_tensors(value, found);
-}
-template <typename K, typename V>
-void collect_tensors(const std::map<K, V>& values, std::vector<torch::Tensor>& found) {
-  for (const auto& entry : values) collect_tensors(entry.second, found);
-}
-template <typename K, typename V>
-void collect_tensors(const std::unordered_map<K, V>& values, std::vector<torch::Tensor>& found) {
-  for (const auto& entry : values) collect_tensors(entry.second, found);
-}
-template <typename A, typename B>
-void collect_tensors(const std::pair<A, B>& values, std::vector<torch::Tensor>& found) {
-  collect_tensors(values.first, found);
-  collect_tensors(values.second, found);
-}
-template <typename... Ts>
-void collect_tensors(const std::tuple<Ts...>& values, std::vector<torch::Tensor>& found) {
-  std::apply([&](const auto&... value) { (collect_tensors(value, found), ...); }, values);
-}
-
-template <typename T>
-concept HasCollectableTensors = requires(const T& value, std::vector<torch::Tensor>& found) {
-  collect_tensors(value, found);
 };
 
 // Its state (stateful.h) is the layout of buckets: which gradients travel together. The reducer finds
@@ -144,14 +113,15 @@ class DistributedDataParallel : public Stateful {
   auto forward(Args&&... args) {
     reducer_->before_forward();
     auto output = module_->forward(std::forward<Args>(args)...);
-    std::vector<torch::Tensor> tensors;
-    if (reducer_->finds_unused_parameters()) {
-      if constexpr (HasCollectableTensors<decltype(output)>) {
-        collect_tensors(output, tensors);
+    std::vector<torch::Tensor*> tensors;
+    if (reducer_->needs_outputs()) {
+      if constexpr (HasVisibleTensors<decltype(output)>) {
+        for_each_tensor(output, [&](torch::Tensor& tensor) { tensors.push_back(&tensor); });
       } else {
         throw UsageError(
-            "find_unused_parameters needs to see the tensors in what forward returns: write a "
-            "function collect_tensors(const T&, std::vector<torch::Tensor>&) beside that type");
+            "find_unused_parameters and static_graph need to see the tensors in what forward "
+            "returns: write a function for_each_tensor(T&, const ddprun::TensorVisitor&) beside "
+            "that type (ddprun/output_tensors.h)");
       }
     }
     reducer_->after_forward(tensors);
@@ -180,6 +150,26 @@ class DistributedDataParallel : public Stateful {
     bool was_on_;
   };
   NoSync no_sync() { return NoSync(*reducer_); }
+
+  // For ranks whose inputs are not equally many: calls `loop`, whose forwards are paired by ranks
+  // that are through with theirs with empty ones (zero gradients), until all are through; then every
+  // rank has the model of one that trained longest. All ranks call it. Other collectives, such as
+  // SyncBatchNorm's, are not paired: do not use them inside.
+  //
+  //   model.join([&] {
+  //     for (const auto& batch : batches) { ...; loss(model(batch)).backward(); optimizer.step(); }
+  //   });
+  template <typename Loop>
+  void join(Loop&& loop, const JoinOptions& options = {}) {
+    reducer_->begin_join(options);
+    try {
+      std::forward<Loop>(loop)();
+      reducer_->finish_join();
+    } catch (...) {
+      reducer_->abandon_join();
+      throw;
+    }
+  }
 
   std::string save_state() const override { return reducer_->save_state(); }
   void load_state(const std::string& state) override { reducer_->load_state(state); }
