@@ -21,12 +21,13 @@ inline Command training(const std::string& checkpoints, int epochs = 2) {
           "--checkpoint-dir=" + checkpoints};
 }
 
-// By step.
+// By step; without the links to them.
 inline std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
-    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") && name.ends_with(".safetensors")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

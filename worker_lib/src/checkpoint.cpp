@@ -1,180 +1,230 @@
 #include "ddprun/checkpoint.h"
 
-#include <charconv>
+#include <algorithm>
+#include <cmath>
+#include <future>
 #include <utility>
+#include <vector>
 
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/checkpoint_folder.h"
-#include "worker_lib/src/safetensors.h"
+#include "worker_lib/src/checkpoint_metadata.h"
+#include "worker_lib/src/rng_state.h"
 #include "worker_lib/src/state_arrays.h"
+#include "worker_lib/src/tensor_arrays.h"
 
 namespace ddprun {
 namespace {
 
-constexpr const char* kFormat = "1";
-constexpr std::string_view kNotePrefix = "note.";
-
-struct DtypeName {
-  torch::ScalarType type;
-  const char* name;
-};
-constexpr DtypeName kDtypes[] = {{torch::kFloat32, "F32"}, {torch::kFloat64, "F64"},
-                                 {torch::kFloat16, "F16"}, {torch::kBFloat16, "BF16"},
-                                 {torch::kInt64, "I64"},   {torch::kInt32, "I32"},
-                                 {torch::kInt16, "I16"},   {torch::kInt8, "I8"},
-                                 {torch::kUInt8, "U8"},    {torch::kBool, "BOOL"}};
-
-Result<std::string> dtype_name(torch::ScalarType type) {
-  for (const DtypeName& known : kDtypes) {
-    if (known.type == type) return known.name;
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              std::string("safetensors has no name for tensors of ") + c10::toString(type));
-}
-
-Result<torch::Tensor> tensor_of(const safetensors::Array& array) {
-  for (const DtypeName& known : kDtypes) {
-    if (array.dtype != known.name) continue;
-    torch::Tensor tensor = torch::empty(array.shape, torch::dtype(known.type));
-    if (!array.bytes.empty()) {
-      std::memcpy(tensor.mutable_data_ptr(), array.bytes.data(), array.bytes.size());
-    }
-    return tensor;
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              "array '" + array.name + "' has the type " + array.dtype + ", which is not handled");
-}
-
-safetensors::Metadata metadata_of(const TrainingPosition& position, const std::string& optimizer) {
-  safetensors::Metadata metadata{{"format", "pt"},  // what Python's tools ask for
-                                 {"ddprun_format", kFormat},
-                                 {"optimizer", optimizer},
-                                 {"epoch", std::to_string(position.epoch)},
-                                 {"consumed", std::to_string(position.consumed)},
-                                 {"step", std::to_string(position.step)},
-                                 {"seed", std::to_string(position.seed)},
-                                 {"world_size", std::to_string(position.world_size)}};
-  for (const auto& [key, value] : position.notes) {
-    metadata.emplace(std::string(kNotePrefix) + key, value);
-  }
-  return metadata;
-}
-
-template <typename Number>
-Result<void> read_number(const safetensors::Metadata& metadata, const char* key, Number& to) {
-  const auto at = metadata.find(key);
-  if (at == metadata.end()) {
-    return fail(ErrorCode::kDataLoss, std::string("its metadata lacks '") + key + "'");
-  }
-  const char* end = at->second.data() + at->second.size();
-  const auto parsed = std::from_chars(at->second.data(), end, to);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) {
-    return fail(ErrorCode::kDataLoss, std::string("its metadata's '") + key + "' is no number");
-  }
-  return {};
-}
-
-Result<TrainingPosition> position_of(const safetensors::Metadata& metadata) {
-  TrainingPosition position;
-  for (const auto& read :
-       {read_number(metadata, "epoch", position.epoch),
-        read_number(metadata, "consumed", position.consumed),
-        read_number(metadata, "step", position.step), read_number(metadata, "seed", position.seed),
-        read_number(metadata, "world_size", position.world_size)}) {
-    if (!read) return fail(read.error());
-  }
-  for (const auto& [key, value] : metadata) {
-    if (key.starts_with(kNotePrefix)) position.notes.emplace(key.substr(kNotePrefix.size()), value);
-  }
-  return position;
-}
-
-Result<TrainingPosition> load(std::string_view bytes, torch::nn::Module& model,
-                              torch::optim::Optimizer& optimizer) {
-  const auto content = safetensors::unpack(bytes);
-  if (!content) return fail(content.error());
-  const auto format = content->metadata.find("ddprun_format");
-  if (format == content->metadata.end() || format->second != kFormat) {
-    return fail(ErrorCode::kInvalidArgument,
-                "it has another format than this program's (" + std::string(kFormat) + ")");
-  }
-  const auto saved_kind = content->metadata.find("optimizer");
-  const std::string kind = kind_of(optimizer);
-  if (saved_kind == content->metadata.end() || saved_kind->second != kind) {
-    return fail(ErrorCode::kInvalidArgument, "it was saved with another optimizer than " + kind);
-  }
-  const auto position = position_of(content->metadata);
-  if (!position) return position;
-  NamedTensors tensors;
-  for (const auto& array : content->arrays) {
-    auto tensor = tensor_of(array);
-    if (!tensor) return fail(std::move(tensor.error()));
-    tensors.emplace(array.name, std::move(*tensor));
-  }
-  if (auto ok = restore_state(tensors, model, optimizer); !ok) return fail(ok.error());
-  return position;
-}
+constexpr std::string_view kRngPrefix = "rng.";
 
 // Rank 0's outcome, for all: an error is thrown on every rank, so that none waits for one that is
 // gone.
-void throw_together(Context& context, const std::string& message) {
-  const std::string shared = context.broadcast(message);
-  if (!shared.empty()) throw UsageError(shared);
+template <typename Exception>
+void throw_together(Context& context, const std::optional<Error>& error) {
+  const std::string shared = context.broadcast(
+      error ? std::to_string(static_cast<int>(error->code)) + " " + error->to_string() : "");
+  if (shared.empty()) return;
+  const std::size_t space = shared.find(' ');
+  const auto code = static_cast<ErrorCode>(std::stoi(shared.substr(0, space)));
+  throw Exception(Error{code, shared.substr(space + 1), {}});
+}
+
+template <typename T>
+std::optional<Error> error_of(const Result<T>& result) {
+  return result ? std::nullopt : std::optional<Error>(result.error());
+}
+
+bool is_better(Best best, double metric, const std::optional<double>& so_far) {
+  if (best == Best::kNone || std::isnan(metric)) return false;
+  if (!so_far) return true;
+  return best == Best::kHighest ? metric > *so_far : metric < *so_far;
+}
+
+// A checkpoint's bytes, taken apart: `rest` is the model's and the optimizer's.
+struct Opened {
+  CheckpointMetadata metadata;
+  NamedTensors rng;
+  NamedTensors rest;
+};
+
+Result<Opened> open(std::string_view bytes, const torch::optim::Optimizer& optimizer) {
+  const auto content = safetensors::unpack(bytes);
+  if (!content) return fail(content.error());
+  auto metadata = metadata_of(content->metadata);
+  if (!metadata) return fail(std::move(metadata.error()));
+  if (const std::string kind = kind_of(optimizer); metadata->optimizer != kind) {
+    return fail(ErrorCode::kInvalidArgument, "it was saved with the optimizer " +
+                                                 metadata->optimizer + ", and this one is " +
+                                                 (kind.empty() ? "not known" : kind));
+  }
+  auto tensors = tensors_of(content->arrays);
+  if (!tensors) return fail(std::move(tensors.error()));
+  Opened opened{std::move(*metadata), {}, {}};
+  for (auto& [name, tensor] : *tensors) {
+    (name.starts_with(kRngPrefix) ? opened.rng : opened.rest).emplace(name, std::move(tensor));
+  }
+  return opened;
 }
 
 }  // namespace
 
-Checkpointer::Checkpointer(Context& context, const std::string& folder, int keep_last)
-    : context_(context), folder_(std::make_unique<CheckpointFolder>(folder, keep_last)) {
-  std::string message;
-  if (context.is_main_process()) {
-    if (const auto ready = folder_->prepare(); !ready) message = ready.error().to_string();
-  }
-  throw_together(context, message);
+struct Checkpointer::Parts {
+  Parts(Context& used_context, const std::string& path, const CheckpointOptions& used_options)
+      : context(used_context),
+        options(used_options),
+        folder(path, std::max(used_options.keep_last, 1)) {}
+
+  CheckpointMetadata describe(const TrainingPosition& position,
+                              const torch::optim::Optimizer& optimizer,
+                              std::optional<double> metric) const;
+  void load_parts(const std::map<std::string, std::string>& states);
+
+  Context& context;
+  const CheckpointOptions options;
+  std::map<std::string, Stateful*> kept;
+
+  // Rank 0's alone.
+  CheckpointFolder folder;
+  ArrayBuffer buffer;
+  std::optional<double> best_metric;
+  // While it is valid, the folder and the buffer are the writing thread's.
+  std::future<Result<CheckpointFolder::Warnings>> writing;
+};
+
+CheckpointMetadata Checkpointer::Parts::describe(const TrainingPosition& position,
+                                                 const torch::optim::Optimizer& optimizer,
+                                                 std::optional<double> metric) const {
+  CheckpointMetadata metadata{position, kind_of(optimizer), metric, best_metric, {}};
+  metadata.position.world_size = context.world_size();
+  for (const auto& [name, part] : kept) metadata.parts.emplace(name, part->save_state());
+  return metadata;
 }
 
-Checkpointer::~Checkpointer() = default;
-
-void Checkpointer::save(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                        const TrainingPosition& position) {
-  if (!context_.is_main_process()) return;
-  const PhaseGuard saving(context_.link_.get(), WorkerPhase::kSaving);
-  const std::string kind = kind_of(optimizer);
-  if (kind.empty()) throw UsageError("checkpoints know the optimizers SGD, Adam and AdamW only");
-  const NamedTensors tensors = state_of(model, optimizer);
-  safetensors::Content content{metadata_of(position, kind), {}};
-  for (const auto& [name, tensor] : tensors) {
-    content.arrays.push_back(
-        {name,
-         value_or_throw(dtype_name(tensor.scalar_type())),
-         tensor.sizes().vec(),
-         {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}});
+void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& states) {
+  const auto warn = [this](const auto&... words) {  // once, not once a rank
+    if (context.is_main_process()) log::warning(words...);
+  };
+  for (const auto& [name, part] : kept) {
+    const auto state = states.find(name);
+    if (state == states.end()) {
+      warn("the checkpoint has no state of '", name, "': it begins as it is");
+      continue;
+    }
+    try {
+      part->load_state(state->second);
+    } catch (const UsageError& error) {
+      throw UsageError(Error(error.error()).with("part", name));
+    }
   }
-  value_or_throw(folder_->write(position.step, safetensors::pack(content)));
+  for (const auto& [name, state] : states) {
+    if (kept.count(name) == 0) {
+      warn("the checkpoint has a state of '", name, "', which this program does not keep");
+    }
+  }
 }
 
-std::optional<TrainingPosition> Checkpointer::resume(torch::nn::Module& model,
+Checkpointer::Checkpointer(Context& context, const std::string& folder,
+                           const CheckpointOptions& options)
+    : parts_(std::make_unique<Parts>(context, folder, options)) {
+  if (options.keep_last < 1) {
+    throw UsageError("keep_last is " + std::to_string(options.keep_last) +
+                     ": at least 1 checkpoint has to be kept");
+  }
+  std::optional<Error> error;
+  if (context.is_main_process()) error = error_of(parts_->folder.prepare());
+  throw_together<UsageError>(context, error);
+}
+
+Checkpointer::~Checkpointer() {
+  if (!parts_->writing.valid()) return;
+  if (const auto written = parts_->writing.get(); !written) {
+    log::error("the last checkpoint was not saved: ", written.error().to_string());
+  }
+}
+
+void Checkpointer::also_keep(std::string name, Stateful& part) {
+  if (!parts_->kept.emplace(name, &part).second) {
+    throw UsageError("two parts of the training are to be kept as '" + name +
+                     "': give each a name of its own");
+  }
+}
+
+void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimizer,
+                        const TrainingPosition& position, std::optional<double> metric) {
+  Parts& parts = *parts_;
+  const PhaseGuard saving(parts.context.link_.get(), WorkerPhase::kSaving);
+  // Whatever the program did wrong is thrown here, on every rank alike.
+  auto state = state_of(model.get(), optimizer);
+  if (!state) throw UsageError(std::move(state.error()));
+  if (auto ok = check_storable(*state); !ok) throw UsageError(std::move(ok.error()));
+  if (parts.options.is_asynchronous) wait();
+  state->merge(gather_rng(parts.context));
+
+  if (parts.context.is_main_process()) {
+    const bool is_best = metric && is_better(parts.options.best, *metric, parts.best_metric);
+    if (is_best) parts.best_metric = metric;
+    parts.buffer.copy(*state);
+    parts.writing =
+        std::async(std::launch::async, [&parts, step = position.step, is_best,
+                                        metadata = parts.describe(position, optimizer, metric)] {
+          const std::string head =
+              safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
+          return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
+        });
+  }
+  if (!parts.options.is_asynchronous) wait();
+}
+
+void Checkpointer::wait() {
+  std::optional<Error> error;
+  if (parts_->writing.valid()) {
+    const auto written = parts_->writing.get();
+    error = error_of(written);
+    if (written) {
+      for (const std::string& warning : *written) log::warning(warning);
+    } else {
+      error->message += "; the checkpoints before it remain";
+    }
+  }
+  throw_together<Failure>(parts_->context, error);
+}
+
+std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
                                                      torch::optim::Optimizer& optimizer) {
-  std::string message;
+  Parts& parts = *parts_;
+  Context& context = parts.context;
+  if (parts.options.is_asynchronous) wait();
+  std::optional<Error> error;
   CheckpointFolder::Found found;
-  if (context_.is_main_process()) {
-    auto search = folder_->newest_whole();
-    if (!search) message = search.error().to_string();
+  if (context.is_main_process()) {
+    auto search = parts.folder.newest_whole();
+    error = error_of(search);
     if (search) {
       for (const std::string& warning : search->warnings) log::warning(warning);
       if (search->found) found = std::move(*search->found);
     }
   }
-  throw_together(context_, message);
-  const std::string path = context_.broadcast(found.path);
+  throw_together<UsageError>(context, error);
+  const std::string path = context.broadcast(found.path);
   if (path.empty()) return std::nullopt;
-  const std::string bytes = context_.broadcast(std::move(found.bytes));
-  auto position = load(bytes, model, optimizer);
-  if (!position) {
-    throw Failure(std::move(position.error()).with("checkpoint", path));
+  const std::string bytes = context.broadcast(std::move(found.bytes));
+
+  try {
+    Opened opened = value_or_throw(open(bytes, optimizer));
+    value_or_throw(restore_state(opened.rest, model.get(), optimizer));
+    const TrainingPosition& position = opened.metadata.position;
+    if (!opened.rng.empty()) {
+      restore_rng(opened.rng, context,
+                  seed_of_new_rank(position.seed, position.step, context.rank()));
+    }
+    parts.load_parts(opened.metadata.parts);
+    parts.best_metric = parts.folder.has_best() ? opened.metadata.best_metric : std::nullopt;
+    return position;
+  } catch (const Failure& failure) {
+    throw UsageError(Error(failure.error()).with("checkpoint", path));
   }
-  return *position;
 }
 
 }  // namespace ddprun

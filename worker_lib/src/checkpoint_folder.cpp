@@ -18,12 +18,20 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kLatest = "latest.safetensors";
+constexpr std::string_view kBest = "best.safetensors";
 
 bool is_checkpoint_name(const std::string& name) {
   return name.size() > kPrefix.size() + kSuffix.size() && name.starts_with(kPrefix) &&
          name.ends_with(kSuffix) &&
          std::all_of(name.begin() + kPrefix.size(), name.end() - kSuffix.size(),
                      [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// What a crash may have left of ours.
+bool is_unfinished(const std::string& name) {
+  return name.ends_with(kUnfinishedSuffix) &&
+         (name.starts_with(kPrefix) || name.starts_with(kLatest) || name.starts_with(kBest));
 }
 
 }  // namespace
@@ -47,8 +55,7 @@ Result<void> CheckpointFolder::prepare() {
     return fail(error_from_errno(errno, "the checkpoint folder " + path_ + " cannot be written"));
   }
   for (const auto& entry : fs::directory_iterator(path_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(kUnfinishedSuffix)) {
+    if (is_unfinished(entry.path().filename().string())) {
       std::error_code ignored;
       fs::remove(entry.path(), ignored);
     }
@@ -56,24 +63,37 @@ Result<void> CheckpointFolder::prepare() {
   return {};
 }
 
-Result<void> CheckpointFolder::write(std::int64_t step, std::string_view bytes) {
+Result<CheckpointFolder::Warnings> CheckpointFolder::write(
+    std::int64_t step, const std::vector<std::string_view>& pieces, bool is_best) {
   char name[64];
   std::snprintf(name, sizeof name, "step-%012lld.safetensors", static_cast<long long>(step));
-  if (auto ok = write_file_atomically((fs::path(path_) / name).string(), bytes); !ok) return ok;
+  const std::string written = place_of(name);
+  if (auto ok = write_file_atomically(written, pieces); !ok) return fail(std::move(ok.error()));
 
-  const std::vector<std::string> paths = newest_first();
-  for (std::size_t i = static_cast<std::size_t>(keep_last_); i < paths.size(); ++i) {
-    std::error_code ignored;
-    fs::remove(paths[i], ignored);
+  Warnings warnings;
+  link(kLatest, written, warnings);
+  if (is_best) link(kBest, written, warnings);
+
+  std::error_code ignored;
+  const fs::path best = fs::read_symlink(place_of(kBest), ignored);
+  const auto paths = newest_first();
+  if (!paths) return fail(paths.error());
+  for (std::size_t i = static_cast<std::size_t>(keep_last_); i < paths->size(); ++i) {
+    const std::string& path = (*paths)[i];
+    // The one just written is not among the last if another training left its files here.
+    if (path == written || fs::path(path).filename() == best) continue;
+    fs::remove(path, ignored);
   }
-  return {};
+  return warnings;
 }
 
 Result<CheckpointFolder::Search> CheckpointFolder::newest_whole() {
   Search search;
   std::vector<std::string> damaged;
   std::string reasons;
-  for (const std::string& path : newest_first()) {
+  const auto paths = newest_first();
+  if (!paths) return fail(paths.error());
+  for (const std::string& path : *paths) {
     auto bytes = read_file(path);
     if (!bytes) return fail(std::move(bytes.error()));
     const auto content = safetensors::unpack(*bytes);
@@ -96,14 +116,41 @@ Result<CheckpointFolder::Search> CheckpointFolder::newest_whole() {
     std::error_code ignored;
     fs::rename(path, path + ".damaged", ignored);
   }
+  if (search.found) link(kLatest, search.found->path, search.warnings);
+  if (std::error_code ignored; !has_best() && fs::is_symlink(place_of(kBest), ignored)) {
+    fs::remove(place_of(kBest), ignored);  // it named one that was set aside
+  }
   return search;
 }
 
-std::vector<std::string> CheckpointFolder::newest_first() const {
-  std::vector<std::string> names;
+bool CheckpointFolder::has_best() const {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
-    if (is_checkpoint_name(entry.path().filename().string())) names.push_back(entry.path());
+  return fs::exists(place_of(kBest), ignored);
+}
+
+std::string CheckpointFolder::place_of(std::string_view name) const {
+  return (fs::path(path_) / name).string();
+}
+
+// Relative, so that the folder can be moved.
+void CheckpointFolder::link(std::string_view name, const std::string& path, Warnings& warnings) {
+  const auto linked = link_atomically(place_of(name), fs::path(path).filename().string());
+  if (linked || has_told_of_links_) return;
+  has_told_of_links_ = true;
+  warnings.push_back(
+      linked.error().message +
+      ": the checkpoints go without such names, and a best one is not kept longer than others");
+}
+
+Result<std::vector<std::string>> CheckpointFolder::newest_first() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto at = fs::directory_iterator(path_, error); !error && at != fs::directory_iterator();
+       at.increment(error)) {
+    if (is_checkpoint_name(at->path().filename().string())) names.push_back(at->path());
+  }
+  if (error) {
+    return fail(error_from_errno(error.value(), "cannot list the checkpoint folder " + path_));
   }
   // Twelve digits: the order of the names is that of the steps.
   std::sort(names.rbegin(), names.rend());

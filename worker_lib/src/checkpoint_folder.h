@@ -1,13 +1,16 @@
-// The folder in which rank 0 keeps the last few checkpoints: step-000000001234.safetensors. Knows
-// files and names and whether a file is whole, nothing of models. One process writes; blocking.
+// The folder in which rank 0 keeps the last few checkpoints: step-000000001234.safetensors, and two
+// links into them: latest.safetensors and best.safetensors. Knows files and names and whether a
+// file is whole, nothing of models. One process writes; blocking; one thread at a time.
 //
-// Crash-safe: a checkpoint appears by rename after it was synced, older ones are removed after
-// that, and what a crash left unfinished is removed at the next prepare().
+// Crash-safe: a checkpoint appears by rename after it was synced, the links follow, older ones are
+// removed after that, and what a crash left unfinished is removed at the next prepare(). So a link
+// names a whole file at every instant.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rendezvous/base/result.h"
@@ -20,9 +23,11 @@ class CheckpointFolder {
     std::string path;
     std::string bytes;
   };
+  // Sentences about what did not go as it should; it went on without.
+  using Warnings = std::vector<std::string>;
   struct Search {
-    std::optional<Found> found;         // the newest that is whole
-    std::vector<std::string> warnings;  // one sentence for each newer one that is damaged
+    std::optional<Found> found;  // the newest that is whole
+    Warnings warnings;           // one for each newer one that is damaged
   };
 
   // keep_last >= 1.
@@ -31,17 +36,26 @@ class CheckpointFolder {
   // Creates the folder, finds out whether it can be written, removes unfinished files.
   Result<void> prepare();
 
-  // Puts `bytes` in place as the checkpoint of `step` and removes all but the last keep_last.
-  Result<void> write(std::int64_t step, std::string_view bytes);
+  // Puts the pieces, one after the other, in place as the checkpoint of `step`, which `latest`
+  // names then, and `best` if it is; and removes all but the last keep_last and the best.
+  Result<Warnings> write(std::int64_t step, const std::vector<std::string_view>& pieces,
+                         bool is_best = false);
 
-  // Damaged files are set aside as <name>.damaged. Error: there are checkpoints and none is whole.
+  // Damaged files are set aside as <name>.damaged. Error: there are checkpoints and none is whole,
+  // or the folder or a file cannot be read: never taken for a fresh start.
   Result<Search> newest_whole();
 
+  // Whether `best` names a file.
+  bool has_best() const;
+
  private:
-  std::vector<std::string> newest_first() const;
+  Result<std::vector<std::string>> newest_first() const;
+  std::string place_of(std::string_view name) const;
+  void link(std::string_view name, const std::string& path, Warnings& warnings);
 
   std::string path_;
   int keep_last_;
+  bool has_told_of_links_ = false;
 };
 
 }  // namespace ddprun

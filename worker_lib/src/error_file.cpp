@@ -18,7 +18,7 @@ std::string error_file_json(const FailureDescription& failure) {
 
 Result<void> write_error_file(const std::string& path, const FailureDescription& failure) {
   const std::string text = error_file_json(failure);
-  return write_file_atomically(path, text);
+  return write_file_atomically(path, {text});
 }
 
 }  // namespace ddprun

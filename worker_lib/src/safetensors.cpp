@@ -41,10 +41,14 @@ std::optional<std::size_t> checksum_position(std::string_view header) {
   return at + key.size();
 }
 
-std::string checksum_of(std::string_view file, std::size_t digits_at) {
-  std::uint32_t crc = crc_of(0, file.substr(0, digits_at));
+// Of a file whose first bytes are `head`, in which the checksum's own digits stand, followed by
+// `data`.
+std::string checksum_of(std::string_view head, std::size_t digits_at,
+                        const std::vector<std::string_view>& data) {
+  std::uint32_t crc = crc_of(0, head.substr(0, digits_at));
   crc = crc_of(crc, kNoChecksum);
-  crc = crc_of(crc, file.substr(digits_at + kNoChecksum.size()));
+  crc = crc_of(crc, head.substr(digits_at + kNoChecksum.size()));
+  for (const std::string_view piece : data) crc = crc_of(crc, piece);
   char digits[9];
   std::snprintf(digits, sizeof digits, "%08x", crc);
   return digits;
@@ -115,31 +119,38 @@ Result<Array> array_of(std::string_view name, const json::value& entry, std::str
 
 std::int64_t element_size(std::string_view dtype) {
   constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"I16", 2}, {"U16", 2}, {"F16", 2}, {"BF16", 2},
-      {"I32", 4},  {"U32", 4}, {"F32", 4}, {"I64", 8}, {"U64", 8}, {"F64", 8}};
+      {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1},     {"F8_E5M2", 1},
+      {"F8_E4M3FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F8_E5M2FNUZ", 1}, {"F16", 2},
+      {"BF16", 2},        {"I32", 4}, {"U32", 4}, {"F32", 4},         {"I64", 8},
+      {"U64", 8},         {"F64", 8}, {"C64", 8}};
   for (const auto& [name, size] : kSizes) {
     if (name == dtype) return size;
   }
   return 0;
 }
 
-std::string pack(const Content& content) {
+std::string pack_head(const Content& content) {
   const std::string header = header_of(content);
-  std::size_t size = kLengthSize + header.size();
-  for (const Array& array : content.arrays) size += array.bytes.size();
-
-  std::string file;
-  file.reserve(size);
+  std::string head;
+  head.reserve(kLengthSize + header.size());
   for (std::size_t i = 0; i < kLengthSize; ++i) {
-    file.push_back(static_cast<char>((header.size() >> (8 * i)) & 0xff));
+    head.push_back(static_cast<char>((header.size() >> (8 * i)) & 0xff));
   }
-  file += header;
-  for (const Array& array : content.arrays) file += array.bytes;
+  head += header;
 
+  std::vector<std::string_view> data;
+  data.reserve(content.arrays.size());
+  for (const Array& array : content.arrays) data.push_back(array.bytes);
   const auto digits_at = checksum_position(header);
   assert(digits_at);
   const std::size_t at = kLengthSize + *digits_at;
-  file.replace(at, kNoChecksum.size(), checksum_of(file, at));
+  head.replace(at, kNoChecksum.size(), checksum_of(head, at, data));
+  return head;
+}
+
+std::string pack(const Content& content) {
+  std::string file = pack_head(content);
+  for (const Array& array : content.arrays) file += array.bytes;
   return file;
 }
 
@@ -181,7 +192,7 @@ Result<Content> unpack(std::string_view file) {
     const auto digits_at = checksum_position(header);
     if (!digits_at) return damaged("its checksum cannot be read");
     const std::size_t at = kLengthSize + *digits_at;
-    if (checksum_of(file, at) != file.substr(at, kNoChecksum.size())) {
+    if (checksum_of(file, at, {}) != file.substr(at, kNoChecksum.size())) {
       return damaged("its checksum does not match its content");
     }
   } else if (content.metadata.count("ddprun_format") > 0) {

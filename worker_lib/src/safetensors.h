@@ -36,6 +36,12 @@ struct Content {
 // Size in bytes of one element; 0 for a dtype that the format does not know.
 std::int64_t element_size(std::string_view dtype);
 
+// What the file has before the data: the length, the header, and in it the checksum over the whole
+// file. The arrays' bytes in their order, without holes, are the rest. Readers in Python want every
+// array at a multiple of its element's size: have those with large elements first.
+std::string pack_head(const Content& content);
+
+// The whole file.
 std::string pack(const Content& content);
 
 // The arrays point into `file`. Errors: kDataLoss with what is wrong (cut off, checksum, not the

@@ -1,14 +1,15 @@
 #include "worker_lib/src/state_arrays.h"
 
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <memory>
+#include <set>
 #include <sstream>
-#include <string_view>
-#include <vector>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -16,79 +17,102 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
-torch::Tensor on_cpu(const torch::Tensor& tensor) { return tensor.detach().cpu().contiguous(); }
-
-// What an optimizer keeps for one parameter, as tensors by name.
-struct SgdCodec {
+// What an optimizer keeps for one parameter: `visit` is called with each field's name and the field,
+// a tensor or a counter, to be read or to be written.
+struct SgdFields {
   using State = torch::optim::SGDParamState;
-  static NamedTensors write(const State& state) {
-    NamedTensors tensors;
-    if (state.momentum_buffer().defined()) tensors["momentum_buffer"] = state.momentum_buffer();
-    return tensors;
-  }
-  static void read(State& state, const NamedTensors& tensors) {
-    if (auto at = tensors.find("momentum_buffer"); at != tensors.end()) {
-      state.momentum_buffer(at->second);
-    }
+  template <typename Visit>
+  static void each(State& state, const Visit& visit) {
+    visit("momentum_buffer", state.momentum_buffer());
   }
 };
 
 template <typename AnyAdamState>
-struct AdamCodec {
+struct AdamFields {
   using State = AnyAdamState;
-  static NamedTensors write(const State& state) {
-    NamedTensors tensors{{"step", torch::scalar_tensor(state.step(), torch::kInt64)},
-                         {"exp_avg", state.exp_avg()},
-                         {"exp_avg_sq", state.exp_avg_sq()}};
-    if (state.max_exp_avg_sq().defined()) tensors["max_exp_avg_sq"] = state.max_exp_avg_sq();
-    return tensors;
-  }
-  static void read(State& state, const NamedTensors& tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      if (name == "step") state.step(tensor.item().toLong());
-      if (name == "exp_avg") state.exp_avg(tensor);
-      if (name == "exp_avg_sq") state.exp_avg_sq(tensor);
-      if (name == "max_exp_avg_sq") state.max_exp_avg_sq(tensor);
-    }
+  template <typename Visit>
+  static void each(State& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
   }
 };
 
-template <typename Codec>
-NamedTensors write_with(const OptimizerParamState& state) {
-  return Codec::write(static_cast<const typename Codec::State&>(state));
-}
+struct RmspropFields {
+  using State = torch::optim::RMSpropParamState;
+  template <typename Visit>
+  static void each(State& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("square_avg", state.square_avg());
+    visit("momentum_buffer", state.momentum_buffer());
+    visit("grad_avg", state.grad_avg());
+  }
+};
 
-template <typename Codec>
-std::unique_ptr<OptimizerParamState> read_with(const NamedTensors& tensors) {
-  auto state = std::make_unique<typename Codec::State>();
-  Codec::read(*state, tensors);
-  return state;
-}
+struct AdagradFields {
+  using State = torch::optim::AdagradParamState;
+  template <typename Visit>
+  static void each(State& state, const Visit& visit) {
+    visit("step", state.step());
+    visit("sum", state.sum());
+  }
+};
+
+struct Writer {
+  NamedTensors& tensors;
+  void operator()(const char* name, const torch::Tensor& tensor) const {
+    if (tensor.defined()) tensors.emplace(name, tensor.detach());
+  }
+  void operator()(const char* name, std::int64_t counter) const {
+    tensors.emplace(name, torch::scalar_tensor(counter, torch::kInt64));
+  }
+};
+
+struct Reader {
+  const NamedTensors& tensors;
+  void operator()(const char* name, torch::Tensor& tensor) const {
+    if (auto at = tensors.find(name); at != tensors.end()) tensor = at->second;
+  }
+  void operator()(const char* name, std::int64_t& counter) const {
+    if (auto at = tensors.find(name); at != tensors.end()) counter = at->second.item().toLong();
+  }
+};
 
 struct Kind {
   const char* name;
   bool (*is_kind)(const Optimizer&);
-  NamedTensors (*write)(const OptimizerParamState&);
+  NamedTensors (*write)(OptimizerParamState&);
   std::unique_ptr<OptimizerParamState> (*read)(const NamedTensors&);
 };
 
-template <typename AnyOptimizer, typename Codec>
+template <typename AnyOptimizer, typename Fields>
 Kind make_kind(const char* name) {
+  using State = typename Fields::State;
   return {name,
           [](const Optimizer& optimizer) {
             return dynamic_cast<const AnyOptimizer*>(&optimizer) != nullptr;
           },
-          &write_with<Codec>, &read_with<Codec>};
+          [](OptimizerParamState& state) {
+            NamedTensors tensors;
+            Fields::each(static_cast<State&>(state), Writer{tensors});
+            return tensors;
+          },
+          [](const NamedTensors& tensors) -> std::unique_ptr<OptimizerParamState> {
+            auto state = std::make_unique<State>();
+            Fields::each(*state, Reader{tensors});
+            return state;
+          }};
 }
 
 const Kind* find_kind(const Optimizer& optimizer) {
   using namespace torch::optim;
-  static const Kind kinds[] = {make_kind<SGD, SgdCodec>("SGD"),
-                               make_kind<Adam, AdamCodec<AdamParamState>>("Adam"),
-                               make_kind<AdamW, AdamCodec<AdamWParamState>>("AdamW")};
+  static const Kind kinds[] = {
+      make_kind<SGD, SgdFields>("SGD"), make_kind<Adam, AdamFields<AdamParamState>>("Adam"),
+      make_kind<AdamW, AdamFields<AdamWParamState>>("AdamW"),
+      make_kind<RMSprop, RmspropFields>("RMSprop"), make_kind<Adagrad, AdagradFields>("Adagrad")};
   for (const Kind& kind : kinds) {
     if (kind.is_kind(optimizer)) return &kind;
   }
@@ -120,16 +144,72 @@ std::string describe(const torch::Tensor& tensor) {
   return text.str();
 }
 
-// The model's parameters and buffers as they are, not copies.
-NamedTensors places_in(const torch::nn::Module& model) {
-  NamedTensors places;
-  for (const auto& item : model.named_parameters()) {
-    places.emplace(std::string(kModelPrefix) + item.key(), item.value());
+// What a file says and what the model says, compared name by name.
+class Comparison {
+ public:
+  void weights(const std::string& name, const torch::Tensor* saved, const torch::Tensor& place) {
+    if (saved == nullptr) {
+      missing_.add(name);
+    } else if (saved->sizes() != place.sizes() || saved->dtype() != place.dtype()) {
+      different_.add(name + " (file: " + describe(*saved) + ", model: " + describe(place) + ")");
+    }
   }
-  for (const auto& item : model.named_buffers()) {
-    places.emplace(std::string(kModelPrefix) + item.key(), item.value());
+  // Of the same shape as its parameter, or a counter.
+  void optimizer_array(const std::string& name, const torch::Tensor& saved,
+                       const torch::Tensor* parameter) {
+    if (parameter == nullptr) {
+      unknown(name);
+    } else if (saved.sizes() != parameter->sizes() && saved.dim() != 0) {
+      different_.add(name + " (file: " + describe(saved) + ", parameter: " + describe(*parameter) +
+                     ")");
+    }
   }
-  return places;
+  void unknown(const std::string& name) { unknown_.add(name); }
+
+  Result<void> outcome() const {
+    const std::string differences = missing_.text("the file lacks") +
+                                    unknown_.text("it has besides") +
+                                    different_.text("it has in another shape or type");
+    if (differences.empty()) return {};
+    return fail(ErrorCode::kInvalidArgument,
+                "it is not this model's: " + differences + "give the same model, or another file");
+  }
+
+ private:
+  NameList missing_;
+  NameList unknown_;
+  NameList different_;
+};
+
+const torch::Tensor* find_in(const NamedTensors& tensors, const std::string& name) {
+  const auto at = tensors.find(name);
+  return at == tensors.end() ? nullptr : &at->second;
+}
+
+void copy_all(const NamedTensors& saved, const NamedTensors& places) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, place] : places) torch::Tensor(place).copy_(saved.at(name));
+}
+
+std::string optimizer_name(const std::string& parameter, const std::string& what) {
+  return std::string(kOptimizerPrefix) + parameter + "." + what;
+}
+
+// Its state would be lost without a word.
+Result<void> check_parameters(const torch::nn::Module& model, Optimizer& optimizer) {
+  std::set<const c10::TensorImpl*> of_model;
+  for (const torch::Tensor& parameter : model.parameters()) {
+    of_model.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      if (of_model.count(parameter.unsafeGetTensorImpl()) > 0) continue;
+      return fail(ErrorCode::kInvalidArgument,
+                  "the optimizer has a parameter " + describe(parameter) +
+                      " that is none of the model's: give the checkpoint a module that has both");
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -139,34 +219,58 @@ std::string kind_of(const Optimizer& optimizer) {
   return kind == nullptr ? "" : kind->name;
 }
 
-NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
-  NamedTensors tensors;
-  for (const auto& [name, tensor] : places_in(model)) tensors.emplace(name, on_cpu(tensor));
+NamedTensors weights_of(const torch::nn::Module& model) {
+  NamedTensors weights;
+  for (const auto& item : model.named_parameters()) {
+    weights.emplace(item.key(), item.value().detach());
+  }
+  for (const auto& item : model.named_buffers()) {
+    weights.emplace(item.key(), item.value().detach());
+  }
+  return weights;
+}
+
+Result<NamedTensors> state_of(const torch::nn::Module& model, Optimizer& optimizer) {
   const Kind* kind = find_kind(optimizer);
+  if (kind == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                "checkpoints know the optimizers SGD, Adam, AdamW, RMSprop and Adagrad only");
+  }
+  if (auto ok = check_parameters(model, optimizer); !ok) return fail(std::move(ok.error()));
+  NamedTensors tensors;
+  for (const auto& [name, tensor] : weights_of(model)) {
+    tensors.emplace(std::string(kModelPrefix) + name, tensor);
+  }
   for (const auto& item : model.named_parameters()) {
     const auto at = optimizer.state().find(item.value().unsafeGetTensorImpl());
     if (at == optimizer.state().end()) continue;
     for (const auto& [what, tensor] : kind->write(*at->second)) {
-      tensors.emplace(std::string(kOptimizerPrefix) + item.key() + "." + what, on_cpu(tensor));
+      tensors.emplace(optimizer_name(item.key(), what), tensor);
     }
   }
   return tensors;
 }
 
-Result<void> restore_state(const NamedTensors& saved, torch::nn::Module& model,
-                           Optimizer& optimizer) {
-  const NamedTensors places = places_in(model);
-  NameList missing;
-  NameList unknown;
-  NameList different;
-  for (const auto& [name, place] : places) {
-    const auto at = saved.find(name);
-    if (at == saved.end()) {
-      missing.add(name);
-    } else if (at->second.sizes() != place.sizes() || at->second.dtype() != place.dtype()) {
-      different.add(name + " (file: " + describe(at->second) + ", model: " + describe(place) + ")");
-    }
+Result<void> restore_weights(const NamedTensors& saved, const torch::nn::Module& model) {
+  const NamedTensors places = weights_of(model);
+  Comparison comparison;
+  for (const auto& [name, place] : places) comparison.weights(name, find_in(saved, name), place);
+  for (const auto& [name, tensor] : saved) {
+    if (find_in(places, name) == nullptr) comparison.unknown(name);
   }
+  if (auto same = comparison.outcome(); !same) return same;
+  copy_all(saved, places);
+  return {};
+}
+
+Result<void> restore_state(const NamedTensors& saved, const torch::nn::Module& model,
+                           Optimizer& optimizer) {
+  NamedTensors places;
+  for (const auto& [name, place] : weights_of(model)) {
+    places.emplace(std::string(kModelPrefix) + name, place);
+  }
+  Comparison comparison;
+  for (const auto& [name, place] : places) comparison.weights(name, find_in(saved, name), place);
   // Each parameter's own entries of the optimizer, without the prefix and the parameter's name.
   std::map<std::string, NamedTensors> states;
   for (const auto& [name, tensor] : saved) {
@@ -174,23 +278,16 @@ Result<void> restore_state(const NamedTensors& saved, torch::nn::Module& model,
       const std::size_t dot = name.rfind('.');
       const std::string parameter =
           name.substr(kOptimizerPrefix.size(), dot - kOptimizerPrefix.size());
-      if (places.count(std::string(kModelPrefix) + parameter) == 0) unknown.add(name);
+      comparison.optimizer_array(name, tensor,
+                                 find_in(places, std::string(kModelPrefix) + parameter));
       states[parameter].emplace(name.substr(dot + 1), tensor);
-    } else if (places.count(name) == 0) {
-      unknown.add(name);
+    } else if (find_in(places, name) == nullptr) {
+      comparison.unknown(name);
     }
   }
-  const std::string differences = missing.text("the file lacks") + unknown.text("it has besides") +
-                                  different.text("it has in another shape or type");
-  if (!differences.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "it is not this model's: " + differences +
-                                                 "give the same model, or another folder");
-  }
+  if (auto same = comparison.outcome(); !same) return same;
 
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, place] : places) {
-    torch::Tensor(place).copy_(saved.at(name));
-  }
+  copy_all(saved, places);
   const Kind* kind = find_kind(optimizer);
   optimizer.state().clear();
   for (const auto& item : model.named_parameters()) {
@@ -198,8 +295,11 @@ Result<void> restore_state(const NamedTensors& saved, torch::nn::Module& model,
     if (at == states.end()) continue;
     NamedTensors tensors;
     for (const auto& [what, tensor] : at->second) {
-      // The step counter stays on the CPU; the rest lives where its parameter does.
-      tensors.emplace(what, what == "step" ? tensor : tensor.to(item.value().device()).clone());
+      // Counters stay on the CPU; the rest lives where its parameter does.
+      tensors.emplace(what, tensor.dim() == 0 && what == "step"
+                                ? tensor
+                                : tensor.to(item.value().device(), /*non_blocking=*/false,
+                                            /*copy=*/true));
     }
     optimizer.state()[item.value().unsafeGetTensorImpl()] = kind->read(tensors);
   }

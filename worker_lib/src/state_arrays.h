@@ -5,23 +5,30 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <map>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/base/result.h"
+#include "worker_lib/src/tensor_arrays.h"
 
 namespace ddprun {
 
-using NamedTensors = std::map<std::string, torch::Tensor>;
+inline constexpr std::string_view kModelPrefix = "model.";
 
-// "SGD", "Adam", "AdamW"; empty for one that is not known here.
+// "SGD", "Adam", "AdamW", …; empty for one that is not known here.
 std::string kind_of(const torch::optim::Optimizer& optimizer);
 
-// "model.…" and "optimizer.…", on the CPU and contiguous. The optimizer's kind must be known.
-NamedTensors state_of(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+// "model.…" and "optimizer.…", not copies: where they are, as they are. Error: an optimizer that is
+// not known, or that has parameters which the model lacks.
+Result<NamedTensors> state_of(const torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
-// The reverse. Error: names that are missing, unknown, or of another shape or type.
-Result<void> restore_state(const NamedTensors& saved, torch::nn::Module& model,
+// The reverse: copies to where the model's parameters are. Error: names that are missing, unknown,
+// or of another shape or type.
+Result<void> restore_state(const NamedTensors& saved, const torch::nn::Module& model,
                            torch::optim::Optimizer& optimizer);
+
+// The same for the model alone, without the prefix.
+NamedTensors weights_of(const torch::nn::Module& model);
+Result<void> restore_weights(const NamedTensors& saved, const torch::nn::Module& model);
 
 }  // namespace ddprun

@@ -1,0 +1,77 @@
+#include "worker_lib/src/rng_state.h"
+
+#include <ATen/Context.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kCpu = "rng.cpu";
+constexpr const char* kCuda = "rng.cuda";
+
+std::vector<std::pair<std::string, at::Generator>> generators_of(const Context& context) {
+  std::vector<std::pair<std::string, at::Generator>> generators;
+  generators.emplace_back(kCpu, at::globalContext().defaultGenerator(torch::kCPU));
+  if (context.device().is_cuda()) {
+    generators.emplace_back(kCuda, at::globalContext().defaultGenerator(context.device()));
+  }
+  return generators;
+}
+
+// A Generator is a handle.
+torch::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();  // bytes, on the CPU for every device
+}
+
+}  // namespace
+
+NamedTensors gather_rng(Context& context) {
+  NamedTensors gathered;
+  for (const auto& [name, generator] : generators_of(context)) {
+    std::vector<torch::Tensor> mine{state_of(generator)};
+    std::vector<std::vector<torch::Tensor>> all;
+    if (context.is_main_process()) {
+      auto& rows = all.emplace_back();
+      for (int rank = 0; rank < context.world_size(); ++rank) {
+        rows.push_back(torch::empty_like(mine.front()));
+      }
+    }
+    c10d::GatherOptions to_rank_zero;
+    to_rank_zero.rootRank = 0;
+    context.process_group()->gather(all, mine, to_rank_zero)->wait();
+    if (context.is_main_process()) gathered.emplace(name, torch::stack(all.front()));
+  }
+  return gathered;
+}
+
+void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_t seed_for_new) {
+  for (auto [name, generator] : generators_of(context)) {
+    const std::int64_t size = state_of(generator).numel();
+    const auto rows = saved.find(name);
+    const std::lock_guard lock(generator.mutex());
+    if (rows != saved.end() && rows->second.dim() == 2 && rows->second.size(1) == size &&
+        context.rank() < rows->second.size(0)) {
+      generator.set_state(rows->second[context.rank()].clone());
+    } else {
+      generator.set_current_seed(seed_for_new);
+    }
+  }
+}
+
+// Each step of it is SplitMix64 (Steele, Lea, Flood 2014): neighbours get numbers far apart.
+std::uint64_t seed_of_new_rank(std::uint64_t seed, std::int64_t step, int rank) {
+  std::uint64_t mixed = seed;
+  for (const auto part : {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(rank)}) {
+    mixed += part + 0x9e3779b97f4a7c15;
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    mixed ^= mixed >> 31;
+  }
+  return mixed;
+}
+
+}  // namespace ddprun
