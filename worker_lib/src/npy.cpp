@@ -275,7 +275,7 @@ Result<void> write_npy(const std::string& path, const NpyArray& array) {
       {'\x01', '\x00', static_cast<char>(text.size() & 0xff), static_cast<char>(text.size() >> 8)};
   file += text;
   file.append(reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size());
-  return write_file_atomically(path, file);
+  return write_file_atomically(path, {file});
 }
 
 }  // namespace ddprun
