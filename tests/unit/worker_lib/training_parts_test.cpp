@@ -1,0 +1,254 @@
+// What stands beside DistributedDataParallel in a training step.
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "ddprun/ddp.h"
+#include "ddprun/gradients.h"
+#include "ddprun/mixed_precision.h"
+#include "ddprun/sync_batch_norm.h"
+#include "group_of_threads.h"
+
+namespace ddprun {
+namespace {
+
+using torch::Tensor;
+
+Tensor drawn(at::IntArrayRef size, std::uint64_t seed) {
+  return torch::randn(size, at::detail::createCPUGenerator(seed));
+}
+
+Tensor parameter_with(const Tensor& gradient) {
+  Tensor parameter = torch::zeros(gradient.sizes(), torch::requires_grad());
+  parameter.mutable_grad() = gradient;
+  return parameter;
+}
+
+TEST(Gradients, AreScaledToTheNormTheyMayHave) {
+  const Tensor a = parameter_with(torch::tensor({3.0F, 0.0F}));
+  const Tensor b = parameter_with(torch::tensor({0.0F, 4.0F}));
+  const Tensor none = torch::zeros({1}, torch::requires_grad());
+  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 10), 5);
+  EXPECT_EQ(a.grad()[0].item<float>(), 3);  // within the limit: not touched
+  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 1), 5);
+  EXPECT_NEAR(a.grad()[0].item<float>(), 0.6, 1e-6);
+  EXPECT_NEAR(b.grad()[1].item<float>(), 0.8, 1e-6);
+  EXPECT_NEAR(clip_gradient_norm({a, b}, 1, std::numeric_limits<double>::infinity()), 0.8, 1e-6);
+  EXPECT_EQ(clip_gradient_norm({none}, 1), 0);
+}
+
+TEST(Gradients, OfTwoValuesForOneElementTheSumCounts) {
+  const Tensor indices = torch::tensor({{1, 1}}, torch::kInt64);
+  const Tensor sparse =
+      parameter_with(torch::sparse_coo_tensor(indices, torch::tensor({3.0F, 1.0F}), {4}));
+  EXPECT_FLOAT_EQ(clip_gradient_norm({sparse}, 2), 4);
+  EXPECT_NEAR(sparse.grad().to_dense()[1].item<float>(), 2, 1e-5);
+  clip_gradient_value({sparse}, 0.5);
+  EXPECT_EQ(sparse.grad().to_dense()[1].item<float>(), 0.5F);
+}
+
+TEST(Gradients, AreClampedToAValue) {
+  const Tensor parameter = parameter_with(torch::tensor({-3.0F, 0.5F, 7.0F}));
+  clip_gradient_value({parameter}, 1);
+  EXPECT_TRUE(torch::equal(parameter.grad(), torch::tensor({-1.0F, 0.5F, 1.0F})));
+}
+
+// C++'s Optimizer::zero_grad() throws on such views.
+TEST(Gradients, ThatAreViewsIntoBucketsCanBeCleared) {
+  test::run_ranks(2, [](Context& context) {
+    auto linear = std::make_shared<torch::nn::LinearImpl>(3, 2);
+    DistributedDataParallel model(linear, context, {.gradient_as_bucket_view = true});
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(model.parameters());
+      model(torch::full({1, 3}, context.rank() + 1.0F)).sum().backward();
+      EXPECT_TRUE(torch::allclose(linear->weight.grad(), torch::full({2, 3}, 1.5F)));
+      EXPECT_TRUE(linear->weight.grad().is_alias_of(linear->bias.grad()));  // one bucket
+      optimizer.step();
+      EXPECT_THROW(optimizer.zero_grad(), c10::Error);
+    }
+  });
+}
+
+TEST(Autocast, ComputesInHalfPrecisionWhileItLives) {
+  torch::nn::Linear linear(4, 4);
+  const Tensor input = torch::ones({2, 4});
+  {
+    const Autocast autocast(torch::kCPU);
+    EXPECT_EQ(linear(input).scalar_type(), torch::kBFloat16);
+    {
+      const Autocast half(torch::kCPU, torch::kHalf);
+      EXPECT_EQ(linear(input).scalar_type(), torch::kHalf);
+      const Autocast off(torch::kCPU, torch::kHalf, /*is_enabled=*/false);
+      EXPECT_EQ(linear(input).scalar_type(), torch::kFloat32);
+    }
+    EXPECT_EQ(linear(input).scalar_type(), torch::kBFloat16);
+    linear(input).sum().backward();
+    EXPECT_EQ(linear->weight.grad().scalar_type(), torch::kFloat32);
+  }
+  EXPECT_EQ(linear(input).scalar_type(), torch::kFloat32);
+  EXPECT_THROW(Autocast(torch::kCPU, torch::kFloat32), UsageError);
+}
+
+TEST(GradScaler, UnscalesBeforeTheStep) {
+  Tensor weight = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 1.0);
+  GradScaler scaler({.initial_scale = 1024});
+  scaler.scale((weight * torch::tensor({1.0F, 2.0F})).sum()).backward();
+  EXPECT_EQ(weight.grad()[0].item<float>(), 1024);
+  EXPECT_TRUE(scaler.step(optimizer));
+  scaler.update();
+  EXPECT_TRUE(torch::equal(weight.detach(), torch::tensor({-1.0F, -2.0F})));
+  EXPECT_EQ(scaler.current_scale(), 1024);
+}
+
+TEST(GradScaler, SkipsAStepThatIsNotFiniteAndHalvesTheScale) {
+  Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 1.0);
+  GradScaler scaler({.initial_scale = 8, .growth_interval = 2});
+  const auto step = [&](float gradient) {
+    optimizer.zero_grad();
+    scaler.scale((weight * gradient).sum()).backward();
+    const bool is_made = scaler.step(optimizer);
+    scaler.update();
+    return is_made;
+  };
+  EXPECT_TRUE(step(1));
+  EXPECT_FALSE(step(std::numeric_limits<float>::infinity()));
+  EXPECT_FALSE(step(std::nanf("")));
+  EXPECT_EQ(weight.item<float>(), -1);
+  EXPECT_EQ(scaler.current_scale(), 2);
+  EXPECT_TRUE(step(1));
+  EXPECT_EQ(scaler.current_scale(), 2);  // the count began anew
+  EXPECT_TRUE(step(1));
+  EXPECT_EQ(scaler.current_scale(), 4);
+}
+
+TEST(GradScaler, RefusesCallsInTheWrongOrder) {
+  Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 1.0);
+  GradScaler scaler;
+  EXPECT_THROW(scaler.update(), UsageError);
+  scaler.scale(weight.sum()).backward();
+  scaler.unscale(optimizer);
+  EXPECT_THROW(scaler.unscale(optimizer), UsageError);
+  scaler.step(optimizer);
+  EXPECT_THROW(scaler.step(optimizer), UsageError);
+  EXPECT_THROW(GradScaler({.growth_factor = 1}), UsageError);
+}
+
+TEST(GradScaler, CarriesOnFromItsState) {
+  GradScaler scaler({.initial_scale = 8, .growth_interval = 5});
+  Tensor weight = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({weight}, 1.0);
+  scaler.scale(weight.sum()).backward();
+  scaler.step(optimizer);
+  scaler.update();
+  GradScaler other;
+  other.load_state(scaler.save_state());
+  EXPECT_EQ(other.save_state(), scaler.save_state());
+  EXPECT_EQ(other.current_scale(), 8);
+  EXPECT_THAT(other.save_state(), testing::HasSubstr(R"("_growth_tracker":1)"));
+  EXPECT_THROW(other.load_state("{}"), UsageError);
+  EXPECT_THROW(other.load_state(R"({"scale":-1,"growth_factor":2,"backoff_factor":0.5,)"
+                                R"("growth_interval":5,"_growth_tracker":0})"),
+               UsageError);
+  EXPECT_EQ(other.save_state(), scaler.save_state());
+}
+
+TEST(GradScaler, AllRanksSkipTheStepThatIsBadOnOne) {
+  test::run_ranks(2, [](Context& context) {
+    auto linear = std::make_shared<torch::nn::LinearImpl>(1, 1);
+    DistributedDataParallel model(linear, context);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    GradScaler scaler;
+    const float input = context.rank() == 1 ? std::numeric_limits<float>::infinity() : 1.0F;
+    scaler.scale(model(torch::full({1, 1}, input)).sum()).backward();
+    EXPECT_FALSE(scaler.step(optimizer));
+    scaler.update();
+    EXPECT_EQ(scaler.current_scale(), 32768);
+  });
+}
+
+// Of the first dimension, what falls to a rank when ranks have batches of these sizes.
+struct Share {
+  std::int64_t begin, size;
+};
+Share share_of(int rank, const std::vector<std::int64_t>& sizes) {
+  std::int64_t begin = 0;
+  for (int i = 0; i < rank; ++i) begin += sizes[static_cast<std::size_t>(i)];
+  return {begin, sizes[static_cast<std::size_t>(rank)]};
+}
+
+// In double, so that what is left between the two is the order of a sum: some 1e-15.
+TEST(SyncBatchNorm, IsBatchNormOverAllRanksTogether) {
+  constexpr double kTolerance = 1e-12;
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{4, 4}, {5, 1, 3}, {6, 0, 2}}) {
+    for (const bool is_image : {false, true}) {
+      test::run_ranks(static_cast<int>(sizes.size()), [&](Context& context) {
+        const std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+        const std::vector<std::int64_t> shape = is_image ? std::vector<std::int64_t>{total, 3, 2, 2}
+                                                         : std::vector<std::int64_t>{total, 3};
+        const Tensor whole = drawn(shape, 1).to(torch::kFloat64) * 3 + 100;
+        const Tensor factors = drawn(shape, 2).to(torch::kFloat64);
+        const auto close = [&](const Tensor& a, const Tensor& b) {
+          return torch::allclose(a, b, kTolerance, kTolerance);
+        };
+
+        torch::nn::BatchNorm2d reference(3);
+        torch::nn::BatchNorm1d flat_reference(3);
+        SyncBatchNorm norm(3, context);
+        for (torch::nn::Module* module : std::initializer_list<torch::nn::Module*>{
+                 reference.get(), flat_reference.get(), norm.get()}) {
+          module->to(torch::kFloat64);
+          module->named_parameters()["weight"].detach().copy_(drawn({3}, 3));
+          module->named_parameters()["bias"].detach().copy_(drawn({3}, 4));
+        }
+        const Tensor all = whole.clone().requires_grad_();
+        const Tensor expected = is_image ? reference(all) : flat_reference(all);
+        (expected * factors).sum().backward();
+        const torch::nn::Module& plain =
+            is_image ? static_cast<torch::nn::Module&>(*reference) : *flat_reference;
+
+        const Share share = share_of(context.rank(), sizes);
+        const auto own_part = [&](const Tensor& tensor) {
+          return tensor.narrow(0, share.begin, share.size);
+        };
+        const Tensor own = own_part(whole).clone().requires_grad_();
+        const Tensor output = norm(own);
+        (output * own_part(factors)).sum().backward();
+        EXPECT_TRUE(close(output, own_part(expected)));
+        EXPECT_TRUE(close(own.grad(), own_part(all.grad())));
+        for (const char* name : {"weight", "bias"}) {
+          Tensor sum = norm->named_parameters()[name].grad().clone();
+          context.all_reduce(sum);
+          EXPECT_TRUE(close(sum, plain.named_parameters()[name].grad())) << name;
+        }
+        for (const auto& buffer : plain.named_buffers()) {
+          EXPECT_TRUE(close(norm->named_buffers()[buffer.key()], buffer.value())) << buffer.key();
+        }
+        norm->eval();
+        EXPECT_EQ(norm(own_part(whole)).sizes(), own_part(whole).sizes());
+      });
+    }
+  }
+}
+
+TEST(SyncBatchNorm, NeedsTwoValuesAndItsNumberOfFeatures) {
+  test::run_ranks(2, [](Context& context) {
+    SyncBatchNorm norm(3, context);
+    EXPECT_THROW(norm(torch::ones({1 - context.rank(), 3})), UsageError);
+    EXPECT_THROW(norm(torch::ones({4, 2})), c10::Error);
+  });
+}
+
+}  // namespace
+}  // namespace ddprun

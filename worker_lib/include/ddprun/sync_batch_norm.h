@@ -1,0 +1,45 @@
+// SyncBatchNorm: BatchNorm1d/2d/3d whose mean and variance are those of all ranks' batches together:
+// for batches that are small on each rank. The names in its state are BatchNorm's, so that weights
+// pass from one to the other. On CPU and GPU (Python's works on GPU only).
+//
+//   struct Net : torch::nn::Module {
+//     explicit Net(ddprun::Context& context)
+//         : norm(register_module("norm", ddprun::SyncBatchNorm(16, context))) {}
+//     ddprun::SyncBatchNorm norm;
+//   };
+//
+// In training its forward and backward are collective: all ranks, the same layers in the same order,
+// and not inside DistributedDataParallel::join(). Batches may be of different size, or empty. In
+// evaluation it is BatchNorm. The Context must outlive it. There is no conversion of a finished
+// model, as in Python: a C++ module's members have types.
+//
+// Follows torch/nn/modules/batchnorm.py and torch/nn/modules/_functions.py. Equal to BatchNorm over
+// the concatenated batch up to the rounding of a sum that is made in parts.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include "ddprun/context.h"
+
+namespace ddprun {
+
+class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<2, SyncBatchNormImpl> {
+ public:
+  SyncBatchNormImpl(std::int64_t features, Context& context)
+      : SyncBatchNormImpl(torch::nn::BatchNormOptions(features), context) {}
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& norm_options, Context& context)
+      : BatchNormImplBase(norm_options), context_(&context) {}
+
+  // [N, C] or [N, C, ...] to the same shape.
+  torch::Tensor forward(const torch::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+ private:
+  void _check_input_dim(const torch::Tensor& input) override;
+
+  Context* context_;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+}  // namespace ddprun

@@ -1,0 +1,160 @@
+#include "ddprun/sync_batch_norm.h"
+
+#include <ATen/AccumulateType.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/batchnorm.h>
+
+#include <numeric>
+
+namespace ddprun {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+// All but the channels, over which the statistics go.
+std::vector<std::int64_t> reduced_dimensions(const Tensor& input) {
+  std::vector<std::int64_t> dimensions(static_cast<std::size_t>(input.dim()));
+  std::iota(dimensions.begin(), dimensions.end(), 0);
+  dimensions.erase(dimensions.begin() + 1);
+  return dimensions;
+}
+
+// A value for each channel in a shape that multiplies `like`.
+Tensor per_channel(const Tensor& values, const Tensor& like) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
+  shape[1] = values.size(0);
+  return values.view(shape);
+}
+
+void sum_over_ranks(Tensor tensor, c10d::ProcessGroup& group) {
+  std::vector<Tensor> tensors{std::move(tensor)};
+  group.allreduce(tensors)->wait();
+}
+
+struct Statistics {
+  Tensor mean, variance;  // biased, of all ranks' values
+  double count = 0;       // of values in each channel, over all ranks
+};
+
+// Each rank's mean and variance, weighted by its count (Chan's formula): the difference of the sum of
+// squares and the squared sum would lose what is small beside the mean.
+Statistics statistics_of_all(const Tensor& input, c10d::ProcessGroup& group) {
+  const auto channels = input.size(1);
+  const auto dimensions = reduced_dimensions(input);
+  const auto type = at::toAccumulateType(input.scalar_type(), input.device().is_cuda());
+  Tensor own = torch::zeros({2 * channels + 1}, input.options().dtype(type));
+  if (input.numel() > 0) {
+    const auto [variance, mean] =
+        at::var_mean(input.to(type), dimensions, /*correction=*/0, /*keepdim=*/false);
+    own.narrow(0, 0, channels).copy_(mean);
+    own.narrow(0, channels, channels).copy_(variance);
+    own[2 * channels].fill_(static_cast<double>(input.numel() / channels));
+  }
+  std::vector<std::vector<Tensor>> gathered(1);
+  for (int rank = 0; rank < group.getSize(); ++rank) gathered[0].push_back(torch::empty_like(own));
+  std::vector<Tensor> inputs{own};
+  group.allgather(gathered, inputs)->wait();
+
+  const Tensor all = torch::stack(gathered[0]);
+  const Tensor counts = all.narrow(1, 2 * channels, 1);
+  const Tensor means = all.narrow(1, 0, channels);
+  const Tensor variances = all.narrow(1, channels, channels);
+  const Tensor count = counts.sum();
+  const Tensor mean = (means * counts).sum(0) / count;
+  const Tensor variance = ((variances + (means - mean).square()) * counts).sum(0) / count;
+  return {mean, variance, count.item<double>()};
+}
+
+class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
+                        const Tensor& bias, const Tensor& mean, const Tensor& variance,
+                        double count, double epsilon,
+                        const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const Tensor inverse_deviation = (variance + epsilon).rsqrt();
+    context->save_for_backward({input, weight, mean, inverse_deviation});
+    context->saved_data["count"] = count;
+    context->saved_data["group"] = group;
+    if (input.numel() == 0) return torch::empty_like(input);
+    return at::batch_norm(input, weight, bias, mean, variance, /*training=*/false, /*momentum=*/0,
+                          epsilon, /*cudnn_enabled=*/false);
+  }
+
+  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
+    const auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    const double count = context->saved_data["count"].toDouble();
+    const auto channels = input.size(1);
+    const auto type = mean.scalar_type();
+
+    const Tensor output_gradient = gradients[0].to(type);
+    const Tensor centered = input.to(type) - per_channel(mean, input);
+    // The sums of dy and of dy (x - mean): this rank's give the gradients of bias and weight, which
+    // DistributedDataParallel averages, and all ranks' together the input's.
+    Tensor sums = torch::zeros({2, channels}, mean.options());
+    if (input.numel() > 0) {
+      const auto dimensions = reduced_dimensions(input);
+      sums[0].copy_(output_gradient.sum(dimensions));
+      sums[1].copy_((output_gradient * centered).sum(dimensions));
+    }
+    Tensor weight_gradient, bias_gradient;
+    if (weight.defined()) {
+      weight_gradient = (sums[1] * inverse).to(weight.scalar_type());
+      bias_gradient = sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    }
+    Tensor input_gradient;
+    if (context->needs_input_grad(0)) {
+      sum_over_ranks(sums, *group);
+      sums.div_(count);
+      const Tensor scale = weight.defined() ? inverse * weight.to(type) : inverse;
+      input_gradient = ((output_gradient - per_channel(sums[0], input) -
+                         centered * per_channel(inverse.square() * sums[1], input)) *
+                        per_channel(scale, input))
+                           .to(input.scalar_type());
+    }
+    return {input_gradient, weight_gradient, bias_gradient, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor SyncBatchNormImpl::forward(const Tensor& input) {
+  if (!is_training() || !context_->is_distributed()) return BatchNormImplBase::forward(input);
+  _check_input_dim(input);
+  const auto& group = context_->process_group();
+  Statistics all;
+  {
+    const torch::NoGradGuard no_grad;
+    all = statistics_of_all(input, *group);
+    if (all.count < 2) {
+      throw UsageError(
+          "SyncBatchNorm needs more than one value per channel over all ranks' batches to train");
+    }
+    if (options.track_running_stats()) {
+      num_batches_tracked += 1;
+      const double factor =
+          options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+      running_mean.mul_(1 - factor).add_(all.mean.to(running_mean.scalar_type()), factor);
+      running_var.mul_(1 - factor)
+          .add_((all.variance * (all.count / (all.count - 1))).to(running_var.scalar_type()),
+                factor);
+    }
+  }
+  return SyncBatchNormFunction::apply(input, weight, bias, all.mean, all.variance, all.count,
+                                      options.eps(), group);
+}
+
+void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {
+  TORCH_CHECK(input.dim() >= 2 && input.size(1) == options.num_features(), "SyncBatchNorm of ",
+              options.num_features(), " features needs [N, ", options.num_features(),
+              ", ...] and got ", input.sizes());
+}
+
+void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "ddprun::SyncBatchNorm(" << options.num_features() << ", eps=" << options.eps() << ")";
+}
+
+}  // namespace ddprun
