@@ -1,0 +1,115 @@
+"""Runs ddp_cases and its Python twin and compares them: each step's loss on each rank and the final parameters
+and buffers, bit for bit but for the cases below.
+
+  python ddp_parity.py --cases build/tests/ddp_cases --launcher build/bin/ddprun --nproc 2
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy
+
+TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_cases.py")
+EPSILON = 2.0**-24  # the rounding of one operation in float32
+STEPS = 6
+
+# C++'s Adam and AdamW make the first moment by mul_(b).add_(g, 1 - b), Python's by lerp_(g, 1 - b): m + (1 - b)(g - m).
+# The moments then differ by two or three roundings in each step, the update lr * m / sqrt(v), with |m| <= sqrt(v) or
+# nearly so, by as many of lr, and each step may round the parameter to a neighbour.
+LEARNING_RATE = 0.01
+BY_TOLERANCE = {"adam", "adamw"}
+
+
+def tolerance_after(steps, greatest):
+    return steps * (4 * LEARNING_RATE + 2 * greatest) * EPSILON
+
+
+def read_losses(path):
+    losses = {}
+    with open(path) as file:
+        for line in file:
+            case, step, value = line.split()
+            losses.setdefault(case, []).append((int(step), float.fromhex(value)))
+    return losses
+
+
+def weights_of(prefix, rank, case):
+    with open(f"{prefix}.rank{rank}.{case}", "rb") as file:
+        return file.read()
+
+
+def floats(data):
+    return numpy.frombuffer(data, numpy.float32).astype(numpy.float64)
+
+
+def compare(case, ours, theirs, our_weights, their_weights):
+    """None, or what differs."""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} steps, Python made {len(theirs)}"
+    if case in BY_TOLERANCE:
+        greatest = abs(floats(their_weights)).max()
+        difference = abs(floats(our_weights) - floats(their_weights)).max()
+        if difference > tolerance_after(len(ours), greatest):
+            return f"weights differ by {difference:.3g}, allowed are {tolerance_after(len(ours), greatest):.3g}"
+        return None
+    for (step, value), (_, expected) in zip(ours, theirs):
+        if value != expected:
+            return f"step {step}: loss {value.hex()}, Python {expected.hex()}"
+    if our_weights != their_weights:
+        return "the losses are equal, the final weights are not"
+    return None
+
+
+def compare_with_one_rank(run, folder, two_ranks):
+    """Two ranks with batches of B and one with 2 B. Sums are made in another order: for a gradient, a mean over 12
+    samples of terms below 1, some 12 roundings."""
+    prefix = os.path.join(folder, "one")
+    run(1, [prefix])
+    difference = abs(floats(weights_of(prefix, 0, "whole")) - floats(weights_of(two_ranks, 0, "plain"))).max()
+    allowed = STEPS * 0.1 * 12 * EPSILON + STEPS * 2 * EPSILON
+    assert 0 < difference <= allowed, f"one rank with 2 B: weights differ by {difference:.3g}, allowed {allowed:.3g}"
+    print(f"2 ranks with batch B, 1 rank with 2 B: weights within {difference:.2g} (allowed {allowed:.2g})")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", required=True)
+    parser.add_argument("--launcher", required=True, help="ddprun or torchrun")
+    parser.add_argument("--nproc", type=int, default=2)
+    args = parser.parse_args()
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+
+    def run(ranks, command):
+        launch = [args.launcher, "--standalone", f"--nproc-per-node={ranks}"]
+        if os.path.basename(args.launcher) == "torchrun":
+            launch += ["--no-python"]
+        subprocess.run([*launch, *command], env=environment, check=True, timeout=300)
+
+    with tempfile.TemporaryDirectory() as folder:
+        ours = os.path.join(folder, "ours")
+        theirs = os.path.join(folder, "theirs")
+        run(args.nproc, [args.cases, ours])
+        run(args.nproc, [sys.executable, TWIN, theirs])
+        failures = []
+        for rank in range(args.nproc):
+            mine = read_losses(f"{ours}.rank{rank}")
+            python = read_losses(f"{theirs}.rank{rank}")
+            assert mine.keys() == python.keys() and len(mine) > 20, f"{mine.keys()} != {python.keys()}"
+            for case, losses in mine.items():
+                difference = compare(case, losses, python[case], weights_of(ours, rank, case),
+                                     weights_of(theirs, rank, case))
+                if difference is not None:
+                    failures.append(f"{case}, rank {rank}: {difference}")
+        assert not failures, "\n" + "\n".join(failures)
+        exact = sorted(mine.keys() - BY_TOLERANCE)
+        print(f"{args.nproc} ranks, equal bit for bit: {', '.join(exact)}")
+        print(f"{args.nproc} ranks, within the tolerance: {', '.join(sorted(BY_TOLERANCE))}")
+        if args.nproc == 2:
+            compare_with_one_rank(lambda ranks, arguments: run(ranks, [args.cases, *arguments]), folder, ours)
+
+
+if __name__ == "__main__":
+    main()
