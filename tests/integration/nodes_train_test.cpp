@@ -1,6 +1,6 @@
 // Trainings on two and three nodes: whatever happens to workers, agents and cables, the training
-// goes on from its checkpoint. With two ranks the final weights equal the undisturbed run's bit for
-// bit (with more, sums of floats depend on the order in which Gloo makes them).
+// goes on from its checkpoint, and with as many ranks as before the final weights equal the
+// undisturbed run's bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
