@@ -1,7 +1,8 @@
 """Writes sampler_python.txt: what torch.utils.data.DistributedSampler gives, for DistributedSampler's test.
 
 One line per case: size world rank seed epoch shuffle drop_last : indices. Large sets are recorded by their
-length and a checksum: size world rank seed epoch shuffle drop_last # length checksum.
+length and a checksum: size world rank seed epoch shuffle drop_last # length checksum. Every small case is
+recorded by those of all its ranks' indices, one rank after the other, with = in place of #.
 """
 
 import itertools
@@ -30,6 +31,16 @@ def main():
         sampler.set_epoch(epoch)
         indices = list(sampler)
         print(size, world, rank, seed, epoch, 1, 0, "#", len(indices), checksum(indices))
+    every_small = itertools.product(range(1, 18), range(1, 10), [True, False], [False, True])
+    for size, world, shuffle, drop_last in every_small:
+        if drop_last and size < world:
+            continue  # no rank has a sample: DistributedSampler refuses that
+        indices = []
+        for rank in range(world):
+            sampler = DistributedSampler(range(size), world, rank, shuffle=shuffle, seed=2, drop_last=drop_last)
+            sampler.set_epoch(5)
+            indices += list(sampler)
+        print(size, world, 0, 2, 5, int(shuffle), int(drop_last), "=", len(indices), checksum(indices))
 
 
 main()

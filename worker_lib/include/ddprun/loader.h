@@ -189,6 +189,10 @@ std::int64_t size_of(const D& dataset) {
     return static_cast<std::int64_t>(dataset.size());
   }
 }
+template <typename D>
+std::int64_t size_of(const std::shared_ptr<D>& dataset) {
+  return size_of(*dataset);
+}
 
 }  // namespace detail
 

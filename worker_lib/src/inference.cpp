@@ -1,0 +1,118 @@
+#include "ddprun/inference.h"
+
+#include <sstream>
+#include <string>
+
+namespace ddprun::detail {
+namespace {
+
+// What a rank without a sample does not know about the outputs. Rank 0 has one always.
+struct RowKind {
+  torch::ScalarType type = torch::kFloat32;
+  std::vector<std::int64_t> sizes;  // of a row
+
+  std::string text() const {
+    std::ostringstream out;
+    out << static_cast<int>(type);
+    for (const std::int64_t size : sizes) out << ' ' << size;
+    return out.str();
+  }
+  static RowKind from(const std::string& text) {
+    std::istringstream in(text);
+    RowKind kind;
+    int type = 0;
+    in >> type;
+    kind.type = static_cast<torch::ScalarType>(type);
+    for (std::int64_t size = 0; in >> size;) kind.sizes.push_back(size);
+    return kind;
+  }
+  static RowKind of(const torch::Tensor& rows) {
+    return {rows.scalar_type(), rows.sizes().slice(1).vec()};
+  }
+  std::vector<std::int64_t> shape_of(std::int64_t rows) const {
+    std::vector<std::int64_t> shape{rows};
+    shape.insert(shape.end(), sizes.begin(), sizes.end());
+    return shape;
+  }
+  std::int64_t bytes() const {
+    std::int64_t product = static_cast<std::int64_t>(c10::elementSize(type));
+    for (const std::int64_t size : sizes) product *= size;
+    return product;
+  }
+};
+
+// As bytes, which every backend can carry whatever the type. One [rows, bytes] per rank.
+std::vector<torch::Tensor> gather_bytes(Context& context, const torch::Tensor& mine, Gather where) {
+  std::vector<torch::Tensor> input{mine};
+  std::vector<std::vector<torch::Tensor>> outputs;
+  if (where == Gather::kEverywhere || context.is_main_process()) {
+    outputs.emplace_back();
+    for (int rank = 0; rank < context.world_size(); ++rank) {
+      outputs[0].push_back(torch::empty_like(mine));
+    }
+  }
+  if (where == Gather::kEverywhere) {
+    context.process_group()->allgather(outputs, input)->wait();
+  } else {
+    context.process_group()->gather(outputs, input)->wait();
+  }
+  return outputs.empty() ? std::vector<torch::Tensor>() : outputs[0];
+}
+
+}  // namespace
+
+void check_rows(const torch::Tensor& output, std::size_t samples) {
+  if (output.dim() > 0 && output.size(0) == static_cast<std::int64_t>(samples)) return;
+  throw UsageError("the model gave an output of shape " + c10::str(output.sizes()) +
+                   " for a batch of " + std::to_string(samples) +
+                   " samples: its first dimension must be the samples");
+}
+
+torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int64_t total,
+                          Gather where) {
+  if (!context.is_distributed()) return mine;
+  const RowKind kind = RowKind::from(
+      context.broadcast(context.is_main_process() ? RowKind::of(mine).text() : std::string()));
+  if (mine.defined() && RowKind::of(mine).text() != kind.text()) {
+    throw UsageError("the model's outputs differ between ranks: rows of shape " +
+                     c10::str(RowKind::of(mine).sizes) + " on rank " +
+                     std::to_string(context.rank()) + ", of " + c10::str(kind.sizes) +
+                     " on rank 0 (or of another type)");
+  }
+  const std::int64_t world = context.world_size();
+  const std::int64_t rows = (total + world - 1) / world;
+  const std::int64_t row_bytes = kind.bytes();
+  const bool is_wanted = where == Gather::kEverywhere || context.is_main_process();
+  if (row_bytes == 0) {
+    return is_wanted ? torch::empty(kind.shape_of(total), kind.type) : torch::Tensor();
+  }
+  // The ranks behind those of the last, incomplete row send one row more that nobody reads.
+  torch::Tensor padded = torch::zeros({rows, row_bytes}, torch::kUInt8);
+  if (mine.defined() && mine.size(0) > 0) {
+    padded.narrow(0, 0, mine.size(0))
+        .copy_(mine.contiguous().view({mine.size(0), -1}).view(torch::kUInt8));
+  }
+  auto gathered = gather_bytes(context, padded.to(context.device()), where);
+  if (!is_wanted) return {};
+  for (torch::Tensor& part : gathered) part = part.cpu();
+  // [rows, ranks, bytes]: row by row, rank by rank is the dataset's order.
+  const torch::Tensor in_order =
+      torch::stack(gathered, 1).view({rows * world, row_bytes}).narrow(0, 0, total);
+  return in_order.view(kind.type).view(kind.shape_of(total));
+}
+
+EvaluationMode::EvaluationMode(torch::nn::Module* module) {
+  if (module == nullptr) return;
+  before_.emplace_back(module, module->is_training());
+  for (const auto& inner : module->modules(/*include_self=*/false)) {
+    before_.emplace_back(inner.get(), inner->is_training());
+  }
+  module->eval();
+}
+
+// Parents come before their children in the list, and train() reaches all children.
+EvaluationMode::~EvaluationMode() {
+  for (const auto& [module, was_training] : before_) module->train(was_training);
+}
+
+}  // namespace ddprun::detail
