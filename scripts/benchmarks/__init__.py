@@ -1,5 +1,6 @@
 """What scripts/bench can measure. A bench is a function that yields the rows of its part of the table."""
 
+from benchmarks.checkpoint import bench_checkpoint
 from benchmarks.ddp import bench_ddp
 from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_restart
 from benchmarks.nodes import bench_nodes
@@ -7,4 +8,5 @@ from benchmarks.output import bench_output
 from benchmarks.store import bench_store
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
-           "link": bench_link, "nodes": bench_nodes, "ddp": bench_ddp, "store": bench_store}
+           "link": bench_link, "nodes": bench_nodes, "ddp": bench_ddp, "store": bench_store,
+           "checkpoint": bench_checkpoint}

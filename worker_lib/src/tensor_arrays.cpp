@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "worker_lib/src/streaming_copy.h"
+
 namespace ddprun {
 namespace {
 
@@ -143,7 +145,7 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
                        const std::size_t end = std::min(part.begin + part.size(), last);
                        if (begin >= end || !is_plain(*part.tensor)) continue;
                        const auto* source = static_cast<const char*>(part.tensor->const_data_ptr());
-                       std::memcpy(memory + begin, source + (begin - part.begin), end - begin);
+                       streaming_copy(memory + begin, source + (begin - part.begin), end - begin);
                      }
                    });
 }
