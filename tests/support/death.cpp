@@ -1,0 +1,155 @@
+#include "tests/support/death.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ddprun::test::death {
+namespace {
+
+struct Plan {
+  std::string point;  // empty: this life has none, or this rank survives
+  std::int64_t step = 0;
+};
+
+int number_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+Plan read_plan() {
+  const char* deaths = std::getenv("DDPRUN_DEATHS");
+  std::istringstream entries(deaths == nullptr ? "" : deaths);
+  std::string entry;
+  for (int life = 0; std::getline(entries, entry, ',');) {
+    if (life++ != number_in("TORCHELASTIC_RESTART_COUNT")) continue;
+    std::istringstream fields(entry);
+    Plan plan;
+    std::string step;
+    std::string rank;
+    std::getline(fields, plan.point, ':');
+    std::getline(fields, step, ':');
+    std::getline(fields, rank);
+    plan.step = std::stoll(step);
+    if (std::stoi(rank) == number_in("RANK")) return plan;
+  }
+  return {};
+}
+
+const Plan& plan() {
+  static const Plan only = read_plan();
+  return only;
+}
+
+std::atomic<std::int64_t> present_step{0};
+std::atomic<bool> is_in_collectives{false};
+
+bool is_due(std::string_view point) { return plan().point == point && present_step >= plan().step; }
+
+[[noreturn]] void die() {
+  const std::string last_words =
+      "rank " + std::to_string(number_in("RANK")) + " dies: " + plan().point + "\n";
+  ::syscall(SYS_write, STDERR_FILENO, last_words.data(), last_words.size());
+  ::kill(::getpid(), SIGKILL);
+  for (;;) ::pause();
+}
+
+std::string path_of(int fd) {
+  char path[4096];
+  const ssize_t size =
+      ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path);
+  return size < 0 ? "" : std::string(path, static_cast<std::size_t>(size));
+}
+
+bool is_unfinished_checkpoint(int fd) {
+  const std::string path = path_of(fd);
+  return path.find("/step-") != std::string::npos && path.ends_with(".unfinished");
+}
+
+// Sends half of what a message is made of.
+void send_half(int fd, const iovec* pieces, std::size_t count, std::size_t size) {
+  std::vector<iovec> half(pieces, pieces + count);
+  std::size_t left = size / 2;
+  for (iovec& piece : half) {
+    piece.iov_len = std::min(piece.iov_len, left);
+    left -= piece.iov_len;
+  }
+  ::syscall(SYS_writev, fd, half.data(), half.size());
+}
+
+// Dies in a message that is long enough to be one of gradients.
+void on_message(int fd, const iovec* pieces, std::size_t count) {
+  constexpr std::size_t kGradients = 1000;
+  if (!is_in_collectives || !is_due("all_reduce")) return;
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < count; ++i) size += pieces[i].iov_len;
+  if (size < kGradients) return;
+  send_half(fd, pieces, count, size);
+  die();
+}
+
+}  // namespace
+
+void at_step(std::int64_t step) { present_step = step; }
+
+void reach(std::string_view point) {
+  if (is_due(point)) die();
+}
+
+void collectives_begin() { is_in_collectives = true; }
+void collectives_end() { is_in_collectives = false; }
+
+}  // namespace ddprun::test::death
+
+// The linker takes these before the C library's, for this program and for the libraries that it
+// loads.
+namespace death = ddprun::test::death;
+
+extern "C" {
+
+ssize_t write(int fd, const void* data, size_t size) {
+  constexpr size_t kArrays = 10000;  // the head comes in a call of its own and is shorter
+  if (size > kArrays && death::is_due("half_written") && death::is_unfinished_checkpoint(fd)) {
+    ::syscall(SYS_write, fd, data, size / 2);
+    death::die();
+  }
+  return ::syscall(SYS_write, fd, data, size);
+}
+
+int fsync(int fd) {
+  if (death::is_due("before_sync") && death::is_unfinished_checkpoint(fd)) death::die();
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+int rename(const char* from, const char* to) noexcept {
+  const std::string_view target = to;
+  const bool is_checkpoint = target.find("/step-") != std::string_view::npos;
+  if (is_checkpoint) death::reach("before_rename");
+  if (target.ends_with("/latest.safetensors")) death::reach("before_link");
+  const int result = ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+  if (is_checkpoint) death::reach("after_rename");
+  return result;
+}
+
+ssize_t writev(int fd, const iovec* pieces, int count) {
+  death::on_message(fd, pieces, static_cast<size_t>(count));
+  return ::syscall(SYS_writev, fd, pieces, count);
+}
+
+ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  death::on_message(fd, message->msg_iov, message->msg_iovlen);
+  return ::syscall(SYS_sendmsg, fd, message, flags);
+}
+
+}  // extern "C"

@@ -1,0 +1,33 @@
+// A process that kills itself (SIGKILL: no destructor, no flush) at a point of its program that a
+// test chose. The program says where it is; the variable DDPRUN_DEATHS says where it ends:
+//
+//   DDPRUN_DEATHS=forward:7:1,half_written:12:0
+//
+// the n-th entry is for the n-th life of the job (TORCHELASTIC_RESTART_COUNT): its rank dies where
+// it reaches the point at this step or, if it does not come by there, a later one. It says so on
+// stderr first: "rank 1 dies: forward".
+//
+// Linked into a program, this also stands between it and some functions of the C library, which is
+// how a process dies in the middle of a file or of a message without a hook in the product:
+//
+//   half_written   half of a checkpoint's arrays are in the file
+//   before_sync    all of it is written
+//   before_rename, after_rename    of the checkpoint
+//   before_link    of the name `latest`, which exists aside
+//   all_reduce     half of a message to another rank is sent (between collectives_begin/_end)
+//
+// Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ddprun::test::death {
+
+void at_step(std::int64_t step);
+void reach(std::string_view point);
+
+void collectives_begin();
+void collectives_end();
+
+}  // namespace ddprun::test::death

@@ -1,0 +1,180 @@
+// mortal_training FOLDER now|later: a small training with everything whose state a checkpoint has to
+// keep (momentum, batch statistics, random numbers of each rank, a schedule, several buckets, the
+// place in an epoch), which continues from FOLDER and dies where a test says (death.h). Its
+// checkpoints are written at once or asynchronously. The last of them, of step kSteps, is what
+// tests compare.
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "ddprun/checkpoint.h"
+#include "ddprun/ddp.h"
+#include "ddprun/metrics.h"
+#include "ddprun/run.h"
+#include "ddprun/sampler.h"
+#include "tests/support/death.h"
+
+namespace ddprun::test {
+namespace {
+
+namespace F = torch::nn::functional;
+using torch::Tensor;
+
+constexpr int kSteps = 30;
+constexpr int kStepsBetweenCheckpoints = 3;
+constexpr std::int64_t kSamples = 250;
+constexpr std::int64_t kInputs = 32;
+constexpr std::int64_t kClasses = 10;
+constexpr std::int64_t kBatch = 8;
+constexpr std::uint64_t kSeed = 11;
+
+struct Net : torch::nn::Module {
+  Net() {
+    fc1 = register_module("fc1", torch::nn::Linear(kInputs, 64));
+    norm = register_module("norm", torch::nn::BatchNorm1d(64));
+    fc2 = register_module("fc2", torch::nn::Linear(64, 64));
+    fc3 = register_module("fc3", torch::nn::Linear(64, kClasses));
+  }
+  Tensor forward(Tensor x) {
+    x = torch::relu(norm(fc1(x)));
+    death::reach(is_training() ? "forward" : "evaluation");
+    x = torch::dropout(x, 0.3, is_training());
+    x = torch::relu(fc2(x));
+    // The gradients of fc3 are on their way to the other ranks by then.
+    if (x.requires_grad()) x.register_hook([](const Tensor&) { death::reach("backward"); });
+    return fc3(x);
+  }
+  torch::nn::Linear fc1{nullptr}, fc2{nullptr}, fc3{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+class MortalSgd : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  Tensor step(LossClosure closure = nullptr) override {
+    Tensor loss = SGD::step(std::move(closure));
+    death::reach("optimizer");
+    return loss;
+  }
+};
+
+// The learning rate falls with every step.
+class Schedule : public Stateful {
+ public:
+  explicit Schedule(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) { set(); }
+  void step() {
+    rate_ *= 0.97;
+    set();
+  }
+  std::string save_state() const override {
+    death::reach("saving");
+    char text[32];
+    std::snprintf(text, sizeof text, "%a", rate_);
+    return text;
+  }
+  void load_state(const std::string& state) override {
+    death::reach("resuming");
+    rate_ = std::stod(state);
+    set();
+  }
+
+ private:
+  void set() { optimizer_.param_groups().front().options().set_lr(rate_); }
+
+  torch::optim::Optimizer& optimizer_;
+  double rate_ = 0.1;
+};
+
+std::shared_ptr<Net> make_net() {
+  torch::manual_seed(kSeed);
+  return std::make_shared<Net>();
+}
+
+class Training {
+ public:
+  Training(Context& context, const std::string& folder, bool is_asynchronous)
+      : context_(context),
+        sampler_(kSamples, context, {.seed = kSeed}),
+        model_(make_net(), context, {.bucket_cap_bytes = 8 << 10, .first_bucket_bytes = 4 << 10}),
+        optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        schedule_(optimizer_),
+        checkpoints_(context, folder,
+                     {.keep_last = 2, .best = Best::kHighest, .is_asynchronous = is_asynchronous}) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
+    inputs_ = torch::randn({kSamples, kInputs}, generator);
+    targets_ = inputs_.matmul(torch::randn({kInputs, kClasses}, generator)).argmax(1);
+    torch::manual_seed(kSeed + 1 + static_cast<std::uint64_t>(context.rank()));  // for dropout
+    checkpoints_.also_keep("buckets", model_);
+    checkpoints_.also_keep("schedule", schedule_);
+    at_.seed = kSeed;
+    if (auto saved = checkpoints_.resume(model_, optimizer_)) at_ = *saved;
+  }
+
+  void run() {
+    while (at_.step < kSteps) {
+      sampler_.set_epoch(at_.epoch, at_.consumed);
+      while (at_.step < kSteps) {
+        const auto batch = sampler_.next(kBatch);
+        if (!batch) break;
+        step(torch::tensor(std::vector<std::int64_t>(batch->begin(), batch->end()), torch::kInt64));
+        at_.consumed = sampler_.consumed();
+        if (at_.step % kStepsBetweenCheckpoints == 0) save();
+      }
+      ++at_.epoch;
+      at_.consumed = 0;
+    }
+    checkpoints_.wait();
+  }
+
+ private:
+  void step(const Tensor& indices) {
+    death::at_step(++at_.step);
+    optimizer_.zero_grad();
+    const Tensor logits = model_(inputs_.index_select(0, indices));
+    const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
+    death::collectives_begin();
+    loss.backward();
+    death::collectives_end();
+    optimizer_.step();
+    schedule_.step();
+  }
+
+  void save() {
+    const torch::NoGradGuard no_grad;
+    model_->eval();
+    const Tensor mine = torch::arange(context_.rank(), kSamples, context_.world_size());
+    const Tensor hits =
+        model_->forward(inputs_.index_select(0, mine)).argmax(1).eq(targets_.index_select(0, mine));
+    model_->train();
+    Mean accuracy;
+    accuracy.add(hits.sum().item<double>(), hits.numel());
+    checkpoints_.save(model_, optimizer_, at_, accuracy.value(context_));
+  }
+
+  Context& context_;
+  DistributedSampler sampler_;
+  DistributedDataParallel<Net> model_;
+  MortalSgd optimizer_;
+  Schedule schedule_;
+  Checkpointer checkpoints_;
+  Tensor inputs_;
+  Tensor targets_;
+  TrainingPosition at_;
+};
+
+}  // namespace
+}  // namespace ddprun::test
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const bool is_asynchronous = argv[2] == std::string("later");
+  return ddprun::run(argc, argv,
+                     [&](ddprun::Context& context) {
+                       ddprun::test::Training(context, argv[1], is_asynchronous).run();
+                     },
+                     {.backend = ddprun::Backend::kGloo});
+}
