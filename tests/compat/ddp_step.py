@@ -10,46 +10,136 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-INPUTS = 784
 CLASSES = 10
 
 
 class Mlp(nn.Module):
-    def __init__(self, hidden):
+    def __init__(self, width, hidden, batch):
         super().__init__()
-        self.fc1 = nn.Linear(INPUTS, hidden)
+        self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, hidden)
         self.fc3 = nn.Linear(hidden, CLASSES)
+        self.width, self.batch = width, batch
 
     def forward(self, x):
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
 
+    def inputs(self):
+        return torch.randn(self.batch, self.width)
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--warm-up", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=300)
-    args = parser.parse_args()
 
-    dist.init_process_group("gloo", init_method="env://")
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.fc1 = nn.Linear(32 * 7 * 7, 64)
+        self.fc2 = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        y = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
+        z = torch.max_pool2d(torch.relu(self.conv2(y)), 2)
+        return self.fc2(torch.relu(self.fc1(z.flatten(1))))
+
+    def inputs(self):
+        return torch.randn(32, 1, 28, 28)
+
+
+class Embedding(nn.Module):
+    WORDS = 20000
+
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(self.WORDS, 64, sparse=True, mode="sum")
+        self.fc = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.bag(x))
+
+    def inputs(self):
+        return torch.randint(self.WORDS, (64, 30))
+
+
+class Lstm(nn.Module):
+    LENGTH = 20
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(32, 64, num_layers=2, batch_first=True)
+        self.fc = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0].select(1, self.LENGTH - 1))
+
+    def inputs(self):
+        return torch.randn(16, self.LENGTH, 32)
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.width, self.heads = width, heads
+
+    def forward(self, x):
+        batch, length = x.shape[:2]
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.view(batch, length, self.heads, self.width // self.heads).transpose(1, 2) for part in parts)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        y = x + self.out(attended.transpose(1, 2).reshape(batch, length, self.width))
+        return y + self.down(nn.functional.gelu(self.up(self.norm2(y))))
+
+
+class Transformer(nn.Module):
+    WORDS = 1000
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(self.WORDS, 64)
+        self.block1 = Block(64, 4)
+        self.block2 = Block(64, 4)
+        self.fc = nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.block2(self.block1(self.tokens(x))).mean(1))
+
+    def inputs(self):
+        return torch.randint(self.WORDS, (8, 32))
+
+
+# name, how it is made, steps, momentum
+MODELS = [
+    ("tiny_mlp", lambda: Mlp(32, 32, 16), 1000, 0.9),
+    ("cnn", Cnn, 100, 0.9),
+    ("wide_mlp", lambda: Mlp(784, 1024, 64), 60, 0.9),
+    ("embedding", Embedding, 400, 0.0),
+    ("lstm", Lstm, 150, 0.9),
+    ("transformer", Transformer, 200, 0.9),
+]
+
+
+def measure(name, make, steps, momentum, warm_up):
     torch.manual_seed(1)
-    model = DistributedDataParallel(Mlp(args.hidden))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model = DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum)
     torch.manual_seed(100 + dist.get_rank())
-    inputs = torch.randn(args.batch_size, INPUTS)
-    targets = torch.randint(CLASSES, (args.batch_size,))
+    inputs = model.module.inputs()
+    targets = torch.randint(CLASSES, (inputs.shape[0],))
 
     times = []
-    for i in range(args.warm_up + args.steps):
+    for i in range(warm_up + steps):
         begun = time.perf_counter_ns()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
         passed = time.perf_counter_ns() - begun
-        if i >= args.warm_up:
+        if i >= warm_up:
             times.append(passed / 1000)
         last_loss = loss.item()
     if dist.get_rank() == 0:
@@ -57,14 +147,29 @@ def main():
             json.dumps(
                 {
                     "program": "python",
-                    "hidden": args.hidden,
+                    "model": name,
+                    "parameters": sum(parameter.numel() for parameter in model.parameters()),
                     "ranks": dist.get_world_size(),
-                    "steps": args.steps,
+                    "steps": steps,
                     "median_us": round(statistics.median(times), 2),
                     "loss": float(f"{last_loss:.9g}"),
                 }
-            )
+            ),
+            flush=True,
         )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model")
+    parser.add_argument("--warm-up", type=int, default=30)
+    parser.add_argument("--share", type=float, default=1)
+    args = parser.parse_args()
+
+    dist.init_process_group("gloo", init_method="env://")
+    for name, make, steps, momentum in MODELS:
+        if args.model in (None, name):
+            measure(name, make, max(10, round(steps * args.share)), momentum, args.warm_up)
     dist.destroy_process_group()
 
 
