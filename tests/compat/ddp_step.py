@@ -152,6 +152,7 @@ def measure(name, make, steps, momentum, warm_up):
                     "ranks": dist.get_world_size(),
                     "steps": steps,
                     "median_us": round(statistics.median(times), 2),
+                    "least_us": round(min(times), 2),
                     "loss": float(f"{last_loss:.9g}"),
                 }
             ),
