@@ -78,7 +78,7 @@ struct Checkpointer::Parts {
 
   CheckpointMetadata describe(const TrainingPosition& position,
                               const torch::optim::Optimizer& optimizer,
-                              std::optional<double> metric) const;
+                              std::optional<double> metric, bool is_best) const;
   void load_parts(const std::map<std::string, std::string>& states);
 
   Context& context;
@@ -88,15 +88,17 @@ struct Checkpointer::Parts {
   // Rank 0's alone.
   CheckpointFolder folder;
   ArrayBuffer buffer;
-  std::optional<double> best_metric;
+  std::optional<double> best_metric;          // of what is on the disk, and
+  std::optional<double> best_metric_written;  // when what is being written is there
   // While it is valid, the folder and the buffer are the writing thread's.
   std::future<Result<CheckpointFolder::Warnings>> writing;
 };
 
 CheckpointMetadata Checkpointer::Parts::describe(const TrainingPosition& position,
                                                  const torch::optim::Optimizer& optimizer,
-                                                 std::optional<double> metric) const {
-  CheckpointMetadata metadata{position, kind_of(optimizer), metric, best_metric, {}};
+                                                 std::optional<double> metric, bool is_best) const {
+  CheckpointMetadata metadata{
+      position, kind_of(optimizer), metric, is_best ? metric : best_metric, {}};
   metadata.position.world_size = context.world_size();
   for (const auto& [name, part] : kept) metadata.parts.emplace(name, part->save_state());
   return metadata;
@@ -164,15 +166,15 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
 
   if (parts.context.is_main_process()) {
     const bool is_best = metric && is_better(parts.options.best, *metric, parts.best_metric);
-    if (is_best) parts.best_metric = metric;
+    auto metadata = parts.describe(position, optimizer, metric, is_best);
+    parts.best_metric_written = metadata.best_metric;
     parts.buffer.copy(*state);
-    parts.writing =
-        std::async(std::launch::async, [&parts, step = position.step, is_best,
-                                        metadata = parts.describe(position, optimizer, metric)] {
-          const std::string head =
-              safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
-          return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
-        });
+    parts.writing = std::async(std::launch::async, [&parts, step = position.step, is_best,
+                                                    metadata = std::move(metadata)] {
+      const std::string head =
+          safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
+      return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
+    });
   }
   if (!parts.options.is_asynchronous) wait();
 }
@@ -183,6 +185,7 @@ void Checkpointer::wait() {
     const auto written = parts_->writing.get();
     error = error_of(written);
     if (written) {
+      parts_->best_metric = parts_->best_metric_written;
       for (const std::string& warning : *written) log::warning(warning);
     } else {
       error->message += "; the checkpoints before it remain";

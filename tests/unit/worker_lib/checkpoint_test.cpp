@@ -372,6 +372,21 @@ TEST(Checkpoint, TheBestIsRememberedByTheNextRun) {
   });
 }
 
+TEST(Checkpoint, OneThatWasNotWrittenIsNotTheBest) {
+  test::run_ranks(1, [](Context& context) {
+    const test::TempFolder folder;
+    Net net;
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    Checkpointer checkpoints(context, folder.path(), {.best = Best::kHighest});
+    std::filesystem::create_symlink("/dev/full",
+                                    folder.file("step-000000000001.safetensors.unfinished"));
+    EXPECT_THROW(checkpoints.save(net, optimizer, {.step = 1}, 0.9), Failure);
+    checkpoints.save(net, optimizer, {.step = 2}, 0.8);
+    EXPECT_EQ(std::filesystem::read_symlink(folder.file("best.safetensors")),
+              "step-000000000002.safetensors");
+  });
+}
+
 TEST(Checkpoint, AnAsynchronousOneIsOfTheMomentOfTheCall) {
   test::run_ranks(2, [](Context& context) {
     static const test::TempFolder now;

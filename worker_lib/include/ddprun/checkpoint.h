@@ -55,8 +55,9 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // A part whose state (rank 0's) goes into every checkpoint under this name, and comes back in
-  // resume(). Call it before either; the part must outlive this.
+  // A part whose state goes into every checkpoint under this name, and comes back in resume(). Call
+  // it before either; the part must outlive this. save_state() is called on rank 0, load_state() on
+  // all. One that a checkpoint lacks begins as it is, with a warning.
   void also_keep(std::string name, Stateful& part);
 
   // On return it is on the disk or, asynchronously, copied. The generators of random numbers of all
