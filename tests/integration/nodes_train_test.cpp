@@ -7,7 +7,10 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -42,6 +45,7 @@ class NodesTrain : public ::testing::Test {
 
   Cluster& cluster_of(ClusterSetup setup, Network* network = nullptr, int epochs = 2) {
     setup.program = training(folder_.path(), epochs);
+    setup.program.push_back("--sample-file=" + samples_file());
     // As ddprun sets it for two workers on one node: with more threads sums have another order.
     setup.environment["OMP_NUM_THREADS"] = "1";
     return cluster_.emplace(std::move(setup), network);
@@ -59,8 +63,11 @@ class NodesTrain : public ::testing::Test {
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder_.path())) << cluster_->told();
   }
 
+  std::string samples_file() const { return samples_folder_ / "samples"; }
+
   static TempDir* undisturbed_;
   TempDir folder_;
+  TempDir samples_folder_;
   std::optional<Cluster> cluster_;
 };
 TempDir* NodesTrain::undisturbed_ = nullptr;
@@ -134,6 +141,92 @@ TEST_F(NodesTrain, GoOnWithFewerAndWithMoreFromTheCheckpoint) {
   expect_good_end();
   EXPECT_THAT(cluster[0].err(), HasSubstr("continuing in epoch"));
   EXPECT_THAT(cluster[0].out(), HasSubstr("test accuracy:"));
+}
+
+// What one rank trained on in one step.
+struct StepSamples {
+  int epoch = 0;
+  int world = 0;
+  int consumed = 0;
+  std::vector<int> samples;
+};
+
+// A rank's steps as `train --sample-file` wrote them. A step that was repeated after a failure counts
+// as it was made last: the training goes on from a checkpoint before its first time.
+std::map<int, StepSamples> steps_in(const std::string& file) {
+  std::map<int, StepSamples> steps;
+  std::istringstream lines(read_file(file));
+  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+    std::istringstream numbers(line);
+    int step = 0;
+    StepSamples made;
+    numbers >> step >> made.epoch >> made.world >> made.consumed;
+    for (int sample = 0; numbers >> sample;) made.samples.push_back(sample);
+    steps[step] = std::move(made);
+  }
+  return steps;
+}
+
+// Whatever the worlds were, each epoch has every sample once, and at its end less than a row more:
+// the padding of PyTorch's sampler.
+void expect_every_sample_once(const std::string& file, int last_step, int epochs, int size,
+                              std::set<int>& worlds) {
+  std::map<int, std::map<int, StepSamples>> ranks;
+  const auto rank_did = [&](int rank) -> std::map<int, StepSamples>& {
+    if (!ranks.contains(rank)) ranks[rank] = steps_in(file + ".rank" + std::to_string(rank));
+    return ranks[rank];
+  };
+  std::vector<std::map<int, int>> times(static_cast<std::size_t>(epochs));
+  std::vector<int> last_world(static_cast<std::size_t>(epochs));
+  for (int step = 1; step <= last_step; ++step) {
+    const StepSamples first = rank_did(0)[step];
+    ASSERT_GT(first.world, 0) << "step " << step << " was never made";
+    worlds.insert(first.world);
+    const auto epoch = static_cast<std::size_t>(first.epoch);
+    ASSERT_LT(epoch, times.size());
+    last_world[epoch] = first.world;
+    for (int rank = 0; rank < first.world; ++rank) {
+      const StepSamples& made = rank_did(rank)[step];
+      ASSERT_EQ(made.world, first.world) << "step " << step << " of rank " << rank;
+      ASSERT_EQ(made.consumed, first.consumed) << "step " << step << " of rank " << rank;
+      for (const int sample : made.samples) ++times[epoch][sample];
+    }
+  }
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    const auto& seen = times[static_cast<std::size_t>(epoch)];
+    EXPECT_EQ(seen.size(), static_cast<std::size_t>(size)) << "lost in epoch " << epoch;
+    int more = 0;
+    for (const auto& [sample, count] : seen) {
+      EXPECT_LE(count, 2) << "sample " << sample << " in epoch " << epoch;
+      more += count - 1;
+    }
+    EXPECT_LT(more, last_world[static_cast<std::size_t>(epoch)]) << "epoch " << epoch;
+  }
+}
+
+TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
+  constexpr int kEpochs = 10;  // so that it does not end before the last change
+  constexpr int kSize = 2000;  // of training()
+  Cluster& cluster = cluster_of({.nnodes = "1:3"}, nullptr, kEpochs);
+  cluster.start_all(2);
+  ASSERT_NO_FATAL_FAILURE(await_steps(21));
+  cluster[1].signal(SIGKILL);
+  EXPECT_EQ(cluster[1].wait(), killed_by(SIGKILL));
+  ASSERT_NO_FATAL_FAILURE(await_steps(21));
+  for (const int node : {1, 2}) {
+    cluster.start(node);
+    ASSERT_TRUE(eventually([&] { return !cluster[node].workers().empty(); }, seconds(60)))
+        << cluster.told();
+    ASSERT_NO_FATAL_FAILURE(await_steps(11));
+  }
+  cluster[2].signal(SIGKILL);
+  EXPECT_EQ(cluster[2].wait(), killed_by(SIGKILL));
+  cluster.forget(2);
+  expect_good_end();
+  std::set<int> worlds;
+  ASSERT_NO_FATAL_FAILURE(expect_every_sample_once(samples_file(), last_step_in(folder_.path()),
+                                                   kEpochs, kSize, worlds));
+  EXPECT_THAT(worlds, ::testing::IsSupersetOf({1, 2, 3})) << cluster.told();
 }
 
 // Under torchrun 2.11 half of the restarts meet what the last round left in the store.

@@ -46,6 +46,7 @@ struct Settings {
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch only
   std::string backend = "auto";
   std::string loss_file;
+  std::string sample_file;
 };
 
 struct Net : torch::nn::Module {
@@ -139,18 +140,29 @@ double test_accuracy(Net& model, const Dataset& test, ddprun::Context& context) 
   return accuracy.value(context);
 }
 
-// Each step's loss of this rank, all bits of it, for tests: "<step> <float as hex>".
-class LossFile {
+// What this rank did in each step, for tests: its loss, all bits of it ("<step> <float as hex>"), or
+// its samples ("<step> <epoch> <world size> <consumed before> <sample> …").
+class StepFile {
  public:
-  LossFile(const std::string& path, int rank) {
+  StepFile(const std::string& path, int rank) {
     if (path.empty()) return;
     const std::string name = path + ".rank" + std::to_string(rank);
     file_.reset(std::fopen(name.c_str(), "a"));
-    if (!file_) throw ddprun::UsageError("the loss file " + name + " cannot be written");
+    if (!file_) throw ddprun::UsageError("the file " + name + " cannot be written");
   }
-  void add(std::int64_t step, float loss) {
+  void add_loss(std::int64_t step, float loss) {
     if (!file_) return;
     std::fprintf(file_.get(), "%lld %a\n", static_cast<long long>(step), static_cast<double>(loss));
+    std::fflush(file_.get());
+  }
+  void add_samples(const ddprun::TrainingPosition& before, int world_size,
+                   const std::vector<std::size_t>& samples) {
+    if (!file_) return;
+    std::fprintf(file_.get(), "%lld %lld %d %lld", static_cast<long long>(before.step + 1),
+                 static_cast<long long>(before.epoch), world_size,
+                 static_cast<long long>(before.consumed));
+    for (const std::size_t sample : samples) std::fprintf(file_.get(), " %zu", sample);
+    std::fprintf(file_.get(), "\n");
     std::fflush(file_.get());
   }
 
@@ -169,23 +181,24 @@ class Training {
         train_(load(settings, "train", context.device())),
         test_(load(settings, "t10k", context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
-        model_(make_net(), context),
-        optimizer_(model_.parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
-        losses_(settings.loss_file, context.rank()) {
+        net_(make_net()),
+        optimizer_(net_->parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
+        losses_(settings.loss_file, context.rank()),
+        samples_(settings.sample_file, context.rank()) {
     at_.seed = settings.seed;
+    at_.world_size = context.world_size();
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
     if (settings.checkpoint_dir.empty()) return;
     checkpoints_ = std::make_unique<ddprun::Checkpointer>(context, settings.checkpoint_dir);
-    // Which gradients are summed together: with three and more ranks the bits depend on it.
-    checkpoints_->also_keep("buckets", model_);
-    if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
+    if (auto saved = checkpoints_->resume(*net_, optimizer_)) continue_from(*saved);
   }
 
   void run() {
+    ddprun::DistributedDataParallel model(net_, context_);
     double accuracy = 0;
-    if (at_.epoch >= settings_.epochs) accuracy = test_accuracy(*model_, test_, context_);
+    if (at_.epoch >= settings_.epochs) accuracy = test_accuracy(*net_, test_, context_);
     while (at_.epoch < settings_.epochs) {
-      const auto after_epoch = run_epoch();
+      const auto after_epoch = run_epoch(model);
       if (!after_epoch) return;
       accuracy = *after_epoch;
     }
@@ -194,6 +207,8 @@ class Training {
   }
 
  private:
+  using Model = ddprun::DistributedDataParallel<Net>;
+
   std::shared_ptr<Net> make_net() {
     torch::manual_seed(settings_.seed);
     auto net = std::make_shared<Net>();
@@ -226,7 +241,7 @@ class Training {
     char text[64];
     std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
     at_.notes["epoch_loss"] = text;
-    checkpoints_->save(model_, optimizer_, at_);
+    checkpoints_->save(*net_, optimizer_, at_);
   }
 
   void add_saved_loss(const std::map<std::string, std::string>& notes) {
@@ -238,9 +253,9 @@ class Training {
     }
   }
 
-  float step(const Tensor& indices) {
+  float step(Model& model, const Tensor& indices) {
     optimizer_.zero_grad();
-    const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
+    const Tensor loss = F::cross_entropy(model(train_.pixels(indices)), train_.targets(indices));
     loss.backward();
     optimizer_.step();
     const float value = loss.item<float>();
@@ -257,7 +272,7 @@ class Training {
 
   // The rest of the epoch at_.epoch; returns the accuracy after it, or nothing when the job is to
   // end early.
-  std::optional<double> run_epoch() {
+  std::optional<double> run_epoch(Model& model) {
     const auto begun = std::chrono::steady_clock::now();
     sampler_.set_epoch(at_.epoch, at_.consumed);
     const std::string name =
@@ -269,10 +284,12 @@ class Training {
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
         const std::vector<std::int64_t> indices(batch->begin(), batch->end());
-        const float value = step(torch::tensor(indices, torch::kInt64).to(context_.device()));
+        const float value =
+            step(model, torch::tensor(indices, torch::kInt64).to(context_.device()));
+        samples_.add_samples(at_, context_.world_size(), *batch);
         ++at_.step;
         at_.consumed = sampler_.consumed();
-        losses_.add(at_.step, value);
+        losses_.add_loss(at_.step, value);
         const bool is_due = bar.is_due();
         bar.advance(static_cast<std::int64_t>(batch->size()) * context_.world_size(),
                     is_due ? "loss " + std::to_string(value) : std::string());
@@ -291,7 +308,7 @@ class Training {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
     const auto samples = static_cast<double>(at_.consumed - consumed_before);
     const double loss = epoch_loss_.value(context_);
-    const double accuracy = test_accuracy(*model_, test_, context_);
+    const double accuracy = test_accuracy(*net_, test_, context_);
     if (context_.is_main_process()) {
       std::printf("%s: train loss %.4f, test accuracy %.2f %%, %.0f samples/s\n", name.c_str(),
                   loss, accuracy * 100, samples / passed.count());
@@ -309,9 +326,10 @@ class Training {
   Dataset train_;
   Dataset test_;
   ddprun::DistributedSampler sampler_;
-  ddprun::DistributedDataParallel<Net> model_;
+  std::shared_ptr<Net> net_;
   torch::optim::SGD optimizer_;
-  LossFile losses_;
+  StepFile losses_;
+  StepFile samples_;
   ddprun::Mean epoch_loss_;  // of the epoch that is running
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
   ddprun::TrainingPosition at_;
@@ -340,6 +358,7 @@ int main(int argc, char** argv) {
   app.add_option("--backend", settings.backend, "auto, gloo (CPU) or nccl (GPU)");
   app.add_option("--loss-file", settings.loss_file,
                  "append each step's loss, exactly, to this name + .rank<N> (for tests)");
+  app.add_option("--sample-file", settings.sample_file, "the same with each step's samples");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
