@@ -3,8 +3,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <algorithm>
-#include <cctype>
 #include <limits>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <unordered_map>
@@ -33,28 +33,6 @@ void all_reduce(c10d::ProcessGroup& group, torch::Tensor& tensor, c10d::ReduceOp
   group.allreduce(tensors, options)->wait();
 }
 
-// Everybody's text on every rank.
-std::vector<std::string> gather_texts(c10d::ProcessGroup& group, const std::string& text) {
-  torch::Tensor longest = torch::tensor({static_cast<std::int64_t>(text.size())}, torch::kInt64);
-  all_reduce(group, longest, c10d::ReduceOp::MAX);
-  const auto size = longest.item<std::int64_t>();
-  torch::Tensor own = torch::zeros({size}, torch::kUInt8);  // no text has a zero in it
-  std::copy(text.begin(), text.end(), own.data_ptr<std::uint8_t>());
-  std::vector<std::vector<torch::Tensor>> gathered(1);
-  for (int rank = 0; rank < group.getSize(); ++rank) {
-    gathered[0].push_back(torch::empty_like(own));
-  }
-  std::vector<torch::Tensor> input{own};
-  group.allgather(gathered, input)->wait();
-  std::vector<std::string> texts;
-  for (const torch::Tensor& each : gathered[0]) {
-    const std::string padded(reinterpret_cast<const char*>(each.data_ptr<std::uint8_t>()),
-                             static_cast<std::size_t>(size));
-    texts.push_back(padded.substr(0, padded.find('\0')));
-  }
-  return texts;
-}
-
 std::string description_of(const torch::nn::Module& module, const DdpOptions& options) {
   std::ostringstream text;
   text << std::boolalpha << "DdpOptions\t{bucket_cap_bytes=" << options.bucket_cap_bytes
@@ -79,18 +57,14 @@ std::string description_of(const torch::nn::Module& module, const DdpOptions& op
 
 // Throws the same on all ranks. c10d's own check compares with rank 0 only, so that rank 0 goes on
 // into a collective that nobody else comes to, and names an index.
-void verify_same_model(c10d::ProcessGroup& group, const torch::nn::Module& module,
-                       const DdpOptions& options) {
-  if (group.getSize() == 1) return;
+void verify_same_model(Group& group, const torch::nn::Module& module, const DdpOptions& options) {
+  if (group.size() == 1) return;
   const std::string description = description_of(module, options);
-  const auto print = static_cast<std::int64_t>(fingerprint(description));
-  // The greatest and (as its complement) the least: they agree on all ranks or on none.
-  torch::Tensor extremes = torch::tensor({print, ~print}, torch::kInt64);
-  all_reduce(group, extremes, c10d::ReduceOp::MAX);
-  if (extremes[0].item<std::int64_t>() == ~extremes[1].item<std::int64_t>()) return;
-  throw UsageError("the ranks have built different models: " +
-                   first_difference(gather_texts(group, description)) +
-                   "; every rank must give DistributedDataParallel the same model and options");
+  const auto prints = group.all_gather(fingerprint(description));
+  if (std::equal(prints.begin() + 1, prints.end(), prints.begin())) return;
+  throw UsageError(
+      "the ranks have built different models: " + first_difference(group.all_gather(description)) +
+      "; every rank must give DistributedDataParallel the same model and options");
 }
 
 struct Parameters {
@@ -324,14 +298,14 @@ void GradientReducer::Parts::broadcast_module(int root) {
   c10d::broadcast_coalesced(group, state, kBroadcastBytes, root);
 }
 
-GradientReducer::GradientReducer(const torch::nn::Module& module, Context& context,
+GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
                                  const DdpOptions& options)
     : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
   parts.module = &module;
-  parts.group = context.process_group();
+  parts.group = group.process_group();
   parts.options = options;
-  verify_same_model(*parts.group, module, options);
+  verify_same_model(group, module, options);
   parts.parameters = parameters_of(module);
   for (const auto& item : module.named_buffers()) parts.buffers.push_back(item.value());
   parts.broadcast_module(0);

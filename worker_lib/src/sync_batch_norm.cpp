@@ -122,9 +122,9 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 }  // namespace
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
-  if (!is_training() || !context_->is_distributed()) return BatchNormImplBase::forward(input);
+  if (!is_training() || group_->size() == 1) return BatchNormImplBase::forward(input);
   _check_input_dim(input);
-  const auto& group = context_->process_group();
+  const auto& group = group_->process_group();
   Statistics all;
   {
     const torch::NoGradGuard no_grad;

@@ -8,11 +8,11 @@
 //   auto loss = torch::nn::functional::cross_entropy(model(images), labels);
 //   loss.backward();   // afterwards every rank's gradients are the average
 //
-// Made collectively (all ranks, the same order), used by one thread. The Context must outlive it.
-// The module is on its device already, and so are the inputs. Evaluate on the bare module, *model:
-// ranks whose last batches are uneven would wait for each other. With gradient_as_bucket_view clear
-// gradients by zero_gradients() (gradients.h): C++'s Optimizer::zero_grad() detaches them, which
-// such views refuse.
+// Made collectively (all ranks, the same order), used by one thread. The Context, or the smaller
+// Group that it was given, must outlive it. The module is on its device already, and so are the
+// inputs. Evaluate on the bare module, *model: ranks whose last batches are uneven would wait for
+// each other. With gradient_as_bucket_view clear gradients by zero_gradients() (gradients.h): C++'s
+// Optimizer::zero_grad() detaches them, which such views refuse.
 //
 // Follows torch/nn/parallel/distributed.py and torch/distributed/algorithms/join.py of PyTorch 2.11.
 #pragma once
@@ -28,8 +28,9 @@
 #include <utility>
 #include <vector>
 
+#include "ddprun/collectives.h"
 #include "ddprun/communication_hooks.h"
-#include "ddprun/context.h"
+#include "ddprun/error.h"
 #include "ddprun/output_tensors.h"
 #include "ddprun/stateful.h"
 
@@ -62,7 +63,7 @@ struct JoinOptions {
 class GradientReducer {
  public:
   // Verifies that all ranks have the same parameters and takes over rank 0's values.
-  GradientReducer(const torch::nn::Module& module, Context& context, const DdpOptions& options);
+  GradientReducer(const torch::nn::Module& module, Group& group, const DdpOptions& options);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -97,16 +98,16 @@ class GradientReducer {
 template <typename Module>
 class DistributedDataParallel : public Stateful {
  public:
-  DistributedDataParallel(std::shared_ptr<Module> module, Context& context,
+  DistributedDataParallel(std::shared_ptr<Module> module, Group& group,
                           const DdpOptions& options = {})
       : module_(std::move(module)),
-        reducer_(std::make_unique<GradientReducer>(*module_, context, options)) {}
+        reducer_(std::make_unique<GradientReducer>(*module_, group, options)) {}
 
   // Of what TORCH_MODULE makes: DistributedDataParallel(Net(), context).
   template <typename Holder>
   requires std::is_same_v<typename Holder::ContainedType, Module> DistributedDataParallel(
-      const Holder& holder, Context& context, const DdpOptions& options = {})
-      : DistributedDataParallel(holder.ptr(), context, options) {}
+      const Holder& holder, Group& group, const DdpOptions& options = {})
+      : DistributedDataParallel(holder.ptr(), group, options) {}
 
   // Whatever the module's forward takes and returns.
   template <typename... Args>
@@ -187,7 +188,7 @@ class DistributedDataParallel : public Stateful {
 
 template <typename Holder>
 requires requires { typename Holder::ContainedType; }
-DistributedDataParallel(const Holder&, Context&, const DdpOptions& = {})
+DistributedDataParallel(const Holder&, Group&, const DdpOptions& = {})
     ->DistributedDataParallel<typename Holder::ContainedType>;
 
 }  // namespace ddprun

@@ -10,8 +10,8 @@
 //
 // In training its forward and backward are collective: all ranks, the same layers in the same order,
 // and not inside DistributedDataParallel::join(). Batches may be of different size, or empty. In
-// evaluation it is BatchNorm. The Context must outlive it. There is no conversion of a finished
-// model, as in Python: a C++ module's members have types.
+// evaluation it is BatchNorm. The Context, or the smaller Group, must outlive it. A finished model
+// is not converted, as in Python: a C++ module's members have types.
 //
 // Follows torch/nn/modules/batchnorm.py and torch/nn/modules/_functions.py. Equal to BatchNorm over
 // the concatenated batch up to the rounding of a sum that is made in parts.
@@ -20,16 +20,16 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
 
-#include "ddprun/context.h"
+#include "ddprun/collectives.h"
 
 namespace ddprun {
 
 class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<2, SyncBatchNormImpl> {
  public:
-  SyncBatchNormImpl(std::int64_t features, Context& context)
-      : SyncBatchNormImpl(torch::nn::BatchNormOptions(features), context) {}
-  SyncBatchNormImpl(const torch::nn::BatchNormOptions& norm_options, Context& context)
-      : BatchNormImplBase(norm_options), context_(&context) {}
+  SyncBatchNormImpl(std::int64_t features, Group& group)
+      : SyncBatchNormImpl(torch::nn::BatchNormOptions(features), group) {}
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& norm_options, Group& group)
+      : BatchNormImplBase(norm_options), group_(&group) {}
 
   // [N, C] or [N, C, ...] to the same shape.
   torch::Tensor forward(const torch::Tensor& input);
@@ -38,7 +38,7 @@ class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<2, SyncBatchNormIm
  private:
   void _check_input_dim(const torch::Tensor& input) override;
 
-  Context* context_;
+  Group* group_;
 };
 TORCH_MODULE(SyncBatchNorm);
 
