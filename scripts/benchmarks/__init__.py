@@ -6,7 +6,8 @@ from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_rest
 from benchmarks.nodes import bench_nodes
 from benchmarks.output import bench_output
 from benchmarks.store import bench_store
+from benchmarks.trainer import bench_trainer
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
            "link": bench_link, "nodes": bench_nodes, "ddp": bench_ddp, "store": bench_store,
-           "checkpoint": bench_checkpoint}
+           "checkpoint": bench_checkpoint, "trainer": bench_trainer}

@@ -47,6 +47,19 @@ StateText& StateText::put(const std::string& name, std::string value) {
   return *this;
 }
 
+StateText& StateText::put(const std::string& name, const std::map<std::string, double>& values) {
+  StateText inner(what_);
+  for (const auto& [key, value] : values) inner.put(key, value);
+  return put(name, inner.to_string());
+}
+
+std::map<std::string, double> StateText::numbers(const std::string& name) const {
+  const StateText inner = parse(what_, text(name));
+  std::map<std::string, double> values;
+  for (const auto& entry : inner.values_) values[entry.first] = inner.number(entry.first);
+  return values;
+}
+
 const std::string& StateText::text(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end()) {

@@ -22,11 +22,14 @@ class StateText {
   StateText& put(const std::string& name, std::int64_t value);
   StateText& put(const std::string& name, double value);
   StateText& put(const std::string& name, std::string value);
+  // A map under one name; its own names may be anything.
+  StateText& put(const std::string& name, const std::map<std::string, double>& values);
 
   bool has(const std::string& name) const { return values_.contains(name); }
   std::int64_t integer(const std::string& name) const;
   double number(const std::string& name) const;
   const std::string& text(const std::string& name) const;
+  std::map<std::string, double> numbers(const std::string& name) const;
 
   std::string to_string() const;
 

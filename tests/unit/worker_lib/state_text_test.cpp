@@ -27,6 +27,13 @@ TEST(StateText, KeepsAnyText) {
   EXPECT_FALSE(state.has("y"));
 }
 
+TEST(StateText, KeepsAMapOfNumbersUnderOneName) {
+  const std::map<std::string, double> numbers{{"a \"b\".c", 0.1}, {"", -2}};
+  const StateText state =
+      StateText::parse("a part", StateText("a part").put("x", numbers).put("y", 1.0).to_string());
+  EXPECT_EQ(state.numbers("x"), numbers);
+}
+
 TEST(StateText, NamesThePartAndTheValueThatIsWrong) {
   const auto error_of = [](auto&& read) -> std::string {
     try {

@@ -1,0 +1,249 @@
+// Trainer: the training loop, written. Epochs or steps, gradient accumulation, schedules, clipping,
+// evaluation, the best model and early stopping, checkpoints that a run resumes from inside an
+// epoch with the same bits, callbacks, a progress bar. Every part of it works without it, and
+// examples/train_manual_loop.cpp is the loop without it.
+//
+//   ddprun::DistributedDataParallel model(std::make_shared<Net>(), context);
+//   torch::optim::SGD optimizer(model.parameters(), 0.1);
+//   ddprun::Trainer trainer(context, model, optimizer, {.epochs = 10, .metric = "accuracy"});
+//   trainer.use(schedule, ddprun::Every::kStep);
+//   trainer.use(checkpoints);
+//   ddprun::History history = trainer.fit(
+//       loader,
+//       [](auto& net, auto& batch) { return cross_entropy(net(batch.data), batch.target); },
+//       [&] { return ddprun::Metrics{{"accuracy", accuracy_over_all_ranks()}}; });
+//
+// fit() is collective, and called once. One thread; Context, model, optimizer and everything that is
+// used must outlive it. All ranks need equally many batches: a Loader and DistributedSampler give them
+// that; a range of your own must.
+//
+// The arithmetic of a step is that of the usual Python loop (zero_grad; for each batch of the window
+// (loss / window).backward(), all but the last under no_sync; clip; optimizer.step();
+// schedule.step()), so the same program gives the same bits in both languages.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ddprun/callbacks.h"
+#include "ddprun/checkpoint.h"
+#include "ddprun/context.h"
+#include "ddprun/early_stopping.h"
+#include "ddprun/history.h"
+#include "ddprun/sampler.h"
+#include "ddprun/schedules.h"
+#include "ddprun/stateful.h"
+
+namespace ddprun {
+
+struct TrainerOptions {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;  // end after so many optimizer steps, whatever the epoch; 0: no limit
+
+  // Batches per optimizer step. The gradients of a step are the mean over its batches, also in the
+  // last, shorter window of an epoch. A window's batches are in memory together.
+  int update_every = 1;
+
+  // Of the gradients, averaged over the ranks, before the optimizer's step; 0: not. Norm first.
+  double clip_norm = 0;
+  double clip_value = 0;
+
+  // When fit()'s evaluation is called: after every so many steps, and epochs; 0: not. After the
+  // last step it is called in any case.
+  std::int64_t evaluate_every_steps = 0;
+  std::int64_t evaluate_every_epochs = 1;
+
+  // Which of the evaluation's numbers says how good the model is. With it, a new best one is saved
+  // (if checkpoints are used), and early stopping is possible.
+  std::string metric = {};
+  Better better = Better::kHigher;
+  int patience = 0;  // evaluations without an improvement above min_delta, then it ends; 0: never
+  double min_delta = 0;
+
+  // A loss that is NaN or infinite on one rank ends all of them, naming it: within half a second
+  // and before any evaluation or checkpoint (failure_vote.h).
+  bool stops_on_nan = true;
+  // A bar on the main process' stderr, and a log line after each epoch and evaluation.
+  bool shows_progress = true;
+};
+
+// What a loss function may return in place of the loss.
+struct BatchResult {
+  torch::Tensor loss;      // one element
+  std::int64_t count = 1;  // samples: the batch's weight in the epoch's means
+  Metrics metrics = {};    // means over the batch
+};
+
+enum class Every { kStep, kEpoch };
+
+// Steps for checkpoints; they are also made when the job is to end early, at the end of fit(), and
+// (with TrainerOptions::metric) when the model is the best so far.
+struct CheckpointCadence {
+  std::int64_t every_steps = 0;   // 0: not by steps
+  std::int64_t every_epochs = 1;  // 0: not by epochs
+};
+
+// The part of Trainer that knows neither the model's nor the batches' type.
+class TrainerBase {
+ public:
+  TrainerBase(const TrainerBase&) = delete;
+  TrainerBase& operator=(const TrainerBase&) = delete;
+
+  // Calls schedule.step() after every optimizer step, or after every epoch and its evaluation.
+  void use(Schedule& schedule, Every every);
+
+  // fit() resumes from the newest checkpoint, if there is one, and saves. What the Trainer knows of
+  // is kept in them: model (and what it keeps of its own), optimizer, schedule, scaler, random
+  // numbers, history. Have it keep parts of your own by also_keep(); do not resume() yourself.
+  void use(Checkpointer& checkpoints, const CheckpointCadence& cadence = {});
+
+  // A range of batches whose order is this sampler's and which cannot say so: fit() calls its
+  // set_epoch() and resumes from its position. (A Loader says so itself.) Without a sampler fit()
+  // calls the range's own set_epoch(epoch), if it has one, and a run that is resumed inside an
+  // epoch goes through the batches that were done without using them.
+  void use(const DistributedSampler& sampler);
+
+  // A GradScaler (mixed_precision.h): scales losses, unscales gradients before clipping, makes the
+  // optimizer's steps. The autocast belongs into the loss function.
+  template <typename Scaler>
+  requires requires(Scaler& scaler, torch::Tensor loss, torch::optim::Optimizer& optimizer) {
+    { scaler.scale(loss) } -> std::convertible_to<torch::Tensor>;
+    scaler.unscale(optimizer);
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  void use(Scaler& scaler) {
+    Scaling scaling;
+    scaling.scale = [&scaler](const torch::Tensor& loss) { return scaler.scale(loss); };
+    scaling.unscale = [&scaler](torch::optim::Optimizer& o) { scaler.unscale(o); };
+    scaling.step = [&scaler](torch::optim::Optimizer& o) { scaler.step(o); };
+    scaling.update = [&scaler] { scaler.update(); };
+    if constexpr (std::derived_from<Scaler, Stateful>) scaling.state = &scaler;
+    set_scaling(std::move(scaling));
+  }
+
+  // Hooks are called in the order in which callbacks were added.
+  void add(std::shared_ptr<Callback> callback, On on = On::kAllRanks);
+
+ protected:
+  struct Scaling {
+    std::function<torch::Tensor(const torch::Tensor&)> scale;
+    std::function<void(torch::optim::Optimizer&)> unscale;
+    std::function<void(torch::optim::Optimizer&)> step;
+    std::function<void()> update;
+    Stateful* state = nullptr;
+  };
+  using Evaluation = std::function<Metrics()>;
+
+  // `state`: what the wrapper of the module keeps of its own, if anything.
+  TrainerBase(Context& context, torch::nn::Module& module, Stateful* state,
+              torch::optim::Optimizer& optimizer, const TrainerOptions& options);
+  ~TrainerBase();
+
+  int update_every() const;
+  void set_scaling(Scaling scaling);
+  void set_sampler(const DistributedSampler& sampler);
+
+  // The stations of fit(), in its order.
+  void begin(Evaluation evaluation);
+  bool is_over() const;
+  std::int64_t begin_epoch();                 // which one; the sampler stands where it begins
+  void expect_batches(std::int64_t batches);  // of the epoch, as far as it is still to come
+  bool is_done_already();  // the next batch of a range without a sampler, in a resumed epoch
+  void begin_update();
+  // Notes the result and returns what is to be differentiated.
+  torch::Tensor part_of_update(const BatchResult& result, std::size_t window);
+  void end_update();
+  // `is_whole`: the range came to its end.
+  void end_epoch(bool is_whole);
+  History end();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+template <typename Model>
+class Trainer : public TrainerBase {
+ public:
+  // `model`: a DistributedDataParallel.
+  Trainer(Context& context, Model& model, torch::optim::Optimizer& optimizer,
+          const TrainerOptions& options = {})
+      : TrainerBase(context, *model, state_of(model), optimizer, options), model_(model) {}
+
+  // Trains until the options say that it is over, or the job is to end early.
+  //   batches: any range; begun anew for each epoch. A batch is copied once, as tensors are: by
+  //     reference.
+  //   loss_of(model, batch): the batch's mean loss, a tensor of one element, or a BatchResult.
+  //   evaluation(): called on all ranks without gradients and with the module in eval mode. It must
+  //     return the same on all ranks (reduced metrics); rank 0's numbers count.
+  // Returns the whole history, that of the runs before included.
+  template <typename Batches, typename LossFunction>
+  History fit(Batches&& batches, LossFunction&& loss_of, Evaluation evaluation = nullptr) {
+    using Batch = std::remove_cvref_t<decltype(*std::begin(batches))>;
+    if constexpr (requires { batches.sampler(); }) set_sampler(batches.sampler());
+    begin(std::move(evaluation));
+    while (!is_over()) {
+      const std::int64_t epoch = begin_epoch();
+      if constexpr (requires { batches.set_epoch(epoch); }) batches.set_epoch(epoch);
+      if constexpr (requires { batches.batches_left(); }) {
+        expect_batches(batches.batches_left());
+      } else if constexpr (requires { std::size(batches); }) {
+        expect_batches(static_cast<std::int64_t>(std::size(batches)));
+      }
+      std::vector<Batch> window;
+      bool is_whole = true;
+      for (auto&& batch : batches) {
+        if (is_done_already()) continue;
+        window.push_back(batch);
+        if (static_cast<int>(window.size()) < update_every()) continue;
+        update(window, loss_of);
+        window.clear();
+        is_whole = !is_over();
+        if (!is_whole) break;
+      }
+      if (!window.empty()) update(window, loss_of);
+      end_epoch(is_whole);
+    }
+    return end();
+  }
+
+ private:
+  // One step of the optimizer.
+  template <typename Batch, typename LossFunction>
+  void update(std::vector<Batch>& window, LossFunction& loss_of) {
+    begin_update();
+    const auto backward = [&](Batch& batch) {
+      part_of_update(as_result(loss_of(model_, batch)), window.size()).backward();
+    };
+    for (std::size_t i = 0; i + 1 < window.size(); ++i) {
+      const auto no_sync = model_.no_sync();
+      backward(window[i]);
+    }
+    backward(window.back());
+    end_update();
+  }
+
+  static BatchResult as_result(BatchResult result) { return result; }
+  static BatchResult as_result(torch::Tensor loss) { return {std::move(loss)}; }
+
+  static Stateful* state_of(Model& model) {
+    if constexpr (std::derived_from<Model, Stateful>) return &model;
+    return nullptr;
+  }
+
+  Model& model_;
+};
+
+}  // namespace ddprun
