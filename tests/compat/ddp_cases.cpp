@@ -3,8 +3,10 @@
 // Started by ddprun with a prefix for its files; writes <prefix>.rank<R>, lines "case step loss" with
 // all the loss' bits, and <prefix>.rank<R>.<case>: the final parameters and buffers, raw.
 #include <torch/nn.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdio>
@@ -161,6 +163,18 @@ std::vector<Recipe> recipes() {
       {.name = "nesterov",
        .optimizer = sgd(SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01))},
       {.name = "dampening", .optimizer = sgd(SGDOptions(0.1).momentum(0.9).dampening(0.1))},
+      {.name = "rmsprop",
+       .optimizer =
+           [](const Parameters& parameters) {
+             return std::make_shared<torch::optim::RMSprop>(
+                 parameters, torch::optim::RMSpropOptions(0.01).momentum(0.9));
+           }},
+      {.name = "adagrad",
+       .optimizer =
+           [](const Parameters& parameters) {
+             return std::make_shared<torch::optim::Adagrad>(parameters,
+                                                            torch::optim::AdagradOptions(0.1));
+           }},
       {.name = "sparse", .model = words},
       {.name = "bucket_views", .options = {.gradient_as_bucket_view = true}},
       {.name = "bucket_views_accumulated",

@@ -123,6 +123,8 @@ RECIPES = [
     Recipe("momentum", optimizer=sgd(momentum=0.9)),
     Recipe("nesterov", optimizer=sgd(momentum=0.9, nesterov=True, weight_decay=0.01)),
     Recipe("dampening", optimizer=sgd(momentum=0.9, dampening=0.1)),
+    Recipe("rmsprop", optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01, momentum=0.9)),
+    Recipe("adagrad", optimizer=lambda parameters: torch.optim.Adagrad(parameters, lr=0.1)),
     Recipe("sparse", model=Words),
     Recipe("bucket_views", options={"gradient_as_bucket_view": True}),
     Recipe("bucket_views_accumulated", options={"gradient_as_bucket_view": True}, accumulated=2),
