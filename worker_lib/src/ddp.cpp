@@ -1,5 +1,7 @@
 #include "ddprun/ddp.h"
 
+#include <torch/nn/modules/embedding.h>
+
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <algorithm>
@@ -104,6 +106,14 @@ Parameters parameters_of(const torch::nn::Module& module) {
     throw UsageError(
         "DistributedDataParallel needs a module with a parameter that requires a "
         "gradient; this one has none: use it as it is");
+  }
+  for (std::size_t i = 1; i < found.tensors.size(); ++i) {
+    const torch::Device first = found.tensors[0].device();
+    const torch::Device other = found.tensors[i].device();
+    if (first.type() == other.type()) continue;
+    throw UsageError(found.names.at(0) + " is on " + first.str() + " and " + found.names.at(i) +
+                     " on " + other.str() +
+                     "; move the whole module to one device before it becomes distributed");
   }
   return found;
 }
@@ -302,6 +312,9 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
                                  const DdpOptions& options)
     : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
+  if (options.bucket_cap_bytes <= 0 || first_bucket_bytes_of(options) <= 0) {
+    throw UsageError("DdpOptions: a bucket needs room for at least one byte");
+  }
   parts.module = &module;
   parts.group = group.process_group();
   parts.options = options;

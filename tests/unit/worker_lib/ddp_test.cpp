@@ -295,6 +295,20 @@ TEST(Ddp, AModuleWithoutParametersIsRefused) {
   });
 }
 
+TEST(Ddp, AModuleOnSeveralKindsOfDevicesAndEmptyBucketsAreRefused) {
+  test::run_ranks(1, [](Context& context) {
+    torch::nn::Linear net(3, 1);
+    net->register_parameter("elsewhere", torch::ones({2}, torch::kMeta));
+    EXPECT_THAT(refusal_of([&] { DistributedDataParallel(net, context); }),
+                testing::HasSubstr("weight is on cpu and elsewhere on meta"));
+    EXPECT_THAT(refusal_of([&] {
+                  DistributedDataParallel(torch::nn::Linear(3, 1), context,
+                                          {.bucket_cap_bytes = 0});
+                }),
+                testing::HasSubstr("bucket"));
+  });
+}
+
 TEST(Ddp, TakesAModuleHolder) {
   test::run_ranks(1, [](Context& context) {
     DistributedDataParallel model(torch::nn::Linear(3, 1), context);

@@ -15,6 +15,7 @@
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
 #include "group_of_threads.h"
+#include "worker_lib/src/nccl_module.h"
 
 namespace ddprun {
 namespace {
@@ -75,6 +76,33 @@ TEST(Gradients, ThatAreViewsIntoBucketsCanBeCleared) {
       EXPECT_THROW(optimizer.zero_grad(), c10::Error);
     }
   });
+}
+
+// A world of one through NCCL: the reducer, a hook, mixed precision and clipping on the device.
+TEST(OnAGpu, AMixedPrecisionStepIsTheCpusButForHalfPrecision) {
+  if (visible_gpus() == 0) GTEST_SKIP() << "this machine has no GPU";
+  Context context(Environment{}, {.backend = Backend::kNccl});
+  const auto gradient_on = [&](torch::Device device) {
+    auto linear = std::make_shared<torch::nn::LinearImpl>(8, 4);
+    linear->weight.detach().copy_(drawn({4, 8}, 1));
+    linear->to(device);
+    const DdpOptions options{.gradient_as_bucket_view = true, .hook = bf16_hook()};
+    DistributedDataParallel model(linear, context, options);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    GradScaler scaler;
+    Tensor loss;
+    {
+      const Autocast autocast(device, torch::kHalf);
+      loss = model(drawn({5, 8}, 2).to(device)).pow(2).mean();
+    }
+    scaler.scale(loss).backward();
+    scaler.unscale(optimizer);
+    clip_gradient_norm(model.parameters(), 1);
+    EXPECT_TRUE(scaler.step(optimizer));
+    scaler.update();
+    return linear->weight.grad().cpu();
+  };
+  EXPECT_TRUE(torch::allclose(gradient_on(context.device()), gradient_on(torch::kCPU), 0.02, 0.01));
 }
 
 TEST(Autocast, ComputesInHalfPrecisionWhileItLives) {
