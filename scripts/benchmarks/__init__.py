@@ -3,6 +3,7 @@
 from benchmarks.checkpoint import bench_checkpoint
 from benchmarks.ddp import bench_ddp
 from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_restart
+from benchmarks.loader import bench_loader
 from benchmarks.nodes import bench_nodes
 from benchmarks.output import bench_output
 from benchmarks.store import bench_store
@@ -10,4 +11,4 @@ from benchmarks.trainer import bench_trainer
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
            "link": bench_link, "nodes": bench_nodes, "ddp": bench_ddp, "store": bench_store,
-           "checkpoint": bench_checkpoint, "trainer": bench_trainer}
+           "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer}
