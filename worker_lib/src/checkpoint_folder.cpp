@@ -75,13 +75,16 @@ Result<CheckpointFolder::Warnings> CheckpointFolder::write(
   if (is_best) link(kBest, written, warnings);
 
   std::error_code ignored;
+  const fs::path latest = fs::read_symlink(place_of(kLatest), ignored);
   const fs::path best = fs::read_symlink(place_of(kBest), ignored);
   const auto paths = newest_first();
   if (!paths) return fail(paths.error());
   for (std::size_t i = static_cast<std::size_t>(keep_last_); i < paths->size(); ++i) {
     const std::string& path = (*paths)[i];
-    // The one just written is not among the last if another training left its files here.
-    if (path == written || fs::path(path).filename() == best) continue;
+    const fs::path file = fs::path(path).filename();
+    // The one just written is not among the last if another training left its files here, and
+    // `latest` names another one if the disk had no place for a link.
+    if (path == written || file == latest || file == best) continue;
     fs::remove(path, ignored);
   }
   return warnings;

@@ -32,18 +32,8 @@ torch::Tensor state_of(at::Generator generator) {
 NamedTensors gather_rng(Context& context) {
   NamedTensors gathered;
   for (const auto& [name, generator] : generators_of(context)) {
-    std::vector<torch::Tensor> mine{state_of(generator)};
-    std::vector<std::vector<torch::Tensor>> all;
-    if (context.is_main_process()) {
-      auto& rows = all.emplace_back();
-      for (int rank = 0; rank < context.world_size(); ++rank) {
-        rows.push_back(torch::empty_like(mine.front()));
-      }
-    }
-    c10d::GatherOptions to_rank_zero;
-    to_rank_zero.rootRank = 0;
-    context.process_group()->gather(all, mine, to_rank_zero)->wait();
-    if (context.is_main_process()) gathered.emplace(name, torch::stack(all.front()));
+    const auto rows = context.gather(state_of(generator));
+    if (context.is_main_process()) gathered.emplace(name, torch::stack(rows));
   }
   return gathered;
 }

@@ -1,5 +1,7 @@
 #include "ddprun/weights.h"
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "ddprun/error.h"
@@ -11,15 +13,25 @@
 namespace ddprun {
 namespace {
 
-// A checkpoint has the model's arrays under a prefix, among others.
-NamedTensors without_the_rest(NamedTensors tensors) {
-  NamedTensors weights;
+// Those under a prefix; the others are left out.
+NamedTensors without_prefix(NamedTensors tensors, std::string_view prefix) {
+  NamedTensors under;
   for (auto& [name, tensor] : tensors) {
-    if (name.starts_with(kModelPrefix)) {
-      weights.emplace(name.substr(kModelPrefix.size()), std::move(tensor));
-    }
+    if (name.starts_with(prefix)) under.emplace(name.substr(prefix.size()), std::move(tensor));
   }
-  return weights;
+  return under;
+}
+
+// Python's DistributedDataParallel puts a prefix before every name of a state_dict(): those are the
+// bare module's without it, unless this model has such names itself.
+NamedTensors without_wrapper(NamedTensors tensors, const NamedTensors& of_model) {
+  constexpr std::string_view kWrapper = "module.";
+  const auto is_wrapped = [&](const auto& item) { return item.first.starts_with(kWrapper); };
+  if (!std::all_of(tensors.begin(), tensors.end(), is_wrapped) ||
+      std::any_of(of_model.begin(), of_model.end(), is_wrapped)) {
+    return tensors;
+  }
+  return without_prefix(std::move(tensors), kWrapper);
 }
 
 Result<void> load(const std::string& path, const torch::nn::Module& model) {
@@ -33,7 +45,9 @@ Result<void> load(const std::string& path, const torch::nn::Module& model) {
   }
   auto tensors = tensors_of(content->arrays);
   if (!tensors) return fail(std::move(tensors.error()));
-  return restore_weights(is_checkpoint ? without_the_rest(std::move(*tensors)) : *tensors, model);
+  return restore_weights(is_checkpoint ? without_prefix(std::move(*tensors), kModelPrefix)
+                                       : without_wrapper(std::move(*tensors), weights_of(model)),
+                         model);
 }
 
 }  // namespace

@@ -187,6 +187,20 @@ TEST_F(CheckpointFolderTest, AFileWithTheNameOfALinkIsLeftAloneAndSaidOnce) {
   EXPECT_EQ(test::read(path("latest.safetensors")), "the user's");
 }
 
+TEST_F(CheckpointFolderTest, WhatLatestNamesStaysUntilItNamesAnother) {
+  write_step(1);
+  const std::string in_the_way = path("latest.safetensors.unfinished");
+  fs::create_directory(in_the_way);
+  for (int step = 2; step <= 4; ++step) {
+    ASSERT_TRUE(folder_.write(step, {checkpoint_bytes(std::to_string(step))}));
+  }
+  EXPECT_EQ(test::read(path("latest.safetensors")), checkpoint_bytes("1"));
+  fs::remove(in_the_way);
+  write_step(5);
+  EXPECT_EQ(latest(), "step-000000000005.safetensors");
+  EXPECT_FALSE(fs::exists(path(kStep1)));
+}
+
 TEST_F(CheckpointFolderTest, TheOneJustWrittenStaysAmongOlderOnesOfHigherSteps) {
   write_step(2);
   write_step(3);

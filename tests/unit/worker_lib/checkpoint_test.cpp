@@ -410,6 +410,16 @@ TEST(Checkpoint, AnAsynchronousOneIsOfTheMomentOfTheCall) {
   });
 }
 
+TEST(Checkpoint, AnAsynchronousOneIsOnTheDiskWhenItsCheckpointerIsGone) {
+  test::run_ranks(1, [](Context& context) {
+    const test::TempFolder folder;
+    Net net;
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    Checkpointer(context, folder.path(), {.is_asynchronous = true}).save(net, optimizer, {});
+    EXPECT_TRUE(std::filesystem::exists(folder.file("latest.safetensors")));
+  });
+}
+
 TEST(Checkpoint, AFullDiskIsAnErrorOnEveryRankAndTheOneBeforeRemains) {
   for (const bool is_asynchronous : {false, true}) {
     SCOPED_TRACE(is_asynchronous);

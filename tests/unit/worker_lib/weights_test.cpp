@@ -132,6 +132,18 @@ TEST(Weights, OfACheckpointAreTheModelsAlone) {
   });
 }
 
+TEST(Weights, OfAWrappedPythonModuleAreTheBareOnes) {
+  const test::TempFolder folder;
+  const std::string file = folder.file("weights.safetensors");
+  torch::nn::Sequential wrapped;
+  wrapped->push_back("module", torch::nn::Linear(3, 2));
+  save_weights(wrapped, file);
+  torch::nn::Linear bare(3, 2);
+  load_weights(file, bare);
+  EXPECT_TRUE(torch::equal(bare->weight, wrapped->named_parameters()["module.weight"]));
+  load_weights(file, wrapped);  // whose names these are
+}
+
 TEST(Weights, WhatDoesNotFitIsNamedAndChangesNothing) {
   const test::TempFolder folder;
   const std::string file = folder.file("weights.safetensors");

@@ -37,7 +37,8 @@ class BareModule {
 void save_weights(const BareModule& model, const std::string& path);
 
 // Puts a file's weights into the module, on whatever device it is (move it before, or after). Names,
-// shapes and types must be the module's. The optimizer and so on of a checkpoint are passed over.
+// shapes and types must be the module's. The optimizer and so on of a checkpoint are passed over, and
+// so is the "module." before the names of a wrapped Python module.
 // Throws UsageError, which names the file and what is wrong, and changes nothing then.
 void load_weights(const std::string& path, const BareModule& model);
 
