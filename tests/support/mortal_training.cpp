@@ -1,6 +1,6 @@
 // mortal_training FOLDER now|later: a small training with everything whose state a checkpoint has to
-// keep (momentum, batch statistics, random numbers of each rank, a schedule, several buckets, the
-// place in an epoch), which continues from FOLDER and dies where a test says (death.h). Its
+// keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of gradients,
+// several buckets, the place in an epoch), which continues from FOLDER and dies where a test says (death.h). Its
 // checkpoints are written at once or asynchronously. The last of them, of step kSteps, is what
 // tests compare.
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,8 +14,10 @@
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
 #include "ddprun/metrics.h"
+#include "ddprun/mixed_precision.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
+#include "ddprun/schedules.h"
 #include "tests/support/death.h"
 
 namespace ddprun::test {
@@ -62,31 +64,13 @@ class MortalSgd : public torch::optim::SGD {
   }
 };
 
-// The learning rate falls with every step.
-class Schedule : public Stateful {
- public:
-  explicit Schedule(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) { set(); }
-  void step() {
-    rate_ *= 0.97;
-    set();
-  }
+// A part of the checkpoint that is asked for its state as the others are.
+struct Mark : Stateful {
   std::string save_state() const override {
     death::reach("saving");
-    char text[32];
-    std::snprintf(text, sizeof text, "%a", rate_);
-    return text;
+    return "";
   }
-  void load_state(const std::string& state) override {
-    death::reach("resuming");
-    rate_ = std::stod(state);
-    set();
-  }
-
- private:
-  void set() { optimizer_.param_groups().front().options().set_lr(rate_); }
-
-  torch::optim::Optimizer& optimizer_;
-  double rate_ = 0.1;
+  void load_state(const std::string&) override { death::reach("resuming"); }
 };
 
 std::shared_ptr<Net> make_net() {
@@ -101,7 +85,8 @@ class Training {
         sampler_(kSamples, context, {.seed = kSeed}),
         model_(make_net(), context, {.bucket_cap_bytes = 8 << 10, .first_bucket_bytes = 4 << 10}),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        schedule_(optimizer_),
+        schedule_(optimizer_, schedules::one_cycle({.max_lr = {0.2}, .total_steps = kSteps})),
+        scaler_({.initial_scale = 1024, .growth_interval = 7}),
         checkpoints_(context, folder,
                      {.keep_last = 2, .best = Best::kHighest, .is_asynchronous = is_asynchronous}) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
@@ -110,6 +95,8 @@ class Training {
     torch::manual_seed(kSeed + 1 + static_cast<std::uint64_t>(context.rank()));  // for dropout
     checkpoints_.also_keep("buckets", model_);
     checkpoints_.also_keep("schedule", schedule_);
+    checkpoints_.also_keep("scaler", scaler_);
+    checkpoints_.also_keep("mark", mark_);
     at_.seed = kSeed;
     if (auto saved = checkpoints_.resume(model_, optimizer_)) at_ = *saved;
   }
@@ -137,9 +124,10 @@ class Training {
     const Tensor logits = model_(inputs_.index_select(0, indices));
     const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
     death::collectives_begin();
-    loss.backward();
+    scaler_.scale(loss).backward();
     death::collectives_end();
-    optimizer_.step();
+    scaler_.step(optimizer_);
+    scaler_.update();
     schedule_.step();
   }
 
@@ -160,6 +148,8 @@ class Training {
   DistributedDataParallel<Net> model_;
   MortalSgd optimizer_;
   Schedule schedule_;
+  GradScaler scaler_;
+  Mark mark_;
   Checkpointer checkpoints_;
   Tensor inputs_;
   Tensor targets_;
