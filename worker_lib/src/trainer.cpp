@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "ddprun/error.h"
+#include "ddprun/exact_sum.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
 #include "ddprun/log.h"
@@ -34,55 +35,91 @@ struct BatchLoss {
   double value = 0;
 };
 
-// Sums of an epoch, of which the means are made.
+// Sums of an epoch, of which the means are made. Exact ones: an epoch that was interrupted, by
+// whatever number of ranks, has the same means.
+struct EpochSums {
+  ExactSum loss;
+  std::map<std::string, ExactSum> metrics;
+  std::int64_t count = 0;
+
+  EpochRecord means() const {
+    EpochRecord record;
+    const auto samples = static_cast<double>(count);
+    record.loss = loss.value() / samples;
+    for (const auto& [name, sum] : metrics) record.metrics[name] = sum.value() / samples;
+    return record;
+  }
+};
+
+std::string words_text(const ExactSum& sum) {
+  std::ostringstream text;
+  for (const std::int64_t word : sum.words()) text << word << ' ';
+  return text.str();
+}
+
+ExactSum sum_in(const std::string& text) {
+  std::istringstream words(text);
+  ExactSum::Words all{};
+  for (std::int64_t& word : all) {
+    if (!(words >> word)) throw UsageError("the state of a Trainer has a sum that is cut off");
+  }
+  return ExactSum::from_words(all);
+}
+
 class EpochMeter {
  public:
-  struct Totals {
-    double loss = 0;
-    double count = 0;
-    Metrics metrics;
-  };
-
   void add(const BatchLoss& loss, const BatchResult& result) {
     const auto weight = static_cast<double>(result.count);
     if (loss.on_gpu.defined()) {
       const torch::Tensor weighted = loss.on_gpu.to(torch::kFloat64) * weight;
       loss_on_gpu_ = loss_on_gpu_.defined() ? loss_on_gpu_ + weighted : weighted;
     } else {
-      sums_.loss += loss.value * weight;
+      sums_.loss.add(loss.value * weight);
     }
-    sums_.count += weight;
-    for (const auto& [name, value] : result.metrics) sums_.metrics[name] += value * weight;
+    sums_.count += result.count;
+    for (const auto& [name, value] : result.metrics) sums_.metrics[name].add(value * weight);
   }
 
   // Over all ranks; collective. Which metrics there are is rank 0's to say.
-  Totals totals(Context& context) const {
-    std::vector<double> sums{sums_.loss, sums_.count};
-    if (loss_on_gpu_.defined()) sums[0] += loss_on_gpu_.item<double>();
-    const std::string rank_0s =
-        context.broadcast(StateText(kWhat).put("metrics", sums_.metrics).to_string());
-    Totals totals;
-    totals.metrics = StateText::parse(kWhat, rank_0s).numbers("metrics");
-    for (const auto& entry : totals.metrics) {
-      const auto mine = sums_.metrics.find(entry.first);
-      sums.push_back(mine == sums_.metrics.end() ? 0 : mine->second);
-    }
+  EpochSums over_ranks(Context& context) const {
+    EpochSums mine = sums_;
+    if (loss_on_gpu_.defined()) mine.loss.add(loss_on_gpu_.item<double>());
+    std::map<std::string, double> names;
+    for (const auto& entry : mine.metrics) names[entry.first] = 0;
+    const std::string rank_0s = context.broadcast(StateText(kWhat).put("names", names).to_string());
+    names = StateText::parse(kWhat, rank_0s).numbers("names");
+
+    std::vector<std::int64_t> words{mine.count};
+    const auto append = [&](const ExactSum& sum) {
+      const ExactSum::Words of_sum = sum.words();
+      words.insert(words.end(), of_sum.begin(), of_sum.end());
+    };
+    append(mine.loss);
+    for (const auto& entry : names) append(mine.metrics[entry.first]);
     context.all_reduce(
-        torch::from_blob(sums.data(), {static_cast<std::int64_t>(sums.size())}, torch::kFloat64));
-    totals.loss = sums[0];
-    totals.count = sums[1];
-    std::size_t i = 2;
-    for (auto& entry : totals.metrics) entry.second = sums[i++];
-    return totals;
+        torch::from_blob(words.data(), {static_cast<std::int64_t>(words.size())}, torch::kInt64));
+
+    EpochSums all;
+    all.count = words[0];
+    auto next = words.begin() + 1;
+    const auto take = [&] {
+      ExactSum::Words of_sum;
+      std::copy_n(next, of_sum.size(), of_sum.begin());
+      next += static_cast<std::ptrdiff_t>(of_sum.size());
+      return ExactSum::from_words(of_sum);
+    };
+    all.loss = take();
+    for (const auto& entry : names) all.metrics[entry.first] = take();
+    return all;
   }
 
-  void continue_from(Totals totals) {
-    sums_ = std::move(totals);
+  void continue_from(EpochSums sums) {
+    sums_ = std::move(sums);
     loss_on_gpu_.reset();
   }
 
  private:
-  Totals sums_;  // of this rank
+  EpochSums sums_;  // of this rank
   torch::Tensor loss_on_gpu_;
 };
 
@@ -161,26 +198,36 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   }
   const History& history() const override { return record; }
 
-  // --- Stateful: what the position does not say. The sums are those of the last
-  // prepare_to_save().
+  // --- Stateful: what the position does not say. save() has gathered the sums before.
   std::string save_state() const override {
     StateText state(kWhat);
     state.put("world_size", std::int64_t{context.world_size()}).put("batches_done", batches_done);
-    state.put("loss", saved_totals.loss).put("count", saved_totals.count);
-    state.put("metrics", saved_totals.metrics).put("history", record.to_state());
+    state.put("count", saved_sums.count).put("loss", words_text(saved_sums.loss));
+    state.put("metrics", static_cast<std::int64_t>(saved_sums.metrics.size()));
+    std::size_t number = 0;
+    for (const auto& [name, sum] : saved_sums.metrics) {
+      const std::string key = "metric." + std::to_string(number++);
+      state.put(key + ".name", name).put(key + ".sum", words_text(sum));
+    }
+    state.put("history", record.to_state());
     if (stopping) state.put("stopping", stopping->save_state());
     return state.to_string();
   }
   void load_state(const std::string& text) override {
     const StateText state = StateText::parse(kWhat, text);
     History loaded = History::from_state(state.text("history"));
-    EpochMeter::Totals totals{state.number("loss"), state.number("count"),
-                              state.numbers("metrics")};
-    batches_done = state.integer("batches_done");
-    saved_world_size = static_cast<int>(state.integer("world_size"));
+    EpochSums sums{sum_in(state.text("loss")), {}, state.integer("count")};
+    for (std::int64_t i = 0; i < state.integer("metrics"); ++i) {
+      const std::string key = "metric." + std::to_string(i);
+      sums.metrics[state.text(key + ".name")] = sum_in(state.text(key + ".sum"));
+    }
+    const std::int64_t batches = state.integer("batches_done");
+    const auto world_size = static_cast<int>(state.integer("world_size"));
     if (stopping && state.has("stopping")) stopping->load_state(state.text("stopping"));
+    batches_done = batches;
+    saved_world_size = world_size;
     record = std::move(loaded);
-    if (context.is_main_process()) meter.continue_from(std::move(totals));
+    if (context.is_main_process()) meter.continue_from(std::move(sums));
   }
 
   void call(void (Callback::*hook)(const TrainingView&));
@@ -227,7 +274,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   History record;
   EpochMeter meter;
   int saved_world_size = 0;
-  EpochMeter::Totals saved_totals;
+  EpochSums saved_sums;         // over all ranks, as of the newest save()
   std::int64_t saved_step = 0;  // and that of the newest checkpoint
   bool is_epoch_saved = true;   // it was of the position after the epoch's end, or none has ended
   bool is_new_best = false;     // and not in a checkpoint yet
@@ -289,7 +336,7 @@ void TrainerBase::Parts::evaluate() {
 
 void TrainerBase::Parts::save() {
   failures.settle();
-  saved_totals = meter.totals(context);
+  saved_sums = meter.over_ranks(context);
   std::optional<double> metric;
   if (is_evaluated() && !options.metric.empty()) {
     metric = record.evaluations.back().metrics.at(options.metric);
@@ -490,15 +537,16 @@ void TrainerBase::end_epoch(bool is_whole) {
   if (p.ending == Ending::kLeft) return;
   if (!is_whole && (p.batches_expected == 0 || p.batches_done < p.batches_expected)) return;
 
-  const EpochMeter::Totals totals = p.meter.totals(p.context);
-  if (totals.count == 0) {
+  const EpochSums sums = p.meter.over_ranks(p.context);
+  if (sums.count == 0) {
     throw UsageError("Trainer: epoch " + std::to_string(p.at.epoch + 1) +
                      " has no batches: is the dataset empty?");
   }
-  const std::chrono::duration<double> passed = Clock::now() - p.epoch_begun;
-  EpochRecord epoch{p.at.epoch,           p.at.step,     totals.loss / totals.count, totals.metrics,
-                    p.last_learning_rate, passed.count()};
-  for (auto& entry : epoch.metrics) entry.second /= totals.count;
+  EpochRecord epoch = sums.means();
+  epoch.epoch = p.at.epoch;
+  epoch.step = p.at.step;
+  epoch.learning_rate = p.last_learning_rate;
+  epoch.seconds = std::chrono::duration<double>(Clock::now() - p.epoch_begun).count();
   p.record.epochs.push_back(std::move(epoch));
   p.show_epoch(p.record.epochs.back());
 

@@ -459,8 +459,10 @@ Trained train_resumably(Context& context, const std::string& folder, bool with_l
       DistributedSampler sampler(50, context, {.seed = 3});
       Loader loader(Samples(), sampler, {.batch_size = 3, .threads = 1});
       const auto loss_of = [](auto& net, const torch::data::Example<>& batch) {
-        return BatchResult{torch::nn::functional::cross_entropy(net(batch.data), batch.target),
-                           batch.target.size(0)};
+        BatchResult result{torch::nn::functional::cross_entropy(net(batch.data), batch.target)};
+        result.count = batch.target.size(0);
+        result.metrics = {{"third", result.loss.item<double>() / 3}};
+        return result;
       };
       trained.history = trainer.fit(loader, loss_of, evaluation);
     } else {
@@ -489,6 +491,7 @@ TEST(Trainer, AResumedRunEqualsTheUninterruptedOne) {
       ASSERT_EQ(resumed.history.epochs.size(), 4u);
       for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(resumed.history.epochs[i].loss, whole.history.epochs[i].loss) << i;
+        EXPECT_EQ(resumed.history.epochs[i].metrics, whole.history.epochs[i].metrics) << i;
         EXPECT_EQ(resumed.history.epochs[i].step, whole.history.epochs[i].step);
         EXPECT_EQ(resumed.history.epochs[i].learning_rate, whole.history.epochs[i].learning_rate);
       }

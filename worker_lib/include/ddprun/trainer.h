@@ -105,7 +105,9 @@ class TrainerBase {
 
   // fit() resumes from the newest checkpoint, if there is one, and saves. What the Trainer knows of
   // is kept in them: model (and what it keeps of its own), optimizer, schedule, scaler, random
-  // numbers, history. Have it keep parts of your own by also_keep(); do not resume() yourself.
+  // numbers, history. Have it keep parts of your own by also_keep(); do not resume() yourself, nor
+  // save() when the Trainer is gone. For the best model (CheckpointOptions::best, load_weights) its
+  // options must name the same direction as TrainerOptions::better.
   void use(Checkpointer& checkpoints, const CheckpointCadence& cadence = {});
 
   // A range of batches whose order is this sampler's and which cannot say so: fit() calls its
