@@ -41,24 +41,6 @@ struct RowKind {
   }
 };
 
-// As bytes, which every backend can carry whatever the type. One [rows, bytes] per rank.
-std::vector<torch::Tensor> gather_bytes(Context& context, const torch::Tensor& mine, Gather where) {
-  std::vector<torch::Tensor> input{mine};
-  std::vector<std::vector<torch::Tensor>> outputs;
-  if (where == Gather::kEverywhere || context.is_main_process()) {
-    outputs.emplace_back();
-    for (int rank = 0; rank < context.world_size(); ++rank) {
-      outputs[0].push_back(torch::empty_like(mine));
-    }
-  }
-  if (where == Gather::kEverywhere) {
-    context.process_group()->allgather(outputs, input)->wait();
-  } else {
-    context.process_group()->gather(outputs, input)->wait();
-  }
-  return outputs.empty() ? std::vector<torch::Tensor>() : outputs[0];
-}
-
 }  // namespace
 
 void check_rows(const torch::Tensor& output, std::size_t samples) {
@@ -86,13 +68,15 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
   if (row_bytes == 0) {
     return is_wanted ? torch::empty(kind.shape_of(total), kind.type) : torch::Tensor();
   }
-  // The ranks behind those of the last, incomplete row send one row more that nobody reads.
+  // As bytes, which every backend can carry whatever the type. The ranks behind those of the last,
+  // incomplete row send one row more that nobody reads.
   torch::Tensor padded = torch::zeros({rows, row_bytes}, torch::kUInt8);
   if (mine.defined() && mine.size(0) > 0) {
     padded.narrow(0, 0, mine.size(0))
         .copy_(mine.contiguous().view({mine.size(0), -1}).view(torch::kUInt8));
   }
-  auto gathered = gather_bytes(context, padded.to(context.device()), where);
+  const torch::Tensor sent = padded.to(context.device());
+  auto gathered = where == Gather::kEverywhere ? context.all_gather(sent) : context.gather(sent);
   if (!is_wanted) return {};
   for (torch::Tensor& part : gathered) part = part.cpu();
   // [rows, ranks, bytes]: row by row, rank by rank is the dataset's order.
