@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "ddprun/datasets.h"
 #include "ddprun/ddp.h"
 #include "ddprun/loader.h"
 #include "ddprun/run.h"
@@ -27,39 +28,38 @@ struct Settings {
   bool is_augmented = false;
 };
 
-// As an image comes from memory: bytes made into floats, and normalised; with augmentation also
-// moved by some pixels and perhaps mirrored.
-struct Images {
+// Images that are moved by some pixels and perhaps mirrored, each by itself: much to do.
+struct Augmented {
   torch::Tensor pixels;  // [n, 1, 28, 28] uint8
-  bool is_augmented;
 
   std::int64_t size() const { return pixels.size(0); }
   torch::data::Example<> get(std::size_t index, at::Generator& generator) const {
     const auto number = static_cast<std::int64_t>(index);
     torch::Tensor image = pixels[number].to(torch::kFloat32).div_(255).sub_(0.286).div_(0.353);
-    if (is_augmented) {
-      const torch::Tensor dice = torch::randint(5, {3}, generator);
-      const auto* const thrown = dice.const_data_ptr<std::int64_t>();
-      image = torch::constant_pad_nd(image, {2, 2, 2, 2})
-                  .narrow(1, thrown[0], 28)
-                  .narrow(2, thrown[1], 28);
-      if (thrown[2] < 2) image = image.flip(2);
-    }
+    const torch::Tensor dice = torch::randint(5, {3}, generator);
+    const auto* const thrown = dice.const_data_ptr<std::int64_t>();
+    image = torch::constant_pad_nd(image, {2, 2, 2, 2})
+                .narrow(1, thrown[0], 28)
+                .narrow(2, thrown[1], 28);
+    if (thrown[2] < 2) image = image.flip(2);
     return {image, torch::tensor(number % 10)};
   }
 };
 
+std::int64_t samples(const Settings& settings, const ddprun::Context& context) {
+  return std::int64_t{settings.batch_size} * settings.batches * context.world_size();
+}
+
+template <typename Dataset>
 class Bench {
  public:
-  Bench(const Settings& settings, ddprun::Context& context)
+  Bench(const Settings& settings, ddprun::Context& context, const Dataset& dataset)
       : settings_(settings),
         context_(context),
         model_(std::make_shared<Net>(), context),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.01)),
-        images_{torch::randint(256, {size()}, torch::kUInt8).view({-1, 1, 28, 28}),
-                settings.is_augmented},
-        beside_(images_, sampler(), options(settings.threads)),
-        inline_(images_, sampler(), options(0)) {}
+        beside_(dataset, sampler(), options(settings.threads)),
+        inline_(dataset, sampler(), options(0)) {}
 
   void run() {
     std::vector<torch::data::Example<>> ready;
@@ -83,11 +83,7 @@ class Bench {
   }
 
  private:
-  std::int64_t samples() const {
-    return std::int64_t{settings_.batch_size} * settings_.batches * context_.world_size();
-  }
-  std::int64_t size() const { return samples() * 28 * 28; }
-  ddprun::DistributedSampler sampler() const { return {samples(), context_}; }
+  ddprun::DistributedSampler sampler() const { return {samples(settings_, context_), context_}; }
   ddprun::LoaderOptions options(int threads) const {
     return {.batch_size = settings_.batch_size, .threads = threads};
   }
@@ -121,10 +117,27 @@ class Bench {
   ddprun::Context& context_;
   ddprun::DistributedDataParallel<Net> model_;
   torch::optim::SGD optimizer_;
-  Images images_;
-  ddprun::Loader<Images> beside_;
-  ddprun::Loader<Images> inline_;
+  ddprun::Loader<Dataset> beside_;
+  ddprun::Loader<Dataset> inline_;
 };
+
+void measure(const Settings& settings, ddprun::Context& context) {
+  constexpr std::int64_t kSide = 28;
+  const std::int64_t count = samples(settings, context);
+  torch::manual_seed(1);
+  const torch::Tensor pixels = torch::randint(256, {count, 1, kSide, kSide}, torch::kUInt8);
+  if (settings.is_augmented) return Bench(settings, context, Augmented{pixels}).run();
+  const auto* const first = pixels.const_data_ptr<std::uint8_t>();
+  const ddprun::ImageDataset images(
+      ddprun::LabelledImages{
+          .channels = 1,
+          .height = kSide,
+          .width = kSide,
+          .pixels = {first, first + pixels.numel()},
+          .labels = std::vector<std::uint8_t>(static_cast<std::size_t>(count), 3)},
+      {0.286}, {0.353});
+  Bench(settings, context, images).run();
+}
 
 }  // namespace
 
@@ -136,6 +149,6 @@ int main(int argc, char** argv) {
   app.add_option("--threads", settings.threads);
   app.add_flag("--augment", settings.is_augmented);
   CLI11_PARSE(app, argc, argv);
-  return ddprun::run(argc, argv, [&](ddprun::Context& context) { Bench(settings, context).run(); },
+  return ddprun::run(argc, argv, [&](ddprun::Context& context) { measure(settings, context); },
                      {.backend = ddprun::Backend::kGloo});
 }
