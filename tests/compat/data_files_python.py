@@ -78,7 +78,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         cases, refused = check_npy(sys.argv[1], folder)
         check_csv(sys.argv[1], folder)
-    print(f"{cases} .npy files read and written as NumPy does, {refused} refused; 12 CSV files read as Python writes them")
+    print(f"{cases} .npy files read and written as NumPy does, {refused} refused; "
+          "12 CSV files read as Python writes them")
 
 
 if __name__ == "__main__":

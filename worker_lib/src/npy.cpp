@@ -211,7 +211,7 @@ Result<NpyArray> read_npy(const std::string& path) {
                    "it is not a .npy file (it must begin with \\x93NUMPY); a .npz is a zip "
                    "archive of them: unpack it");
   }
-  const int version = prefix[kMagic.size()];
+  const int version = static_cast<std::uint8_t>(prefix[kMagic.size()]);
   if (version < 1 || version > 3) {
     return damaged(path, "it is of version " + std::to_string(version) +
                              " of the format, known are 1 to 3: save it anew with numpy.save");
