@@ -1,14 +1,23 @@
-// ddprun_gloo_worker DIR RESTARTS: a training program in small. Joins the group over Gloo, adds up
-// the ranks, leaves DIR/<round>.<rank>, and then, in each round before the RESTARTS-th, the rank
-// whose turn it is dies with 3 while the others are in the next collective. Whatever goes wrong
-// otherwise, such as a group that does not form, is another exit code.
+// A training program in small, over Gloo.
+//
+// ddprun_gloo_worker DIR RESTARTS: joins the group, adds up the ranks, leaves DIR/<round>.<rank>,
+// and then, in each round before the RESTARTS-th, the rank whose turn it is dies with 3 while the
+// others are in the next collective. Whatever goes wrong otherwise, such as a group that does not
+// form, is another exit code.
+//
+// ddprun_gloo_worker end HOW RANK TIMEOUT_MS: this rank ends in some way while the others are in an
+// all_reduce that has that time limit: killed, stopped (SIGSTOP), exits (with 3), throws, returns;
+// sizes: it takes part, with a larger tensor; backward: it is killed, and the others are in a
+// backward pass of DistributedDataParallel.
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "ddprun/ddp.h"
 #include "ddprun/run.h"
 
 namespace {
@@ -16,23 +25,55 @@ namespace {
 constexpr int kDiesOnPurpose = 3;
 constexpr int kWrongSum = 72;
 
+int live_rounds(ddprun::Context& context, const std::string& folder, int restarts) {
+  const int world = context.world_size();
+  const int round = context.environment().restart_count;
+  if (context.all_reduce_sum(context.rank()) != world * (world - 1) / 2) return kWrongSum;
+  const std::string note =
+      folder + "/" + std::to_string(round) + "." + std::to_string(context.rank());
+  std::FILE* file = std::fopen(note.c_str(), "w");
+  if (file == nullptr || std::fclose(file) != 0) return kWrongSum;
+  context.barrier();
+  if (round < restarts && context.rank() == round % world) _exit(kDiesOnPurpose);
+  context.barrier();
+  return 0;
+}
+
+void end(const std::string& how) {
+  if (how == "killed" || how == "backward") ::kill(::getpid(), SIGKILL);
+  if (how == "stopped") ::raise(SIGSTOP);
+  if (how == "exits") std::exit(kDiesOnPurpose);
+  if (how == "throws") throw std::runtime_error("thrown on purpose");
+}
+
+void go_on(ddprun::Context& context, const std::string& how, bool is_ending) {
+  if (how == "backward") {
+    ddprun::DistributedDataParallel model(std::make_shared<torch::nn::LinearImpl>(8, 8), context);
+    context.barrier();
+    if (is_ending) end(how);
+    for (;;) model(torch::ones({2, 8})).sum().backward();
+  }
+  context.barrier();
+  if (is_ending) end(how);
+  if (is_ending && how != "sizes") return;
+  context.all_reduce(torch::ones({is_ending ? 100'000 : 3}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 5 && std::string(argv[1]) == "end") {
+    ddprun::ContextOptions options{.backend = ddprun::Backend::kGloo};
+    options.timeout = std::chrono::milliseconds(std::atoi(argv[4]));
+    return ddprun::run(
+        argc, argv,
+        [&](ddprun::Context& context) {
+          go_on(context, argv[2], context.rank() == std::atoi(argv[3]));
+        },
+        options);
+  }
   if (argc != 3) return 2;
-  const std::string folder = argv[1];
-  const int restarts = std::atoi(argv[2]);
   return ddprun::run(argc, argv, [&](ddprun::Context& context) {
-    const int world = context.world_size();
-    const int round = context.environment().restart_count;
-    if (context.all_reduce_sum(context.rank()) != world * (world - 1) / 2) return kWrongSum;
-    const std::string note =
-        folder + "/" + std::to_string(round) + "." + std::to_string(context.rank());
-    std::FILE* file = std::fopen(note.c_str(), "w");
-    if (file == nullptr || std::fclose(file) != 0) return kWrongSum;
-    context.barrier();
-    if (round < restarts && context.rank() == round % world) _exit(kDiesOnPurpose);
-    context.barrier();
-    return 0;
+    return live_rounds(context, argv[1], std::atoi(argv[2]));
   });
 }

@@ -44,6 +44,9 @@ class ClientStore : public c10d::Store {
   std::int64_t queueLen(const std::string& key) override;
   Keys listKeys() override;
 
+  // Ends the connection and the calls that other threads are blocked in.
+  void shut_down() { client_->shut_down(); }
+
  private:
   std::unique_ptr<rdzv::StoreClient> client_;
   c10::intrusive_ptr<c10d::Store> kept_;

@@ -5,6 +5,7 @@
 
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/membership.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun {
 namespace {
@@ -55,15 +56,38 @@ struct Division {
   ReduceOp op;  // to ask for
   bool is_needed = false;
 };
-Division divided(const Membership& membership, const Tensor& tensor, ReduceOp op) {
+Division divided(const Membership& membership, const Tensor& tensor, const ReduceOp& op) {
   if (op == ReduceOp::AVG && is_gloo(membership, tensor)) return {ReduceOp::SUM, true};
-  return {std::move(op), false};
+  return {op, false};
 }
 void divide(Tensor tensor, int by) {
   if (tensor.is_floating_point() || tensor.is_complex()) {
     tensor.div_(by);
   } else {
     tensor.div_(by, "trunc");
+  }
+}
+
+std::string_view name_of(ReduceOp::RedOpType op) {
+  switch (op) {
+    case ReduceOp::SUM:
+      return "SUM";
+    case ReduceOp::AVG:
+      return "AVG";
+    case ReduceOp::PRODUCT:
+      return "PRODUCT";
+    case ReduceOp::MIN:
+      return "MIN";
+    case ReduceOp::MAX:
+      return "MAX";
+    case ReduceOp::BAND:
+      return "BAND";
+    case ReduceOp::BOR:
+      return "BOR";
+    case ReduceOp::BXOR:
+      return "BXOR";
+    default:
+      return "a scaled sum";
   }
 }
 
@@ -125,23 +149,63 @@ std::int64_t row_numbers(const Tensor& tensor) {
 
 namespace detail {
 
-Flight::Flight(std::shared_ptr<Membership> membership, WorkPtr work, const char* name, Tensors kept,
-               std::function<void()> finish)
+Flight::Flight(std::shared_ptr<Membership> membership, const char* name, Tensors kept,
+               const Begin& begin, std::function<void()> finish)
     : membership_(std::move(membership)),
-      work_(std::move(work)),
       name_(name),
+      number_(membership_->calls),
       kept_(std::move(kept)),
-      finish_(std::move(finish)) {}
+      finish_(std::move(finish)) {
+  if (!membership_->group) refuse(name_, "this rank has left the group");
+  try {
+    work_ = begin();
+  } catch (...) {
+    enter();
+    fail();
+  }
+}
+
+void Flight::enter() {
+  if (!membership_->roll_call) return;
+  membership_->roll_call->enter(name_, membership_->name, number_,
+                                kept_.empty() ? nullptr : &kept_[0]);
+}
 
 void Flight::wait() {
   if (!work_) return;
-  {
+  enter();
+  try {
     const PhaseGuard phase(membership_->link, WorkerPhase::kCollective);
     work_->wait();
+  } catch (...) {
+    fail();
   }
-  work_.reset();
+  if (membership_->roll_call) membership_->roll_call->exit();
   if (finish_) finish_();
+  finish_ = nullptr;
   kept_.clear();
+  work_.reset();
+}
+
+// In a handler. What c10d refuses is this rank's own mistake; all else is the connections'.
+void Flight::fail() {
+  const auto explain = [&](const std::string& words) {
+    if (!membership_->roll_call) throw Failure(ErrorCode::kUnavailable, words);
+    Failure failure = membership_->roll_call->explain(membership_->job_ranks, words);
+    membership_->roll_call->exit();
+    throw failure;
+  };
+  try {
+    throw;
+  } catch (const c10::DistError& error) {
+    explain(words_of(error));
+  } catch (const c10::Error& error) {
+    if (membership_->roll_call) membership_->roll_call->exit();
+    refuse(name_, words_of(error));
+  } catch (const std::exception& error) {
+    explain(words_of(error));
+  }
+  throw;
 }
 
 }  // namespace detail
@@ -154,7 +218,7 @@ void Group::open(std::shared_ptr<Membership> membership) { membership_ = std::mo
 
 int Group::rank() const { return membership_->rank; }
 int Group::size() const { return membership_->size(); }
-torch::Device Group::device() const { return membership_->maker->device(); }
+torch::Device Group::device() const { return membership_->device; }
 const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
   return membership_->group;
 }
@@ -190,12 +254,16 @@ std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
   membership->name = membership_->name + "/" + std::to_string(membership_->groups_made++);
   membership->maker = membership_->maker;
   membership->link = membership_->link;
+  membership->roll_call = membership_->roll_call;
+  membership->compares_calls = membership_->compares_calls;
   for (const int member : members) membership->job_ranks.push_back(job_rank(member));
   const auto self = std::find(members.begin(), members.end(), rank());
   if (self == members.end()) return nullptr;
   membership->rank = static_cast<int>(self - members.begin());
+  membership->is_whole_job = membership_->is_whole_job && members.size() == lists.size();
+  membership->device = membership_->device;
   membership->group =
-      membership->maker->make(membership->name, membership->rank, membership->size());
+      membership->maker->make(membership->name, membership->rank, membership->job_ranks);
   return std::unique_ptr<Group>(new Group(std::move(membership)));
 }
 
@@ -204,13 +272,57 @@ void Group::check_rank(const char* name, int rank) const {
   refuse(name, "there is no rank ", rank, " in a group of ", size());
 }
 
-Flight Group::start(const char* name, Tensors kept, const std::function<WorkPtr()>& begin,
-                    std::function<void()> finish) {
-  if (membership_->link != nullptr && membership_->is_whole_job()) {
-    membership_->link->collective_begins();
+// What the ranks must agree on, besides the tensor that a call is about.
+struct Group::Call {
+  const char* name;
+  int root = -1;
+  std::optional<ReduceOp> op = {};
+  bool has_equal_rows = true;  // the first dimension must agree too
+
+  std::string to_string(const Membership& membership, const Tensors& tensors) const {
+    std::ostringstream text;
+    text << name;
+    if (op) text << " " << name_of(*op);
+    if (!tensors.empty()) {
+      text << " of " << tensors[0].scalar_type();
+      const auto sizes = tensors[0].sizes();
+      text << (has_equal_rows ? sizes : sizes.slice(1));
+    }
+    if (root >= 0)
+      text << " with the root " << membership.job_ranks[static_cast<std::size_t>(root)];
+    return text.str();
   }
-  ++membership_->collectives;
-  return Flight(membership_, begin(), name, std::move(kept), std::move(finish));
+};
+
+Flight Group::start(const Call& call, Tensors kept, const Flight::Begin& begin,
+                    std::function<void()> finish) {
+  Membership& membership = *membership_;
+  if (membership.compares_calls) compare_calls(call.to_string(membership, kept));
+  if (membership.link != nullptr && membership.is_whole_job) {
+    membership.link->collective_begins();
+  }
+  ++membership.calls;
+  return Flight(membership_, call.name, std::move(kept), begin, std::move(finish));
+}
+
+// All learn of a difference, and all throw.
+void Group::compare_calls(const std::string& call) {
+  Membership& membership = *membership_;
+  if (membership.is_comparing || size() == 1) return;
+  membership.is_comparing = true;
+  std::vector<std::string> calls;
+  try {
+    calls = all_gather_bytes(call);
+  } catch (...) {
+    membership.is_comparing = false;
+    throw;
+  }
+  membership.is_comparing = false;
+  for (std::size_t other = 1; other < calls.size(); ++other) {
+    if (calls[other] == calls[0]) continue;
+    refuse("the ranks make different calls", "rank ", membership.job_ranks[0], " makes ", calls[0],
+           ", rank ", membership.job_ranks[other], " makes ", calls[other]);
+  }
 }
 
 Pending<> Group::broadcast_async(Tensor tensor, int root) {
@@ -220,27 +332,27 @@ Pending<> Group::broadcast_async(Tensor tensor, int root) {
   Tensors moved{as_bytes(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  return Pending<>(
-      start("broadcast", {tensor}, [&] { return membership_->group->broadcast(moved, options); }));
+  return Pending<>(start({.name = "broadcast", .root = root}, {tensor},
+                         [&] { return membership_->group->broadcast(moved, options); }));
 }
 
 Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   tensor = in_place("all_reduce", tensor);
-  const auto [asked, is_divided] = divided(*membership_, tensor, std::move(op));
+  const auto [asked, is_divided] = divided(*membership_, tensor, op);
   Tensors tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
   std::function<void()> finish;
   if (is_divided) finish = [tensor, by = size()] { divide(tensor, by); };
   return Pending<>(start(
-      "all_reduce", {tensor}, [&] { return membership_->group->allreduce(tensors, options); },
-      std::move(finish)));
+      {.name = "all_reduce", .op = op}, {tensor},
+      [&] { return membership_->group->allreduce(tensors, options); }, std::move(finish)));
 }
 
 Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
-  const auto [asked, is_divided] = divided(*membership_, tensor, std::move(op));
+  const auto [asked, is_divided] = divided(*membership_, tensor, op);
   Tensors tensors{tensor};
   c10d::ReduceOptions options;
   options.reduceOp = asked;
@@ -248,8 +360,8 @@ Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   std::function<void()> finish;
   if (is_divided && rank() == root) finish = [tensor, by = size()] { divide(tensor, by); };
   return Pending<>(start(
-      "reduce", {tensor}, [&] { return membership_->group->reduce(tensors, options); },
-      std::move(finish)));
+      {.name = "reduce", .root = root, .op = op}, {tensor},
+      [&] { return membership_->group->reduce(tensors, options); }, std::move(finish)));
 }
 
 Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
@@ -268,9 +380,9 @@ Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
   Tensors inputs{as_bytes(own)};
   c10d::GatherOptions options;
   options.rootRank = root;
-  Tensors kept = result;
-  kept.push_back(own);
-  return {start("gather", std::move(kept),
+  Tensors kept{own};
+  kept.insert(kept.end(), result.begin(), result.end());
+  return {start({.name = "gather", .root = root}, std::move(kept),
                 [&] { return membership_->group->gather(outputs, inputs, options); }),
           std::move(result)};
 }
@@ -284,7 +396,7 @@ Pending<Tensors> Group::all_gather_async(const Tensor& tensor) {
   if (own.numel() == 0) return {Flight(), std::move(result)};
   Tensor input = as_bytes(own);
   Tensor output = as_bytes(all);
-  return {start("all_gather", {own, all},
+  return {start({.name = "all_gather"}, {own, all},
                 [&] { return membership_->group->_allgather_base(output, input); }),
           std::move(result)};
 }
@@ -336,7 +448,7 @@ Pending<> Group::scatter_async(Tensor into, const Tensors& parts, int root) {
   Tensors outputs{as_bytes(into)};
   c10d::ScatterOptions options;
   options.rootRank = root;
-  return Pending<>(start("scatter", std::move(kept),
+  return Pending<>(start({.name = "scatter", .root = root}, std::move(kept),
                          [&] { return membership_->group->scatter(outputs, inputs, options); }));
 }
 
@@ -348,7 +460,7 @@ Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
   }
   Tensor result = torch::empty(with_rows(own, own.size(0) / size()), own.options());
   if (own.numel() == 0) return {Flight(), std::move(result)};
-  const auto [asked, is_divided] = divided(*membership_, own, std::move(op));
+  const auto [asked, is_divided] = divided(*membership_, own, op);
   c10d::ReduceScatterOptions options;
   options.reduceOp = asked;
   std::function<void()> finish;
@@ -356,7 +468,7 @@ Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
   Tensor output = result.view(-1);
   Tensor input = own.view(-1);
   return {start(
-              "reduce_scatter", {own, result},
+              {.name = "reduce_scatter", .op = op}, {own, result},
               [&] { return membership_->group->_reduce_scatter_base(output, input, options); },
               std::move(finish)),
           result};
@@ -391,7 +503,7 @@ Pending<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::i
   if (row_bytes == 0) return {Flight(), std::move(result)};
   Tensor input = as_bytes(own, {own.size(0), row_bytes});
   Tensor output = as_bytes(result, {result.size(0), row_bytes});
-  return {start(name, {own, result},
+  return {start({.name = name, .has_equal_rows = false}, {own, result},
                 [&] { return membership_->group->alltoall_base(output, input, received, sent); }),
           result};
 }
@@ -430,8 +542,9 @@ Pending<> Group::barrier_async() {
   // Past ProcessGroup's own, which keeps a tensor in a static variable: threads tear it.
   c10d::BarrierOptions options;
   if (device().is_cuda()) options.device_ids = {device().index()};
-  return Pending<>(start(
-      "barrier", {}, [&] { return membership_->group->getDefaultBackend()->barrier(options); }));
+  return Pending<>(start({.name = "barrier"}, {}, [&] {
+    return membership_->group->getDefaultBackend()->barrier(options);
+  }));
 }
 
 Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
@@ -440,8 +553,9 @@ Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
   const Tensor own = dense("send", tensor);
   if (own.numel() == 0) return Pending<>(Flight());
   Tensors moved{as_bytes(own)};
-  return Pending<>(
-      Flight(membership_, membership_->group->send(moved, to, tag), "send", {own}, nullptr));
+  return Pending<>(Flight(
+      membership_, "send", {own}, [&] { return membership_->group->send(moved, to, tag); },
+      nullptr));
 }
 
 Pending<> Group::receive_async(Tensor into, int from, int tag) {
@@ -450,16 +564,20 @@ Pending<> Group::receive_async(Tensor into, int from, int tag) {
   into = in_place("receive", into);
   if (into.numel() == 0) return Pending<>(Flight());
   Tensors moved{as_bytes(into)};
-  return Pending<>(
-      Flight(membership_, membership_->group->recv(moved, from, tag), "receive", {into}, nullptr));
+  return Pending<>(Flight(
+      membership_, "receive", {into}, [&] { return membership_->group->recv(moved, from, tag); },
+      nullptr));
 }
 
 int Group::receive_from_any(Tensor into, int tag) {
   into = in_place("receive_from_any", into);
   if (into.numel() == 0) refuse("receive_from_any", "an empty tensor receives nothing");
   Tensors moved{as_bytes(into)};
-  const WorkPtr work = membership_->group->recvAnysource(moved, tag);
-  Flight(membership_, work, "receive_from_any", {into}, nullptr).wait();
+  WorkPtr work;
+  Flight(
+      membership_, "receive_from_any", {into},
+      [&] { return work = membership_->group->recvAnysource(moved, tag); }, nullptr)
+      .wait();
   return work->sourceRank();
 }
 

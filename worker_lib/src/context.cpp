@@ -1,16 +1,22 @@
 #include "ddprun/context.h"
 
-#include <ATen/Parallel.h>
+#include <gloo/common/error.h>
 
-#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "ddprun/devices.h"
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/leave_vote.h"
 #include "worker_lib/src/membership.h"
 #include "worker_lib/src/nccl_module.h"
 #include "worker_lib/src/process_group.h"
+#include "worker_lib/src/roll_call.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun {
 namespace {
@@ -18,38 +24,101 @@ namespace {
 // Rank 0 has been told by everybody, or has waited long enough for somebody who died on the way
 // out.
 constexpr auto kLeaveTimeout = std::chrono::seconds(10);
+// All others know why they fail, or one of them is dead.
+constexpr auto kFailTimeout = std::chrono::seconds(2);
 
-// This process' environment; its log lines name its rank from here on.
-Environment take_place() {
-  auto environment = environment_of_this_process();
+// This process' log lines name their rank from here on.
+void set_up_log_of(const Environment& environment, const ContextOptions& options) {
+  LogOptions log{.folder = options.log_folder};
+  const char* const folder = std::getenv("DDPRUN_LOG_DIR");
+  if (log.folder.empty() && folder != nullptr) log.folder = folder;
+  if (const char* const level = std::getenv("DDPRUN_LOG_LEVEL")) {
+    log.level = log::level_from(level);
+    if (!log.level) {
+      throw UsageError("DDPRUN_LOG_LEVEL is '" + std::string(level) +
+                       "', but must be debug, info, warning or error");
+    }
+  }
+  const auto done = set_up_log(environment.rank, environment.world_size, log);
+  if (!done) throw UsageError(done.error());
+}
+
+Environment take_place(const ContextOptions& options) {
+  auto environment = environment_of_this_process(options.meeting);
   if (!environment) throw UsageError(std::move(environment.error()));
-  set_up_log(environment->rank, environment->world_size);
+  set_up_log_of(*environment, options);
   return std::move(*environment);
 }
 
-std::string left_key(int rank) { return "ddprun/left/" + std::to_string(rank); }
+bool wants_checks(const ContextOptions& options) {
+  const char* const level = std::getenv("TORCH_DISTRIBUTED_DEBUG");
+  return options.check_collectives || (level != nullptr && std::string_view(level) == "DETAIL");
+}
 
-torch::Device device_for(const Environment& environment, Backend backend) {
-  if (backend == Backend::kGloo) return torch::kCPU;
-  const int gpus = visible_gpus();
-  if (environment.local_rank >= gpus) {
-    throw UsageError("local rank " + std::to_string(environment.local_rank) +
-                     " has no GPU of its own: this process sees " + std::to_string(gpus) +
-                     "; start at most one worker per GPU, or use --backend gloo");
+torch::Device device_for(const Environment& environment, Backend backend,
+                         const std::optional<torch::Device>& wanted) {
+  const bool is_on_gpu = wanted ? wanted->is_cuda() : backend == Backend::kNccl;
+  if (wanted && !wanted->is_cuda() && !wanted->is_cpu()) {
+    throw UsageError("the device " + wanted->str() + " is neither the CPU nor a GPU of CUDA");
   }
-  return {torch::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank)};
+  if (!is_on_gpu && backend == Backend::kNccl) {
+    throw UsageError("the backend nccl needs a GPU as the device, not " + wanted->str());
+  }
+  if (!is_on_gpu) return torch::kCPU;
+  const int gpus = count_gpus();
+  if (wanted && wanted->has_index()) {
+    if (wanted->index() < gpus) return *wanted;
+    throw UsageError("there is no " + wanted->str() + ": this process sees " +
+                     std::to_string(gpus) + " GPUs");
+  }
+  auto gpu = gpu_of_worker(environment, gpus);
+  if (!gpu) throw UsageError(std::move(gpu.error()));
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu)};
+}
+
+std::string place_of(const Environment& environment) {
+  if (!environment.store_file.empty()) return environment.store_file;
+  if (environment.master_addr.empty()) return "the store that was given";
+  return environment.master_addr + ":" + std::to_string(environment.master_port);
+}
+
+// Who serves the store, for whoever finds it gone.
+std::string host_of_store(const Environment& environment, bool is_given) {
+  if (is_given) return "whoever serves the store that the program was given";
+  if (!environment.store_file.empty()) return "the file system of " + environment.store_file;
+  if (environment.agent_hosts_store) return "the launcher's agent at " + place_of(environment);
+  return "rank 0, at " + place_of(environment);
+}
+
+// Gloo and LibTorch's store write to sockets without asking for no SIGPIPE: when a peer ends at the
+// wrong moment, the default action would end this process without a word. Python ignores it too.
+void survive_broken_connections() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  now.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &now, nullptr);
+}
+
+std::vector<int> ranks_below(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
 
 Backend backend_from(const std::string& name) {
   if (name == "auto") return Backend::kAuto;
-  if (name == "gloo") return Backend::kGloo;
-  if (name == "nccl") return Backend::kNccl;
-  throw UsageError("there is no backend '" + name + "': use auto, gloo or nccl");
+  if (name == "gloo" || name == "cpu:gloo") return Backend::kGloo;
+  if (name == "nccl" || name == "cuda:nccl" || name == "cpu:gloo,cuda:nccl" ||
+      name == "cuda:nccl,cpu:gloo") {
+    return Backend::kNccl;
+  }
+  throw UsageError("there is no backend '" + name +
+                   "': use auto, gloo, nccl or cpu:gloo,cuda:nccl");
 }
 
-Context::Context(const ContextOptions& options) : Context(take_place(), options) {}
+Context::Context(const ContextOptions& options) : Context(take_place(options), options) {}
 
 Context::Context(Environment environment, const ContextOptions& options)
     : Context(std::move(environment), nullptr, options) {}
@@ -60,31 +129,45 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
       link_(AgentLink::open(environment_.link_fd, environment_.link_page_fd)),
       leave_vote_(std::make_unique<LeaveVote>(link_ != nullptr)),
       store_(std::move(store)) {
+  if (is_distributed()) survive_broken_connections();
   if (link_) link_->enter(WorkerPhase::kJoining);
-  const Backend backend = choose_backend(options.backend);
-  device_ = device_for(environment_, backend);
-  try {
-    if (!store_) {
+  const auto begun = std::chrono::steady_clock::now();
+  const Backend backend = choose_backend(options.backend, options.device);
+  device_ = device_for(environment_, backend, options.device);
+  auto membership = std::make_shared<detail::Membership>();
+  membership->name = "ddprun";
+  membership->rank = rank();
+  membership->job_ranks = ranks_below(world_size());
+  membership->is_whole_job = true;
+  membership->device = device_;
+  membership->link = link_.get();
+  membership->compares_calls = wants_checks(options);
+  const bool is_given = store_ != nullptr;
+  if (!is_given) {
+    try {
       store_ = make_store(environment_, options.join_timeout);
-      others_need_store_ = is_distributed() && !environment_.agent_hosts_store;
+    } catch (const UsageError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw Failure(ErrorCode::kUnavailable,
+                    "rank " + std::to_string(rank()) + " cannot reach " +
+                        host_of_store(environment_, is_given) +
+                        ", where the ranks meet: is it started, and do all have the same "
+                        "MASTER_ADDR and MASTER_PORT? (" +
+                        words_of(error) + ")");
     }
-    auto membership = std::make_shared<detail::Membership>();
-    membership->name = "ddprun";
-    membership->rank = rank();
-    for (int other = 0; other < world_size(); ++other) membership->job_ranks.push_back(other);
-    membership->maker =
-        std::make_shared<GroupMaker>(environment_, store_, backend, device_, options);
-    membership->link = link_.get();
-    membership->group = membership->maker->make(membership->name, rank(), world_size());
-    open(std::move(membership));
-  } catch (const c10::Error& error) {
-    throw Failure(ErrorCode::kUnavailable,
-                  "could not join the group at " + environment_.master_addr + ":" +
-                      std::to_string(environment_.master_port) + " within " +
-                      std::to_string(options.join_timeout.count() / 1000) +
-                      " s; are all ranks started, with the same MASTER_ADDR and MASTER_PORT? (" +
-                      error.what_without_backtrace() + ")");
+    others_need_store_ =
+        is_distributed() && !environment_.agent_hosts_store && environment_.store_file.empty();
   }
+  membership->maker = std::make_shared<GroupMaker>(environment_, store_, backend, device_, options);
+  membership->group = membership->maker->make(membership->name, rank(), membership->job_ranks);
+  if (is_distributed()) {
+    membership->roll_call =
+        std::make_shared<RollCall>(store_, rank(), host_of_store(environment_, is_given));
+  }
+  open(std::move(membership));
+  const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begun;
+  log::debug("joined a group of ", world_size(), " in ", passed.count(), " ms");
   if (link_) link_->enter(WorkerPhase::kRunning);
 }
 
@@ -107,23 +190,58 @@ bool Context::should_leave() {
 }
 
 void Context::leave() {
-  if (!membership_->group) return;
+  detail::Membership& membership = *membership_;
+  if (!membership.group) return;
   if (link_) link_->enter(WorkerPhase::kLeaving);
-  if (others_need_store_) {
-    if (is_main_process()) {
-      std::vector<std::string> keys;
-      for (int other = 1; other < world_size(); ++other) keys.push_back(left_key(other));
-      try {
-        store_->wait(keys, kLeaveTimeout);
-      } catch (const std::exception&) {
-        log::warning("not every rank left in an orderly way");
-      }
-    } else {
-      store_->set(left_key(rank()), std::vector<std::uint8_t>{1});
-    }
+  if (membership.roll_call) membership.roll_call->leave();
+  membership.group.reset();
+  if (others_need_store_ && is_main_process() &&
+      !membership.roll_call->await_end(membership.job_ranks, kLeaveTimeout)) {
+    log::warning("not every rank left in an orderly way");
   }
-  membership_->group.reset();
+  membership.roll_call.reset();
+  membership.maker.reset();
   store_.reset();
+}
+
+void Context::tell_others(const std::string& why) {
+  if (const auto roll_call = membership_->roll_call) roll_call->fail(why);
+}
+
+void Context::fail() {
+  detail::Membership& membership = *membership_;
+  const auto tell = [&](const std::string& why) {
+    if (!membership.roll_call) return;
+    membership.roll_call->fail(why);
+    // Those who wait on this rank are to hear of it now, while the store is there to tell them.
+    if (membership.group) close_connections(*membership.group);
+    if (others_need_store_ && is_main_process()) {
+      membership.roll_call->await_end(membership.job_ranks, kFailTimeout);
+    }
+  };
+  const auto explain = [&](const std::exception& error) {
+    if (!membership.roll_call) throw;
+    Failure failure = membership.roll_call->explain(membership.job_ranks, words_of(error));
+    tell(failure.what());
+    throw failure;
+  };
+  try {
+    throw;
+  } catch (const Failure& failure) {
+    tell(failure.what());
+    throw;
+  } catch (const c10::DistError& error) {
+    explain(error);
+  } catch (const gloo::Exception& error) {
+    explain(error);
+  } catch (const std::exception& error) {
+    tell(words_of(error));
+    throw;
+  } catch (...) {
+    tell("something that is no std::exception was thrown");
+    throw;
+  }
+  std::abort();  // every branch above throws
 }
 
 }  // namespace ddprun

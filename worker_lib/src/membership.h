@@ -2,6 +2,8 @@
 // to worker_lib; one thread.
 #pragma once
 
+#include <torch/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "worker_lib/src/process_group.h"
+#include "worker_lib/src/roll_call.h"
 
 namespace ddprun {
 
@@ -20,14 +23,18 @@ struct Membership {
   std::string name;            // "ddprun", or of a smaller group "ddprun/<number>", unique
   std::vector<int> job_ranks;  // of its members, by their rank here
   int rank = 0;
+  bool is_whole_job = false;
+  torch::Device device{torch::kCPU};
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // none after leaving
   std::shared_ptr<const GroupMaker> maker;       // makes the smaller ones
+  std::shared_ptr<RollCall> roll_call;           // none in a world of one
   AgentLink* link = nullptr;                     // the Context's
-  std::int64_t collectives = 0;                  // started here
+  bool compares_calls = false;                   // ContextOptions::check_collectives
+  bool is_comparing = false;
+  std::int64_t calls = 0;  // of collectives, here
   int groups_made = 0;
 
   int size() const { return static_cast<int>(job_ranks.size()); }
-  bool is_whole_job() const { return size() == maker->environment().world_size; }
 };
 
 }  // namespace detail

@@ -42,17 +42,6 @@ NcclBackendMaker maker() {
 
 }  // namespace
 
-int visible_gpus() {
-  // libcuda is the driver's own; it honours CUDA_VISIBLE_DEVICES.
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  int devices = 0;
-  if (init == nullptr || count == nullptr || init(0) != 0 || count(&devices) != 0) return 0;
-  return devices;
-}
-
 void load_nccl_module() { maker(); }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,

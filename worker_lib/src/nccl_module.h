@@ -10,10 +10,6 @@
 
 namespace ddprun {
 
-// How many GPUs this process may use, asked of the driver alone (no CUDA library is loaded): 0 when
-// there is no driver.
-int visible_gpus();
-
 // Loads the module (once). Throws Failure with where it was looked for.
 void load_nccl_module();
 

@@ -6,19 +6,31 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "ddprun/devices.h"
 #include "worker_lib/src/client_store.h"
 #include "worker_lib/src/nccl_module.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun {
 namespace {
 
 using c10d::ProcessGroup;
 using c10d::ProcessGroupGloo;
+
+class ClosableGloo : public ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  void close() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
 
 // The address of this machine from which `host` is reached, as text; empty if that cannot be told.
 // Asks the routing table (a datagram socket sends nothing on connect), not the name of this
@@ -83,6 +95,9 @@ c10::intrusive_ptr<c10d::Store> host_store(const Environment& environment,
 c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout) {
   if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+  if (!environment.store_file.empty()) {
+    return c10::make_intrusive<c10d::FileStore>(environment.store_file, environment.world_size);
+  }
   c10::intrusive_ptr<c10d::Store> hosted;
   if (environment.rank == 0 && !environment.agent_hosts_store) {
     hosted = host_store(environment, join_timeout);
@@ -94,17 +109,19 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
   return c10::make_intrusive<ClientStore>(value_or_throw(std::move(client)), std::move(hosted));
 }
 
-Backend choose_backend(Backend wanted) {
-  if (wanted == Backend::kGloo) return Backend::kGloo;
-  const int gpus = visible_gpus();
-  if (wanted == Backend::kAuto && gpus == 0) return Backend::kGloo;
+Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device) {
+  const bool is_on_cpu = device ? device->is_cpu() : wanted == Backend::kGloo;
+  if (is_on_cpu && wanted != Backend::kNccl) return Backend::kGloo;
+  const int gpus = count_gpus();
+  if (!device && wanted == Backend::kAuto && gpus == 0) return Backend::kGloo;
   if (gpus == 0) {
     throw UsageError(
-        "the backend nccl needs a GPU and this process sees none: there is no NVIDIA driver, or "
+        std::string(wanted == Backend::kNccl ? "the backend nccl" : "the device " + device->str()) +
+        " needs a GPU and this process sees none: there is no NVIDIA driver, or "
         "CUDA_VISIBLE_DEVICES hides every device; use --backend gloo to train on the CPU");
   }
   load_nccl_module();
-  return Backend::kNccl;
+  return wanted == Backend::kGloo ? Backend::kGloo : Backend::kNccl;
 }
 
 GroupMaker::GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store,
@@ -119,18 +136,17 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_gloo(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) const {
   auto gloo_options = ProcessGroupGloo::Options::create(options_.join_timeout);
   gloo_options->devices.push_back(gloo_device(environment_));
-  auto backend = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, gloo_options);
+  auto backend = c10::make_intrusive<ClosableGloo>(store, rank, size, gloo_options);
   backend->setTimeout(options_.timeout);  // the constructor connected everybody under the other one
   return backend;
 }
 
-c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int rank,
-                                                  int size) const {
+c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, int rank,
+                                                     int size) const {
   auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
   group->setGroupName(name);
   // Values on the CPU (a file's bytes, a metric) travel through Gloo also where tensors go through
   // NCCL.
-  store_->setTimeout(options_.join_timeout);
   auto gloo = make_gloo(c10::make_intrusive<c10d::PrefixStore>(name + "/gloo", store_), rank, size);
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
@@ -140,8 +156,84 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int r
     group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL, nccl);
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
     group->setBoundDeviceId(device_);
+  } else if (device_.is_cuda()) {
+    group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::GLOO, gloo);
   }
   return group;
+}
+
+void close_connections(ProcessGroup& group) {
+  const auto backend = group.getBackend(ProcessGroup::BackendType::GLOO);
+  if (auto* const gloo = dynamic_cast<ClosableGloo*>(backend.get())) gloo->close();
+}
+
+namespace {
+
+std::string arrival_key(const std::string& name, int job_rank) {
+  return name + "/arrived/" + std::to_string(job_rank);
+}
+
+}  // namespace
+
+c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int rank,
+                                                  const std::vector<int>& job_ranks) const {
+  try {
+    store_->setTimeout(options_.join_timeout);
+    if (job_ranks.size() > 1) {
+      store_->set(arrival_key(name, job_ranks[static_cast<std::size_t>(rank)]),
+                  std::vector<std::uint8_t>{1});
+    }
+    return connect(name, rank, static_cast<int>(job_ranks.size()));
+  } catch (const Failure&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(name, job_ranks, words_of(error));
+  }
+}
+
+void GroupMaker::fail(const std::string& name, const std::vector<int>& job_ranks,
+                      const std::string& words) const {
+  constexpr std::size_t kMostNamed = 8;
+  std::string missing;
+  std::size_t count = 0;
+  try {
+    store_->setTimeout(std::chrono::seconds(1));
+    for (const int rank : job_ranks) {
+      if (store_->check({arrival_key(name, rank)})) continue;
+      if (++count > kMostNamed) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+  } catch (const std::exception&) {
+    throw Failure(ErrorCode::kUnavailable,
+                  "could not join the group, and the store where the ranks meet has gone: the "
+                  "launcher or rank 0, whichever serves it, has ended (" +
+                      words + ")");
+  }
+  std::ostringstream wait;
+  wait << static_cast<double>(options_.join_timeout.count()) / 1000 << " s";
+  std::string place;
+  if (!environment_.store_file.empty()) {
+    place = " to " + environment_.store_file;
+  } else if (!environment_.master_addr.empty()) {
+    place = " to " + environment_.master_addr + ":" + std::to_string(environment_.master_port);
+  }
+  if (count > 0) {
+    if (count > kMostNamed) missing += " and " + std::to_string(count - kMostNamed) + " more";
+    throw Failure(ErrorCode::kTimeout,
+                  (count == 1 ? "rank " : "ranks ") + missing + " did not come" + place +
+                      " within " + wait.str() +
+                      ": are all ranks started, with the same place to meet and the same world "
+                      "size? (" +
+                      words + ")");
+  }
+  throw Failure(ErrorCode::kUnavailable,
+                "all ranks came, but could not connect to each other within " + wait.str() +
+                    ": can every node reach the others' addresses? GLOO_SOCKET_IFNAME chooses the "
+                    "network interface" +
+                    (environment_.store_file.empty()
+                         ? std::string()
+                         : "; and was " + environment_.store_file + " there before?") +
+                    " (" + words + ")");
 }
 
 }  // namespace ddprun

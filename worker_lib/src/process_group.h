@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,8 +19,8 @@ namespace ddprun {
 c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout);
 
-// kGloo or kNccl, never kAuto. For kNccl with the CUDA part loaded.
-Backend choose_backend(Backend wanted);
+// kGloo or kNccl, never kAuto. For a GPU with the CUDA part loaded.
+Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device);
 
 // Makes the group of all ranks, and smaller ones: all over the same store, backends and address.
 // A value; each call of make() blocks until all members have joined.
@@ -29,15 +30,17 @@ class GroupMaker {
   GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store, Backend backend,
              torch::Device device, const ContextOptions& options);
 
-  // `name` is unique among the groups of the job and equal on all members.
-  c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank, int size) const;
-
-  const Environment& environment() const { return environment_; }
-  torch::Device device() const { return device_; }
+  // `name` is unique among the groups of the job and equal on all members; `rank` is the index of
+  // this one among them. A member that does not come is named.
+  c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank,
+                                              const std::vector<int>& job_ranks) const;
 
  private:
+  c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank, int size) const;
   c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank, int size) const;
+  [[noreturn]] void fail(const std::string& name, const std::vector<int>& job_ranks,
+                         const std::string& words) const;
 
   Environment environment_;
   c10::intrusive_ptr<c10d::Store> store_;
@@ -45,5 +48,8 @@ class GroupMaker {
   torch::Device device_;
   ContextOptions options_;
 };
+
+// Ends Gloo's connections, so that peers which wait on this rank fail at once; of no use afterwards.
+void close_connections(c10d::ProcessGroup& group);
 
 }  // namespace ddprun

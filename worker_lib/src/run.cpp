@@ -3,13 +3,16 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <typeinfo>
 
 #include "worker_lib/src/error_file.h"
 #include "worker_lib/src/stderr_line.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun::detail {
 namespace {
@@ -39,23 +42,64 @@ void report(const char* program, FailureDescription failure) {
   }
 }
 
+FailureDescription describe(const std::exception& error) {
+  if (const auto* const from_torch = dynamic_cast<const c10::Error*>(&error)) {
+    return {readable_name(typeid(error)),
+            from_torch->what_without_backtrace(),
+            from_torch->backtrace() ? from_torch->backtrace()->get() : "",
+            {}};
+  }
+  return {readable_name(typeid(error)), error.what(), {}, {}};
+}
+
+// What the handler of std::terminate needs: it is given nothing.
+std::atomic<const char*> running_program = nullptr;
+std::atomic<Context*> running_context = nullptr;
+std::atomic<std::terminate_handler> handler_before = nullptr;
+
+// Gloo's own thread throws when a message has another length than was expected: the ranks gave
+// tensors of different sizes. Nobody can catch that, but everybody should hear of it.
+[[noreturn]] void terminated() {
+  if (const std::exception_ptr error = std::current_exception()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& thrown) {
+      if (Context* const context = running_context) context->tell_others(words_of(thrown));
+      report(running_program.load(), describe(thrown));
+    } catch (...) {
+    }
+  }
+  if (const auto before = handler_before.load()) before();
+  std::abort();
+}
+
 }  // namespace
+
+int call(Context& context, const std::function<int()>& f) {
+  running_context = &context;
+  try {
+    const int code = f();
+    running_context = nullptr;
+    context.leave();
+    return code;
+  } catch (...) {
+    running_context = nullptr;
+    context.fail();
+  }
+}
 
 int run(const char* program, const std::function<int()>& joined) {
   constexpr int kWrongUsage = 2;
   constexpr int kFailed = 1;
+  running_program = program;
+  handler_before = std::set_terminate(terminated);
   try {
     return joined();
   } catch (const UsageError& error) {
-    report(program, {readable_name(typeid(error)), error.what(), {}, {}});
+    report(program, describe(error));
     return kWrongUsage;
-  } catch (const c10::Error& error) {
-    report(program, {readable_name(typeid(error)),
-                     error.what_without_backtrace(),
-                     error.backtrace() ? error.backtrace()->get() : "",
-                     {}});
   } catch (const std::exception& error) {
-    report(program, {readable_name(typeid(error)), error.what(), {}, {}});
+    report(program, describe(error));
   } catch (...) {
     report(program, {"unknown", "something that is no std::exception was thrown", {}, {}});
   }

@@ -19,8 +19,10 @@
 // the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
 //
 // Throws Failure: kInvalidArgument for arguments that can never work (at once, on this rank alone);
-// else a peer failed or did not come in time. After that the group is of no further use: Gloo has
-// closed its connections.
+// else a peer failed, left or did not come in time, and the message says which and what it does
+// instead, as far as can be found out within a second. After that the group is of no further use.
+// Tensors that differ between ranks where they must not are undefined behaviour, as in PyTorch;
+// ContextOptions::check_collectives (or TORCH_DISTRIBUTED_DEBUG=DETAIL) compares every call first.
 //
 // Follows torch.distributed (distributed_c10d.py), whose names these are; unlike it, all_gather and
 // all_to_all take parts of different lengths, and Gloo averages.
@@ -54,18 +56,24 @@ struct Membership;
 class Flight {
  public:
   Flight() = default;  // one that is over
-  Flight(std::shared_ptr<Membership> membership, c10::intrusive_ptr<c10d::Work> work,
-         const char* name, std::vector<torch::Tensor> kept, std::function<void()> finish);
+  using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
+  // `kept` begins with the tensor that says what the call is about, if there is one.
+  Flight(std::shared_ptr<Membership> membership, const char* name, std::vector<torch::Tensor> kept,
+         const Begin& begin, std::function<void()> finish);
 
   bool is_done() const { return !work_ || work_->isCompleted(); }
   void wait();
 
  private:
+  void enter();
+  [[noreturn]] void fail();
+
   std::shared_ptr<Membership> membership_;
-  c10::intrusive_ptr<c10d::Work> work_;
   const char* name_ = "";
+  std::int64_t number_ = 0;
   std::vector<torch::Tensor> kept_;
   std::function<void()> finish_;
+  c10::intrusive_ptr<c10d::Work> work_;
 };
 
 }  // namespace detail
@@ -273,9 +281,10 @@ class Group {
  private:
   explicit Group(std::shared_ptr<detail::Membership> membership);
 
-  detail::Flight start(const char* name, Tensors kept,
-                       const std::function<c10::intrusive_ptr<c10d::Work>()>& begin,
+  struct Call;
+  detail::Flight start(const Call& call, Tensors kept, const detail::Flight::Begin& begin,
                        std::function<void()> finish = nullptr);
+  void compare_calls(const std::string& call);
   void check_rank(const char* name, int rank) const;
 
   void broadcast_bytes(void* bytes, std::size_t size, int root);

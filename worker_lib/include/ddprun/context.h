@@ -35,11 +35,12 @@ class LeaveVote;
 
 enum class Backend {
   kAuto,  // nccl where there is a GPU, else gloo
-  kGloo,  // on the CPU
-  kNccl,  // on this rank's GPU
+  kGloo,  // on the CPU; on a GPU too if ContextOptions::device is one
+  kNccl,  // on this rank's GPU; what is on the CPU goes through gloo beside it
 };
 
-// "auto", "gloo", "nccl"; anything else is a UsageError.
+// "auto", "gloo", "nccl", or for each kind of device as PyTorch has it: "cpu:gloo,cuda:nccl",
+// "cpu:gloo". Anything else is a UsageError.
 Backend backend_from(const std::string& name);
 
 // Whose main process goes first.
@@ -52,11 +53,22 @@ struct ContextOptions {
   Backend backend = Backend::kAuto;
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);  // until all ranks are there
   std::chrono::milliseconds timeout = std::chrono::minutes(30);      // of one collective
+  // Where and as whom to meet, when the variables do not say it (environment.h).
+  Meeting meeting = {};
+  // This rank's device, instead of the CPU or the GPU with the number of its local rank. Two ranks
+  // may share a GPU over Gloo, not over NCCL.
+  std::optional<torch::Device> device = {};
+  // Compares every collective's name and tensor between the ranks before it, and says who differs.
+  // Doubles and more the time of each; also on by TORCH_DISTRIBUTED_DEBUG=DETAIL.
+  bool check_collectives = false;
+  // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
+  std::string log_folder = {};
 };
 
 class Context : public Group {
  public:
-  // Joins the group that the environment describes; returns when every rank is there.
+  // Joins the group that the environment and options.meeting describe; returns when every rank is
+  // there. A rank that does not come is named after join_timeout.
   explicit Context(const ContextOptions& options = {});
   Context(Environment environment, const ContextOptions& options);
   // The same over a store of yours; MASTER_ADDR and MASTER_PORT are not used. Nothing is left open
@@ -104,8 +116,16 @@ class Context : public Group {
   bool should_leave();
 
   // Ends the membership when all went well: rank 0 keeps the store open until everybody is done
-  // with it. After a failure just destroy the Context.
+  // with it.
   void leave();
+
+  // After a failure, in a handler: says to the others why this rank ends, and throws what is being
+  // handled on; an error of a connection as a Failure that says which rank is missing (also when it
+  // comes out of backward() or another place that knows nothing of this library). run() does it;
+  // without it the others only see that this rank has gone without a word.
+  [[noreturn]] void fail();
+  // The first half alone, from any thread: for a process that is about to abort.
+  void tell_others(const std::string& why);
 
  private:
   friend class Checkpointer;

@@ -2,23 +2,32 @@
 // ranks never mix within a line. After set_up_log() a line names its rank; the main process says
 // info and above, the others warning and above. Without it: as the main process, without a rank.
 //
+// With ContextOptions::log_folder, or DDPRUN_LOG_DIR in the environment, every rank also writes all
+// its lines from info on into a file of its own, <folder>/rank<N>.log, with the date. The file is
+// appended to, a line by one write(2) again, so restarts and readers (tail -f) do no harm.
+// DDPRUN_LOG_LEVEL=debug, info, warning or error: from there on, on every rank, in both places.
+//
 // The lines go through spdlog's default logger, so a program may use spdlog itself in sources that
 // do not include Torch (whose package brings an fmt of its own). Any thread.
 //
 //   ddprun::log::info("epoch ", epoch, ": loss ", loss);
 #pragma once
 
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+
+#include "rendezvous/base/result.h"
 
 namespace ddprun {
-
-// Called by Context; a world of one shows no rank.
-void set_up_log(int rank, int world_size);
 
 namespace log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
+
+// "debug" and so on; nothing for anything else.
+std::optional<Level> level_from(std::string_view name);
 
 bool is_on(Level level);
 void write(Level level, const std::string& text);
@@ -49,4 +58,13 @@ void error(const Parts&... parts) {
 }
 
 }  // namespace log
+
+struct LogOptions {
+  std::string folder = {};               // of the file, made if need be; empty: no file
+  std::optional<log::Level> level = {};  // else as said above
+};
+
+// Called by Context; a world of one shows no rank. Error: the file cannot be written.
+Result<void> set_up_log(int rank, int world_size, const LogOptions& options = {});
+
 }  // namespace ddprun

@@ -7,7 +7,10 @@
 //   }
 //
 // Exit code: what f returns (0 if it returns nothing); 2 for a UsageError, before or in f; 1 for
-// any other exception.
+// any other exception. What f throws is also told to the other ranks, whose own failure then says
+// which rank it was and why; an error of a connection that f lets through is made into a Failure
+// that names the missing rank. When a thread of LibTorch lets an exception escape, which ends the
+// process by SIGABRT, the error file and the others get its words too.
 #pragma once
 
 #include <functional>
@@ -21,6 +24,8 @@ namespace ddprun {
 namespace detail {
 
 int run(const char* program, const std::function<int()>& joined);
+// Calls f, and leaves; tells the other ranks if it throws.
+int call(Context& context, const std::function<int()>& f);
 
 }  // namespace detail
 
@@ -28,14 +33,14 @@ template <typename Function>
 int run(int argc, char** argv, Function&& f, const ContextOptions& options = {}) {
   return detail::run(argc > 0 ? argv[0] : "program", [&]() -> int {
     Context context(options);
-    int code = 0;
-    if constexpr (std::is_void_v<std::invoke_result_t<Function&, Context&>>) {
-      f(context);
-    } else {
-      code = f(context);
-    }
-    context.leave();
-    return code;
+    return detail::call(context, [&]() -> int {
+      if constexpr (std::is_void_v<std::invoke_result_t<Function&, Context&>>) {
+        f(context);
+        return 0;
+      } else {
+        return f(context);
+      }
+    });
   });
 }
 

@@ -1,0 +1,129 @@
+#include "worker_lib/src/slurm.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+
+namespace ddprun {
+namespace {
+
+template <typename Number>
+std::optional<Number> parse(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
+  return value;
+}
+
+// The first of these variables that is set must be a number in [least, most].
+Result<std::optional<int>> number(const VariableLookup& lookup,
+                                  std::initializer_list<const char*> names, int least) {
+  for (const char* const name : names) {
+    const auto text = lookup(name);
+    if (!text) continue;
+    const auto value = parse<int>(*text);
+    if (value && *value >= least) return value;
+    return fail(ErrorCode::kInvalidArgument,
+                std::string(name) + " is '" + *text + "', but must be a whole number from " +
+                    std::to_string(least) +
+                    "; start the program with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+                    "MASTER_PORT yourself");
+  }
+  return std::optional<int>{};
+}
+
+}  // namespace
+
+std::string first_host_of(std::string_view node_list) {
+  std::string host;
+  bool is_in_brackets = false;
+  bool is_first_number = false;
+  for (const char at : node_list) {
+    if (at == '[') {
+      is_in_brackets = is_first_number = true;
+    } else if (at == ']') {
+      is_in_brackets = false;
+    } else if (is_in_brackets) {
+      if (at == '-' || at == ',') is_first_number = false;
+      if (is_first_number) host += at;
+    } else if (at == ',') {
+      break;
+    } else {
+      host += at;
+    }
+  }
+  return host;
+}
+
+std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
+  while (!tasks_per_node.empty()) {
+    const std::string_view part = tasks_per_node.substr(0, tasks_per_node.find(','));
+    tasks_per_node.remove_prefix(std::min(part.size() + 1, tasks_per_node.size()));
+    const std::size_t open = part.find("(x");
+    const auto tasks = parse<int>(part.substr(0, open));
+    int nodes = 1;
+    if (open != std::string_view::npos) {
+      if (!part.ends_with(')')) return std::nullopt;
+      nodes = parse<int>(part.substr(open + 2, part.size() - open - 3)).value_or(0);
+    }
+    if (!tasks || *tasks < 1 || nodes < 1) return std::nullopt;
+    if (index < nodes) return tasks;
+    index -= nodes;
+  }
+  return std::nullopt;
+}
+
+std::uint16_t slurm_port(std::uint64_t job, std::uint64_t step) {
+  constexpr std::uint64_t kLeast = 12000;
+  constexpr std::uint64_t kCount = 20000;
+  constexpr std::uint64_t kBetweenSteps = 1009;  // coprime to kCount
+  return static_cast<std::uint16_t>(kLeast + (job + step * kBetweenSteps) % kCount);
+}
+
+Result<std::optional<Environment>> slurm_environment(const VariableLookup& lookup) {
+  const auto step = lookup("SLURM_STEP_ID");
+  if (!step || !lookup("SLURM_PROCID")) return std::optional<Environment>{};
+  const auto rank = number(lookup, {"SLURM_PROCID"}, 0);
+  if (!rank) return fail(rank.error());
+  const auto world = number(lookup, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1);
+  if (!world) return fail(world.error());
+  const auto local_rank = number(lookup, {"SLURM_LOCALID"}, 0);
+  if (!local_rank) return fail(local_rank.error());
+  if (!*world) {
+    return fail(ErrorCode::kInvalidArgument,
+                "SLURM_PROCID is set and neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is: start "
+                "the program with srun, or with ddprun");
+  }
+  if (**rank >= **world) {
+    return fail(ErrorCode::kInvalidArgument, "SLURM_PROCID=" + std::to_string(**rank) +
+                                                 " contradicts the number of tasks, which is " +
+                                                 std::to_string(**world));
+  }
+
+  Environment environment;
+  environment.is_slurm_step = true;
+  environment.rank = **rank;
+  environment.world_size = **world;
+  environment.local_rank = local_rank->value_or(0);
+  std::optional<int> local_world;
+  const auto per_node = lookup("SLURM_STEP_TASKS_PER_NODE");
+  const auto node = parse<int>(lookup("SLURM_NODEID").value_or("0"));
+  if (per_node && node && *node >= 0) local_world = tasks_on_node(*per_node, *node);
+  if (!local_world) local_world = parse<int>(lookup("SLURM_NTASKS_PER_NODE").value_or(""));
+  environment.local_world_size = local_world.value_or(environment.local_rank + 1);
+  if (environment.local_world_size <= environment.local_rank ||
+      environment.local_world_size > environment.world_size) {
+    environment.local_world_size = environment.local_rank + 1;  // what is known for sure
+  }
+
+  std::optional<std::string> nodes = lookup("SLURM_STEP_NODELIST");
+  if (!nodes) nodes = lookup("SLURM_JOB_NODELIST");
+  environment.master_addr = first_host_of(nodes.value_or(""));
+  environment.master_port =
+      slurm_port(parse<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0),
+                 parse<std::uint64_t>(*step).value_or(0));
+  return environment;
+}
+
+}  // namespace ddprun
