@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr int kSteps = 30;  // of mortal_training
 constexpr seconds kTime{240};

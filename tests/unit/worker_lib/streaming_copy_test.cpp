@@ -17,7 +17,7 @@ TEST(StreamingCopy, CopiesExactlyWhatItIsToldAtEveryOffsetAndSize) {
         std::vector<unsigned char> target(5000, 0);
         streaming_copy(target.data() + to, source.data() + from, size);
         std::vector<unsigned char> expected(5000, 0);
-        std::copy_n(source.begin() + from, size, expected.begin() + to);
+        std::copy_n(source.data() + from, size, expected.data() + to);
         ASSERT_EQ(target, expected) << "to " << to << " from " << from << " size " << size;
       }
     }
