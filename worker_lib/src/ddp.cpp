@@ -191,6 +191,15 @@ std::vector<std::size_t> indices_without_gradient(const std::string& message) {
 
 }  // namespace
 
+std::vector<torch::Tensor> distinct_parameters(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> parameters;
+  std::unordered_set<const void*> seen;
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
 struct GradientReducer::Parts {
   const torch::nn::Module* module = nullptr;  // outlives this
   c10::intrusive_ptr<c10d::ProcessGroup> group;

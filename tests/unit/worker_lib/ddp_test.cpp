@@ -212,7 +212,7 @@ TEST(Ddp, SparseGradientsAreAveragedWithoutBecomingDense) {
   });
 }
 
-TEST(Ddp, AParameterThatModulesShareIsReducedOnce) {
+TEST(Ddp, AParameterThatModulesShareCountsOnce) {
   struct Tied : torch::nn::Module {
     Tied() {
       in = register_module("in", torch::nn::Linear(3, 3));
@@ -224,6 +224,8 @@ TEST(Ddp, AParameterThatModulesShareIsReducedOnce) {
   test::run_ranks(2, [](Context& context) {
     DistributedDataParallel model(std::make_shared<Tied>(), context);
     model(inputs_of(context.rank())).sum().backward();
+    EXPECT_EQ(model->parameters().size(), 4);  // LibTorch's: by name
+    EXPECT_EQ(model.parameters().size(), 2);
     EXPECT_EQ(model.save_state(), R"({"buckets":[[1,0]]})");
   });
 }

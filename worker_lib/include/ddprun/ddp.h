@@ -59,6 +59,10 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
+// A module's parameters, each once: C++'s parameters() repeats one that two modules share, and an
+// optimizer would step it twice.
+std::vector<torch::Tensor> distinct_parameters(const torch::nn::Module& module);
+
 // The part without the module's type: parameters, buffers, and the reducer between them.
 class GradientReducer {
  public:
@@ -179,7 +183,8 @@ class DistributedDataParallel : public Stateful {
   Module& operator*() const { return *module_; }
   Module* operator->() const { return module_.get(); }
   const std::shared_ptr<Module>& module() const { return module_; }
-  std::vector<torch::Tensor> parameters() const { return module_->parameters(); }
+  // For an optimizer: each once, as in Python.
+  std::vector<torch::Tensor> parameters() const { return distinct_parameters(*module_); }
 
  private:
   std::shared_ptr<Module> module_;
