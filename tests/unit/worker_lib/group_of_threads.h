@@ -26,10 +26,10 @@ inline void switch_flight_recorder_off() {
 // `environment_of` gives what a rank has besides its place.
 inline void run_ranks(
     int world_size, const std::function<void(Context&)>& body,
-    const std::function<Environment(int rank)>& environment_of = [](int) {
-      return Environment{};
-    }) {
+    const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
+    ContextOptions options = {.backend = Backend::kGloo}) {
   switch_flight_recorder_off();
+  options.join_timeout = options.timeout = std::chrono::seconds(20);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -38,8 +38,6 @@ inline void run_ranks(
       Environment environment = environment_of(rank);
       environment.rank = environment.local_rank = rank;
       environment.world_size = environment.local_world_size = world_size;
-      ContextOptions options{.backend = Backend::kGloo};
-      options.join_timeout = options.timeout = std::chrono::seconds(20);
       try {
         Context context(environment, store, options);
         body(context);

@@ -1,0 +1,47 @@
+// Collectives on a GPU: a world of one over NCCL, and two ranks that share the GPU over Gloo.
+// Skipped, not passed, where there is none. More GPUs: the example gpu_smoke.
+#include <gtest/gtest.h>
+
+#include "ddprun/context.h"
+#include "ddprun/devices.h"
+#include "group_of_threads.h"
+
+namespace ddprun::test {
+namespace {
+
+void use_every_collective(Context& context) {
+  const int n = context.size();
+  const auto on_gpu = torch::dtype(torch::kFloat32).device(context.device());
+  const torch::Tensor mine = torch::full({2 * n, 3}, context.rank() + 1, on_gpu);
+  torch::Tensor sum = mine.clone();
+  context.all_reduce(sum);
+  EXPECT_EQ(sum[0][0].item<int>(), n * (n + 1) / 2);
+  torch::Tensor mean = mine.clone();
+  context.all_reduce(mean, ReduceOp::AVG);
+  EXPECT_EQ(mean[0][0].item<float>(), static_cast<float>(n + 1) / 2);
+  torch::Tensor last = mine.clone();
+  context.broadcast(last, n - 1);
+  EXPECT_EQ(last[0][0].item<int>(), n);
+  EXPECT_EQ(context.all_gather(mine).back()[0][0].item<int>(), n);
+  EXPECT_EQ(context.all_reduce(1), n) << "on the CPU beside it";
+  context.barrier();
+}
+
+TEST(Gpu, AWorldOfOneThroughNccl) {
+  if (count_gpus() == 0) GTEST_SKIP() << "there is no GPU";
+  Context context(Environment{}, {.backend = Backend::kNccl});
+  EXPECT_TRUE(context.device().is_cuda());
+  use_every_collective(context);
+  EXPECT_EQ(context.reduce_scatter(torch::ones({4}, context.device())).numel(), 4);
+  EXPECT_EQ(context.all_to_all(torch::ones({4}, context.device())).numel(), 4);
+  context.leave();
+}
+
+TEST(Gpu, TwoRanksShareItThroughGloo) {
+  if (count_gpus() == 0) GTEST_SKIP() << "there is no GPU";
+  run_ranks(2, use_every_collective, [](int) { return Environment{}; },
+            {.backend = Backend::kGloo, .device = torch::Device(torch::kCUDA, 0)});
+}
+
+}  // namespace
+}  // namespace ddprun::test
