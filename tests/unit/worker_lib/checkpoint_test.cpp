@@ -15,6 +15,7 @@
 #include <set>
 
 #include "ddprun/ddp.h"
+#include "gpu.h"
 #include "group_of_threads.h"
 #include "temp_folder.h"
 #include "worker_lib/src/rng_state.h"
@@ -486,7 +487,7 @@ TEST(Checkpoint, FormatOneIsResumedAndANewerOneRefusedOnEveryRank) {
 }
 
 TEST(Checkpoint, ResumesOnAnotherDevice) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   test::run_ranks(1, [](Context& context) {
     const test::TempFolder folder;
     Checkpointer checkpoints(context, folder.path());

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ddprun/context.h"
-#include "ddprun/devices.h"
+#include "gpu.h"
 #include "group_of_threads.h"
 
 namespace ddprun::test {
@@ -28,7 +28,7 @@ void use_every_collective(Context& context) {
 }
 
 TEST(Gpu, AWorldOfOneThroughNccl) {
-  if (count_gpus() == 0) GTEST_SKIP() << "there is no GPU";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   Context context(Environment{}, {.backend = Backend::kNccl});
   EXPECT_TRUE(context.device().is_cuda());
   use_every_collective(context);
@@ -38,7 +38,7 @@ TEST(Gpu, AWorldOfOneThroughNccl) {
 }
 
 TEST(Gpu, TwoRanksShareItThroughGloo) {
-  if (count_gpus() == 0) GTEST_SKIP() << "there is no GPU";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   run_ranks(2, use_every_collective, [](int) { return Environment{}; },
             {.backend = Backend::kGloo, .device = torch::Device(torch::kCUDA, 0)});
 }

@@ -1,4 +1,5 @@
 #include "ddprun/loader.h"
+#include "gpu.h"
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -420,7 +421,7 @@ TEST(Collate, FindsEveryTensorOfABatch) {
 }
 
 TEST(Loader, PinsAndCopiesToTheGpu) {
-  if (!torch::hasCUDA()) GTEST_SKIP() << "no GPU here: pinned memory is not tested";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here: pinned memory is not tested";
   Loader loader(Squares{}, DistributedSampler(20, 1, 0, {.shuffle = false}),
                 {.batch_size = 20, .device = torch::kCUDA});
   for (auto& batch : loader) {

@@ -14,6 +14,7 @@
 #include "ddprun/error.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/loader.h"
+#include "gpu.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "tests/unit/worker_lib/temp_folder.h"
 
@@ -562,7 +563,7 @@ TEST(FailureVote, PollNoticesAReportWithinSeconds) {
 }
 
 TEST(FiniteGuard, ALossOnAGpuIsLookedAtBeforeAVote) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   run_ranks(1, [](Context& context) {
     FailureVote failures(context);
     FiniteGuard finite(failures);

@@ -14,8 +14,8 @@
 #include "ddprun/gradients.h"
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
+#include "gpu.h"
 #include "group_of_threads.h"
-#include "worker_lib/src/nccl_module.h"
 
 namespace ddprun {
 namespace {
@@ -80,7 +80,7 @@ TEST(Gradients, ThatAreViewsIntoBucketsCanBeCleared) {
 
 // A world of one through NCCL: the reducer, a hook, mixed precision and clipping on the device.
 TEST(OnAGpu, AMixedPrecisionStepIsTheCpusButForHalfPrecision) {
-  if (visible_gpus() == 0) GTEST_SKIP() << "this machine has no GPU";
+  if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   Context context(Environment{}, {.backend = Backend::kNccl});
   const auto gradient_on = [&](torch::Device device) {
     auto linear = std::make_shared<torch::nn::LinearImpl>(8, 4);
