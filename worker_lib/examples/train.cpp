@@ -161,24 +161,24 @@ class Training {
         train_(load(settings, "train", context.device())),
         test_(load(settings, "t10k", context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
-        net_(make_net()),
-        optimizer_(net_->parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
+        model_(make_net(), context),
+        optimizer_(model_.parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
         losses_(settings.loss_file, context.rank()),
         samples_(settings.sample_file, context.rank()) {
     at_.seed = settings.seed;
-    at_.world_size = context.world_size();
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
     if (settings.checkpoint_dir.empty()) return;
     checkpoints_ = std::make_unique<ddprun::Checkpointer>(context, settings.checkpoint_dir);
-    if (auto saved = checkpoints_->resume(*net_, optimizer_)) continue_from(*saved);
+    // Which gradients are summed together: with three and more ranks the bits depend on it.
+    checkpoints_->also_keep("buckets", model_);
+    if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
   }
 
   void run() {
-    ddprun::DistributedDataParallel model(net_, context_);
     double accuracy = 0;
-    if (at_.epoch >= settings_.epochs) accuracy = test_accuracy(*net_, test_, context_);
+    if (at_.epoch >= settings_.epochs) accuracy = test_accuracy(*model_, test_, context_);
     while (at_.epoch < settings_.epochs) {
-      const auto after_epoch = run_epoch(model);
+      const auto after_epoch = run_epoch();
       if (!after_epoch) return;
       accuracy = *after_epoch;
     }
@@ -187,8 +187,6 @@ class Training {
   }
 
  private:
-  using Model = ddprun::DistributedDataParallel<Net>;
-
   std::shared_ptr<Net> make_net() {
     torch::manual_seed(settings_.seed);
     auto net = std::make_shared<Net>();
@@ -221,7 +219,7 @@ class Training {
     char text[64];
     std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
     at_.notes["epoch_loss"] = text;
-    checkpoints_->save(*net_, optimizer_, at_);
+    checkpoints_->save(model_, optimizer_, at_);
   }
 
   void add_saved_loss(const std::map<std::string, std::string>& notes) {
@@ -233,9 +231,9 @@ class Training {
     }
   }
 
-  float step(Model& model, const Tensor& indices) {
+  float step(const Tensor& indices) {
     optimizer_.zero_grad();
-    const Tensor loss = F::cross_entropy(model(train_.pixels(indices)), train_.targets(indices));
+    const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
     loss.backward();
     optimizer_.step();
     const float value = loss.item<float>();
@@ -252,7 +250,7 @@ class Training {
 
   // The rest of the epoch at_.epoch; returns the accuracy after it, or nothing when the job is to
   // end early.
-  std::optional<double> run_epoch(Model& model) {
+  std::optional<double> run_epoch() {
     const auto begun = std::chrono::steady_clock::now();
     sampler_.set_epoch(at_.epoch, at_.consumed);
     const std::string name =
@@ -264,8 +262,7 @@ class Training {
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
         const std::vector<std::int64_t> indices(batch->begin(), batch->end());
-        const float value =
-            step(model, torch::tensor(indices, torch::kInt64).to(context_.device()));
+        const float value = step(torch::tensor(indices, torch::kInt64).to(context_.device()));
         samples_.add_samples(at_, context_.world_size(), *batch);
         ++at_.step;
         at_.consumed = sampler_.consumed();
@@ -288,7 +285,7 @@ class Training {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
     const auto samples = static_cast<double>(at_.consumed - consumed_before);
     const double loss = epoch_loss_.value(context_);
-    const double accuracy = test_accuracy(*net_, test_, context_);
+    const double accuracy = test_accuracy(*model_, test_, context_);
     if (context_.is_main_process()) {
       std::printf("%s: train loss %.4f, test accuracy %.2f %%, %.0f samples/s\n", name.c_str(),
                   loss, accuracy * 100, samples / passed.count());
@@ -306,7 +303,7 @@ class Training {
   Dataset train_;
   Dataset test_;
   ddprun::DistributedSampler sampler_;
-  std::shared_ptr<Net> net_;
+  ddprun::DistributedDataParallel<Net> model_;
   torch::optim::SGD optimizer_;
   StepFile losses_;
   StepFile samples_;
