@@ -85,18 +85,4 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
   return in_order.view(kind.type).view(kind.shape_of(total));
 }
 
-EvaluationMode::EvaluationMode(torch::nn::Module* module) {
-  if (module == nullptr) return;
-  before_.emplace_back(module, module->is_training());
-  for (const auto& inner : module->modules(/*include_self=*/false)) {
-    before_.emplace_back(inner.get(), inner->is_training());
-  }
-  module->eval();
-}
-
-// Parents come before their children in the list, and train() reaches all children.
-EvaluationMode::~EvaluationMode() {
-  for (const auto& [module, was_training] : before_) module->train(was_training);
-}
-
 }  // namespace ddprun::detail

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "ddprun/error.h"
+#include "ddprun/evaluation_mode.h"
 #include "ddprun/exact_sum.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
@@ -142,28 +143,6 @@ void check(const TrainerOptions& options) {
     refuse("early stopping (patience) needs to know by which metric");
   }
 }
-
-// The module in eval mode while this lives; afterwards each part of it as it was, since a program
-// may have frozen some.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module) {
-    for (const auto& part : module.modules(/*include_self=*/true)) {
-      was_training_.emplace_back(part, part->is_training());
-    }
-    module.eval();
-  }
-  ~EvaluationMode() {
-    // Parents come first, and set their children too.
-    for (const auto& [part, was_training] : was_training_) part->train(was_training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> was_training_;
-  torch::NoGradGuard no_grad_;
-};
 
 }  // namespace
 

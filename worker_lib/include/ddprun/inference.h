@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ddprun/context.h"
+#include "ddprun/evaluation_mode.h"
 #include "ddprun/loader.h"
 
 namespace ddprun {
@@ -43,18 +44,6 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
                           Gather where);
 
 void check_rows(const torch::Tensor& output, std::size_t samples);
-
-// Every submodule in evaluation mode, and afterwards in the one that it was in.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module* module);
-  ~EvaluationMode();
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  std::vector<std::pair<torch::nn::Module*, bool>> before_;
-};
 
 template <typename Model>
 torch::nn::Module* module_of(Model& model) {
@@ -112,8 +101,7 @@ torch::Tensor predict(Context& context, Model&& model, Dataset dataset,
                    .threads = options.threads,
                    .prefetch = options.prefetch,
                    .device = context.device()});
-    const torch::NoGradGuard no_grad;
-    const detail::EvaluationMode evaluation(detail::module_of(model));
+    const EvaluationMode evaluation(detail::module_of(model));
     std::vector<torch::Tensor> outputs;
     for (auto& batch : loader) {
       outputs.push_back(detail::output_of(model, batch).cpu());
