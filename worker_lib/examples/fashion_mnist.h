@@ -9,19 +9,20 @@
 #include <vector>
 
 #include "ddprun/error.h"
-#include "ddprun/idx.h"
+#include "ddprun/images.h"
 
-// `part`: "train" or "t10k". Images [n, 784], normalised floats; labels [n], int64. Throws UsageError
-// when the files are not in the folder.
+// Images [n, 784], normalised floats; labels [n], int64. Throws UsageError when the files are not in
+// the folder.
 inline std::pair<torch::Tensor, torch::Tensor> fashion_mnist(const std::string& folder,
-                                                             const std::string& part) {
-  const auto read = [&](const char* name) {
-    auto array = ddprun::read_idx_in(folder, part + name);
-    if (!array) throw ddprun::UsageError(std::move(array.error()));
-    return torch::from_blob(array->bytes.data(), array->dimensions, torch::kUInt8).clone();
-  };
-  const torch::Tensor images = read("-images-idx3-ubyte").flatten(1).to(torch::kFloat32);
-  const torch::Tensor labels = read("-labels-idx1-ubyte").to(torch::kInt64);
+                                                             ddprun::Part part) {
+  auto files = ddprun::read_mnist(folder, part);
+  if (!files) throw ddprun::UsageError(std::move(files.error()));
+  const std::int64_t count = files->count();
+  const torch::Tensor images =
+      torch::from_blob(files->pixels.data(), {count, files->height * files->width}, torch::kUInt8)
+          .to(torch::kFloat32);
+  const torch::Tensor labels =
+      torch::from_blob(files->labels.data(), {count}, torch::kUInt8).to(torch::kInt64);
   return {images.div(255).sub_(0.286).div_(0.353), labels};
 }
 

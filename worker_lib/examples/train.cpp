@@ -23,7 +23,8 @@
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
-#include "ddprun/idx.h"
+#include "ddprun/evaluation_mode.h"
+#include "ddprun/images.h"
 #include "ddprun/log.h"
 #include "ddprun/metrics.h"
 #include "ddprun/progress.h"
@@ -62,39 +63,22 @@ struct Dataset {
   Tensor targets(const Tensor& indices) const { return labels.index_select(0, indices); }
 };
 
-ddprun::IdxArray read_file(const std::string& folder, const std::string& name) {
-  auto array = ddprun::read_idx_in(folder, name);
-  if (!array) throw ddprun::UsageError(std::move(array.error()));
-  return std::move(*array);
-}
-
-// A view: lives as long as the array.
-Tensor tensor_of(ddprun::IdxArray& array) {
-  return torch::from_blob(array.bytes.data(), array.dimensions, torch::kUInt8);
-}
-
-Dataset load(const Settings& settings, const std::string& part, torch::Device device) {
-  auto images = read_file(settings.data, part + "-images-idx3-ubyte");
-  auto labels = read_file(settings.data, part + "-labels-idx1-ubyte");
-  if (images.dimensions.size() != 3 || images.dimensions[1] != 28 || images.dimensions[2] != 28 ||
-      labels.dimensions.size() != 1 || labels.dimensions[0] != images.dimensions[0]) {
-    throw ddprun::UsageError(
-        "the " + part + " files in " + settings.data +
-        " do not belong together: n images of 28 x 28 and n labels are needed");
-  }
-  Dataset dataset;
-  dataset.images = tensor_of(images).view({-1, 1, 28, 28});
-  dataset.labels = tensor_of(labels).to(torch::kInt64);
-  if (dataset.labels.max().item<std::int64_t>() > 9) {
-    throw ddprun::UsageError("the " + part + " labels in " + settings.data +
-                             " are not all below 10");
+Dataset load(const Settings& settings, ddprun::Part part, torch::Device device) {
+  auto files = ddprun::read_mnist(settings.data, part);
+  if (!files) throw ddprun::UsageError(std::move(files.error()));
+  if (files->height != 28 || files->width != 28) {
+    throw ddprun::UsageError("the images in " + settings.data +
+                             " are not 28 x 28, which is what this network takes");
   }
   const std::int64_t count =
-      settings.limit > 0 ? std::min(settings.limit, dataset.size()) : dataset.size();
-  dataset.images =
-      dataset.images.narrow(0, 0, count).to(device, torch::kUInt8, false, /*copy=*/true);
-  dataset.labels = dataset.labels.narrow(0, 0, count).to(device);
-  return dataset;
+      settings.limit > 0 ? std::min(settings.limit, files->count()) : files->count();
+  const auto on_device = [&](std::vector<std::uint8_t>& bytes, at::IntArrayRef shape,
+                             torch::ScalarType type) {
+    return torch::from_blob(bytes.data(), shape, torch::kUInt8)
+        .to(device, type, /*non_blocking=*/false, /*copy=*/true);
+  };
+  return {on_device(files->pixels, {count, 1, 28, 28}, torch::kUInt8),
+          on_device(files->labels, {count}, torch::kInt64)};
 }
 
 std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
@@ -105,8 +89,7 @@ std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
 // numbers of batches.
 double test_accuracy(Net& model, const Dataset& test, ddprun::Context& context) {
   constexpr std::int64_t kBatch = 250;
-  const torch::NoGradGuard no_grad;
-  model.eval();
+  const ddprun::EvaluationMode evaluation(model);
   ddprun::Mean accuracy;
   const Tensor mine = torch::arange(context.rank(), test.size(), context.world_size(),
                                     torch::dtype(torch::kInt64).device(context.device()));
@@ -116,7 +99,6 @@ double test_accuracy(Net& model, const Dataset& test, ddprun::Context& context) 
     accuracy.add(static_cast<double>(count_correct(model.forward(test.pixels(indices)), targets)),
                  targets.size(0));
   }
-  model.train();
   return accuracy.value(context);
 }
 
@@ -158,8 +140,8 @@ class Training {
   Training(const Settings& settings, ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        train_(load(settings, "train", context.device())),
-        test_(load(settings, "t10k", context.device())),
+        train_(load(settings, ddprun::Part::kTrain, context.device())),
+        test_(load(settings, ddprun::Part::kTest, context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
