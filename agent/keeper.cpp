@@ -16,6 +16,8 @@
 #include <new>
 #include <utility>
 
+#include "rendezvous/base/signals_blocked.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -90,14 +92,14 @@ Result<Keeper> Keeper::start(std::size_t slots) {
 Result<void> Keeper::replace() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "pipe for the keeper"));
-  sigset_t all_signals;
-  sigset_t previous;
-  ::sigfillset(&all_signals);
-  ::pthread_sigmask(SIG_SETMASK, &all_signals, &previous);
-  const pid_t pid = ::fork();
-  if (pid == 0) keep(fds[0]);
-  const int fork_errno = errno;
-  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  int fork_errno = 0;
+  const pid_t pid = [&] {
+    const AllSignalsBlocked blocked;
+    const pid_t forked = ::fork();
+    if (forked == 0) keep(fds[0]);
+    fork_errno = errno;
+    return forked;
+  }();
   ::close(fds[0]);
   if (pid < 0) {
     ::close(fds[1]);

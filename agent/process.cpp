@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/base/signals_blocked.h"
 #include "rendezvous/base/worker_link.h"
 
 namespace ddprun::agent {
@@ -74,14 +75,14 @@ class GroupLauncher {
   }
 
   Process operator()(asio::io_context::executor_type executor, boost::system::error_code& ec) {
-    sigset_t all_signals;
-    sigset_t ours;
-    ::sigfillset(&all_signals);
-    ::pthread_sigmask(SIG_SETMASK, &all_signals, &ours);
     parent_ = ::getpid();
-    const pid_t pid = start_child();
-    const int fork_errno = errno;
-    ::pthread_sigmask(SIG_SETMASK, &ours, nullptr);
+    int fork_errno = 0;
+    const pid_t pid = [&] {
+      const AllSignalsBlocked blocked;
+      const pid_t started = start_child();
+      fork_errno = errno;
+      return started;
+    }();
     if (pid < 0) {
       ec.assign(fork_errno, boost::system::system_category());
     } else if (exec_errno_ != 0) {

@@ -1,6 +1,6 @@
 #include "rendezvous/base/thread.h"
 
-#include <csignal>
+#include "rendezvous/base/signals_blocked.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -22,13 +22,11 @@ Result<Thread> Thread::start(const char* name, std::function<void()> body) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  // The new thread inherits the mask; set around its creation there is no moment without it.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t id{};
-  const int error = pthread_create(&id, &attributes, run, argument.get());
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error = [&] {
+    const AllSignalsBlocked blocked;
+    return pthread_create(&id, &attributes, run, argument.get());
+  }();
   pthread_attr_destroy(&attributes);
   if (error != 0) return fail(error_from_errno(error, "cannot start a thread"));
   static_cast<void>(argument.release());

@@ -1,31 +1,12 @@
 #include "ddprun/loader_threads.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <string>
 
+#include "rendezvous/base/signals_blocked.h"
+
 namespace ddprun {
-namespace {
-
-// A new thread inherits the mask of the one that starts it.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-}  // namespace
-
 LoaderThreads::LoaderThreads(int count, const std::function<void()>& prepare) {
   const AllSignalsBlocked blocked;
   try {

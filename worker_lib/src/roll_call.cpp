@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "ddprun/serialize.h"
+#include "rendezvous/base/signals_blocked.h"
 #include "worker_lib/src/client_store.h"
 
 namespace ddprun {
@@ -110,6 +111,7 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, std::string 
   } catch (const std::exception&) {
     return;  // one diagnosis less
   }
+  const AllSignalsBlocked blocked;
   watch_ = std::thread([this] {
     ::pthread_setname_np(::pthread_self(), "ddprun-roll");
     answer_calls(*watched_);
