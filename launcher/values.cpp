@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include "launcher/spelling.h"
 #include "launcher/text.h"
 #include "rendezvous/base/exit_status.h"
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::cli {
 namespace {
@@ -49,10 +49,7 @@ Error wrong(const Given& given, std::string_view sentence) {
 }
 
 std::optional<long long> whole_number(std::string_view text) {
-  long long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number<long long>(text);
 }
 
 Result<int> read_integer(const Given& given, int least, int most) {
@@ -87,13 +84,9 @@ Result<std::string> read_choice(const Given& given) {
 
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
   constexpr double kLongest = 1e9;  // thirty years
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (!is_number || !std::isfinite(seconds) || seconds < 0 || seconds > kLongest) {
-    return std::nullopt;
-  }
-  return std::chrono::duration<double>(seconds);
+  const auto seconds = parse_number<double>(text);
+  if (!seconds || !(*seconds >= 0 && *seconds <= kLongest)) return std::nullopt;
+  return std::chrono::duration<double>(*seconds);
 }
 
 Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {

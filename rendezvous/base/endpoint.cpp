@@ -1,6 +1,8 @@
 #include "rendezvous/base/endpoint.h"
 
-#include <charconv>
+#include <cstdint>
+
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -28,12 +30,9 @@ Result<Endpoint> parse_endpoint(std::string_view text) {
     return not_an_endpoint(text, "an IPv6 address needs brackets, as in [::1]:29400");
   }
   if (host.empty()) return not_an_endpoint(text, "the host is empty");
-  unsigned port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc{} || end != digits.data() + digits.size() || port > 65535) {
-    return not_an_endpoint(text, "the port must be a number from 0 to 65535");
-  }
-  return Endpoint{std::string(host), static_cast<std::uint16_t>(port)};
+  const auto port = parse_number<std::uint16_t>(digits);
+  if (!port) return not_an_endpoint(text, "the port must be a number from 0 to 65535");
+  return Endpoint{std::string(host), *port};
 }
 
 }  // namespace ddprun::rdzv

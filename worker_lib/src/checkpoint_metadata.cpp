@@ -1,8 +1,9 @@
 #include "worker_lib/src/checkpoint_metadata.h"
 
-#include <charconv>
 #include <cstdio>
 #include <string_view>
+
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -24,11 +25,11 @@ Result<void> read_number(const safetensors::Metadata& strings, const char* key, 
   if (at == strings.end()) {
     return fail(ErrorCode::kDataLoss, std::string("its metadata lacks '") + key + "'");
   }
-  const char* end = at->second.data() + at->second.size();
-  const auto parsed = std::from_chars(at->second.data(), end, to);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) {
+  const auto number = parse_number<Number>(at->second);
+  if (!number) {
     return fail(ErrorCode::kDataLoss, std::string("its metadata's '") + key + "' is no number");
   }
+  to = *number;
   return {};
 }
 

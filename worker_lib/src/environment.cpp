@@ -1,11 +1,11 @@
 #include "ddprun/environment.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/base/parse_number.h"
 #include "rendezvous/base/worker_link.h"
 #include "worker_lib/src/slurm.h"
 
@@ -27,14 +27,12 @@ Result<std::optional<int>> number(const VariableLookup& lookup, const char* name
                                   int most) {
   const auto text = lookup(name);
   if (!text) return std::optional<int>{};
-  int value = 0;
-  const char* end = text->data() + text->size();
-  const auto parsed = std::from_chars(text->data(), end, value);
-  if (parsed.ec != std::errc{} || parsed.ptr != end || value < least || value > most) {
+  const auto value = parse_number<int>(*text);
+  if (!value || *value < least || *value > most) {
     return wrong(name, " is '", *text, "', but must be a whole number from ", std::to_string(least),
                  " to ", std::to_string(most), "; ", kHowToStart);
   }
-  return std::optional<int>{value};
+  return value;
 }
 
 // Both or neither, and index < count: RANK of WORLD_SIZE, LOCAL_RANK of LOCAL_WORLD_SIZE.
@@ -76,13 +74,6 @@ struct Address {
   bool is_from_environment() const { return host.empty() && file.empty(); }
 };
 
-std::optional<int> whole_number(std::string_view text) {
-  int value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 Result<Address> parse_init_method(const std::string& method) {
   const auto refuse = [&](const std::string& why) {
     return wrong("the init method '", method, "' ", why,
@@ -100,8 +91,9 @@ Result<Address> parse_init_method(const std::string& method) {
     rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
     const std::size_t equals = pair.find('=');
     const std::string_view name = pair.substr(0, equals);
-    const auto value =
-        equals == std::string_view::npos ? std::nullopt : whole_number(pair.substr(equals + 1));
+    const auto value = equals == std::string_view::npos
+                           ? std::nullopt
+                           : parse_number<int>(pair.substr(equals + 1));
     if (!value) return refuse("has no number in '" + std::string(pair) + "'");
     if (name == "rank") {
       address.rank = value;
@@ -115,8 +107,9 @@ Result<Address> parse_init_method(const std::string& method) {
   if (place.starts_with("tcp://")) {
     const std::string_view endpoint = place.substr(6);
     const std::size_t colon = endpoint.rfind(':');
-    const auto port =
-        colon == std::string_view::npos ? std::nullopt : whole_number(endpoint.substr(colon + 1));
+    const auto port = colon == std::string_view::npos
+                          ? std::nullopt
+                          : parse_number<int>(endpoint.substr(colon + 1));
     if (!port || *port < 1 || *port > 65535) return refuse("has no port");
     std::string_view host = endpoint.substr(0, colon);
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);

@@ -1,12 +1,12 @@
 #include "worker_lib/src/state_text.h"
 
 #include <boost/json.hpp>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "ddprun/error.h"
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -71,14 +71,12 @@ const std::string& StateText::text(const std::string& name) const {
 
 std::int64_t StateText::integer(const std::string& name) const {
   const std::string& value = text(name);
-  std::int64_t result = 0;
-  const char* end = value.data() + value.size();
-  const auto [stopped, error] = std::from_chars(value.data(), end, result);
-  if (error != std::errc() || stopped != end) {
+  const auto result = parse_number<std::int64_t>(value);
+  if (!result) {
     throw UsageError("the state of " + what_ + " has " + name + " = '" + value +
                      "', which is no whole number");
   }
-  return result;
+  return *result;
 }
 
 double StateText::number(const std::string& name) const {
