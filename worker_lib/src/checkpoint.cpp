@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddprun/early_stopping.h"
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/checkpoint_folder.h"
@@ -36,10 +37,9 @@ std::optional<Error> error_of(const Result<T>& result) {
   return result ? std::nullopt : std::optional<Error>(result.error());
 }
 
-bool is_better(Best best, double metric, const std::optional<double>& so_far) {
-  if (best == Best::kNone || std::isnan(metric)) return false;
-  if (!so_far) return true;
-  return best == Best::kHighest ? metric > *so_far : metric < *so_far;
+bool improves(Best best, double metric, const std::optional<double>& so_far) {
+  return best != Best::kNone &&
+         is_better(metric, so_far, best == Best::kHighest ? Better::kHigher : Better::kLower);
 }
 
 // A checkpoint's bytes, taken apart: `rest` is the model's and the optimizer's.
@@ -165,7 +165,7 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
   state->merge(gather_rng(parts.context));
 
   if (parts.context.is_main_process()) {
-    const bool is_best = metric && is_better(parts.options.best, *metric, parts.best_metric);
+    const bool is_best = metric && improves(parts.options.best, *metric, parts.best_metric);
     auto metadata = parts.describe(position, optimizer, metric, is_best);
     parts.best_metric_written = metadata.best_metric;
     parts.buffer.copy(*state);

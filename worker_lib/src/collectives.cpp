@@ -653,13 +653,9 @@ void Group::throw_together(std::exception_ptr mine, const std::string& doing) {
     try {
       std::rethrow_exception(mine);
     } catch (const UsageError& error) {
-      report = kUsage + std::string(error.what());
-    } catch (const c10::Error& error) {
-      report = kOther + std::string(error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      report = kOther + std::string(error.what());
+      report = kUsage + message_of(error);
     } catch (...) {
-      report = kOther + std::string("something that is no std::exception was thrown");
+      report = kOther + message_of(mine);
     }
   }
   const std::vector<std::string> reports =

@@ -12,10 +12,10 @@ constexpr auto kWhat = "early stopping";
 
 }  // namespace
 
-bool is_better(double value, double other, Better better, double by) {
+bool is_better(double value, std::optional<double> other, Better better, double by) {
   if (std::isnan(value)) return false;
-  if (std::isnan(other)) return true;
-  return better == Better::kHigher ? value > other + by : value < other - by;
+  if (!other || std::isnan(*other)) return true;
+  return better == Better::kHigher ? value > *other + by : value < *other - by;
 }
 
 EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(options) {
@@ -31,9 +31,7 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(opt
 
 bool EarlyStopping::add(double value) {
   if (is_over()) return true;
-  const bool improves =
-      !best_ ? !std::isnan(value) : is_better(value, *best_, options_.better, options_.min_delta);
-  if (improves) {
+  if (is_better(value, best_, options_.better, options_.min_delta)) {
     best_ = value;
     without_improvement_ = 0;
   } else {

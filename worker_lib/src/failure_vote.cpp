@@ -5,6 +5,7 @@
 
 #include "ddprun/error.h"
 #include "worker_lib/src/leave_vote.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun {
 namespace {
@@ -19,22 +20,19 @@ LeaveVote::Ballot least(Group& group, LeaveVote::Ballot ballot) {
   return ballot;
 }
 
-std::string words_of(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "something that is no std::exception was thrown";
-  }
-}
-
-std::string describe(double loss, std::int64_t step) {
-  const char* what = std::isnan(loss) ? "NaN" : loss > 0 ? "infinite" : "minus infinity";
+std::string describe(std::int64_t step, const std::string& what) {
   return std::string("the loss ") + (step > 0 ? "of step " + std::to_string(step) + " " : "") +
          "is " + what + "; look at that batch, lower the learning rate, or clip gradients";
+}
+
+std::string describe(std::int64_t step, double loss) {
+  return describe(step, std::isnan(loss) ? "NaN" : loss > 0 ? "infinite" : "minus infinity");
+}
+
+// What `rank` has to say, on every rank of the group.
+Failure failure_of(Group& group, int rank, const std::string& mine) {
+  const std::string why = group.broadcast(mine, rank);
+  return {ErrorCode::kUnavailable, "rank " + std::to_string(group.job_rank(rank)) + ": " + why};
 }
 
 }  // namespace
@@ -49,7 +47,7 @@ void FailureVote::report(std::int64_t step, std::string why) {
 }
 
 void FailureVote::report(std::int64_t step, std::exception_ptr thrown) {
-  if (!trouble_) trouble_ = Trouble{step, words_of(thrown), thrown};
+  if (!trouble_) trouble_ = Trouble{step, message_of(thrown), thrown};
 }
 
 void FailureVote::poll() {
@@ -70,10 +68,9 @@ void FailureVote::end_together() {
   const std::int64_t step = least(group_, {trouble_ ? trouble_->step : kNever, 0})[0];
   const bool is_candidate = trouble_ && trouble_->step == step;
   const auto rank = static_cast<int>(least(group_, {is_candidate ? group_.rank() : kNever, 0})[0]);
-  const std::string why = group_.broadcast(trouble_ ? trouble_->why : std::string(), rank);
+  const Failure failure = failure_of(group_, rank, trouble_ ? trouble_->why : std::string());
   if (rank == group_.rank() && trouble_->thrown) std::rethrow_exception(trouble_->thrown);
-  throw Failure(ErrorCode::kUnavailable,
-                "rank " + std::to_string(group_.job_rank(rank)) + ": " + why);
+  throw failure;
 }
 
 FiniteGuard::FiniteGuard(FailureVote& failures) : failures_(failures) {
@@ -83,7 +80,7 @@ FiniteGuard::FiniteGuard(FailureVote& failures) : failures_(failures) {
 FiniteGuard::~FiniteGuard() { failures_.before_vote(nullptr); }
 
 void FiniteGuard::watch(double loss, std::int64_t step) {
-  if (!std::isfinite(loss)) failures_.report(step, describe(loss, step));
+  if (!std::isfinite(loss)) failures_.report(step, describe(step, loss));
 }
 
 void FiniteGuard::watch(const torch::Tensor& loss, std::int64_t step) {
@@ -100,9 +97,7 @@ void FiniteGuard::look() {
   if (!first_bad_.defined()) return;
   const auto step = first_bad_.item<std::int64_t>();
   if (step == kNever) return;
-  failures_.report(step, "the loss of step " + std::to_string(step) +
-                             " is NaN or infinite; look at that batch, lower the learning rate, "
-                             "or clip gradients");
+  failures_.report(step, describe(step, "NaN or infinite"));
 }
 
 void check_finite(Group& group, const torch::Tensor& loss) {
@@ -110,10 +105,7 @@ void check_finite(Group& group, const torch::Tensor& loss) {
   const bool is_bad = !std::isfinite(value);
   const std::int64_t first = least(group, {is_bad ? group.rank() : kNever, 0})[0];
   if (first == kNever) return;
-  const auto rank = static_cast<int>(first);
-  const std::string why = group.broadcast(is_bad ? describe(value, 0) : std::string(), rank);
-  throw Failure(ErrorCode::kUnavailable,
-                "rank " + std::to_string(group.job_rank(rank)) + ": " + why);
+  throw failure_of(group, static_cast<int>(first), is_bad ? describe(0, value) : std::string());
 }
 
 }  // namespace ddprun

@@ -9,6 +9,9 @@
 #include <exception>
 #include <string>
 
+#include "worker_lib/src/split_mix.h"
+#include "worker_lib/src/words.h"
+
 namespace ddprun::detail {
 namespace {
 
@@ -21,13 +24,6 @@ std::string names_of(const std::size_t* first, std::size_t count) {
   }
   if (count > kMost) text += ", … (" + std::to_string(count) + " in all)";
   return text;
-}
-
-std::uint64_t mixed(std::uint64_t value) {  // SplitMix64's finaliser
-  value += 0x9e3779b97f4a7c15u;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
 }
 
 }  // namespace
@@ -77,13 +73,8 @@ void rethrow_naming(const std::size_t* first, std::size_t count) {
     std::throw_with_nested(UsageError(head + error.what()));
   } catch (const Failure& error) {
     std::throw_with_nested(Failure(error.error().code, head + error.what()));
-  } catch (const c10::Error& error) {
-    std::throw_with_nested(Failure(ErrorCode::kIo, head + error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    std::throw_with_nested(Failure(ErrorCode::kIo, head + error.what()));
   } catch (...) {
-    std::throw_with_nested(
-        Failure(ErrorCode::kIo, head + "it threw something that is no std::exception"));
+    std::throw_with_nested(Failure(ErrorCode::kIo, head + message_of(std::current_exception())));
   }
 }
 
@@ -109,8 +100,8 @@ at::Generator make_sample_generator() { return at::make_generator<at::CPUGenerat
 
 void seed_for_sample(at::Generator& generator, std::uint64_t seed, std::int64_t epoch,
                      std::size_t index) {
-  generator.set_current_seed(
-      mixed(mixed(mixed(seed) ^ static_cast<std::uint64_t>(epoch)) ^ std::uint64_t{index}));
+  generator.set_current_seed(split_mix(
+      split_mix(split_mix(seed) ^ static_cast<std::uint64_t>(epoch)) ^ std::uint64_t{index}));
 }
 
 }  // namespace ddprun::detail

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker_lib/src/split_mix.h"
+
 namespace ddprun {
 namespace {
 
@@ -52,16 +54,9 @@ void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_
   }
 }
 
-// Each step of it is SplitMix64 (Steele, Lea, Flood 2014): neighbours get numbers far apart.
 std::uint64_t seed_of_new_rank(std::uint64_t seed, std::int64_t step, int rank) {
-  std::uint64_t mixed = seed;
-  for (const auto part : {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(rank)}) {
-    mixed += part + 0x9e3779b97f4a7c15;
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-    mixed ^= mixed >> 31;
-  }
-  return mixed;
+  return split_mix(split_mix(seed + static_cast<std::uint64_t>(step)) +
+                   static_cast<std::uint64_t>(rank));
 }
 
 }  // namespace ddprun

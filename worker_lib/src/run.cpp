@@ -45,11 +45,11 @@ void report(const char* program, FailureDescription failure) {
 FailureDescription describe(const std::exception& error) {
   if (const auto* const from_torch = dynamic_cast<const c10::Error*>(&error)) {
     return {readable_name(typeid(error)),
-            from_torch->what_without_backtrace(),
+            message_of(error),
             from_torch->backtrace() ? from_torch->backtrace()->get() : "",
             {}};
   }
-  return {readable_name(typeid(error)), error.what(), {}, {}};
+  return {readable_name(typeid(error)), message_of(error), {}, {}};
 }
 
 // What the handler of std::terminate needs: it is given nothing.
@@ -101,7 +101,7 @@ int run(const char* program, const std::function<int()>& joined) {
   } catch (const std::exception& error) {
     report(program, describe(error));
   } catch (...) {
-    report(program, {"unknown", "something that is no std::exception was thrown", {}, {}});
+    report(program, {"unknown", message_of(std::current_exception()), {}, {}});
   }
   return kFailed;
 }

@@ -19,8 +19,8 @@ namespace ddprun {
 
 enum class Better { kHigher, kLower };
 
-// `value` beats `other` by more than `by`. A NaN beats nothing, and every number beats a NaN.
-bool is_better(double value, double other, Better better, double by = 0);
+// `value` beats `other` by more than `by`. A NaN beats nothing; every number beats a NaN, and none.
+bool is_better(double value, std::optional<double> other, Better better, double by = 0);
 
 struct EarlyStoppingOptions {
   int patience = 1;  // at least 1
