@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include "damaged_file.h"
 #include "temp_folder.h"
 
 namespace ddprun {
@@ -38,13 +39,8 @@ class Idx : public testing::Test {
     test::write(path_, bytes);
     return read_idx(path_);
   }
-  // Damaged: the error says so and names the file.
-  void expect_damaged(const std::string& bytes, const std::string& said) {
-    const auto array = read_bytes(bytes);
-    ASSERT_FALSE(array) << said;
-    EXPECT_EQ(array.error().code, ErrorCode::kDataLoss);
-    EXPECT_THAT(array.error().message, HasSubstr(path_));
-    EXPECT_THAT(array.error().message, HasSubstr(said));
+  void expect_error(const std::string& bytes, const std::string& said) {
+    test::expect_damaged(read_bytes(bytes), path_, said);
   }
 
   test::TempFolder folder_;
@@ -63,7 +59,7 @@ TEST_F(Idx, ReadsPlainAndGzippedAlike) {
 TEST_F(Idx, CutOffAnywhereIsAnErrorThatSaysSo) {
   const std::string whole = small_idx();
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    expect_damaged(whole.substr(0, size), "it is cut off");
+    expect_error(whole.substr(0, size), "it is cut off");
   }
 }
 
@@ -94,23 +90,23 @@ TEST_F(Idx, AFlippedBitInGzipNeverGivesOtherData) {
 }
 
 TEST_F(Idx, LongerThanItsHeaderSaysIsAnError) {
-  expect_damaged(small_idx() + "x", "longer than its header says");
-  expect_damaged(gzipped(small_idx() + "x"), "longer than its header says");
+  expect_error(small_idx() + "x", "longer than its header says");
+  expect_error(gzipped(small_idx() + "x"), "longer than its header says");
 }
 
 TEST_F(Idx, AnotherFormatIsAnError) {
-  expect_damaged("PK\x03\x04 a zip file", "not an IDX file");
+  expect_error("PK\x03\x04 a zip file", "not an IDX file");
   std::string floats = small_idx();
   floats[2] = 0x0d;
-  expect_damaged(floats, "not an IDX file");
+  expect_error(floats, "not an IDX file");
 }
 
 TEST_F(Idx, ImpossibleHeaderAllocatesNothing) {
   std::string none = small_idx();
   none[3] = 0;
-  expect_damaged(none, "0 dimensions");
-  expect_damaged(std::string{0, 0, 8, 2, 127, 0, 0, 0, 127, 0, 0, 0}, "claims a dimension");
-  expect_damaged(std::string{0, 0, 8, 1, 0, 0, 0, 0}, "claims a dimension");
+  expect_error(none, "0 dimensions");
+  expect_error(std::string{0, 0, 8, 2, 127, 0, 0, 0, 127, 0, 0, 0}, "claims a dimension");
+  expect_error(std::string{0, 0, 8, 1, 0, 0, 0, 0}, "claims a dimension");
 }
 
 TEST_F(Idx, MissingFileIsNamed) {

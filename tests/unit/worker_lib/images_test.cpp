@@ -5,13 +5,13 @@
 
 #include <filesystem>
 
+#include "damaged_file.h"
 #include "temp_folder.h"
 
 namespace ddprun {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::string idx(const std::vector<char>& dimensions, const std::string& data) {
   std::string bytes = {0, 0, 8, static_cast<char>(dimensions.size())};
@@ -33,9 +33,7 @@ class Images : public testing::Test {
     test::write(folder_.file(name), bytes);
   }
   void expect_error(const Result<LabelledImages>& images, const std::string& said) {
-    ASSERT_FALSE(images) << said;
-    EXPECT_THAT(images.error().message, HasSubstr(folder_.path()));
-    EXPECT_THAT(images.error().message, HasSubstr(said));
+    test::expect_refused(images, folder_.path(), said);
   }
   test::TempFolder folder_;
 };

@@ -7,13 +7,13 @@
 
 #include <cstring>
 
+#include "damaged_file.h"
 #include "temp_folder.h"
 
 namespace ddprun {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::string npy(const std::string& header, const std::string& data, char version = 1) {
   std::string bytes = "\x93NUMPY";
@@ -31,11 +31,7 @@ class Npy : public testing::Test {
     return read_npy(path_);
   }
   void expect_error(const std::string& bytes, const std::string& said) {
-    const auto array = read_bytes(bytes);
-    ASSERT_FALSE(array) << said;
-    EXPECT_EQ(array.error().code, ErrorCode::kDataLoss);
-    EXPECT_THAT(array.error().message, HasSubstr(path_));
-    EXPECT_THAT(array.error().message, HasSubstr(said));
+    test::expect_damaged(read_bytes(bytes), path_, said);
   }
 
   test::TempFolder folder_;
