@@ -1,11 +1,9 @@
 """What a checkpoint costs a training step."""
 
 import json
-import subprocess
-import sys
 import tempfile
 
-from benchmarks.programs import BUILD, PYTHON, ROOT, environment
+from benchmarks.programs import BUILD, PYTHON, ROOT, run
 from benchmarks.table import Row
 
 MEGABYTES = 100
@@ -13,11 +11,7 @@ MEGABYTES = 100
 
 def one_run(command, repetitions):
     with tempfile.TemporaryDirectory() as folder:
-        output = subprocess.run(
-            [*command, f"--folder={folder}", f"--megabytes={MEGABYTES}", f"--repetitions={repetitions}"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    if output.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {output.returncode}:\n{output.stderr}")
+        output = run([*command, f"--folder={folder}", f"--megabytes={MEGABYTES}", f"--repetitions={repetitions}"])
     return json.loads(output.stdout)
 
 
@@ -27,9 +21,9 @@ def bench_checkpoint(quick):
     theirs = [PYTHON, str(ROOT / "tests/compat/checkpoint_block.py")]
     row = Row(f"checkpoint of {MEGABYTES} MB blocks the step", "ms")
     for _ in range(1 if quick else 5):
-        run = one_run(ours, repetitions=3 if quick else 11)
-        row.add("floor", run["memcpy_ms"])
-        row.add("ddprun", run["block_ms"])
+        saved = one_run(ours, repetitions=3 if quick else 11)
+        row.add("floor", saved["memcpy_ms"])
+        row.add("ddprun", saved["block_ms"])
         row.add("torch.save", one_run(theirs, repetitions=1 if quick else 3)["block_ms"])
     ratio = row.ratio("ddprun", "floor")
     row.bar("≤ 1.2 × one memcpy", ratio, ratio <= 1.2)

@@ -2,10 +2,9 @@
 
 import json
 import statistics
-import subprocess
 import sys
 
-from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, environment
+from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, run
 from benchmarks.table import Row
 
 TINY = {"tiny_mlp"}  # where the step is overhead: faster is asked for, not as fast
@@ -13,11 +12,8 @@ TINY = {"tiny_mlp"}  # where the step is overhead: faster is asked for, not as f
 
 def one_ddp_run(command, share):
     """What each model took, by its name."""
-    output = subprocess.run(
-        [*command, f"--share={share}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    if output.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {output.returncode}:\n{output.stderr}")
-    return {run["model"]: run for run in map(json.loads, output.stdout.splitlines())}
+    lines = run([*command, f"--share={share}"]).stdout.splitlines()
+    return {model["model"]: model for model in map(json.loads, lines)}
 
 
 def bench_ddp(quick):

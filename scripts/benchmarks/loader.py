@@ -2,10 +2,8 @@
 
 import json
 import statistics
-import subprocess
-import sys
 
-from benchmarks.programs import BUILD, ddprun_command, environment
+from benchmarks.programs import BUILD, ddprun_command, run
 from benchmarks.table import Row
 
 
@@ -14,10 +12,7 @@ def bench_loader(quick):
     program = str(BUILD / "bench/loader_epoch")
     for ranks, options, what in ((1, ["--augment"], "random crops"), (2, [], "bytes to floats")):
         command = ddprun_command(ranks, program, *options, f"--pairs={2 if quick else 11}")
-        output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-        if output.returncode != 0:
-            sys.exit(f"bench: {' '.join(command)} ended with {output.returncode}:\n{output.stderr}")
-        times = json.loads(output.stdout)
+        times = json.loads(run(command).stdout)
         in_line = statistics.median(times["inline_ms"]) / statistics.median(times["without_ms"])
         row = Row(f"epoch of 40 CNN steps, {ranks} rank{'s'[:ranks - 1]}, loading {what} ({in_line:.2f} × when not "
                   "overlapped)", "ms")

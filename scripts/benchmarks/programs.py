@@ -34,6 +34,15 @@ def torchrun_command(workers, *program, options=()):
     return [TORCHRUN, "--standalone", f"--nproc-per-node={workers}", *options, "--no-python", *program]
 
 
+def run(command, **more_environment):
+    """A finished run whose output is read; one that fails ends the benchmark with what it said."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**environment(), **more_environment})
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return done
+
+
 def run_timer(repetitions, *commands, memory=False):
     """The runs that bench/time_commands reports, as (index of the command, its line)."""
     arguments = [str(BUILD / "bench/time_commands")] + (["--memory"] if memory else []) + [str(repetitions)]

@@ -3,12 +3,10 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 import time
 
-from benchmarks.programs import BUILD, PYTHON, ROOT, ddprun_command, environment, torchrun_command
+from benchmarks.programs import BUILD, PYTHON, ROOT, ddprun_command, run, torchrun_command
 from benchmarks.store import with_names
 from benchmarks.table import Row
 
@@ -21,10 +19,7 @@ JOIN_BAR_MS = 20
 def one_start(command, losses):
     """A training of one step: milliseconds until the last rank has made it, and what the ranks say of joining."""
     begun = time.time_ns()
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                          env={**environment(), "DDPRUN_LOG_LEVEL": "debug"})
-    if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    done = run(command, DDPRUN_LOG_LEVEL="debug")
     # Each rank writes its loss when the step is done, and nothing after it.
     ended = max(os.stat(f"{losses}.rank{rank}").st_mtime_ns for rank in range(WORKERS))
     joins = [float(ms) for ms in re.findall(r"joined a group of \d+ in ([\d.e-]+) ms", done.stderr)]
@@ -46,8 +41,8 @@ def bench_start(quick):
         for names, what, contestants in (("files", "2 ranks", [ours, theirs]), ("dead", "name server dead", [ours])):
             first = Row(f"start to first step, {what}", "ms")
             join = Row(f"joining the group, {what}", "ms", digits=2)
-            for run in range(1 if quick else 7):
-                for name, command, losses in contestants if run % 2 == 0 else reversed(contestants):
+            for pair in range(1 if quick else 7):
+                for name, command, losses in contestants if pair % 2 == 0 else reversed(contestants):
                     for left in pathlib.Path(folder).iterdir():
                         left.unlink()
                     ms, joins = one_start(with_names(names, command), f"{folder}/{losses}")
