@@ -129,6 +129,7 @@ class Training {
   }
 
   Run by_hand() {
+    begin_run();
     double loss_sum = 0;
     for (int epoch = 0; epoch < settings_.epochs; ++epoch) {
       ddprun::DistributedSampler sampler = batches_.sampler();
@@ -146,6 +147,7 @@ class Training {
   }
 
   Run by_trainer() {
+    begin_run();
     ddprun::Trainer trainer(context_, model_, optimizer_,
                             {.epochs = settings_.epochs,
                              .update_every = settings_.update_every,
@@ -168,6 +170,11 @@ class Training {
   static std::shared_ptr<Mlp> make_net(const Settings& settings) {
     torch::manual_seed(1);
     return std::make_shared<Mlp>(settings.hidden);
+  }
+
+  void begin_run() {
+    run_ = {};
+    last_call_.reset();
   }
 
   // From one call to the next is one step, with all that the loop does around it.
@@ -199,33 +206,36 @@ class Training {
   ddprun::History history_;
 };
 
-double quantile(std::vector<double> values, double part) {
-  const auto at = static_cast<std::ptrdiff_t>(static_cast<double>(values.size() - 1) * part);
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
-// Of a training's steps: what a step takes when nothing comes between. Two ranks on two cores lose
-// far more to the scheduler, now and then, than a loop can cost, and this is what a cost adds to.
-double undisturbed(std::vector<double> values) { return quantile(std::move(values), 0.1); }
 
-// The two take turns, each with a fresh model; the ratio is the median of those of the turns.
+void check_same_work(const Settings& settings, ddprun::Context& context) {
+  Training by_hand(settings, context), by_trainer(settings, context);
+  if (by_hand.by_hand().last_loss != by_trainer.by_trainer().last_loss) {
+    throw std::runtime_error("the two loops did not do the same work");
+  }
+}
+
+// The two take turns with one and the same model, optimizer and data: where those lie in memory
+// changes a step by more than a loop can cost. A turn is short, so that both of a pair see the same
+// machine; the ratio is the median of those of the pairs.
 void compare(const Settings& settings, ddprun::Context& context) {
+  check_same_work(settings, context);
+  Training training(settings, context);
   std::vector<double> by_hand, by_trainer, ratios, cpu_by_hand, cpu_by_trainer;
   std::size_t steps = 0;
   for (int turn = 0; turn <= settings.compare; ++turn) {
     Run manual, trainer;
     for (const bool is_trainers : {turn % 2 == 0, turn % 2 != 0}) {
-      Training training(settings, context);
       (is_trainers ? trainer : manual) = is_trainers ? training.by_trainer() : training.by_hand();
-    }
-    if (manual.last_loss != trainer.last_loss) {
-      throw std::runtime_error("the two loops did not do the same work");
     }
     if (turn == 0) continue;  // to warm up
     steps += manual.step_us.size();
-    by_hand.push_back(undisturbed(manual.step_us));
-    by_trainer.push_back(undisturbed(trainer.step_us));
+    by_hand.push_back(median(manual.step_us));
+    by_trainer.push_back(median(trainer.step_us));
     ratios.push_back(by_trainer.back() / by_hand.back());
     cpu_by_hand.push_back(median(manual.cpu_us));
     cpu_by_trainer.push_back(median(trainer.cpu_us));
