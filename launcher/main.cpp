@@ -19,6 +19,7 @@
 #include "launcher/plan.h"
 #include "launcher/plan_text.h"
 #include "launcher/settings.h"
+#include "launcher/site.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_codes.h"
 
@@ -108,12 +109,13 @@ int launch(const Plan& plan) {
 int run(const std::vector<std::string>& arguments, const Environment& environment) {
   const auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error());
-  Settings settings = resolve(*line, environment, {});
+  const auto site = find_site(environment);
+  Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings)) return *done;
 
   const auto file = read_config(given(settings, OptionId::kConfig));
   if (!file) return refuse(file.error());
-  if (!file->empty()) settings = resolve(*line, environment, *file);
+  if (!file->empty()) settings = resolve(*line, environment, *file, site);
 
   const auto dry_run = read_flag(given(settings, OptionId::kDryRun));
   if (!dry_run) return refuse(dry_run.error());

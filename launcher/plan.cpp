@@ -41,9 +41,9 @@ class Planner {
 
   Result<Plan> make(const std::vector<std::string>& command) {
     using Step = void (Planner::*)();
-    constexpr Step kSteps[] = {&Planner::read_nodes,  &Planner::read_group,
-                               &Planner::read_output, &Planner::read_events,
-                               &Planner::read_end,    &Planner::read_placement};
+    constexpr Step kSteps[] = {&Planner::read_site,     &Planner::read_nodes,  &Planner::read_group,
+                               &Planner::read_output,   &Planner::read_events, &Planner::read_end,
+                               &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
       if (error_) return fail(*std::move(error_));
@@ -67,6 +67,13 @@ class Planner {
     if (!error_) error_ = std::move(error);
   }
   void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
+
+  void read_site() {
+    const SiteReport& site = plan_.settings.site;
+    plan_.notes = site.notes;
+    plan_.warnings = site.warnings;
+    if (site.error) refuse(*site.error);
+  }
 
   void read_nodes() {
     plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));

@@ -301,6 +301,7 @@ std::string to_table(const Plan& plan) {
   append_row(out, job.nodes.is_alone() ? "workers" : "workers of this node",
              std::to_string(job.local_world_size), "");
   append_row(out, "run id", job.run_id, "");
+  if (!plan.settings.site.name.empty()) append_row(out, "site", plan.settings.site.name, "");
   append_row(out, "workers meet at", meeting_place_of(job), "");
   append_row(out, "restarts", restarts_of(job.restarts), "");
   append_nodes(out, plan);
@@ -328,7 +329,10 @@ std::string to_json(const Plan& plan) {
     settings[spec.name] =
         boost::json::object{{"value", setting.text}, {"origin", to_string(setting.origin)}};
   }
+  boost::json::value site;
+  if (!plan.settings.site.name.empty()) site = plan.settings.site.name;
   const boost::json::object whole{{"schema", 1},
+                                  {"site", site},
                                   {"job", job_object(plan.job)},
                                   {"rendezvous", rendezvous_object(plan.rendezvous)},
                                   {"workers", worker_objects(plan.job)},

@@ -32,11 +32,13 @@ std::string to_string(const Origin& origin) {
   return origin.source == Source::kDefault ? "default" : origin.name;
 }
 
-Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file) {
+Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file,
+                 const std::optional<Site>& site) {
   Settings settings;
   for (const OptionSpec& spec : option_table()) {
     settings[spec.id] = resolve_one(spec, line, environment, file);
   }
+  if (site) apply_site(*site, settings);
   return settings;
 }
 

@@ -1,23 +1,27 @@
 // What each option is set to, and who said so: the command line, else the environment, else the
-// configuration file, else the default. Pure: the environment and the file come in as values. Texts
-// only; what they mean, and whether they make sense together, is plan.h.
+// configuration file, else the site (site.h), else the default. Pure: all of these come in as
+// values. Texts only; what they mean, and whether they make sense together, is plan.h.
 #pragma once
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/option_table.h"
 #include "launcher/options.h"
+#include "launcher/site.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/result.h"
 
 namespace ddprun::cli {
 
-enum class Source { kDefault, kFile, kEnvironment, kCommandLine };
+enum class Source { kDefault, kSite, kFile, kEnvironment, kCommandLine };
 
 struct Origin {
   Source source = Source::kDefault;
-  std::string name;  // "--tee", "PET_TEE", "job.toml:3"; empty for a default
+  std::string name;  // "--tee", "PET_TEE", "job.toml:3", "SLURM_NODEID"; empty for a default
 
   bool operator==(const Origin&) const = default;
 };
@@ -40,8 +44,19 @@ struct FileValue {
 };
 using FileValues = std::map<OptionId, FileValue>;
 
+// What the site has done to the settings.
+struct SiteReport {
+  std::string name;           // empty: there is none
+  std::optional<int> cpus{};  // see Site
+  std::vector<std::string> notes{};
+  std::vector<std::string> warnings{};
+  std::optional<Error> error{};  // something that only the site could have said cannot be known
+};
+
 class Settings {
  public:
+  SiteReport site;
+
   const Setting& operator[](OptionId id) const { return settings_[static_cast<std::size_t>(id)]; }
   Setting& operator[](OptionId id) { return settings_[static_cast<std::size_t>(id)]; }
 
@@ -59,6 +74,7 @@ struct Given {
 };
 inline Given given(const Settings& settings, OptionId id) { return {spec_of(id), settings[id]}; }
 
-Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file);
+Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file,
+                 const std::optional<Site>& site = std::nullopt);
 
 }  // namespace ddprun::cli
