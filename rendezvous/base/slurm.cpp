@@ -9,6 +9,8 @@ namespace {
 
 using Hosts = std::vector<std::string>;
 
+constexpr std::size_t kMostDigits = 20;  // leading zeros count
+
 template <typename Number>
 std::optional<Number> parse(std::string_view text) {
   Number value{};
@@ -33,7 +35,7 @@ Result<void> append_range(std::string_view range, Hosts& numbers) {
       first_text.size() == range.size() ? first_text : range.substr(first_text.size() + 1);
   const auto first = parse<std::uint64_t>(first_text);
   const auto last = parse<std::uint64_t>(last_text);
-  if (!first || !last || *first > *last) {
+  if (!first || !last || *first > *last || first_text.size() > kMostDigits) {
     return wrong("'" + std::string(range) + "' is no number and no range of numbers");
   }
   if (*last - *first >= kMaxHostsInList - numbers.size()) return too_many();
@@ -56,13 +58,16 @@ Result<Hosts> expand_ranges(std::string_view ranges) {
   }
 }
 
-// Every name so far with every one of these endings.
-Result<Hosts> combine(const Hosts& names, const Hosts& endings) {
+// Every name so far with every one of these endings. Slurm's order: the numbers of the last brackets
+// change first, and then those of the first, of the second, and so on.
+Result<Hosts> combine(const Hosts& names, const Hosts& endings, bool are_last) {
   if (names.size() * endings.size() > kMaxHostsInList) return too_many();
   Hosts result;
   result.reserve(names.size() * endings.size());
-  for (const std::string& name : names) {
-    for (const std::string& ending : endings) result.push_back(name + ending);
+  const Hosts& outer = are_last ? names : endings;
+  const Hosts& inner = are_last ? endings : names;
+  for (const std::string& slow : outer) {
+    for (const std::string& fast : inner) result.push_back(are_last ? slow + fast : fast + slow);
   }
   return result;
 }
@@ -80,10 +85,11 @@ Result<Hosts> expand_name(std::string_view name) {
     if (close == std::string_view::npos) return wrong("a '[' has no ']'");
     const auto numbers = expand_ranges(name.substr(1, close - 1));
     if (!numbers) return fail(numbers.error());
-    auto combined = combine(hosts, *numbers);
+    name.remove_prefix(close + 1);
+    const bool are_last = name.find('[') == std::string_view::npos;
+    auto combined = combine(hosts, *numbers, are_last);
     if (!combined) return combined;
     hosts = *std::move(combined);
-    name.remove_prefix(close + 1);
   }
   return hosts;
 }

@@ -16,8 +16,8 @@ namespace ddprun {
 inline constexpr std::size_t kMaxHostsInList = 1 << 17;
 
 // "gpu[003-005,9]-ib,login" gives gpu003-ib, gpu004-ib, gpu005-ib, gpu9-ib and login, as `scontrol
-// show hostnames` does. Several brackets in a name give every combination, the last of them first.
-// An Error is a sentence about what is wrong with the list and where in it.
+// show hostnames` does, with the same hosts in the same order. (Slurm itself has no names that go on
+// after their last brackets.) An Error says what is wrong with the list and where in it.
 Result<std::vector<std::string>> expand_host_list(std::string_view list);
 
 // The number in SLURM_STEP_ID; nothing if it is none, or one of those that stand for the allocation

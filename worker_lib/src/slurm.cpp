@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <initializer_list>
+#include <utility>
+
+#include "rendezvous/base/slurm.h"
 
 namespace ddprun {
 namespace {
@@ -33,28 +37,21 @@ Result<std::optional<int>> number(const VariableLookup& lookup,
   return std::optional<int>{};
 }
 
-}  // namespace
-
-std::string first_host_of(std::string_view node_list) {
-  std::string host;
-  bool is_in_brackets = false;
-  bool is_first_number = false;
-  for (const char at : node_list) {
-    if (at == '[') {
-      is_in_brackets = is_first_number = true;
-    } else if (at == ']') {
-      is_in_brackets = false;
-    } else if (is_in_brackets) {
-      if (at == '-' || at == ',') is_first_number = false;
-      if (is_first_number) host += at;
-    } else if (at == ',') {
-      break;
-    } else {
-      host += at;
-    }
+// The first of the step's nodes, which runs rank 0; empty where nothing names them.
+Result<std::string> first_host(const VariableLookup& lookup) {
+  for (const char* const name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
+    const auto list = lookup(name);
+    if (!list) continue;
+    auto hosts = expand_host_list(*list);
+    if (hosts) return std::move(hosts->front());
+    return fail(ErrorCode::kInvalidArgument,
+                std::string(name) + " is '" + *list + "', which cannot be read: " +
+                    hosts.error().message + "; set MASTER_ADDR and MASTER_PORT yourself");
   }
-  return host;
+  return std::string{};
 }
+
+}  // namespace
 
 std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
   while (!tasks_per_node.empty()) {
@@ -74,15 +71,8 @@ std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
   return std::nullopt;
 }
 
-std::uint16_t slurm_port(std::uint64_t job, std::uint64_t step) {
-  constexpr std::uint64_t kLeast = 12000;
-  constexpr std::uint64_t kCount = 20000;
-  constexpr std::uint64_t kBetweenSteps = 1009;  // coprime to kCount
-  return static_cast<std::uint16_t>(kLeast + (job + step * kBetweenSteps) % kCount);
-}
-
 Result<std::optional<Environment>> slurm_environment(const VariableLookup& lookup) {
-  const auto step = lookup("SLURM_STEP_ID");
+  const auto step = slurm_step(lookup("SLURM_STEP_ID").value_or(""));
   if (!step || !lookup("SLURM_PROCID")) return std::optional<Environment>{};
   const auto rank = number(lookup, {"SLURM_PROCID"}, 0);
   if (!rank) return fail(rank.error());
@@ -117,12 +107,13 @@ Result<std::optional<Environment>> slurm_environment(const VariableLookup& looku
     environment.local_world_size = environment.local_rank + 1;  // what is known for sure
   }
 
-  std::optional<std::string> nodes = lookup("SLURM_STEP_NODELIST");
-  if (!nodes) nodes = lookup("SLURM_JOB_NODELIST");
-  environment.master_addr = first_host_of(nodes.value_or(""));
+  if (environment.world_size > 1 && !lookup("MASTER_ADDR")) {
+    auto host = first_host(lookup);
+    if (!host) return fail(std::move(host.error()));
+    environment.master_addr = *std::move(host);
+  }
   environment.master_port =
-      slurm_port(parse<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0),
-                 parse<std::uint64_t>(*step).value_or(0));
+      slurm_port(parse<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0), *step);
   return environment;
 }
 

@@ -1,19 +1,17 @@
 // Who a process is among the tasks of a Slurm step, from the variables that srun gives it: what
 // stands in for torchrun's when a program is started by `srun ./train` directly. Pure; any thread.
 //
-//   SLURM_STEP_ID           there only inside a step: a batch script's own shell is no rank
+//   SLURM_STEP_ID           there only inside a step: a shell of the allocation's is no rank
 //   SLURM_PROCID            rank
 //   SLURM_STEP_NUM_TASKS    world size (else SLURM_NTASKS)
 //   SLURM_LOCALID           local rank
 //   SLURM_NODEID            and SLURM_STEP_TASKS_PER_NODE, "4(x2),3": local world size
 //                           (else SLURM_NTASKS_PER_NODE)
 //   SLURM_STEP_NODELIST     its first host runs rank 0 (else SLURM_JOB_NODELIST)
-//   SLURM_JOB_ID            makes the port: see slurm_port()
+//   SLURM_JOB_ID            and SLURM_STEP_ID make the port: slurm_port()
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "ddprun/environment.h"
@@ -25,14 +23,7 @@ namespace ddprun {
 // caller to fill in where the user set them.
 Result<std::optional<Environment>> slurm_environment(const VariableLookup& lookup);
 
-// "gpu[003-005,9]-ib,login" -> "gpu003-ib". Empty for an empty list.
-std::string first_host_of(std::string_view node_list);
-
 // The number of tasks on node `index` of "4(x2),3"; nothing if the text is no such list or shorter.
 std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index);
-
-// Where the ranks of a step meet: 12000 to 31999, below the ports that systems give out by
-// themselves, and another for each job and each step of a job on the same nodes.
-std::uint16_t slurm_port(std::uint64_t job, std::uint64_t step);
 
 }  // namespace ddprun

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 
 namespace ddprun {
 namespace {
@@ -113,19 +112,20 @@ TEST(Slurm, WhatMakesNoSenseIsNamed) {
   EXPECT_THAT(parse(variables).error().message, HasSubstr("SLURM_NTASKS is"));
 }
 
-TEST(Slurm, TheFirstHostOfEveryKindOfList) {
-  for (const auto& [list, host] :
-       std::map<std::string, std::string>{{"a", "a"},
-                                          {"a,b", "a"},
-                                          {"gpu7,gpu9", "gpu7"},
-                                          {"gpu[003-005,9]", "gpu003"},
-                                          {"gpu[9,003-005],login", "gpu9"},
-                                          {"gpu[07]", "gpu07"},
-                                          {"rack[1-2]node[05-08]", "rack1node05"},
-                                          {"gpu[1-4]-ib.site.org,x", "gpu1-ib.site.org"},
-                                          {"", ""}}) {
-    EXPECT_EQ(first_host_of(list), host) << list;
-  }
+TEST(Slurm, AListOfNodesThatCannotBeReadMattersOnlyWithoutAnAddress) {
+  Variables variables = step();
+  variables["SLURM_STEP_NODELIST"] = "gpu[07-";
+  EXPECT_THAT(
+      parse(variables).error().message,
+      HasSubstr("SLURM_STEP_NODELIST is 'gpu[07-', which cannot be read: a '[' has no ']'"));
+  variables["MASTER_ADDR"] = "gpu07";
+  EXPECT_TRUE(parse(variables));
+}
+
+TEST(Slurm, AnInteractiveShellOfTheAllocationIsNoRank) {
+  Variables variables = step();
+  variables["SLURM_STEP_ID"] = "4294967290";
+  EXPECT_EQ(parse(variables)->world_size, 1);
 }
 
 TEST(Slurm, TasksPerNodeAreCountedThrough) {
@@ -137,15 +137,6 @@ TEST(Slurm, TasksPerNodeAreCountedThrough) {
   for (const char* nonsense : {"", "x", "4(x", "4(x)", "4(2)", "0", "-1", "4(x0)", ",4"}) {
     EXPECT_EQ(tasks_on_node(nonsense, 0), std::nullopt) << nonsense;
   }
-}
-
-TEST(Slurm, JobsAndTheirStepsHavePortsOfTheirOwn) {
-  std::set<std::uint16_t> ports;
-  for (std::uint64_t step = 0; step < 50; ++step) ports.insert(slurm_port(4711, step));
-  for (std::uint64_t job = 4712; job < 4800; ++job) ports.insert(slurm_port(job, 0));
-  EXPECT_EQ(ports.size(), 50 + 88);
-  EXPECT_GE(*ports.begin(), 12000);
-  EXPECT_LT(slurm_port(19999, 0), 32000);
 }
 
 // --- init methods
