@@ -139,7 +139,8 @@ class Planner {
         plan_.notes.push_back(std::to_string(gpus) + " visible GPUs");
         return gpus;
       }
-      if (text == "auto") return count_cpus();
+      if (text == "auto")
+        return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
       const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
       refuse(wrong(workers,
                    hidden_by == nullptr
@@ -170,6 +171,21 @@ class Planner {
       warn("there will be " + std::to_string(cpus) +
            " workers, one for each CPU of the machine, but affinity or a cgroup leaves only " +
            std::to_string(usable) + "; --nproc-per-node=usable-cpus counts those");
+    }
+    return cpus;
+  }
+
+  // Those that the site has given to us.
+  int count_own_cpus() {
+    const SiteReport& site = plan_.settings.site;
+    const int cpus = site.cpus.value_or(1);
+    const int usable = agent::count_usable_cpus(surroundings_.machine);
+    plan_.notes.push_back(std::to_string(cpus) + " CPUs of this node are the job's, and no GPU");
+    if (usable < cpus) {
+      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU that " +
+           plan_.settings[OptionId::kNprocPerNode].origin.name +
+           " gives to the job, but affinity or a cgroup leaves only " + std::to_string(usable) +
+           "; --nproc-per-node=usable-cpus counts those");
     }
     return cpus;
   }
@@ -280,10 +296,20 @@ class Planner {
       return refuse(wrong(preempt, "give a signal that can be caught, such as SIGUSR1"));
     }
     if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
+      if (preempt.setting.origin.source == Source::kSite) return prefer_to_stop(number);
       return refuse(wrong(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
                                        " too; it can mean one thing only"));
     }
     job.preempt_signal = number;
+  }
+
+  // The site's default for the other meaning of the signal is only that.
+  void prefer_to_stop(int signal) {
+    plan_.job.stop_signals.push_back(signal);
+    plan_.notes.push_back(signal_name(signal) + " stops the job, as " +
+                          option(OptionId::kSignalsToHandle).setting.origin.name +
+                          " says, and is no --preempt-signal as " + plan_.settings.site.name +
+                          " proposes");
   }
 
   void read_placement() {

@@ -43,6 +43,7 @@ class SiteRules {
     if (!is_said(OptionId::kNnodes) && !is_standalone(settings_)) {
       settings_.site.warnings = site_.warnings;
     }
+    refuse_too_many();
     drop_nodes_of_another_job();
     drop_other_meeting_place();
     drop_what_was_said();
@@ -63,6 +64,14 @@ class SiteRules {
   const SiteValue* value(OptionId id) const {
     const auto found = site_.values.find(id);
     return found == site_.values.end() || !found->second ? nullptr : &*found->second;
+  }
+
+  void refuse_too_many() {
+    if (!site_.too_many || is_standalone(settings_)) return;
+    const Given nodes = given(settings_, OptionId::kNnodes);
+    const int most = most_nodes(nodes).value_or(1);
+    const bool is_meant = !nodes.is_default() && (most == 1 || most >= site_.too_many->started);
+    if (!is_meant) settings_.site.error = site_.too_many->error;
   }
 
   void drop_nodes_of_another_job() {

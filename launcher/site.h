@@ -40,6 +40,13 @@ struct Site {
   std::map<OptionId, Result<SiteValue>> values;
   // For --nproc-per-node=auto of the site's own, where there is no GPU.
   std::optional<int> cpus;
+  // The site has started so many of us that nodes have several; the error says what to do. Who
+  // means it says --standalone, or as many nodes.
+  struct TooMany {
+    int started;
+    Error error;
+  };
+  std::optional<TooMany> too_many;
   std::vector<std::string> notes;     // for --dry-run and the log at info
   std::vector<std::string> warnings;  // said unless the user says how many nodes there are
 };

@@ -196,7 +196,7 @@ TEST_F(PlanningSites, TheLogSaysWhoseValueWasDropped) {
 TEST_F(PlanningSites, WhatTheSiteCannotKnowIsRefused) {
   Environment twice = step_;
   twice["SLURM_STEP_NUM_TASKS"] = "8";
-  EXPECT_THAT(refusal({}, twice), HasSubstr("ddprun was started 8 times on 1 node"));
+  EXPECT_THAT(refusal({}, twice), HasSubstr("srun started ddprun 8 times on 1 node"));
   EXPECT_TRUE(plan({"--standalone"}, twice)) << "as many jobs as tasks are meant";
 }
 
