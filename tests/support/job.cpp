@@ -136,6 +136,13 @@ Command worker(std::initializer_list<std::string> actions) {
   return command;
 }
 
+Command meeting_worker(std::initializer_list<std::string> actions) {
+  Command command{DDPRUN_MEETING_WORKER};
+  const Command rest = worker(actions);
+  command.insert(command.end(), rest.begin(), rest.end());
+  return command;
+}
+
 Command ddpctl(const std::vector<std::string>& arguments) {
   Command command{DDPRUN_DDPCTL};
   command.insert(command.end(), arguments.begin(), arguments.end());

@@ -69,6 +69,8 @@ void write_file(const std::string& path, const std::string& content, int mode = 
 Command ddprun(const std::vector<std::string>& options, const Command& program = {});
 Command worker(std::initializer_list<std::string> actions);
 Command ddpctl(const std::vector<std::string>& arguments);
+// A worker that first meets the others in the store of the round (meeting_worker.cpp).
+Command meeting_worker(std::initializer_list<std::string> actions);
 
 // What `stamp DIR` and `environment FILE` of the worker left there.
 struct Stamp {

@@ -1,0 +1,175 @@
+#include "tests/support/slurm_cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string_view>
+
+namespace ddprun::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kDaemons{"munged", "slurmctld", "slurmscriptd", "slurmd", "slurmstepd"};
+
+// Debian has the daemons where only root's PATH leads.
+std::string daemon_path(const std::string& name) { return "/usr/sbin/" + name; }
+
+// {folder} is the cluster's. Requeued jobs wait for as long as a credential lives.
+constexpr std::string_view kConfiguration = R"(ClusterName=test
+SlurmctldHost=node0
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+SlurmdDebug=info
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1,sched_min_interval=0
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+MailProg=/bin/true
+MpiDefault=none
+ReturnToService=2
+NodeName=node[0-1] CPUs=8
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+)";
+
+std::string configuration(const std::string& folder) {
+  constexpr std::string_view kFolder = "{folder}";
+  std::string text(kConfiguration);
+  for (auto at = text.find(kFolder); at != std::string::npos; at = text.find(kFolder, at)) {
+    text.replace(at, kFolder.size(), folder);
+  }
+  return text;
+}
+
+std::string random_key() {
+  std::random_device random;
+  std::string key(128, '\0');
+  for (char& byte : key) byte = static_cast<char>(random());
+  return key;
+}
+
+}  // namespace
+
+const std::optional<std::string>& SlurmCluster::obstacle() {
+  static const std::optional<std::string> found = []() -> std::optional<std::string> {
+    for (const char* const name : {"munged", "slurmctld", "slurmd"}) {
+      if (access(daemon_path(name).c_str(), X_OK) == 0) continue;
+      return "no program '" + std::string(name) +
+             "' here: scripts/setup installs slurm-wlm and munge";
+    }
+    return Network::obstacle();
+  }();
+  return found;
+}
+
+SlurmCluster::SlurmCluster() {
+  write_file(folder_ / "key", random_key(), 0600);
+  write_file(folder_ / "slurm.conf", configuration(folder_.path()));
+  for (const std::string& name : {std::string("state"), host(0), host(1)}) {
+    fs::create_directory(folder_ / name);
+  }
+  // --force: it would rather have folders that everybody may look into.
+  start(0, {daemon_path("munged"), "--foreground", "--force", "--key-file=" + (folder_ / "key"),
+            "--socket=" + (folder_ / "munge.socket"), "--pid-file=" + (folder_ / "munged.pid"),
+            "--seed-file=" + (folder_ / "munged.seed"), "--log-file=" + (folder_ / "munged.log")});
+  eventually([this] { return fs::exists(folder_ / "munge.socket"); });
+  start(0, {daemon_path("slurmctld"), "-D"});
+  for (const int node : {0, 1}) start(node, {daemon_path("slurmd"), "-D", "-N", host(node)});
+}
+
+void SlurmCluster::start(int node, const Command& daemon) {
+  daemons_.push_back(std::make_unique<Job>(
+      daemon, network_.on(node, {.environment = {{"SLURM_CONF", folder_ / "slurm.conf"}}})));
+}
+
+bool SlurmCluster::is_ready() {
+  return eventually([this] { return ask({"sinfo", "-h", "-o", "%T %D"}) == "idle 2"; });
+}
+
+JobSetup SlurmCluster::setup(JobSetup setup) const {
+  setup.environment["SLURM_CONF"] = folder_ / "slurm.conf";
+  return network_.on(0, std::move(setup));
+}
+
+Command SlurmCluster::srun(const std::vector<std::string>& options, const Command& program) {
+  Command command{"srun"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+std::string SlurmCluster::ask(const Command& command) const {
+  Job job(command, setup());
+  job.wait();
+  std::string said = job.out();
+  while (said.ends_with('\n')) said.pop_back();
+  return said;
+}
+
+std::string SlurmCluster::sbatch(const std::vector<std::string>& options,
+                                 const std::string& script) {
+  const std::string file = folder_ / ("script" + std::to_string(++scripts_));
+  write_file(file, "#!/bin/bash\n" + script, 0755);
+  Command command{"sbatch", "--parsable"};
+  command.insert(command.end(), options.begin(), options.end());
+  command.push_back(file);
+  return ask(command);
+}
+
+std::string SlurmCluster::field_of(const std::string& job, const std::string& field) const {
+  const std::string all = " " + ask({"scontrol", "--oneliner", "show", "job", job}) + " ";
+  const auto at = all.find(" " + field + "=");
+  if (at == std::string::npos) return "";
+  const auto begin = at + field.size() + 2;
+  return all.substr(begin, all.find(' ', begin) - begin);
+}
+
+bool SlurmCluster::start_now(const std::string& job) const {
+  return eventually([&] {
+    if (state_of(job) == "PENDING") ask({"scontrol", "update", "JobId=" + job, "StartTime=now"});
+    return state_of(job) == "RUNNING";
+  });
+}
+
+std::vector<std::string> SlurmCluster::clear() {
+  ask({"scancel", "--user=root"});
+  eventually([this] { return ask({"squeue", "-h"}).empty() && job_processes().empty(); });
+  return job_processes();
+}
+
+std::vector<std::string> SlurmCluster::job_processes() const {
+  std::vector<std::string> found;
+  for (const pid_t pid : network_.processes()) {
+    const auto info = process(pid);
+    if (!info || std::ranges::find(kDaemons, info->name) != kDaemons.end()) continue;
+    found.push_back(info->name + " (pid " + std::to_string(pid) + ")");
+  }
+  return found;
+}
+
+std::string SlurmCluster::told() const {
+  std::string all;
+  for (const std::string name : {"munged", "slurmctld", "node0", "node1"}) {
+    all += "--- " + name + "\n" + read_file(folder_ / (name + ".log"));
+  }
+  return all;
+}
+
+}  // namespace ddprun::test
