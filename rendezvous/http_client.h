@@ -66,6 +66,7 @@ struct HttpRequest {
 struct HttpReply {
   unsigned status = 0;  // any, 500 too: that the server answered is no error here
   std::string body;
+  std::string local_address;  // numeric: of our end of the connection
 };
 
 class HttpClient {

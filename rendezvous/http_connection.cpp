@@ -158,6 +158,7 @@ class ConnectionOf final : public HttpConnection,
 
   void connected() {
     error_code ec;
+    local_address_ = socket().local_endpoint(ec).address().to_string();
     socket().set_option(tcp::no_delay(true), ec);
     set_probes();
     if constexpr (kIsTls) {
@@ -220,7 +221,8 @@ class ConnectionOf final : public HttpConnection,
     http::async_read(stream_, buffer_, *reply_, then([this] {
                        deadline_.cancel();
                        is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
-                       HttpReply reply{reply_->get().result_int(), std::move(reply_->get().body())};
+                       HttpReply reply{reply_->get().result_int(), std::move(reply_->get().body()),
+                                       local_address_};
                        const Done done = std::move(done_);
                        done(std::move(reply));
                      }));
@@ -340,6 +342,7 @@ class ConnectionOf final : public HttpConnection,
   NameLookup lookup_;
   asio::steady_timer deadline_;
   std::string what_was_under_way_;
+  std::string local_address_;
   bool is_open_ = false;
   bool is_over_ = false;
   bool is_streaming_ = false;
