@@ -147,6 +147,7 @@ class GroupCore {
   std::vector<GroupAction> step(const GroupEvent& event);
 
   Round round() const { return round_; }
+  bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
 
  private:

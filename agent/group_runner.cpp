@@ -34,6 +34,9 @@ constexpr auto kUnseenStrangerInterval = 1ms;
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
+// That an end takes at most beside the workers' grace: stacks, workers that do not die, strangers,
+// the other nodes, the last words.
+constexpr std::chrono::milliseconds kEndLimit = 40s;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -101,7 +104,10 @@ GroupRunner::GroupRunner(const Job& job)
       stranger_timer_(io_),
       core_(group_config(job, leads_)),
       workers_(static_cast<std::size_t>(job.local_world_size)),
-      links_(workers_.size()) {}
+      links_(workers_.size()),
+      service_(
+          io_.get_executor(), job.environment, [this] { return situation_text(status()); },
+          [this](std::string_view sentence) { log_->warn("{}", sentence); }) {}
 
 GroupRunner::~GroupRunner() = default;
 
@@ -154,7 +160,9 @@ Result<void> GroupRunner::prepare() {
     status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
     status_line_->start();
   }
-  return output_.prepare();
+  if (auto prepared = output_.prepare(); !prepared) return prepared;
+  service_.ready();
+  return {};
 }
 
 // ---- events and actions
@@ -370,6 +378,7 @@ void GroupRunner::perform(const StartWorkers& action) {
     not_started.push_back({start_.round, local_rank, std::move(failure)});
   }
   events_.round_started(start_, worker_pids());
+  service_.status_may_have_changed();
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
@@ -390,6 +399,7 @@ Status GroupRunner::status() const {
   status.workers = job_.local_world_size;
   status.running = static_cast<int>(
       std::ranges::count_if(workers_, [](const auto& worker) { return worker != nullptr; }));
+  status.is_waiting = core_.is_waiting();
   status.is_stopping = core_.is_stopping();
   status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
   status.restarts = start_.restarts;
@@ -586,6 +596,7 @@ void GroupRunner::await_stop_signals() {
     } else {
       log_->warn("got {}, stopping the workers", signal_name(signal));
       post(StopSignal{signal});
+      service_.stopping(job_.shutdown_timeout + kEndLimit);
     }
   });
 }

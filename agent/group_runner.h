@@ -24,6 +24,7 @@
 #include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "agent/process.h"
+#include "agent/service_notify.h"
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
 #include "agent/worker_link.h"
@@ -129,6 +130,7 @@ class GroupRunner {
   std::optional<Round> closing_;                         // a round whose strangers are being ended
   std::chrono::steady_clock::time_point strangers_until_;
   std::optional<StatusLine> status_line_;  // where there is a terminal for it
+  ServiceNotify service_;
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome
 };

@@ -48,12 +48,12 @@ std::string progress_text(const std::vector<WorkerProgress>& workers) {
   return total > 0 ? text + " of " + std::to_string(total) : text;
 }
 
-std::string status_text(const Status& status, std::size_t columns) {
+std::string situation_text(const Status& status) {
+  if (status.is_waiting) return "waiting for the next round";
   const std::string workers =
       std::to_string(status.workers) + (status.workers == 1 ? " worker" : " workers");
   const std::string running = std::to_string(status.running);
-  std::string text = "ddprun: " + clock_text(status.wall) + ", round " +
-                     std::to_string(number(status.round)) + ", ";
+  std::string text = "round " + std::to_string(number(status.round)) + ", ";
   if (status.is_stopping) {
     text += "waiting for the end of " + running + " of " + workers;
   } else {
@@ -64,6 +64,11 @@ std::string status_text(const Status& status, std::size_t columns) {
     text += ", restart " + std::to_string(status.restarts) + " of " +
             std::to_string(status.max_restarts);
   }
+  return text;
+}
+
+std::string status_text(const Status& status, std::size_t columns) {
+  const std::string text = "ddprun: " + clock_text(status.wall) + ", " + situation_text(status);
   return text.substr(0, columns);
 }
 

@@ -24,6 +24,7 @@ struct Status {
   Round round{};
   int workers = 0;  // of this node
   int running = 0;
+  bool is_waiting = false;  // for a round to begin
   bool is_stopping = false;
   std::chrono::seconds wall{};
   int restarts = 0;
@@ -34,7 +35,10 @@ struct Status {
 // How far they are, in words: "step 412 of 1000", "steps 400 to 412 of 1000"; empty when none says.
 std::string progress_text(const std::vector<WorkerProgress>& workers);
 
-// One line of at most `columns` characters, without its end. Pure.
+// Which round runs and how it is: "round 2, 8 workers, step 412 of 1000". Pure.
+std::string situation_text(const Status& status);
+
+// The same after the time: one line of at most `columns` characters, without its end. Pure.
 std::string status_text(const Status& status, std::size_t columns);
 
 class StatusLine {

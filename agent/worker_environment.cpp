@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::string_view kLocalRankMacro = "local_rank";
 
+// Said to the agent (service_notify.h): a worker that used them would speak as the whole service,
+// which systemd's NotifyAccess=main refuses and NotifyAccess=all believes.
+constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
+
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || (c >= '0' && c <= '9'); }
 
@@ -64,6 +68,7 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env["TORCHELASTIC_RUN_ID"] = job.run_id;
   env["TORCHELASTIC_USE_AGENT_STORE"] = job.meeting_place.agent_hosts_store ? "True" : "False";
   env["TORCHELASTIC_ERROR_FILE"] = error_file;
+  for (const char* const name : kServiceVariables) env.erase(name);
   env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!job.visible_devices_of.empty()) {
     env["LOCAL_RANK"] = "0";

@@ -303,6 +303,9 @@ TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {
   EXPECT_EQ(status_text(status, 80),
             "ddprun: 1:02:03, round 2, waiting for the end of 3 of 4 workers, restart 1 of 3");
   EXPECT_EQ(status_text(status, 20), "ddprun: 1:02:03, rou");
+  status.is_stopping = false;
+  status.is_waiting = true;
+  EXPECT_EQ(status_text(status, 80), "ddprun: 1:02:03, waiting for the next round");
 }
 
 }  // namespace

@@ -57,6 +57,14 @@ TEST(WorkerEnvironment, HasEveryVariableOfTorchrun) {
   EXPECT_EQ(env, expected);
 }
 
+TEST(WorkerEnvironment, KeepsWhatTheServiceManagerSaysToTheAgent) {
+  Job job = two_workers();
+  for (const char* const name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}) {
+    job.environment[name] = "1";
+    EXPECT_FALSE(worker_environment(job, second_node(), 0, "").contains(name)) << name;
+  }
+}
+
 TEST(WorkerEnvironment, LeavesTheUsersThreadsAndErrorHandlingAlone) {
   Job job = two_workers();
   job.environment["OMP_NUM_THREADS"] = "6";
