@@ -144,7 +144,8 @@ class SiteRules {
 
 std::optional<Site> find_site(const Environment& environment) {
   if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
-  return slurm_site(environment);
+  if (auto site = slurm_site(environment)) return site;
+  return kubernetes_site(environment);
 }
 
 void apply_site(const Site& site, Settings& settings) { SiteRules(site, settings).apply(); }

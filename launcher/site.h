@@ -65,5 +65,6 @@ void apply_site(const Site& site, Settings& settings);
 // --- the sites, each in a file of its own
 
 std::optional<Site> slurm_site(const Environment& environment);
+std::optional<Site> kubernetes_site(const Environment& environment);
 
 }  // namespace ddprun::cli
