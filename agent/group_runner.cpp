@@ -32,6 +32,7 @@ constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strang
 constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
 constexpr auto kUnseenStrangerInterval = 1ms;
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
+constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 // That an end takes at most beside the workers' grace: stacks, workers that do not die, strangers,
@@ -107,6 +108,9 @@ GroupRunner::GroupRunner(const Job& job)
       links_(workers_.size()),
       service_(
           io_.get_executor(), job.environment, [this] { return situation_text(status()); },
+          [this](std::string_view sentence) { log_->warn("{}", sentence); }),
+      trainer_(
+          io_, job.environment, [this] { return job_progress(); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }) {}
 
 GroupRunner::~GroupRunner() = default;
@@ -117,6 +121,7 @@ int GroupRunner::run() {
     find_leader();
     while (!outcome_) io_.run_one();
     await_leaders_leave();
+    await_last_report();
   } else {
     rdzv::JobOutcome outcome;
     outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
@@ -272,6 +277,14 @@ void GroupRunner::await_leaders_leave() {
   }
 }
 
+void GroupRunner::await_last_report() {
+  trainer_.send_last();
+  const auto until = std::chrono::steady_clock::now() + kReportLimit;
+  while (trainer_.is_busy() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
+}
+
 void GroupRunner::perform(const TellLeader& action) {
   if (leader_) leader_->tell(action.message);
 }
@@ -379,6 +392,7 @@ void GroupRunner::perform(const StartWorkers& action) {
   }
   events_.round_started(start_, worker_pids());
   service_.status_may_have_changed();
+  trainer_.round_began();
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
@@ -410,6 +424,18 @@ Status GroupRunner::status() const {
   }
   status.progress = progress_text(progress);
   return status;
+}
+
+// Rank 0's agent speaks for all.
+std::optional<JobProgress> GroupRunner::job_progress() const {
+  if (start_.rank_offset != 0 || !links_.front()) return std::nullopt;
+  const auto progress = links_.front()->progress();
+  if (!progress || !progress->step) return std::nullopt;
+  return JobProgress{.step = *progress->step,
+                     .total_steps = progress->total_steps,
+                     .round = start_.round,
+                     .restarts = start_.restarts,
+                     .world_size = start_.world_size};
 }
 
 Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
@@ -549,6 +575,7 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   events_.worker_exited(ended, core_.is_stopping());
   std::optional<rdzv::WorkerFailure> failure;
   if (!status.is_success()) failure = std::move(ended);
+  if (ended.rank == 0) trainer_.look();
   worker.reset();
   links_[static_cast<std::size_t>(local_rank)].reset();
   reap();  // the zombie may have stood before strangers

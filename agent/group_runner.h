@@ -27,6 +27,7 @@
 #include "agent/service_notify.h"
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
+#include "agent/trainer_push.h"
 #include "agent/worker_link.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader.h"
@@ -69,6 +70,7 @@ class GroupRunner {
   void find_leader();
   rdzv::LeaderEvents leader_events();
   void await_leaders_leave();
+  void await_last_report();
 
   Result<void> prepare();
   Result<std::uint16_t> open_store();
@@ -80,6 +82,7 @@ class GroupRunner {
   void announce_wait(const rdzv::WaitForNodes& wait);
   std::vector<pid_t> worker_pids() const;
   Status status() const;
+  std::optional<JobProgress> job_progress() const;
 
   void await_stop_signals();
   void await_job_control();
@@ -131,6 +134,7 @@ class GroupRunner {
   std::chrono::steady_clock::time_point strangers_until_;
   std::optional<StatusLine> status_line_;  // where there is a terminal for it
   ServiceNotify service_;
+  TrainerPush trainer_;
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome
 };

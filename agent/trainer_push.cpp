@@ -1,0 +1,153 @@
+#include "agent/trainer_push.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cerrno>
+#include <fstream>
+#include <utility>
+
+#include "agent/event_lines.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTick = 1s;                          // so that the first report is not late
+constexpr auto kInterval = 5s;                      // what Trainer asks for
+constexpr std::chrono::seconds kIntervalMax = 60s;  // while it does not work
+constexpr std::chrono::milliseconds kTimeLimit = 5s;
+constexpr std::size_t kTokenFileBytesMax = 64 * 1024;
+constexpr std::size_t kReplyBytesMax = 64 * 1024;
+constexpr std::size_t kQuotedBytesMax = 200;
+
+// Errors are Kubernetes' Status objects: what it says in words, if it is one.
+std::string message_in(const std::string& body) {
+  boost::system::error_code ec;
+  const boost::json::value root = boost::json::parse(body, ec);
+  const auto* const fields = ec ? nullptr : root.if_object();
+  const auto* const message = fields == nullptr ? nullptr : fields->if_contains("message");
+  if (message == nullptr || !message->is_string()) return "";
+  return ": " + as_utf8(std::string_view(message->get_string()), kQuotedBytesMax);
+}
+
+}  // namespace
+
+TrainerPush::TrainerPush(boost::asio::io_context& io, const Environment& environment,
+                         std::function<std::optional<JobProgress>()> progress,
+                         std::function<void(std::string_view)> warn)
+    : io_(io),
+      endpoint_(trainer_endpoint(environment)),
+      progress_(std::move(progress)),
+      warn_(std::move(warn)),
+      tick_(io) {}
+
+void TrainerPush::round_began() {
+  if (endpoint_ && !std::exchange(has_begun_, true)) await_tick();
+}
+
+void TrainerPush::await_tick() {
+  tick_.expires_after(kTick);
+  tick_.async_wait([this](const boost::system::error_code& ec) {
+    if (ec || !endpoint_) return;
+    look();
+    if (!is_busy_ && latest_ != sent_ && Clock::now() >= next_) push();
+    await_tick();
+  });
+}
+
+void TrainerPush::look() {
+  if (!endpoint_) return;
+  const auto progress = progress_();
+  if (!progress) return;
+  latest_ = progress;
+  latest_remaining_ = remaining_.estimate(*progress, Clock::now());
+}
+
+void TrainerPush::send_last() {
+  tick_.cancel();
+  is_over_ = true;
+  if (endpoint_ && !is_busy_ && failures_ == 0 && latest_ != sent_) push();
+}
+
+void TrainerPush::push() {
+  const auto bearer = token();
+  if (!bearer) return on_failure(bearer.error().to_string());
+  if (auto made = make_client(); !made) return on_failure(made.error().to_string());
+  is_busy_ = true;
+  sent_ = latest_;
+  next_ = Clock::now() + kInterval;
+  client_->send(
+      {.target = url_->target,
+       .body = trainer_status(*latest_, latest_remaining_, std::chrono::system_clock::now()),
+       .headers = {{"Authorization", "Bearer " + *bearer}}},
+      [this](const Result<rdzv::HttpReply>& reply) { on_reply(reply); });
+}
+
+// Read each time: it is exchanged long before it runs out.
+Result<std::string> TrainerPush::token() const {
+  const std::string& file = endpoint_->token_file;
+  if (file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                endpoint_->token_variable + " names no file with a token");
+  }
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  std::string text(kTokenFileBytesMax, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!stream.is_open() || stream.bad()) {
+    return fail(error_from_errno(errno == 0 ? EIO : errno, "the token's file " + file));
+  }
+  auto bearer =
+      bearer_token(std::string_view(text).substr(0, static_cast<std::size_t>(stream.gcount())));
+  if (!bearer) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the token's file " + file + ": " + bearer.error().message);
+  }
+  return bearer;
+}
+
+Result<void> TrainerPush::make_client() {
+  if (client_) return {};
+  if (!url_) {
+    auto url = rdzv::parse_http_url(endpoint_->url);
+    if (!url) return fail(std::move(url.error()));
+    if (!url->is_tls) {
+      return fail(ErrorCode::kInvalidArgument, "a token is sent over https only");
+    }
+    url_ = *std::move(url);
+  }
+  auto tls = rdzv::make_tls_context({.ca = endpoint_->ca_file});
+  if (!tls) return fail(std::move(tls.error()));
+  client_ =
+      std::make_unique<rdzv::HttpClient>(io_, rdzv::HttpOptions{.server = url_->server,
+                                                                .tls = *std::move(tls),
+                                                                .time_limit = kTimeLimit,
+                                                                .max_reply_bytes = kReplyBytesMax});
+  return {};
+}
+
+void TrainerPush::on_reply(const Result<rdzv::HttpReply>& reply) {
+  is_busy_ = false;
+  if (reply && reply->status / 100 == 2) {
+    failures_ = 0;
+    if (is_over_) send_last();
+    return;
+  }
+  on_failure(reply ? "it answers " + std::to_string(reply->status) + message_in(reply->body)
+                   : reply.error().to_string());
+}
+
+void TrainerPush::on_failure(const std::string& why) {
+  sent_.reset();
+  client_.reset();
+  const auto pause =
+      std::min<std::chrono::seconds>(kIntervalMax, kInterval * (1 << std::min(failures_, 4)));
+  ++failures_;
+  next_ = Clock::now() + pause;
+  if (std::exchange(has_complained_, true)) return;
+  warn_(endpoint_->url_variable + "=" + endpoint_->url + ": " + why +
+        "; Kubeflow Trainer is not told of the progress for now, the job goes on");
+}
+
+}  // namespace ddprun::agent
