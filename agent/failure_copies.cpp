@@ -44,6 +44,11 @@ std::string termination_message(std::string_view report) {
       report.substr(0, end == std::string_view::npos ? kTerminationMessageBytesMax : end + 1));
 }
 
+std::string termination_log(const Environment& environment) {
+  const auto path = environment.find("DDPRUN_TERMINATION_LOG");
+  return path == environment.end() ? std::string(kTerminationLog) : path->second;
+}
+
 void write_termination_log(const std::string& path, std::string_view report) {
   const rdzv::UniqueFd file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC));
   if (!file) return;
@@ -81,9 +86,7 @@ void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome
 
 void copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome) {
-  const auto log = environment.find("DDPRUN_TERMINATION_LOG");
-  write_termination_log(log == environment.end() ? std::string(kTerminationLog) : log->second,
-                        report);
+  write_termination_log(termination_log(environment), report);
   const std::string error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE");
   if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
 }

@@ -21,6 +21,9 @@ inline constexpr std::string_view kTerminationLog = "/dev/termination-log";
 // Kubernetes keeps the last 4096 bytes of what it finds; the first lines say more.
 std::string termination_message(std::string_view report);
 
+// Where `environment` says: DDPRUN_TERMINATION_LOG, else kTerminationLog.
+std::string termination_log(const Environment& environment);
+
 // Only where the file is there already.
 void write_termination_log(const std::string& path, std::string_view report);
 
@@ -32,8 +35,7 @@ std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_v
 
 void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome& outcome);
 
-// Both, where `environment` (the agent's) says: DDPRUN_TERMINATION_LOG, else kTerminationLog, and
-// TORCHELASTIC_ERROR_FILE.
+// Both, where `environment` (the agent's) says: termination_log() and TORCHELASTIC_ERROR_FILE.
 void copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/agent.h"
+#include "agent/failure_copies.h"
 #include "launcher/completion.h"
 #include "launcher/config_file.h"
 #include "launcher/help.h"
@@ -31,8 +32,11 @@ int print(const std::string& text) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
-int refuse(const Error& error) {
-  std::fprintf(stderr, "ddprun: %s\n", error.to_string().c_str());
+// Who looks at a pod sees its termination message first, and often nothing else.
+int refuse(const Error& error, const Environment& environment) {
+  const std::string sentence = "ddprun: " + error.to_string() + "\n";
+  std::fputs(sentence.c_str(), stderr);
+  agent::write_termination_log(agent::termination_log(environment), sentence);
   switch (error.code) {
     case ErrorCode::kNotFound:
       return kExitNotFound;
@@ -72,14 +76,15 @@ std::string random_uuid() {
 }
 
 // Options that print something and end; none of them needs a program.
-std::optional<int> print_information(const CommandLine& line, const Settings& settings) {
+std::optional<int> print_information(const CommandLine& line, const Settings& settings,
+                                     const Environment& environment) {
   if (line.value(OptionId::kHelp)) return print(help_text());
   if (line.value(OptionId::kVersion)) return print("ddprun " DDPRUN_VERSION "\n");
   if (line.value(OptionId::kPrintManPage)) return print(man_page(DDPRUN_VERSION));
   if (line.value(OptionId::kPrintOptionTable)) return print(option_table_markdown());
   if (!line.value(OptionId::kPrintCompletion)) return std::nullopt;
   const auto shell = read_choice(given(settings, OptionId::kPrintCompletion));
-  return shell ? print(completion_script(*shell)) : refuse(shell.error());
+  return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
 }
 
 // How values were found is said when the agent's log is at "info" too; see agent/log.h.
@@ -102,31 +107,32 @@ int launch(const Plan& plan) {
       std::fprintf(stderr, "ddprun: %s\n", note.c_str());
     }
   }
-  if (const auto prepared = prepare_outputs(plan); !prepared) return refuse(prepared.error());
+  if (const auto prepared = prepare_outputs(plan); !prepared)
+    return refuse(prepared.error(), plan.job.environment);
   return agent::run(plan.job);
 }
 
 int run(const std::vector<std::string>& arguments, const Environment& environment) {
   const auto line = parse_command_line(arguments);
-  if (!line) return refuse(line.error());
+  if (!line) return refuse(line.error(), environment);
   const auto site = find_site(environment);
   Settings settings = resolve(*line, environment, {}, site);
-  if (const auto done = print_information(*line, settings)) return *done;
+  if (const auto done = print_information(*line, settings, environment)) return *done;
 
   const auto file = read_config(given(settings, OptionId::kConfig));
-  if (!file) return refuse(file.error());
+  if (!file) return refuse(file.error(), environment);
   if (!file->empty()) settings = resolve(*line, environment, *file, site);
 
   const auto dry_run = read_flag(given(settings, OptionId::kDryRun));
-  if (!dry_run) return refuse(dry_run.error());
+  if (!dry_run) return refuse(dry_run.error(), environment);
   const Given json = given(settings, OptionId::kJson);
   const auto as_json = read_flag(json);
-  if (!as_json) return refuse(as_json.error());
-  if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"));
+  if (!as_json) return refuse(as_json.error(), environment);
+  if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"), environment);
 
   const Surroundings surroundings{{current_directory(), ddprun_directory()}, {}, random_uuid()};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
-  if (!plan) return refuse(plan.error());
+  if (!plan) return refuse(plan.error(), environment);
   if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));
   return launch(*plan);
 }

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr char kDevice[] = "eth0";
+constexpr char kLocalNames[] = "127.0.0.1 localhost\n::1 localhost\n";
 
 void check(int result, const std::string& what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -103,7 +104,7 @@ const std::optional<std::string>& Network::obstacle() {
 }
 
 Network::Network(int nodes, bool with_names) {
-  write_file(folder_ / "hosts", "127.0.0.1 localhost\n::1 localhost\n");
+  forget_names();
   switch_.emplace(make_nodes(nodes));
   for (int node = 0; with_names && node < nodes; ++node) add_name(node);
 }
@@ -173,10 +174,12 @@ void Network::within(int node, const std::function<void()>& f) const {
 }
 
 // The file's bytes are what the nodes have mounted, so it is never replaced.
-void Network::add_name(int node) {
-  std::ofstream(folder_ / "hosts", std::ios::app) << address(node) << " " << host(node) << "\n"
-                                                  << address6(node) << " " << host(node) << "\n";
+void Network::add_name(int node, const std::string& name) {
+  std::ofstream(folder_ / "hosts", std::ios::app) << address(node) << " " << name << "\n"
+                                                  << address6(node) << " " << name << "\n";
 }
+
+void Network::forget_names() { write_file(folder_ / "hosts", kLocalNames); }
 
 void Network::rename(int node, const std::string& host) const {
   on_another_thread([&] {

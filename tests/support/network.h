@@ -46,7 +46,9 @@ class Network {
   // Calls `f` in the node, on a thread of its own, and waits for it.
   void within(int node, const std::function<void()>& f) const;
 
-  void add_name(int node);
+  void add_name(int node) { add_name(node, host(node)); }
+  void add_name(int node, const std::string& name);
+  void forget_names();                                   // all but localhost
   void rename(int node, const std::string& host) const;  // what gethostname() says there
 
   void set_cable(int node, const Cable& cable);
