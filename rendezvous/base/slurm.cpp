@@ -1,8 +1,9 @@
 #include "rendezvous/base/slurm.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
+
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -10,15 +11,6 @@ namespace {
 using Hosts = std::vector<std::string>;
 
 constexpr std::size_t kMostDigits = 20;  // leading zeros count
-
-template <typename Number>
-std::optional<Number> parse(std::string_view text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
-  return value;
-}
 
 tl::unexpected<Error> wrong(std::string_view what) {
   return fail(ErrorCode::kInvalidArgument, std::string(what));
@@ -33,8 +25,8 @@ Result<void> append_range(std::string_view range, Hosts& numbers) {
   const std::string_view first_text = range.substr(0, range.find('-'));
   const std::string_view last_text =
       first_text.size() == range.size() ? first_text : range.substr(first_text.size() + 1);
-  const auto first = parse<std::uint64_t>(first_text);
-  const auto last = parse<std::uint64_t>(last_text);
+  const auto first = parse_number<std::uint64_t>(first_text);
+  const auto last = parse_number<std::uint64_t>(last_text);
   if (!first || !last || *first > *last || first_text.size() > kMostDigits) {
     return wrong("'" + std::string(range) + "' is no number and no range of numbers");
   }
@@ -124,7 +116,7 @@ Result<Hosts> expand_host_list(std::string_view list) {
 
 std::optional<std::uint64_t> slurm_step(std::string_view step_id) {
   constexpr std::uint64_t kLeastSpecial = 0xfffffff0;
-  const auto step = parse<std::uint64_t>(step_id);
+  const auto step = parse_number<std::uint64_t>(step_id);
   return step && *step < kLeastSpecial ? step : std::nullopt;
 }
 

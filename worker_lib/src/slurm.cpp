@@ -1,24 +1,15 @@
 #include "worker_lib/src/slurm.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
 
+#include "rendezvous/base/parse_number.h"
 #include "rendezvous/base/slurm.h"
 
 namespace ddprun {
 namespace {
-
-template <typename Number>
-std::optional<Number> parse(std::string_view text) {
-  Number value{};
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
-  return value;
-}
 
 // The first of these variables that is set must be a number in [least, most].
 Result<std::optional<int>> number(const VariableLookup& lookup,
@@ -26,7 +17,7 @@ Result<std::optional<int>> number(const VariableLookup& lookup,
   for (const char* const name : names) {
     const auto text = lookup(name);
     if (!text) continue;
-    const auto value = parse<int>(*text);
+    const auto value = parse_number<int>(*text);
     if (value && *value >= least) return value;
     return fail(ErrorCode::kInvalidArgument,
                 std::string(name) + " is '" + *text + "', but must be a whole number from " +
@@ -58,11 +49,11 @@ std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
     const std::string_view part = tasks_per_node.substr(0, tasks_per_node.find(','));
     tasks_per_node.remove_prefix(std::min(part.size() + 1, tasks_per_node.size()));
     const std::size_t open = part.find("(x");
-    const auto tasks = parse<int>(part.substr(0, open));
+    const auto tasks = parse_number<int>(part.substr(0, open));
     int nodes = 1;
     if (open != std::string_view::npos) {
       if (!part.ends_with(')')) return std::nullopt;
-      nodes = parse<int>(part.substr(open + 2, part.size() - open - 3)).value_or(0);
+      nodes = parse_number<int>(part.substr(open + 2, part.size() - open - 3)).value_or(0);
     }
     if (!tasks || *tasks < 1 || nodes < 1) return std::nullopt;
     if (index < nodes) return tasks;
@@ -98,9 +89,9 @@ Result<std::optional<Environment>> slurm_environment(const VariableLookup& looku
   environment.local_rank = local_rank->value_or(0);
   std::optional<int> local_world;
   const auto per_node = lookup("SLURM_STEP_TASKS_PER_NODE");
-  const auto node = parse<int>(lookup("SLURM_NODEID").value_or("0"));
+  const auto node = parse_number<int>(lookup("SLURM_NODEID").value_or("0"));
   if (per_node && node && *node >= 0) local_world = tasks_on_node(*per_node, *node);
-  if (!local_world) local_world = parse<int>(lookup("SLURM_NTASKS_PER_NODE").value_or(""));
+  if (!local_world) local_world = parse_number<int>(lookup("SLURM_NTASKS_PER_NODE").value_or(""));
   environment.local_world_size = local_world.value_or(environment.local_rank + 1);
   if (environment.local_world_size <= environment.local_rank ||
       environment.local_world_size > environment.world_size) {
@@ -112,8 +103,8 @@ Result<std::optional<Environment>> slurm_environment(const VariableLookup& looku
     if (!host) return fail(std::move(host.error()));
     environment.master_addr = *std::move(host);
   }
-  environment.master_port =
-      slurm_port(parse<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0), *step);
+  environment.master_port = slurm_port(
+      parse_number<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0), *step);
   return environment;
 }
 
