@@ -88,7 +88,8 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
   // A stop that this node's own notice brought about leaves the workers their time.
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !stopping->has_only_notice) stopping = stop_workers(out, SIGTERM);
-  if (stopping != nullptr) stopping->leader_asked = true;
+  stopping->leader_asked = true;
+  tell_of_preemption(out, *stopping);
   go_on(out);
 }
 
@@ -99,6 +100,7 @@ void GroupCore::on(Out& out, const rdzv::DeclaredLost&) {
     return;
   }
   Stopping* stopping = stop_workers(out, SIGTERM);
+  tell_of_preemption(out, *stopping);
   stopping->is_disowned = true;
   go_on(out);
 }
@@ -118,6 +120,9 @@ void GroupCore::on(Out& out, const LeaderLost& lost) {
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
+  auto* stopping = std::get_if<Stopping>(&state_);
+  // Preempted, too, and sooner done: the workers here still have their time.
+  if (stopping != nullptr && stopping->has_only_notice) return tell_of_preemption(out, *stopping);
   stop_workers(out, SIGTERM);
   finish_by_ourselves(out, std::move(outcome));
 }
@@ -151,7 +156,10 @@ void GroupCore::on(Out& out, const StopSignal& stop) {
     kill_workers(out, *stopping);
     return;
   }
-  const rdzv::NodeLeaving leaving{stop.signal};
+  // What came first is why this node leaves.
+  const bool is_preempted = stopping != nullptr && stopping->untold;
+  const rdzv::NodeLeaving leaving = is_preempted ? *std::exchange(stopping->untold, std::nullopt)
+                                                 : rdzv::NodeLeaving{stop.signal};
   // Before the workers are signalled, so that the leader takes what follows for no failure.
   out.push_back(TellLeader{leaving});
   stopping = stop_workers(out, stop.signal);
@@ -161,16 +169,27 @@ void GroupCore::on(Out& out, const StopSignal& stop) {
 
 // No timer: the scheduler that gave notice will also say when its patience ends.
 void GroupCore::on(Out& out, const PreemptSignal& preempt) {
-  if (std::holds_alternative<Stopping>(state_)) return;
   const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
-  out.push_back(TellLeader{leaving});
-  if (Stopping* stopping = begin_stopping()) {
-    stopping->has_only_notice = true;
-    for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
-      if (stopping->has_ended[i]) continue;
-      out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
-    }
+  const bool was_running = std::holds_alternative<Running>(state_);
+  Stopping* stopping = begin_stopping();
+  if (stopping != nullptr && std::exchange(stopping->is_preempted, true)) return;
+  if (!was_running) {
+    out.push_back(TellLeader{leaving});
+    return leave(out, leaving);
   }
+  stopping->has_only_notice = true;
+  stopping->untold = leaving;
+  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
+    if (stopping->has_ended[i]) continue;
+    out.push_back(AskToLeave{static_cast<int>(i), preempt.signal});
+  }
+  go_on(out);
+}
+
+void GroupCore::tell_of_preemption(Out& out, Stopping& stopping) {
+  if (!stopping.untold) return;
+  const rdzv::NodeLeaving leaving = *std::exchange(stopping.untold, std::nullopt);
+  out.push_back(TellLeader{leaving});
   leave(out, leaving);
 }
 
@@ -260,6 +279,7 @@ void GroupCore::kill_workers(Out& out, Stopping& stopping) {
 void GroupCore::go_on(Out& out) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !all(stopping->has_ended)) return;
+  if (stopping->untold) return tell_of_preemption(out, *stopping);
   if (!stopping->is_closing) {
     stopping->is_closing = true;
     out.push_back(CloseRound{round_});

@@ -14,7 +14,7 @@
 //   OpenStore         OpenRoundStore             ignore                           ignore
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
-//   RoundStop         tell RoundStopped          TERM, timer                      tell when all ended
+//   RoundStop         tell RoundStopped          TERM, timer                      tell when all ended (3)
 //   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
 //   DeclaredLost      Rejoin                     TERM, timer; then Rejoin         Rejoin when all ended
@@ -24,13 +24,15 @@
 //                                                last: tell WorkersDone
 //   WorkerEnded bad   ignore                     tell WorkerFailed                remember; last: close
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
-//   PreemptSignal     tell NodeLeaving (1)       tell NodeLeaving; notice (1)     ignore
+//   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
 //   TimerExpired      ignore                     ignore                           KILL; then give up (2)
 //   RoundClosed       ignore                     ignore                           what was to come when all ended
 //
 //   Ended ignores everything.
 //   (1) a node without the leader then ends by itself, when its workers have; with the leader, it awaits JobEnd
 //   (2) tell NodeStuck and await JobEnd; where no leader listens any more: Finish
+//   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round does: until then they finish
+//       their step together with the workers of the other nodes, who may not have their own notice yet
 //
 // clang-format on
 //
@@ -165,12 +167,14 @@ class GroupCore {
     std::vector<rdzv::WorkerFailure> failures;  // of workers that ended meanwhile
     bool leader_asked = false;                  // RoundStop came: it awaits RoundStopped
     bool has_only_notice = false;               // of a preemption: workers leave in their own time
-    bool is_leaving = false;                    // a stop signal came: the next one means now
-    bool was_killed = false;                    // SIGKILL was sent
-    bool is_closing = false;                    // CloseRound was asked for
-    bool is_closed = false;                     // RoundClosed came
-    bool is_disowned = false;                   // the leader goes on without this node
-    std::optional<rdzv::JobOutcome> outcome;    // JobEnd came, or this node ends by itself:
+    std::optional<rdzv::NodeLeaving> untold;  // the preemption, as long as the leader need not know
+    bool is_preempted = false;                // a preemption came
+    bool is_leaving = false;                  // a stop signal came: the next one means now
+    bool was_killed = false;                  // SIGKILL was sent
+    bool is_closing = false;                  // CloseRound was asked for
+    bool is_closed = false;                   // RoundClosed came
+    bool is_disowned = false;                 // the leader goes on without this node
+    std::optional<rdzv::JobOutcome> outcome;  // JobEnd came, or this node ends by itself:
     bool is_own_outcome = false;
   };
   struct Ended {};
@@ -196,6 +200,7 @@ class GroupCore {
   void on(Out& out, const LeaderLost& lost);
 
   void leave(Out& out, const rdzv::NodeLeaving& leaving);
+  void tell_of_preemption(Out& out, Stopping& stopping);
   void finish(Out& out, rdzv::JobOutcome outcome);
   rdzv::JobOutcome own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const;
   void finish_by_ourselves(Out& out, rdzv::JobOutcome outcome);

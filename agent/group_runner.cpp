@@ -450,6 +450,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   environment[kAgentVariable] = agent_id_;
   const auto link = make_link(environment);
   ProcessSpec spec;
+  spec.preempt_signal = job_.preempt_signal.value_or(0);
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, local_rank);
   spec.environment = to_lines(environment);
@@ -567,6 +568,10 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   output_.ended(local_rank);
   rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  // Slurm may signal the whole tree of processes below it, so that the workers get it first.
+  if (status.signal == job_.preempt_signal && job_.preempt_signal && !core_.is_stopping()) {
+    preempted_by(*job_.preempt_signal);
+  }
   // One that we stopped is not asked for, unless the kernel was quicker.
   const bool may_be_out_of_memory = status.signal == SIGKILL || !core_.is_stopping();
   if (!status.is_success() && may_be_out_of_memory) {
@@ -618,14 +623,19 @@ void GroupRunner::await_stop_signals() {
     if (outcome_) is_in_a_hurry_ = true;
     events_.signal_received(signal);
     if (signal == job_.preempt_signal) {
-      log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
-      post(PreemptSignal{signal});
+      preempted_by(signal);
     } else {
       log_->warn("got {}, stopping the workers", signal_name(signal));
       post(StopSignal{signal});
       service_.stopping(job_.shutdown_timeout + kEndLimit);
     }
   });
+}
+
+void GroupRunner::preempted_by(int signal) {
+  if (std::exchange(is_preempted_, true)) return;
+  log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
+  post(PreemptSignal{signal});
 }
 
 void GroupRunner::await_job_control() {

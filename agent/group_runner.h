@@ -85,6 +85,7 @@ class GroupRunner {
   std::optional<JobProgress> job_progress() const;
 
   void await_stop_signals();
+  void preempted_by(int signal);
   void await_job_control();
   void await_children();
   void pause();
@@ -136,6 +137,7 @@ class GroupRunner {
   ServiceNotify service_;
   TrainerPush trainer_;
   std::optional<rdzv::JobOutcome> outcome_;
+  bool is_preempted_ = false;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome
 };
 

@@ -135,6 +135,7 @@ class GroupLauncher {
   void hand_over_link() {
     link_header_.worker_pid = ::getpid();
     link_header_.agent_pid = parent_;
+    link_header_.preempt_signal = spec_.preempt_signal;
     std::ignore = ::pwrite(spec_.link_page_fd, &link_header_, sizeof link_header_, 0);
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);

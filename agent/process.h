@@ -34,6 +34,7 @@ struct ProcessSpec {
   // Its ends of the link (agent/worker_link.h), which it inherits under the same numbers; -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
+  int preempt_signal = 0;  // told to the worker over its link; 0: none
 };
 
 class WorkerProcess {

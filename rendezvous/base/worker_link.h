@@ -25,7 +25,7 @@ namespace ddprun::link {
 inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;  // 2: preempt_signal
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::uint64_t kMagic = 0x4b4e494c'50444400;  // "\0DDPLINK" in memory
 
@@ -38,7 +38,11 @@ struct Header {
   std::uint32_t bytes = kPageBytes;
   std::int32_t worker_pid = 0;  // whose link this is: nobody else may use it
   std::int32_t agent_pid = 0;   // the socket's other end
-  std::uint64_t reserved[5] = {};
+  // That announces a preemption; 0: none. Some schedulers send it to the worker too, which hears of
+  // it over the link and must not die of it.
+  std::int32_t preempt_signal = 0;
+  std::int32_t reserved_0 = 0;
+  std::uint64_t reserved_1[4] = {};
 };
 
 // What a worker notes. Times are nanoseconds of CLOCK_MONOTONIC, or of its coarse sister.
@@ -77,7 +81,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(Header) == 64 && offsetof(Header, version) == 8 &&
               offsetof(Header, bytes) == 12 && offsetof(Header, worker_pid) == 16 &&
-              offsetof(Header, agent_pid) == 20);
+              offsetof(Header, agent_pid) == 20 && offsetof(Header, preempt_signal) == 24);
 static_assert(offsetof(Page, notes) == 64 && offsetof(Page, slots) == 128 && sizeof(Slot) == 64);
 static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
               offsetof(Slot, step_at_ns) == 16 && offsetof(Slot, collectives) == 24 &&

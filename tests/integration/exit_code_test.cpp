@@ -13,6 +13,7 @@ namespace ddprun::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ExitCode, IsTheWorkersOwnForEveryCode) {
   for (int code = 0; code < 256; ++code) {
@@ -90,6 +91,16 @@ TEST(ExitCode, OfAPreemptedJobAsksForARequeueWhenItsWorkersHaveLeft) {
   EXPECT_TRUE(std::filesystem::exists(folder / "ready.saved.0"));
   EXPECT_TRUE(std::filesystem::exists(folder / "ready.saved.1"));
   EXPECT_THAT(job.err(), HasSubstr("PREEMPTED by SIGUSR1"));
+}
+
+TEST(ExitCode, OfAJobWhoseWorkersGetThePreemptSignalFirstIsThatOfAPreemption) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
+                 worker({"stamp", folder.path(), "wait"})));
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));
+  kill(job.workers().at(1), SIGUSR1);
+  EXPECT_EQ(job.wait(), exited(113)) << job.err();
+  EXPECT_THAT(job.err(), Not(HasSubstr("FAILED")));
 }
 
 TEST(ExitCode, TheReportNamesTheFirstCauseByRankAndCode) {

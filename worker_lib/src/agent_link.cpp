@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 namespace ddprun {
@@ -62,6 +63,17 @@ const char* make_owner_mark() {
   auto* mark = static_cast<char*>(memory);
   *mark = 1;
   return mark;
+}
+
+// Where a scheduler signals every process of the job, the agent's notice must not find a corpse. A
+// handler of the program's own stays, and so does what a stop signal does.
+void survive(int preempt_signal) {
+  const bool is_notice_only = preempt_signal == SIGUSR1 || preempt_signal == SIGUSR2;
+  struct sigaction now {};
+  if (!is_notice_only || ::sigaction(preempt_signal, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) {
+    ::signal(preempt_signal, SIG_IGN);
+  }
 }
 
 }  // namespace
@@ -122,6 +134,8 @@ void AgentLink::take_leave_requests() {
   hello.requests = link::kTakesLeave;
   if (::send(socket_.get(), &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof hello) {
     socket_.reset();
+  } else {
+    survive(page_->header.preempt_signal);
   }
 }
 

@@ -32,7 +32,8 @@ class AgentLink {
   WorkerPhase phase() const { return note_.phase; }
 
   // Says that this program leaves when it is asked to. Before that, and without a link, a
-  // preemption comes as a signal. Only the first call does anything.
+  // preemption comes as a signal (USR1, USR2); from here on that is ignored, unless the program
+  // handles it itself. Only the first call does anything.
   void take_leave_requests();
   bool is_told_to_leave();  // stays true
 

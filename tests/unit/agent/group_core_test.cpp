@@ -172,26 +172,52 @@ TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
 
 TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
   run();
-  EXPECT_THAT(
-      core.step(PreemptSignal{SIGUSR1}),
-      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                  GroupAction{AskToLeave{0, SIGUSR1}}, GroupAction{AskToLeave{1, SIGUSR1}}));
-  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), ElementsAre(GroupAction{AskToLeave{0, SIGUSR1}},
+                                                             GroupAction{AskToLeave{1, SIGUSR1}}));
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
+  EXPECT_THAT(core.step(ended(0)), IsEmpty());
+  // The other nodes' workers were left alone until here: they take their last step together.
+  EXPECT_THAT(core.step(ended(1)),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptedNodeSaysSoWhenTheRoundEndsAndLeavesItsWorkersTheirTime) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
   core.step(ended(0));
   EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptedNodeWhoseWorkersHadEndedLeavesAtOnce) {
+  run();
+  core.step(ended(0));
+  core.step(ended(1));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptionThatComesAfterTheRoundsEndIsToldOnce) {
+  run();
+  core.step(rdzv::RoundStop{kFirst});  // another node was preempted a moment before
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
 }
 
 TEST_F(GroupCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
   run();
   core.step(PreemptSignal{SIGUSR1});
-  core.step(rdzv::RoundStop{kFirst});
   core.step(ended(0));
   EXPECT_THAT(
       core.step(StopSignal{SIGTERM}),
-      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}},
+      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
                   GroupAction{SignalWorker{1, SIGTERM}}, GroupAction{SignalWorker{1, SIGCONT}},
-                  GroupAction{ArmTimer{kFirst, 30s}}));
+                  GroupAction{ArmTimer{kFirst, 30s}}))
+      << "it leaves for the reason that came first";
   EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
                                                           GroupAction{ArmTimer{kFirst, 10s}}));
 }
@@ -319,6 +345,19 @@ TEST_F(RemoteNodeTest, LeavesAfterAPreemptionWithTheCodeThatAsksForARequeue) {
   EXPECT_EQ(finish_after(PreemptSignal{SIGUSR1}).exit_code, kExitPreempted);
 }
 
+TEST_F(RemoteNodeTest, APreemptedNodeNeedsTheLeaderNoMore) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(LeaderLost{"node0:29400 closed the connection"}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}))
+      << "preempted as well, and sooner done: the workers here still have their time";
+  core.step(ended(0));
+  core.step(ended(1));
+  const auto actions = core.step(RoundClosed{kFirst});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Finish>(actions[0]).outcome.exit_code, kExitPreempted);
+}
+
 TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
   const auto actions = core.step(StopSignal{SIGINT});
   ASSERT_EQ(actions.size(), 2U);
@@ -434,8 +473,8 @@ TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""},
        {"NodeLeaving Finish", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""}},
       {PreemptSignal{SIGUSR1},
-       {"NodeLeaving", "NodeLeaving AskToLeave", "", ""},
-       {"NodeLeaving Finish", "NodeLeaving AskToLeave", "", ""}},
+       {"NodeLeaving", "AskToLeave", "NodeLeaving", ""},
+       {"NodeLeaving Finish", "AskToLeave", "NodeLeaving", ""}},
       {TimerExpired{kFirst}, {"", "", "SIGKILL ArmTimer", ""}, {}},
       {RoundClosed{kFirst}, {"", "", "", ""}, {}},
   };

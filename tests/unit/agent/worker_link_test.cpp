@@ -36,13 +36,14 @@ struct Inherited {
 class WorkerLinkTest : public ::testing::Test {
  protected:
   // A link to this process, or to one that says it has another pid.
-  void make(pid_t worker_pid = ::getpid()) {
+  void make(pid_t worker_pid = ::getpid(), int preempt_signal = 0) {
     auto made = WorkerLink::make(io.get_executor());
     ASSERT_TRUE(made) << made.error().to_string();
     agent = *made;
     link::Header header;
     header.worker_pid = worker_pid;
     header.agent_pid = ::getpid();
+    header.preempt_signal = preempt_signal;
     ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
     worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
     agent->started(::getpid(), [this](std::string_view what) { misuses.emplace_back(what); });
@@ -190,6 +191,35 @@ TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatTakesIt) {
   EXPECT_TRUE(link->is_told_to_leave()) << "for ever";
   EXPECT_TRUE(agent->ask_to_leave());
   EXPECT_THAT(misuses, IsEmpty());
+}
+
+using SignalHandler = void (*)(int);
+SignalHandler handler_of(int signal) {
+  struct sigaction now {};
+  ::sigaction(signal, nullptr, &now);
+  return now.sa_handler;
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatLeavesWhenAskedDoesNotDieOfThePreemptSignal) {
+  make(::getpid(), SIGUSR2);
+  const auto link = open();
+  EXPECT_EQ(handler_of(SIGUSR2), SIG_DFL);
+  link->take_leave_requests();
+  EXPECT_EQ(handler_of(SIGUSR2), SIG_IGN);
+  std::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST_F(WorkerLinkTest, AHandlerOfTheProgramsOwnAndStopSignalsStay) {
+  const SignalHandler own = [](int) {};
+  std::signal(SIGUSR2, own);
+  for (const int signal : {SIGUSR2, SIGTERM}) {
+    close_worker();
+    make(::getpid(), signal);
+    const auto before = handler_of(signal);
+    open()->take_leave_requests();
+    EXPECT_EQ(handler_of(signal), before) << signal;
+  }
+  std::signal(SIGUSR2, SIG_DFL);
 }
 
 TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatSaidLongAgoThatItTakesIt) {
