@@ -3,9 +3,8 @@
 //
 //   ddprun_test_worker stamp DIR on-rank 1 on-round 0 exit 3 wait
 //
-// `on-rank R` and `on-round N` let the next action happen only there. `become` execs the program
-// anew for the rest. FILE may hold {rank} and
-// {round}. Linked statically and without iostreams, so that starting it costs next to nothing:
+// `on-rank R` and `on-round N` let the next action happen only there, `unless FILE` only where that
+// is not. `become` execs the program anew for the rest. FILE may hold {rank} and {round}. Linked statically and without iostreams, so that starting it costs next to nothing:
 // benchmarks use it too.
 #include <dirent.h>
 #include <fcntl.h>
@@ -443,6 +442,11 @@ const Action& action_named(const std::string& name) {
   die("no action is called '" + name + "'");
 }
 
+bool holds(const std::string& condition, const std::string& argument) {
+  if (condition == "unless") return access(expanded(argument).c_str(), F_OK) != 0;
+  return variable(condition == "on-rank" ? "RANK" : "TORCHELASTIC_RESTART_COUNT") == argument;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -450,7 +454,7 @@ int main(int argc, char** argv) {
   bool applies = true;
   for (int at = 1; at < argc; ++at) {
     const std::string word = argv[at];
-    const bool is_condition = word == "on-rank" || word == "on-round";
+    const bool is_condition = word == "on-rank" || word == "on-round" || word == "unless";
     if (word == "become") {  // another process image that does the rest
       argv[at] = argv[0];
       execv("/proc/self/exe", argv + at);
@@ -463,8 +467,7 @@ int main(int argc, char** argv) {
       argument = argv[at];
     }
     if (is_condition) {
-      applies = applies &&
-                variable(word == "on-rank" ? "RANK" : "TORCHELASTIC_RESTART_COUNT") == argument;
+      applies = applies && holds(word, argument);
       continue;
     }
     if (applies) action->perform(argument);
