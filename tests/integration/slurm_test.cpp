@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -15,6 +16,7 @@
 
 #include "rendezvous/base/slurm.h"
 #include "tests/support/slurm_cluster.h"
+#include "tests/support/training.h"
 
 namespace ddprun::test {
 namespace {
@@ -28,6 +30,9 @@ using ::testing::Not;
 constexpr int kPreempted = 113;
 
 class Slurm : public ::testing::Test {
+ public:
+  static SlurmCluster& slurm() { return *cluster_; }
+
  protected:
   static void SetUpTestSuite() {
     if (SlurmCluster::obstacle()) return;
@@ -46,8 +51,6 @@ class Slurm : public ::testing::Test {
     EXPECT_THAT(cluster_->clear(), IsEmpty());
     if (HasFailure()) std::fputs(cluster_->told().c_str(), stderr);
   }
-
-  static SlurmCluster& slurm() { return *cluster_; }
 
   // Two nodes with two workers each, which is what Slurm gives them CPUs for.
   static Command on_two_nodes(const Command& launcher, const std::vector<std::string>& more = {}) {
@@ -83,6 +86,54 @@ class Slurm : public ::testing::Test {
 };
 SlurmCluster* Slurm::cluster_ = nullptr;
 
+// --- what Slurm's texts mean
+
+// A list as a site may have it, and some that none has.
+std::string random_list(std::mt19937& random) {
+  const auto number = [&](int below) {
+    return std::uniform_int_distribution(0, below - 1)(random);
+  };
+  std::string list;
+  for (int names = 1 + number(4); names > 0; --names) {
+    int brackets = number(4);
+    do {
+      for (const char* const part : {"gpu", "n", "rack-", "x9y"}) {
+        if (number(3) == 0) list += part;
+      }
+      list += static_cast<char>('a' + number(26));
+      if (brackets == 0) break;
+      list += '[';
+      for (int ranges = 1 + number(3); ranges > 0; --ranges) {
+        const int first = number(number(2) == 0 ? 12 : 1200);
+        list += std::string(static_cast<std::size_t>(number(3)), '0') + std::to_string(first);
+        if (number(2) == 0) list += "-" + std::to_string(first + number(4));
+        list += ranges > 1 ? "," : "]";
+      }
+    } while (--brackets > 0);
+    list += names > 1 ? "," : "";
+  }
+  return list;
+}
+
+TEST_F(Slurm, ListsOfNodesMeanWhatScontrolSays) {
+  const int count = full_tests() ? 2000 : 150;
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const std::string list = random_list(random);
+    const auto ours = expand_host_list(list);
+    ASSERT_TRUE(ours) << list << ": " << ours.error().message << " (seed " << seed << ")";
+    std::string joined;
+    for (const std::string& host : *ours) joined += (joined.empty() ? "" : "\n") + host;
+    ASSERT_EQ(joined, slurm().ask({"scontrol", "show", "hostnames", list}))
+        << list << " (seed " << seed << ")";
+  }
+  for (const std::string list : {"a[5-3]", "a[x]", "a[]", "a[1,]", "a[1]]"}) {
+    EXPECT_FALSE(expand_host_list(list)) << list;
+    EXPECT_EQ(slurm().ask({"scontrol", "show", "hostnames", list}), "") << list;
+  }
+}
+
 // --- what srun starts
 
 TEST_F(Slurm, SrunOfTwoNodesNeedsNoOption) {
@@ -105,6 +156,53 @@ TEST_F(Slurm, SrunOfTwoNodesNeedsNoOption) {
   EXPECT_THAT(left_over(), IsEmpty());
 }
 
+milliseconds duration_of(const Command& command, const JobSetup& setup) {
+  const auto begin = std::chrono::steady_clock::now();
+  Job job(command, setup);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+template <typename T>
+T median(std::vector<T> values) {
+  std::ranges::nth_element(values, values.begin() + values.size() / 2);
+  return values[values.size() / 2];
+}
+
+TEST_F(Slurm, AllRanksRunSoonAfterTheStepHasStarted) {
+  constexpr int kRuns = 11;
+  constexpr int kStepStart = 1000;  // stands for a round, in the names of stamps
+  std::vector<double> ms;
+  std::vector<milliseconds> with;
+  std::vector<milliseconds> without;
+  for (int run = 0; run < kRuns; ++run) {
+    const TempDir folder;
+    // What the step starts notes the time, and becomes ddprun.
+    Command timed{"sh", "-c",
+                  "RANK=$SLURM_NODEID TORCHELASTIC_RESTART_COUNT=" + std::to_string(kStepStart) +
+                      " " + words_of(worker({"stamp", folder.path()})) + "; exec " +
+                      words_of(ddprun({}, worker({"stamp", folder.path()})))};
+    with.push_back(duration_of(on_two_nodes(timed), slurm().setup()));
+    without.push_back(duration_of(on_two_nodes({"true"}), slurm().setup()));
+    const auto starts = stamps(folder.path(), kStepStart);
+    const auto ranks = stamps(folder.path(), 0);
+    ASSERT_EQ(starts.size(), 2);
+    ASSERT_EQ(ranks.size(), 4);
+    const auto by_time = [](const auto& a, const auto& b) {
+      return a.second.at_ns < b.second.at_ns;
+    };
+    const auto first = std::ranges::min_element(starts, by_time)->second.at_ns;
+    const auto last = std::ranges::max_element(ranks, by_time)->second.at_ns;
+    ms.push_back(static_cast<double>(last - first) / 1e6);
+  }
+  std::printf(
+      "srun of two nodes, from the step's start to all ranks running: median %.1f ms, slowest %.1f "
+      "ms (%d runs)\nthe whole srun: %d ms, srun true: %d ms\n",
+      median(ms), *std::ranges::max_element(ms), kRuns, static_cast<int>(median(with).count()),
+      static_cast<int>(median(without).count()));
+  EXPECT_LE(median(ms), 200);
+}
+
 TEST_F(Slurm, TheDryRunNamesSlurmAndItsVariables) {
   Job job(on_two_nodes(ddprun({"--dry-run"}, worker({"exit", "0"})), {"--label"}), slurm().setup());
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
@@ -119,11 +217,12 @@ TEST_F(Slurm, AJobsStepsAndShellsAreToldApart) {
   const TempDir folder;
   // The script's shell is on one node of two; a step of one node is a job of its own.
   const std::string job = slurm().sbatch(
-      {"--wait", "--nodes=2", "--cpus-per-task=2", "--output=" + (folder / "out")},
+      {"--nodes=2", "--cpus-per-task=2", "--output=" + (folder / "out")},
       words_of(ddprun({"--dry-run"}, {"true"})) + "\necho exit code $?\n" +
           "srun --nodes=1 --ntasks=1 --cpus-per-task=2 " +
           words_of(ddprun({}, worker({"environment", folder / "step"}))) + "\n" +  //
           words_of(ddprun({"--nnodes=1"}, worker({"environment", folder / "shell"}))));
+  ASSERT_TRUE(slurm().completes(job)) << read_file(folder / "out");
   const std::string out = read_file(folder / "out");
   EXPECT_THAT(out, HasSubstr("this job has 2 nodes (SLURM_JOB_NUM_NODES), and ddprun was started "
                              "on the first of them only; write srun"));
@@ -139,8 +238,9 @@ TEST_F(Slurm, AJobsStepsAndShellsAreToldApart) {
 TEST_F(Slurm, ABatchScriptOfOneNodeNeedsNoSrun) {
   const TempDir folder;
   const std::string job =
-      slurm().sbatch({"--wait", "--nodes=1", "--cpus-per-task=2", "--output=" + (folder / "out")},
+      slurm().sbatch({"--nodes=1", "--cpus-per-task=2", "--output=" + (folder / "out")},
                      words_of(ddprun({}, worker({"environment", folder / "{rank}"}))));
+  ASSERT_TRUE(slurm().completes(job)) << read_file(folder / "out");
   auto variables = environment_in(folder / "1");
   EXPECT_EQ(variables["WORLD_SIZE"], "2") << read_file(folder / "out");
   EXPECT_EQ(variables["TORCHELASTIC_RUN_ID"], job);
@@ -245,6 +345,17 @@ TEST_F(Slurm, AFailedWorkerIsTheStepsExitCode) {
 
 // --- preemption
 
+// Gives the job's number; its output is in folder/out.
+std::string submit_script(const TempDir& folder, const Command& program,
+                          const std::vector<std::string>& options) {
+  Command command{"sbatch", "--parsable", "--nodes=2", "--output=" + (folder / "out")};
+  command.insert(command.end(), options.begin(), options.end());
+  command.push_back(DDPRUN_SOURCE_DIR "/scripts/slurm/train.sbatch");
+  command.insert(command.end(), program.begin(), program.end());
+  return Slurm::slurm().ask(
+      command, {.environment = {{"DDPRUN", ddprun({}).front()}, {"OMP_NUM_THREADS", "1"}}});
+}
+
 // Waits for the notice, and then, as ranks do that end their last step together, for each other. In
 // another life it has nothing to wait for.
 Command until_preempted(const TempDir& folder) {
@@ -291,17 +402,7 @@ TEST_F(Slurm, WorkersThatSlurmSignalsTooAreNoFailure) {
 TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
   const TempDir folder;
   const std::string out = folder / "out";
-  Command command{"sbatch",          "--parsable",
-                  "--nodes=2",       "--cpus-per-task=2",
-                  "--output=" + out, DDPRUN_SOURCE_DIR "/scripts/slurm/train.sbatch"};
-  const Command program = until_preempted(folder);
-  command.insert(command.end(), program.begin(), program.end());
-  JobSetup setup = slurm().setup();
-  setup.environment["DDPRUN"] = ddprun({}).front();
-  Job submitted(command, setup);
-  ASSERT_EQ(submitted.wait(), exited(0)) << submitted.err();
-  std::string job = submitted.out();
-  job.pop_back();
+  const std::string job = submit_script(folder, until_preempted(folder), {"--cpus-per-task=2"});
   ASSERT_TRUE(eventually([&] { return run(folder, 4); })) << read_file(out);
   EXPECT_EQ(environment_in(folder / "3")["TORCHELASTIC_RUN_ID"], job + ".0");
   slurm().ask({"scancel", "--batch", "--signal=USR1", job});
@@ -311,9 +412,50 @@ TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
     EXPECT_TRUE(fs::exists(folder / ("told" + std::to_string(rank)))) << rank;
   }
   ASSERT_TRUE(slurm().start_now(job)) << read_file(out);
-  ASSERT_TRUE(eventually([&] { return slurm().state_of(job) == "COMPLETED"; })) << read_file(out);
+  ASSERT_TRUE(slurm().completes(job)) << read_file(out);
   EXPECT_EQ(environment_in(folder / "3")["TORCHELASTIC_RUN_ID"], job + ".0-r1");
 }
+
+// --- training
+
+#ifdef DDPRUN_TRAIN
+
+TEST_F(Slurm, SrunAloneStartsATrainingWithoutDdprun) {
+  const TempDir folder;
+  Command program = training(folder.path(), /*epochs=*/1);
+  program.front() = DDPRUN_TRAIN;
+  Job job(SlurmCluster::srun({"--nodes=2", "--ntasks-per-node=2"}, program),
+          slurm().setup({.environment = {{"OMP_NUM_THREADS", "1"}}}));
+  EXPECT_EQ(job.wait(seconds(60)), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("test accuracy: "));
+  EXPECT_EQ(last_step_in(folder.path()), 32) << "an epoch of 2000 samples, 4 ranks of 16 each";
+  EXPECT_THAT(left_over(), IsEmpty());
+}
+
+TEST_F(Slurm, APreemptedTrainingIsRequeuedAndGoesOnWhereItLeft) {
+  const TempDir folder;
+  const TempDir checkpoints;
+  // Long enough to be preempted in the middle.
+  constexpr int kEpochs = 3;
+  constexpr int kSteps = kEpochs * 63;
+  const std::string job =
+      submit_script(folder, training(checkpoints.path(), kEpochs), {"--cpus-per-task=1"});
+  const std::string out = folder / "out";
+  ASSERT_TRUE(eventually([&] { return last_step_in(checkpoints.path()) >= 20; }, seconds(60)))
+      << read_file(out);
+  slurm().ask({"scancel", "--batch", "--signal=USR1", job});
+  ASSERT_TRUE(eventually([&] { return slurm().state_of(job) == "PENDING"; })) << read_file(out);
+  EXPECT_THAT(left_over(), IsEmpty());
+  const int left_after = last_step_in(checkpoints.path());
+  EXPECT_LT(left_after, kSteps);
+  ASSERT_TRUE(slurm().start_now(job)) << read_file(out);
+  ASSERT_TRUE(slurm().completes(job, seconds(60))) << read_file(out);
+  EXPECT_THAT(read_file(out), HasSubstr("after step " + std::to_string(left_after)));
+  EXPECT_THAT(read_file(out), Not(HasSubstr("FAILED")));
+  EXPECT_EQ(last_step_in(checkpoints.path()), kSteps);
+}
+
+#endif
 
 }  // namespace
 }  // namespace ddprun::test

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <random>
 #include <string_view>
+#include <utility>
 
 namespace ddprun::test {
 namespace {
@@ -115,8 +116,8 @@ Command SlurmCluster::srun(const std::vector<std::string>& options, const Comman
   return command;
 }
 
-std::string SlurmCluster::ask(const Command& command) const {
-  Job job(command, setup());
+std::string SlurmCluster::ask(const Command& command, JobSetup setup) const {
+  Job job(command, this->setup(std::move(setup)));
   job.wait();
   std::string said = job.out();
   while (said.ends_with('\n')) said.pop_back();
@@ -141,10 +142,20 @@ std::string SlurmCluster::field_of(const std::string& job, const std::string& fi
   return all.substr(begin, all.find(' ', begin) - begin);
 }
 
+bool SlurmCluster::completes(const std::string& job, milliseconds deadline) const {
+  return eventually([&] { return state_of(job) == "COMPLETED"; }, deadline);
+}
+
+// Slurm sets the time again when the job's first life has been cleared away, so once is not enough;
+// and as long as one goes on asking, it does not come to start anything.
 bool SlurmCluster::start_now(const std::string& job) const {
+  const auto has_started = [&] {
+    const std::string state = state_of(job);
+    return state == "RUNNING" || state == "COMPLETED";
+  };
   return eventually([&] {
-    if (state_of(job) == "PENDING") ask({"scontrol", "update", "JobId=" + job, "StartTime=now"});
-    return state_of(job) == "RUNNING";
+    ask({"scontrol", "update", "JobId=" + job, "StartTime=now"});
+    return eventually(has_started, seconds(3));
   });
 }
 

@@ -35,12 +35,13 @@ class SlurmCluster {
   static Command srun(const std::vector<std::string>& options, const Command& program);
 
   // Runs a command to its end; its stdout, without the last line feed.
-  std::string ask(const Command& command) const;
+  std::string ask(const Command& command, JobSetup setup = {}) const;
   // The number of the job that a script with these contents became.
   std::string sbatch(const std::vector<std::string>& options, const std::string& script);
   // "RUNNING", "COMPLETED", ...; and one field of `scontrol show job`, such as ExitCode.
   std::string state_of(const std::string& job) const { return field_of(job, "JobState"); }
   std::string field_of(const std::string& job, const std::string& field) const;
+  bool completes(const std::string& job, milliseconds deadline = kDeadline) const;
   // Lets a job that was queued again start now; Slurm would wait for two minutes.
   bool start_now(const std::string& job) const;
 
