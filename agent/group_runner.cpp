@@ -103,7 +103,7 @@ GroupRunner::GroupRunner(const Job& job)
       child_signal_(io_),
       stop_timer_(io_),
       stranger_timer_(io_),
-      core_(group_config(job, leads_)),
+      core_(group_config(job, /*leads=*/false)),
       workers_(static_cast<std::size_t>(job.local_world_size)),
       links_(workers_.size()),
       service_(
@@ -217,7 +217,7 @@ rdzv::NodeHello GroupRunner::hello() const {
     hello.address = job_.meeting_place.address;
   } else if (!nodes.local_addr.empty()) {
     hello.address = nodes.local_addr;
-  } else if (leads_) {
+  } else if (leader_->is_here() && nodes.leader.where != rdzv::LeaderSpec::Where::kElected) {
     hello.address = nodes.leader.endpoint.host;
   }
   return hello;
@@ -236,8 +236,9 @@ void GroupRunner::find_leader() {
       return perform(Finish{outcome});
     }
     leader_ = std::move(result->leader);
-    leads_ = result->is_here;
-    core_ = GroupCore(group_config(job_, leads_));
+    // Under etcd another node leads on when this one leaves.
+    const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
+    core_ = GroupCore(group_config(job_, leader_->is_here() && !is_elected));
     leader_->join(hello());
   };
   leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
@@ -270,7 +271,7 @@ void GroupRunner::await_leaders_leave() {
   const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
   // Who is silent is no longer waited for after that.
   const std::chrono::milliseconds limit =
-      leads_ ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
+      leader_->is_here() ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
   const auto until = std::chrono::steady_clock::now() + limit;
   while (!leader_->may_exit() && !is_in_a_hurry_) {
     if (io_.run_one_until(until) == 0) return;

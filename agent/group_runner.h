@@ -116,7 +116,6 @@ class GroupRunner {
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<rdzv::LeaderSearch> leader_search_;
   std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
-  bool leads_ = false;
   bool was_told_to_wait_ = false;
   GroupCore core_;
   std::deque<GroupEvent> queue_;

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/etcd_options.h"
 #include "launcher/text.h"
 #include "launcher/values.h"
 #include "rendezvous/base/limits.h"
@@ -24,10 +25,13 @@ Result<void> check_endpoint(const Settings& settings, const Rendezvous& rendezvo
   if (rendezvous.is_standalone) {
     return fail(wrong(nodes, "--standalone is for one node; leave one of the two out"));
   }
-  if (rendezvous.backend == Backend::kC10d && port_option(settings) == OptionId::kMasterPort) {
-    return fail(wrong(nodes,
-                      "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, the "
-                      "same on every node"));
+  if (rendezvous.backend != Backend::kStatic && port_option(settings) == OptionId::kMasterPort) {
+    return fail(
+        wrong(nodes, is_etcd(rendezvous.backend)
+                         ? "several nodes need to know where etcd is; give "
+                           "--rdzv-endpoint=HOST:PORT, or several with commas between them"
+                         : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
+                           "the same on every node"));
   }
   if (rendezvous.port == 0) {
     return fail(wrong(given(settings, port_option(settings)),
@@ -42,6 +46,7 @@ rdzv::LeaderSpec::Where leader_for(const Rendezvous& rendezvous) {
   if (rendezvous.backend == Backend::kStatic) {
     return rendezvous.node_rank == 0 ? Leader::kHere : Leader::kElsewhere;
   }
+  if (is_etcd(rendezvous.backend)) return Leader::kElected;
   if (!rendezvous.is_host) return Leader::kToBeFound;
   return *rendezvous.is_host ? Leader::kHere : Leader::kElsewhere;
 }
@@ -56,10 +61,11 @@ std::chrono::milliseconds join_timeout(const Settings& settings, const Rendezvou
   const std::string other = is_static ? "join_timeout" : "timeout";
   const auto time = seconds_of(rendezvous.conf, key);
   if (!time && rendezvous.conf.contains(other)) {
-    warnings.push_back(wrong(given(settings, OptionId::kRdzvConf),
-                             other + " has no effect with " + (is_static ? "static" : "c10d") +
-                                 ", as under torchrun; give " + key)
-                           .to_string());
+    warnings.push_back(
+        wrong(given(settings, OptionId::kRdzvConf), other + " has no effect with " +
+                                                        settings[OptionId::kRdzvBackend].text +
+                                                        ", as under torchrun; give " + key)
+            .to_string());
   }
   return time.value_or(is_static ? kStaticDefault : kElasticDefault);
 }
@@ -97,6 +103,11 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
   const bool is_static = rendezvous.backend == Backend::kStatic;
   nodes.leader.where = leader_for(rendezvous);
   nodes.leader.endpoint = {rendezvous.host, rendezvous.port};
+  if (is_etcd(rendezvous.backend)) {
+    auto etcd = read_etcd(settings, rendezvous);
+    if (!etcd) return fail(std::move(etcd.error()));
+    nodes.leader.etcd = *std::move(etcd);
+  }
   nodes.min_nodes = is_static ? rendezvous.max_nodes : rendezvous.min_nodes;
   nodes.max_nodes = rendezvous.max_nodes;
   if (nodes.min_nodes != rendezvous.min_nodes) {

@@ -256,7 +256,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .name = "rdzv-endpoint",
      .value_name = "HOST[:PORT]",
      .group = Group::kNodes,
-     .help = "where they meet, the same on every node; c10d: the node whose address it is leads"},
+     .help = "where they meet, the same on every node; c10d: the node whose address it is leads; "
+             "etcd: HOST:PORT,HOST:PORT,... of its members"},
     {.id = OptionId::kRdzvId,
      .name = "rdzv-id",
      .value_name = "ID",
@@ -270,7 +271,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .group = Group::kNodes,
      .help = "more settings: join_timeout (static: timeout), last_call_timeout, "
              "keep_alive_interval in seconds; keep_alive_max_attempt; reconnect_grace in "
-             "milliseconds; is_host; token_file"},
+             "milliseconds; is_host; token_file; etcd: lease_time in seconds, etcd_prefix, "
+             "protocol, ca_cert, cert, key, user, password_file"},
     {.id = OptionId::kLocalAddr,
      .name = "local-addr",
      .value_name = "HOST",

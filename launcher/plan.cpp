@@ -79,11 +79,6 @@ class Planner {
     plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
     if (error_) return;
     const Rendezvous& rendezvous = plan_.rendezvous;
-    if (rendezvous.backend == Backend::kEtcdV2 || rendezvous.backend == Backend::kEtcd) {
-      return refuse(wrong(option(OptionId::kRdzvBackend),
-                          "etcd is not there as yet; c10d and static are, and `ddpctl leader` for "
-                          "an endpoint that outlives every node"));
-    }
     plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
       plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "agent/worker_environment.h"
+#include "launcher/etcd_options.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_status.h"
 
@@ -89,6 +90,14 @@ std::string meeting_place_of(const agent::Job& job) {
   return "the address of group rank 0's node, " + ports_of(place) + " there";
 }
 
+std::string etcd_endpoints(const rdzv::EtcdSpec& etcd) {
+  std::string text;
+  for (const rdzv::Endpoint& each : etcd.endpoints) {
+    text += (text.empty() ? "" : ",") + each.to_string();
+  }
+  return text;
+}
+
 std::string leader_of(const agent::Nodes& nodes) {
   const std::string endpoint = nodes.leader.endpoint.to_string();
   switch (nodes.leader.where) {
@@ -100,6 +109,8 @@ std::string leader_of(const agent::Nodes& nodes) {
       return "at " + endpoint;
     case rdzv::LeaderSpec::Where::kToBeFound:
       return "at " + endpoint + "; this node if the address is its own and free";
+    case rdzv::LeaderSpec::Where::kElected:
+      return "elected by the nodes, in etcd at " + etcd_endpoints(*nodes.leader.etcd);
   }
   return "this node";
 }
@@ -114,6 +125,8 @@ std::string_view name_of(rdzv::LeaderSpec::Where leader) {
       return "elsewhere";
     case rdzv::LeaderSpec::Where::kToBeFound:
       return "to_be_found";
+    case rdzv::LeaderSpec::Where::kElected:
+      return "elected";
   }
   return "alone";
 }
@@ -228,7 +241,11 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
   boost::json::value node_rank;
   if (nodes.node_rank) node_rank = *nodes.node_rank;
   boost::json::value endpoint;
-  if (!nodes.is_alone()) endpoint = nodes.leader.endpoint.to_string();
+  if (nodes.leader.etcd) {
+    endpoint = etcd_endpoints(*nodes.leader.etcd);
+  } else if (!nodes.is_alone()) {
+    endpoint = nodes.leader.endpoint.to_string();
+  }
   return {{"leader", name_of(nodes.leader.where)},
           {"endpoint", endpoint},
           {"min_nodes", nodes.min_nodes},
@@ -279,6 +296,10 @@ boost::json::object job_object(const agent::Job& job) {
 boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
   boost::json::value node_rank;
   if (rendezvous.node_rank) node_rank = *rendezvous.node_rank;
+  RdzvConf conf = rendezvous.conf;
+  if (const auto password = conf.find("password"); password != conf.end()) {
+    password->second = "***";
+  }
   return {{"backend", backend_name(rendezvous.backend)},
           {"standalone", rendezvous.is_standalone},
           {"min_nodes", rendezvous.min_nodes},
@@ -288,7 +309,11 @@ boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
           {"port", rendezvous.port},
           {"local_addr", rendezvous.local_addr},
           {"token_file", rendezvous.token_file},
-          {"conf", boost::json::value_from(rendezvous.conf)}};
+          {"conf", boost::json::value_from(conf)}};
+}
+
+std::string shown(OptionId id, const std::string& text) {
+  return id == OptionId::kRdzvConf ? without_password(text) : text;
 }
 
 }  // namespace
@@ -312,7 +337,7 @@ std::string to_table(const Plan& plan) {
   for (const OptionSpec& spec : option_table()) {
     if (spec.group == Group::kInformation && spec.id != OptionId::kConfig) continue;
     const Setting& setting = plan.settings[spec.id];
-    append_row(out, spec.name, setting.text.empty() ? "-" : setting.text,
+    append_row(out, spec.name, setting.text.empty() ? "-" : shown(spec.id, setting.text),
                to_string(setting.origin));
   }
   append_section(out, "Environment of worker 0, beside what it inherits",
@@ -326,8 +351,8 @@ std::string to_json(const Plan& plan) {
   boost::json::object settings;
   for (const OptionSpec& spec : option_table()) {
     const Setting& setting = plan.settings[spec.id];
-    settings[spec.name] =
-        boost::json::object{{"value", setting.text}, {"origin", to_string(setting.origin)}};
+    settings[spec.name] = boost::json::object{{"value", shown(spec.id, setting.text)},
+                                              {"origin", to_string(setting.origin)}};
   }
   boost::json::value site;
   if (!plan.settings.site.name.empty()) site = plan.settings.site.name;

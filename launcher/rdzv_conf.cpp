@@ -13,15 +13,16 @@ namespace {
 
 // Keys that hold whole seconds (for the attempts a count, for the grace milliseconds), all more
 // than 0.
-constexpr std::array<std::string_view, 9> kNumberKeys{
+constexpr std::array<std::string_view, 10> kNumberKeys{
     "timeout",           "join_timeout",        "last_call_timeout",      "close_timeout",
     "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout",
-    "reconnect_grace"};
+    "reconnect_grace",   "lease_time"};
 
 // Keys known to some backend, for torchrun's sake; what is in neither list gets a warning.
-constexpr std::array<std::string_view, 13> kOtherKeys{
-    "token_file", "is_host", "store_type", "rank",   "protocol",    "ssl_cert", "ssl_cert_key",
-    "ca_cert",    "cert",    "key",        "cacert", "etcd_prefix", "use_libuv"};
+constexpr std::array<std::string_view, 16> kOtherKeys{
+    "token_file",   "is_host", "store_type", "rank",         "protocol", "ssl_cert",
+    "ssl_cert_key", "ca_cert", "cert",       "key",          "cacert",   "etcd_prefix",
+    "use_libuv",    "user",    "password",   "password_file"};
 
 // Options of their own; torchrun fails on them with a TypeError.
 constexpr std::array<std::string_view, 6> kReservedKeys{"backend",   "endpoint",  "run_id",

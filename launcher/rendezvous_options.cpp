@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "launcher/etcd_options.h"
 #include "launcher/spelling.h"
 #include "launcher/text.h"
 #include "launcher/token_option.h"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr int kHighestPort = 65535;
 constexpr std::uint16_t kC10dPort = 29400;
-constexpr std::uint16_t kEtcdPort = 2379;
 
 constexpr std::array<std::pair<std::string_view, Backend>, 4> kBackends{
     {{"static", Backend::kStatic},
@@ -37,19 +37,6 @@ Result<Backend> read_backend(const Given& given) {
   return fail(wrong(given, sentence));
 }
 
-std::optional<std::uint16_t> default_port_of(Backend backend) {
-  switch (backend) {
-    case Backend::kStatic:
-      return std::nullopt;
-    case Backend::kC10d:
-      return kC10dPort;
-    case Backend::kEtcdV2:
-    case Backend::kEtcd:
-      return kEtcdPort;
-  }
-  return std::nullopt;
-}
-
 Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
   const Given endpoint = given(settings, OptionId::kRdzvEndpoint);
   if (backend == Backend::kStatic && trimmed(endpoint.text()).empty()) {
@@ -61,7 +48,13 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
     }
     return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
   }
-  const auto parsed = parse_host_and_port(endpoint.text(), default_port_of(backend));
+  if (is_etcd(backend)) {
+    const auto endpoints = read_etcd_endpoints(endpoint);
+    if (!endpoints) return fail(endpoints.error());
+    return HostAndPort{endpoints->front().host, endpoints->front().port};
+  }
+  const auto parsed = parse_host_and_port(
+      endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
   if (!parsed) {
     return fail(wrong(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
   }

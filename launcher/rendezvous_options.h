@@ -16,6 +16,11 @@ namespace ddprun::cli {
 
 enum class Backend { kStatic, kC10d, kEtcdV2, kEtcd };
 
+// Both are the same: etcd's v2 API is gone.
+inline bool is_etcd(Backend backend) {
+  return backend == Backend::kEtcdV2 || backend == Backend::kEtcd;
+}
+
 struct Rendezvous {
   Backend backend = Backend::kStatic;
   bool is_standalone = false;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "rendezvous/etcd_leader.h"
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_client.h"
 #include "rendezvous/round_server.h"
@@ -74,6 +75,8 @@ class Search final : public LeaderSearch {
         return lead(std::nullopt);
       case Where::kElsewhere:
         return follow();
+      case Where::kElected:
+        return elect();
       case Where::kHere:
       case Where::kToBeFound:
         break;
@@ -157,14 +160,18 @@ class Search final : public LeaderSearch {
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
     finish(FoundLeader{
-        std::make_unique<RoundServer>(io_, std::move(options), events_, std::move(listener)),
-        /*is_here=*/true});
+        std::make_unique<RoundServer>(io_, std::move(options), events_, std::move(listener))});
+  }
+
+  void elect() {
+    auto leader = EtcdLeader::make(io_, spec_, config_, events_);
+    if (!leader) return finish(fail(std::move(leader.error())));
+    finish(FoundLeader{std::move(*leader)});
   }
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    finish(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_),
-                       /*is_here=*/false});
+    finish(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_)});
   }
 
   boost::asio::io_context& io_;

@@ -21,7 +21,6 @@ namespace ddprun::rdzv {
 
 struct FoundLeader {
   std::unique_ptr<Leader> leader;
-  bool is_here = false;
 };
 
 class LeaderSearch {

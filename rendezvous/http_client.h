@@ -23,6 +23,7 @@
 
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/tls_files.h"
 
 namespace ddprun::rdzv {
 
@@ -34,14 +35,6 @@ struct HttpUrl {
 };
 Result<HttpUrl> parse_http_url(std::string_view text);
 
-// PEM files. No CA file: those that the system trusts. A certificate of ours needs its key.
-struct TlsFiles {
-  std::string ca = {};
-  std::string certificate = {};
-  std::string key = {};
-
-  bool operator==(const TlsFiles&) const = default;
-};
 class TlsContext;  // TLS 1.2 or newer, and the server has to prove its name
 Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files);
 

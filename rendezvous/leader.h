@@ -16,6 +16,7 @@ namespace ddprun::rdzv {
 struct LeaderGone {
   std::string sentence;      // what happened, and what to check
   bool was_reached = false;  // false: it was never there
+  bool was_refused = false;  // at its port nobody listens any more
 };
 
 struct LeaderEvents {
@@ -40,7 +41,10 @@ class Leader {
   virtual void tell(const ToLeader& message) = 0;
 
   // This node has ended: whether nobody needs it any more, who would not learn of the end.
-  virtual bool may_exit() const = 0;
+  virtual bool may_exit() = 0;
+
+  // It is in this process. Under etcd that may change.
+  virtual bool is_here() const = 0;
 
   // Numeric; where others who reach the leader, or are reached by it, can reach this node.
   virtual std::string local_address() const = 0;

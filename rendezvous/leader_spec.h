@@ -3,12 +3,28 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "rendezvous/base/endpoint.h"
 #include "rendezvous/liveness.h"
+#include "rendezvous/tls_files.h"
 
 namespace ddprun::rdzv {
+
+struct EtcdSpec {
+  std::vector<Endpoint> endpoints;
+  std::string prefix = "/ddprun";         // of every key
+  std::chrono::milliseconds lease{5000};  // of the leader: who is silent for longer leads no more
+  bool is_tls = false;
+  TlsFiles tls;
+  std::string user;        // empty: none
+  std::string password;    // secret: never printed
+  std::string local_addr;  // where the others reach this node; empty: as etcd does
+
+  bool operator==(const EtcdSpec&) const = default;
+};
 
 struct LeaderSpec {
   enum class Where {
@@ -16,12 +32,14 @@ struct LeaderSpec {
     kHere,       // here, listening at the endpoint
     kElsewhere,  // at the endpoint
     kToBeFound,  // here if the endpoint is an address of this machine and still free, else there
+    kElected,    // wherever the agents elect one, under etcd
   };
   Where where = Where::kAlone;
   Endpoint endpoint;  // a name or a numeric address
   std::chrono::milliseconds join_timeout{600'000};
   KeepAlive keep_alive;
-  std::string token;  // secret: never printed; empty: none
+  std::optional<EtcdSpec> etcd;  // kElected
+  std::string token;             // secret: never printed; empty: none
 
   bool operator==(const LeaderSpec&) const = default;
 };

@@ -13,23 +13,23 @@ std::chrono::milliseconds Backoff::nth(int n) const {
 
 bool RestartPolicy::allows_retry(const WorkerFailure& failure,
                                  std::chrono::microseconds uptime) const {
-  return failure.is_worth_a_retry && restarts_ < rules_.max_restarts &&
+  return failure.is_worth_a_retry && history_.restarts < rules_.max_restarts &&
          uptime >= rules_.min_uptime &&
          std::ranges::count(rules_.final_exit_codes, failure.status.as_shell_code()) == 0;
 }
 
 std::chrono::milliseconds RestartPolicy::round_ended(const RoundEnd& end) {
   const bool was_quick = end.uptime < rules_.quick;
-  if (!was_quick) quick_failures_ = quick_losses_ = 0;
+  if (!was_quick) history_.quick_failures = history_.quick_losses = 0;
   std::chrono::milliseconds pause{0};
   if (end.is_charged) {
-    restarts_ += 1;
-    quick_failures_ += 1;
-    pause = rules_.pause_after_failure.nth(quick_failures_);
+    history_.restarts += 1;
+    history_.quick_failures += 1;
+    pause = rules_.pause_after_failure.nth(history_.quick_failures);
   }
   if (end.has_lost_node && was_quick) {
-    quick_losses_ += 1;
-    pause = std::max(pause, rules_.pause_after_quick_loss.nth(quick_losses_ - 1));
+    history_.quick_losses += 1;
+    pause = std::max(pause, rules_.pause_after_quick_loss.nth(history_.quick_losses - 1));
   }
   return pause;
 }

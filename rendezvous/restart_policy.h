@@ -32,12 +32,23 @@ struct RestartRules {
   bool operator==(const RestartRules&) const = default;
 };
 
+// What the policy knows of the past; under etcd it outlives the leader.
+struct RestartHistory {
+  int restarts = 0;        // that the budget has paid for
+  int quick_failures = 0;  // in a row
+  int quick_losses = 0;
+
+  bool operator==(const RestartHistory&) const = default;
+};
+
 class RestartPolicy {
  public:
-  explicit RestartPolicy(RestartRules rules) : rules_(std::move(rules)) {}
+  explicit RestartPolicy(RestartRules rules, RestartHistory history = {})
+      : rules_(std::move(rules)), history_(history) {}
 
   bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const;
-  int restarts() const { return restarts_; }
+  int restarts() const { return history_.restarts; }
+  const RestartHistory& history() const { return history_; }
   int max_restarts() const { return rules_.max_restarts; }
 
   struct RoundEnd {
@@ -50,9 +61,7 @@ class RestartPolicy {
 
  private:
   RestartRules rules_;
-  int restarts_ = 0;
-  int quick_failures_ = 0;
-  int quick_losses_ = 0;
+  RestartHistory history_;
 };
 
 }  // namespace ddprun::rdzv

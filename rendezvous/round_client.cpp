@@ -116,6 +116,7 @@ void RoundClient::connect() {
                              [this, life = std::weak_ptr(life_), has_expired](error_code ec) {
                                if (life.expired()) return;
                                patience_timer_.cancel();
+                               was_refused_ = ec == boost::asio::error::connection_refused;
                                if (!ec) {
                                  connecting_->set_option(tcp::no_delay(true), ec);
                                  connecting_->non_blocking(true, ec);
@@ -362,7 +363,7 @@ void RoundClient::give_up(std::string sentence) {
   const bool was_reached = was_welcome_;
   close();
   is_over_ = true;
-  events_.on_gone({std::move(sentence), was_reached});
+  events_.on_gone({std::move(sentence), was_reached, was_refused_});
 }
 
 // What is under way is of the life before.

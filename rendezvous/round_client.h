@@ -41,7 +41,8 @@ class RoundClient final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  bool may_exit() const override { return is_over_ || session_.unconfirmed().empty(); }
+  bool may_exit() override { return is_over_ || session_.unconfirmed().empty(); }
+  bool is_here() const override { return false; }
   std::string local_address() const override { return local_address_; }
 
  private:
@@ -98,6 +99,7 @@ class RoundClient final : public Leader {
   wire::Nonce ours_{};
   wire::Nonce theirs_{};
   bool has_opening_ = false;  // of this connection
+  bool was_refused_ = false;  // the last connection that was tried
   bool is_welcome_ = false;   // over this connection
   bool was_welcome_ = false;  // in this session
   bool is_over_ = true;       // there is no session: not yet, or the leader said its last word

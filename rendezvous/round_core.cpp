@@ -10,6 +10,8 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::seconds(10);
+// That nodes of another leader's round are waited for: most of the time some died together with it.
+constexpr std::chrono::milliseconds kReturnTimeout{10'000};
 // Of a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
 
@@ -84,6 +86,19 @@ RoundCore::RoundCore(RoundConfig config)
       state_(Gathering{}),
       members_(config_.max_nodes),
       policy_(config_.restarts) {}
+
+RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
+    : RoundCore(std::move(config)) {
+  round_ = resumption.next;
+  policy_ = RestartPolicy(config_.restarts, resumption.history);
+  has_run_ = resumption.goes_on;
+  if (!resumption.goes_on) return;
+  nodes_expected_ = resumption.nodes_expected;
+  if (!resumption.uptime) return;
+  // A leader that dies again and again must not spin the job any more than another node may.
+  const auto pause = policy_.round_ended({.has_lost_node = true, .uptime = *resumption.uptime});
+  if (pause.count() > 0) state_ = Pausing{resumption.now + pause};
+}
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
   now_ = now;
@@ -374,9 +389,15 @@ void RoundCore::go_on(Out& out) {
 void RoundCore::go_on(Out& out, Gathering& gathering) {
   const bool is_enough = members_.ready() >= config_.min_nodes;
   const bool is_full = members_.ready() >= config_.max_nodes;
-  if (is_enough && !gathering.last_call) gathering.last_call = now_ + config_.last_call_timeout;
+  const bool is_complete = has_run_ && members_.ready() >= nodes_expected_;
+  if (is_enough && !gathering.last_call) {
+    gathering.last_call = now_ + (has_run_ ? std::min(config_.last_call_timeout, kReturnTimeout)
+                                           : config_.last_call_timeout);
+  }
   if (!is_enough) gathering.last_call.reset();
-  if (is_full || (is_enough && (has_run_ || now_ >= *gathering.last_call))) return open_round(out);
+  if (is_full || (is_enough && (is_complete || now_ >= *gathering.last_call))) {
+    return open_round(out);
+  }
 
   // Before the first node comes, nobody's patience is tried.
   const bool is_counting = !members_.is_empty() || round_ != Round{};
@@ -434,6 +455,8 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
   const std::vector<NodeId>& group = members_.group();
   RoundStart start = std::exchange(next_, {});
   if (!std::exchange(has_run_, true)) start = {};  // nothing has changed for anybody
+  // To this leader all of them are new, which is nothing to tell.
+  if (std::exchange(nodes_expected_, 0) > 0) start.nodes_joined = 0;
   start.round = round_;
   start.restarts = restarts();
   start.max_restarts = policy_.max_restarts();

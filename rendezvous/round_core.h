@@ -80,6 +80,18 @@ struct RoundConfig {
 // What a node has to change before it can be part of this job; nothing: it fits.
 std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello);
 
+// A job that another leader led, which is gone (job_record.h has what it left behind).
+struct Resumption {
+  Round next{};  // that was never announced
+  RestartHistory history;
+  // Nodes of its last round are still there: the next one begins as soon as this many are back, and
+  // without a last call. Else nodes are gathered as for a first round.
+  bool goes_on = false;
+  int nodes_expected = 0;
+  std::optional<std::chrono::microseconds> uptime;  // of that round, where it is known
+  CoreTime now{};
+};
+
 struct NodeDisconnected {};
 struct NodeResumed {};
 struct NodeSilent {};
@@ -94,6 +106,7 @@ struct ToNode {
 class RoundCore {
  public:
   explicit RoundCore(RoundConfig config);
+  RoundCore(RoundConfig config, const Resumption& resumption);
 
   std::vector<ToNode> step(CoreTime now, NodeId from, const ToLeader& message);
   std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
@@ -106,6 +119,8 @@ class RoundCore {
 
   Round round() const { return round_; }
   int restarts() const { return policy_.restarts(); }
+  const RestartHistory& history() const { return policy_.history(); }
+  bool is_deserted() const { return members_.is_empty(); }
   // Nodes of the round that was formed last.
   std::size_t group_size() const { return members_.group().size(); }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
@@ -195,9 +210,10 @@ class RoundCore {
   Membership members_;
   RestartPolicy policy_;
   Round round_{};
-  bool has_run_ = false;  // some round was announced
-  CoreTime now_{};        // of the step under way
-  RoundStart next_;       // what it will say of the time since the last round
+  bool has_run_ = false;    // some round was announced
+  int nodes_expected_ = 0;  // back from the round of another leader
+  CoreTime now_{};          // of the step under way
+  RoundStart next_;         // what it will say of the time since the last round
 };
 
 }  // namespace ddprun::rdzv

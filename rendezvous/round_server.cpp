@@ -11,13 +11,18 @@ namespace {
 
 constexpr NodeId kOwnNode{0};
 
+RoundCore make_core(const RoundServerOptions& options) {
+  return options.resumption ? RoundCore(options.round, *options.resumption)
+                            : RoundCore(options.round);
+}
+
 }  // namespace
 
 RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options,
                          LeaderEvents events, std::optional<Listener> listener)
     : options_(std::move(options)),
       events_(std::move(events)),
-      core_(options_.round),
+      core_(make_core(options_)),
       liveness_(options_.keep_alive),
       core_timer_(io),
       keep_alive_timer_(io),
@@ -187,6 +192,12 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
 // ---- the core
 
 void RoundServer::deliver(std::vector<ToNode> messages) {
+  if (options_.gate) messages = options_.gate(core_, std::move(messages));
+  release(std::move(messages));
+  arm_timer();
+}
+
+void RoundServer::release(std::vector<ToNode> messages) {
   for (ToNode& each : messages) {
     if (each.to == kOwnNode) {
       events_.on_message(std::move(each.message));
@@ -194,7 +205,6 @@ void RoundServer::deliver(std::vector<ToNode> messages) {
       send(each.to, std::move(each.message));
     }
   }
-  arm_timer();
 }
 
 void RoundServer::send(NodeId to, ToAgent message) {

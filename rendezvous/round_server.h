@@ -10,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +36,9 @@ struct RoundServerOptions {
   // The host of the endpoint, as its user wrote it: what nodes are reached at that are on this
   // machine too and came over loopback. Empty: they are reached at what they came from.
   std::string host;
+  std::optional<Resumption> resumption = {};  // of a job that another leader led
+  // What may be said now of what the core says; the rest is given to release() when it may. None: all.
+  std::function<std::vector<ToNode>(const RoundCore&, std::vector<ToNode>)> gate = {};
 };
 
 class RoundServer final : public Leader {
@@ -46,8 +50,11 @@ class RoundServer final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  bool may_exit() const override { return core_.was_everyone_told(); }
+  bool may_exit() override { return core_.was_everyone_told(); }
+  bool is_here() const override { return true; }
   std::string local_address() const override;
+
+  void release(std::vector<ToNode> messages);
 
   const RoundCore& core() const { return core_; }
   const Endpoint& bound() const { return *bound_; }

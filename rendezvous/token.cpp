@@ -42,8 +42,10 @@ Result<std::string> read_start(int fd, std::size_t bytes_max, const std::string&
 
 }  // namespace
 
-Result<std::string> read_token(const std::string& path) {
-  const std::string what = "the token file " + path;
+Result<std::string> read_token(const std::string& path) { return read_secret("token", path); }
+
+Result<std::string> read_secret(const std::string& name, const std::string& path) {
+  const std::string what = "the " + name + " file " + path;
   // O_NONBLOCK: a pipe that nobody writes to is refused below, instead of waited for.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return fail(error_from_errno(errno, what));
@@ -51,26 +53,26 @@ Result<std::string> read_token(const std::string& path) {
   if (::fstat(file.get(), &status) != 0) return fail(error_from_errno(errno, what));
   if (!S_ISREG(status.st_mode)) {
     return fail(ErrorCode::kInvalidArgument,
-                what + " is no regular file; give one that holds the token");
+                what + " is no regular file; give one that holds the " + name);
   }
   if ((status.st_mode & kOthers) != 0) {
     return fail(ErrorCode::kPermissionDenied, what + " is open to others than its owner (mode " +
                                                   octal(status.st_mode) + "); run chmod 600 " +
                                                   path);
   }
-  auto token = read_start(file.get(), kMaxFileBytes + 1, what);
-  if (!token) return token;
-  if (token->size() > kMaxFileBytes) {
+  auto secret = read_start(file.get(), kMaxFileBytes + 1, what);
+  if (!secret) return secret;
+  if (secret->size() > kMaxFileBytes) {
     return fail(ErrorCode::kInvalidArgument,
-                what + " holds more than " + std::to_string(kMaxFileBytes) +
-                    " bytes; a token is a line, as head -c 32 /dev/urandom | base64 makes");
+                what + " holds more than " + std::to_string(kMaxFileBytes) + " bytes; a " + name +
+                    " is a line, as head -c 32 /dev/urandom | base64 makes");
   }
-  token->erase(token->find_last_not_of(kWhiteSpace) + 1);
-  if (token->empty()) {
+  secret->erase(secret->find_last_not_of(kWhiteSpace) + 1);
+  if (secret->empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 what + " is empty; write a line into it, the same on every node");
   }
-  return token;
+  return secret;
 }
 
 wire::Nonce random_nonce() {

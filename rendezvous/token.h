@@ -18,6 +18,8 @@ enum class ProofOf { kAgent, kLeader };  // so that neither side's proof can be 
 // & 077), one of more than 4 KiB, and what is no regular file are refused with a sentence that says
 // what to change.
 Result<std::string> read_token(const std::string& path);
+// The same for another secret, "password".
+Result<std::string> read_secret(const std::string& name, const std::string& path);
 
 wire::Nonce random_nonce();
 

@@ -101,8 +101,7 @@ ROWS = [
             Refused(["--nproc-per-node=two", *P]), Refused(["--nproc-per-node=xpu", *P]),
             Refused(["--nproc-per-node=gpu", *P], variables={"CUDA_VISIBLE_DEVICES": ""}),
             Refused(P, variables={"PET_NPROC_PER_NODE": "two"})]),
-    Row("--rdzv-backend", "the same for `static` and `c10d`; `etcd` is refused as yet, and so are plug-ins", [
-        Refused(["--rdzv-backend=etcd", *P], torchrun=None),
+    Row("--rdzv-backend", "the same for `static` and `c10d`; `etcd` and `etcd-v2` are one, by etcd's v3 API; plug-ins are refused", [
         Same(["--rdzv-backend=static", *P]), Same([*C10D, *P]),
         Same(["--rdzv-endpoint=localhost:0", *P], {"PET_RDZV_BACKEND": "c10d"}),
         Refused(["--rdzv-backend=foo", *P])]),

@@ -31,7 +31,7 @@ set(agent agent/group_core.cpp)
 plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcome.cause.has_value()")
 plant(FailureCostsNothing rendezvous/restart_policy.cpp "end.is_charged" "false")
 plant(BudgetIsOneTooMany rendezvous/restart_policy.cpp
-      "restarts_ < rules_.max_restarts" "restarts_ <= rules_.max_restarts")
+      "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
 plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
 plant(BrokenConnectionIsNeverLost ${leader}

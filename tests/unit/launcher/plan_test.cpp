@@ -288,10 +288,53 @@ TEST_F(Planning, DoubledDollarIsKeptAndWarnedOf) {
   EXPECT_EQ(made->job.program.argv.at(1), "kill -9 $$") << "the agent replaces macros, per worker";
 }
 
-TEST_F(Planning, EtcdIsRefusedWithWhatIsThere) {
+TEST_F(Planning, EtcdElectsTheLeader) {
   for (const std::string backend : {"etcd", "etcd-v2"}) {
-    EXPECT_THAT(refusal({"--rdzv-backend=" + backend, "--rdzv-endpoint=h:1"}),
-                HasSubstr("c10d and static are"));
+    const auto planned = job({"--nnodes=2", "--rdzv-backend=" + backend, "--rdzv-endpoint=e1:1,e2",
+                              "--rdzv-conf=lease_time=2,etcd_prefix=/x"});
+    EXPECT_EQ(planned.nodes.leader.where, rdzv::LeaderSpec::Where::kElected);
+    const rdzv::EtcdSpec& etcd = planned.nodes.leader.etcd.value();
+    EXPECT_THAT(etcd.endpoints, ElementsAre(rdzv::Endpoint{"e1", 1}, rdzv::Endpoint{"e2", 2379}));
+    EXPECT_EQ(etcd.lease, std::chrono::seconds(2));
+    EXPECT_EQ(etcd.prefix, "/x");
+    EXPECT_FALSE(etcd.is_tls);
+  }
+  EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-backend=etcd"}), HasSubstr("where etcd is"));
+}
+
+TEST_F(Planning, EtcdTakesItsKeysInBothSpellings) {
+  const auto etcd = [this](const std::string& conf) {
+    return job({"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e", "--rdzv-conf=" + conf})
+        .nodes.leader.etcd.value();
+  };
+  const rdzv::TlsFiles files{"a", "b", "c"};
+  EXPECT_EQ(etcd("cacert=a,cert=b,key=c").tls, files);
+  EXPECT_EQ(etcd("ca_cert=a,ssl_cert=b,ssl_cert_key=c").tls, files);
+  EXPECT_TRUE(etcd("ca_cert=a").is_tls);
+  EXPECT_TRUE(etcd("protocol=https").is_tls);
+  EXPECT_EQ(etcd("user=u,password=p").password, "p");
+  const auto refused = [this](const std::string& conf) {
+    return refusal(
+        {"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e", "--rdzv-conf=" + conf});
+  };
+  EXPECT_THAT(refused("user=u"), HasSubstr("needs a password_file"));
+  EXPECT_THAT(refused("password=p"), HasSubstr("needs its user"));
+  EXPECT_THAT(refused("protocol=ftp"), HasSubstr("http or https"));
+  EXPECT_THAT(refused("protocol=http,ca_cert=a"), HasSubstr("of no use"));
+  EXPECT_THAT(refused("lease_time=0"), HasSubstr("lease_time"));
+  EXPECT_THAT(refused("user=u,password_file=/nowhere"),
+              HasSubstr("the password file /nowhere: No such file"));
+}
+
+TEST_F(Planning, APasswordIsNotShown) {
+  const auto line = parse_command_line(
+      std::vector<std::string>{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e",
+                               "--rdzv-conf=user=u,password=sesame,lease_time=2", "prog"});
+  const auto made = make_plan(resolve(*line, {}, {}), line->command, {}, surroundings_);
+  ASSERT_TRUE(made);
+  for (const std::string& text : {to_table(*made), to_json(*made)}) {
+    EXPECT_THAT(text, Not(HasSubstr("sesame")));
+    EXPECT_THAT(text, HasSubstr("user=u,password=***,lease_time=2"));
   }
 }
 

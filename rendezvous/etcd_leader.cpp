@@ -1,0 +1,507 @@
+#include "rendezvous/etcd_leader.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "rendezvous/base/exit_codes.h"
+#include "rendezvous/election_core.h"
+#include "rendezvous/find_leader.h"
+#include "rendezvous/job_keys.h"
+#include "rendezvous/name_lookup.h"
+#include "rendezvous/round_client.h"
+#include "rendezvous/round_ledger.h"
+#include "rendezvous/round_server.h"
+#include "rendezvous/shell_clock.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using namespace std::chrono_literals;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kRecordLease{3600};  // what is left of a job is gone after that
+constexpr milliseconds kWritePause{100};            // before a record is written again
+// A job that is stopped is stopped on all its nodes at about the same time. A leader that leaves
+// waits this long for the others to say so, before it leaves them to another one.
+constexpr milliseconds kHandOverPause{300};
+constexpr milliseconds kFarewellLimit{300};  // for etcd, to let go of a lease
+constexpr auto kFirstNotice = 1s;
+constexpr auto kNoticeInterval = 10s;
+
+std::string random_name() {
+  std::random_device random;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name;
+  for (int i = 0; i < 16; ++i) name += kDigits[random() % 16];
+  return name;
+}
+
+bool is_final(const Error& error) {
+  return error.code == ErrorCode::kPermissionDenied || error.code == ErrorCode::kProtocol ||
+         error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kDataLoss;
+}
+
+}  // namespace
+
+class EtcdLeader::Impl {
+ public:
+  Impl(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
+       EtcdOptions options)
+      : io_(io),
+        spec_(std::move(spec)),
+        config_(std::move(config)),
+        events_(std::move(events)),
+        keys_(spec_.etcd->prefix, config_.run_id),
+        etcd_(io, std::move(options)),
+        core_({random_name(), spec_.etcd->lease, spec_.join_timeout}),
+        core_timer_(io),
+        lease_timer_(io),
+        write_timer_(io),
+        leave_timer_(io),
+        notice_timer_(io) {}
+
+  void join(NodeHello hello) {
+    hello_ = std::move(hello);
+    if (server_) return join_own_server();
+    if (client_) return client_->join(*std::exchange(hello_, std::nullopt));
+    if (std::exchange(has_begun_, true)) return;
+    tell_of_waiting(kFirstNotice);
+    perform(core_.begin(clock_.now()));
+  }
+
+  void tell(const ToLeader& message) {
+    if (const auto* leaving = std::get_if<NodeLeaving>(&message)) {
+      leaving_ = *leaving;
+      core_.leave();
+      hand_over_soon();
+    }
+    if (server_) {
+      server_->tell(message);
+    } else if (client_) {
+      client_->tell(message);
+    }
+  }
+
+  // Asked after every event, so what is to be done at the end is done from here.
+  bool may_exit() {
+    if (has_let_go_) return true;
+    if (!server_) return client_ == nullptr || client_->may_exit();
+    const bool is_needed = leaving_ ? !server_->core().is_deserted() : !server_->may_exit();
+    if (!is_needed && !is_handing_over_) hand_over();
+    return false;
+  }
+
+  bool is_here() const { return server_ != nullptr; }
+
+  std::string local_address() const {
+    if (server_) return server_->local_address();
+    return client_ ? client_->local_address() : "127.0.0.1";
+  }
+
+ private:
+  // A handler of an answer or a timer, which does not outlive this.
+  template <typename Handler>
+  auto mine(Handler handler) {
+    return [life = std::weak_ptr(life_), handler = std::move(handler)](auto&&... arguments) {
+      if (!life.expired()) handler(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
+
+  // What a server or client says is taken outside of its own event, and only from the present one.
+  template <typename Handler>
+  auto later(Handler handler) {
+    return [this, term = term_, handler](auto... arguments) {
+      boost::asio::post(io_, mine([this, term, handler, arguments...] {
+                          if (term == term_) handler(arguments...);
+                        }));
+    };
+  }
+
+  // ---- the core
+
+  void perform(const ElectionCore::Out& actions) {
+    if (is_handing_over_ || has_let_go_) return;
+    for (const ElectionAction& each : actions) {
+      std::visit([this](const auto& action) { perform(action); }, each);
+    }
+    core_timer_.cancel();
+    if (const auto deadline = core_.deadline()) {
+      core_timer_.expires_at(clock_.at(*deadline));
+      core_timer_.async_wait(mine([this](error_code ec) {
+        if (!ec) perform(core_.tick(clock_.now()));
+      }));
+    }
+    write();
+  }
+
+  void failed(const Error& error) {
+    why_not_ = error.to_string();
+    perform(core_.failed(clock_.now(), "etcd: " + why_not_, is_final(error)));
+  }
+
+  void perform(const ReadEtcd&) {
+    etcd_.txn(read_txn(keys_), mine([this](const Result<wire::EtcdTxnAnswer>& answer) {
+                if (!answer) return failed(answer.error());
+                watch(answer->revision + 1);
+                take_view(*answer, [this](const EtcdView& view) {
+                  perform(core_.view(clock_.now(), view));
+                });
+              }));
+  }
+
+  template <typename Then>
+  void take_view(const wire::EtcdTxnAnswer& answer, Then then) {
+    const auto view = view_of(keys_, answer);
+    if (!view) return failed(view.error());
+    why_not_ = "no leader is elected yet";
+    then(*view);
+  }
+
+  void watch(std::int64_t from_revision) {
+    if (std::exchange(is_watching_, true)) return;
+    EtcdClient::WatchEvents seen;
+    seen.on_event = [this](const wire::EtcdEvent& event) {
+      const CoreTime now = clock_.now();
+      if (event.is_delete) return perform(core_.leader_deleted(now, event.entry.mod_revision));
+      const auto key = read_leader_key(event.entry.value, event.entry.create_revision);
+      if (key) perform(core_.leader_put(now, *key));
+    };
+    seen.on_end = [this](const Error& error) {
+      is_watching_ = false;
+      why_not_ = error.to_string();
+      perform(core_.lost_sight(clock_.now()));
+    };
+    etcd_.watch(keys_.leader, from_revision, std::move(seen));
+  }
+
+  void perform(const Depose& action) {
+    etcd_.txn(depose_txn(keys_, action.revision), [](const auto&) {});
+  }
+
+  // ---- to lead
+
+  void perform(const Claim& action) {
+    if (server_) return claim_with_leases(action, leases_.job);
+    if (auto opened = open_port(); !opened) return failed(opened.error());
+    etcd_.grant(kRecordLease, mine([this, action](const Result<wire::EtcdLease>& lease) {
+                  if (!lease) return failed(lease.error());
+                  claim_with_leases(action, lease->lease);
+                }));
+  }
+
+  void claim_with_leases(const Claim& action, std::int64_t job_lease) {
+    const auto lease_time = std::chrono::ceil<std::chrono::seconds>(spec_.etcd->lease);
+    etcd_.grant(lease_time, mine([this, action, job_lease](const Result<wire::EtcdLease>& lease) {
+                  if (!lease) return failed(lease.error());
+                  claim(action, {lease->lease, job_lease});
+                }));
+  }
+
+  void claim(const Claim& action, const JobLeases& leases) {
+    leases_ = leases;
+    etcd_.txn(claim_txn(keys_, action, advertised_.to_string(), leases),
+              mine([this, leases](const Result<wire::EtcdTxnAnswer>& answer) {
+                if (!answer) return failed(answer.error());
+                if (!answer->has_succeeded) {
+                  etcd_.revoke(leases.leader, [] {});
+                  return take_view(*answer, [this](const EtcdView& view) {
+                    perform(core_.claim_failed(clock_.now(), view));
+                  });
+                }
+                perform(core_.claimed(clock_.now(), answer->revision));
+              }));
+  }
+
+  // The port is open before anybody is told of it.
+  Result<void> open_port() {
+    if (listener_) return {};
+    std::string host = spec_.etcd->local_addr;
+    if (host.empty()) host = etcd_.local_address();
+    const auto addresses = addresses_of(host);
+    auto listener =
+        open_leader_port({host, 0}, addresses ? *addresses : std::vector<std::string>{});
+    if (!listener) return fail(std::move(listener.error()));
+    advertised_ = {host, listener->bound.port};
+    listener_ = std::move(*listener);
+    return {};
+  }
+
+  void perform(const Lead& action) {
+    if (term_ > 0) events_.on_notice("this node leads the job now");
+    term_ += 1;
+    ledger_.emplace(action.record);
+    Resumption resumption;
+    if (action.record.round) resumption.next = next(*action.record.round);
+    resumption.history = action.record.history;
+    resumption.goes_on = action.goes_on;
+    resumption.nodes_expected = action.nodes_expected;
+    if (started_ && started_->first == action.record.round) {
+      resumption.uptime = std::chrono::duration_cast<std::chrono::microseconds>(
+          steady_clock::now() - started_->second);
+    }
+    RoundServerOptions options{config_,          spec_.keep_alive, spec_.token,
+                               advertised_.host, resumption,       {}};
+    options.round.own_node.reset();  // which may leave, as any other
+    options.gate = [this](const RoundCore& core, std::vector<ToNode> messages) {
+      auto passed = ledger_->pass(core, std::move(messages));
+      write();
+      return passed;
+    };
+    server_ = std::make_unique<RoundServer>(io_, std::move(options), member_events(),
+                                            std::exchange(listener_, std::nullopt));
+    keep_lease();
+    if (hello_) join_own_server();
+  }
+
+  void join_own_server() {
+    NodeHello hello = *std::exchange(hello_, std::nullopt);
+    if (hello.address.empty()) hello.address = advertised_.host;
+    server_->join(std::move(hello));
+  }
+
+  void write() {
+    const JobRecord* due = ledger_ ? ledger_->due() : nullptr;
+    if (due == nullptr || is_writing_ || !core_.leads() || leaving_ || has_let_go_) return;
+    is_writing_ = true;
+    etcd_.txn(write_txn(keys_, core_.leader()->revision, *due, leases_),
+              mine([this, term = term_](const Result<wire::EtcdTxnAnswer>& answer) {
+                is_writing_ = false;
+                if (term != term_ || !server_) return write();
+                if (!answer) return write_later(answer.error());
+                if (!answer->has_succeeded) return perform(core_.not_written(clock_.now()));
+                const auto messages = ledger_->written();
+                core_.written(answer->revision, ledger_->record());
+                server_->release(messages);
+                write();
+              }));
+  }
+
+  void write_later(const Error& error) {
+    const auto now = steady_clock::now();
+    if (!last_complaint_ || now - *last_complaint_ >= kNoticeInterval) {
+      last_complaint_ = now;
+      events_.on_notice("the next round, or the job's end, waits for etcd: " + error.to_string());
+    }
+    write_timer_.expires_after(kWritePause);
+    write_timer_.async_wait(mine([this](error_code ec) {
+      if (!ec) write();
+    }));
+  }
+
+  // Each time a third of it is over. An answer that does not come is no answer.
+  void keep_lease() {
+    lease_timer_.expires_after(spec_.etcd->lease / 3);
+    lease_timer_.async_wait(mine([this](error_code ec) {
+      if (ec || !server_ || has_let_go_) return;
+      keep_lease();
+      const auto now = steady_clock::now();
+      if (now - job_lease_kept_ > kRecordLease / 4) {
+        job_lease_kept_ = now;
+        etcd_.keep_alive(leases_.job, [](const auto&) {});
+      }
+      etcd_.keep_alive(leases_.leader,
+                       mine([this, lease = leases_.leader](const Result<wire::EtcdLease>& kept) {
+                         if (kept && kept->seconds == 0 && lease == leases_.leader) {
+                           perform(core_.lease_gone(clock_.now()));
+                         }
+                       }));
+    }));
+  }
+
+  void perform(const StopLeading&) {
+    events_.on_warning(
+        "this node leads no more: etcd has another leader, or lost this one's lease");
+    term_ += 1;
+    lease_timer_.cancel();
+    server_.reset();
+    ledger_.reset();
+  }
+
+  // ---- to follow
+
+  void perform(const Follow& action) {
+    if (term_ > 0) {
+      events_.on_notice("the job's leader is now at " + action.key.address);
+    }
+    term_ += 1;
+    RoundClientOptions options{*parse_endpoint(action.key.address), spec_.keep_alive,
+                               spec_.join_timeout, spec_.token};
+    LeaderEvents events = member_events();
+    events.on_gone = later([this](const LeaderGone& gone) {
+      if (gone.was_reached) events_.on_notice(gone.sentence);
+      perform(core_.connection_gone(clock_.now(), gone.was_refused));
+    });
+    client_ = std::make_unique<RoundClient>(io_, std::move(options), std::move(events));
+    listener_.reset();
+    if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
+  }
+
+  LeaderEvents member_events() {
+    LeaderEvents events = events_;
+    events.on_message = [this, term = term_](ToAgent message) {
+      if (term != term_) return;  // of a leader of before
+      core_.heard();
+      if (const auto* start = std::get_if<RoundStart>(&message)) {
+        started_ = {start->round, steady_clock::now()};
+        core_.saw(*start);
+      }
+      events_.on_message(std::move(message));
+    };
+    return events;
+  }
+
+  void perform(const LoseLeader&) {
+    term_ += 1;
+    client_.reset();
+    if (!leaving_) events_.on_message(DeclaredLost{});
+  }
+
+  // ---- the end
+
+  void perform(const EndJob& action) {
+    has_let_go_ = true;
+    events_.on_message(JobEnd{action.outcome});
+  }
+
+  void perform(const GiveUp& action) {
+    has_let_go_ = true;
+    term_ += 1;
+    client_.reset();
+    if (action.why == GiveUp::Why::kWrong) {
+      events_.on_message(Refused{action.sentence});
+    } else {
+      events_.on_gone({action.sentence, action.why == GiveUp::Why::kLost, false});
+    }
+  }
+
+  void hand_over_soon() {
+    leave_timer_.expires_after(kHandOverPause);
+    leave_timer_.async_wait(mine([this](error_code ec) {
+      if (!ec && server_ && !is_handing_over_) hand_over();
+    }));
+  }
+
+  // Lets go of the lease, so that nobody has to wait for its end. A job that is deserted because all
+  // its nodes were told to stop has ended.
+  void hand_over() {
+    is_handing_over_ = true;
+    leave_timer_.expires_after(kFarewellLimit);
+    leave_timer_.async_wait(mine([this](error_code ec) {
+      if (!ec) let_go();
+    }));
+    const bool is_over = leaving_ && server_->core().is_deserted() && !ledger_->record().outcome;
+    if (!is_over) return revoke();
+    JobRecord record = ledger_->record();
+    record.outcome.emplace();
+    record.outcome->kind = JobOutcome::Kind::kStopped;
+    record.outcome->stop_signal = leaving_->signal;
+    record.outcome->exit_code = leaving_->is_preemption ? kExitPreempted : 128 + leaving_->signal;
+    etcd_.txn(write_txn(keys_, core_.leader()->revision, record, leases_),
+              mine([this](const auto&) { revoke(); }));
+  }
+
+  void revoke() {
+    etcd_.revoke(leases_.leader, mine([this] { let_go(); }));
+  }
+
+  void let_go() {
+    if (std::exchange(has_let_go_, true)) return;
+    term_ += 1;
+    lease_timer_.cancel();
+    boost::asio::post(io_, mine([this] { server_.reset(); }));
+  }
+
+  void tell_of_waiting(steady_clock::duration after) {
+    notice_timer_.expires_after(after);
+    notice_timer_.async_wait(mine([this](error_code ec) {
+      if (ec || has_let_go_) return;
+      if (!core_.leader()) {
+        const auto left = std::chrono::ceil<std::chrono::seconds>(spec_.join_timeout -
+                                                                  (steady_clock::now() - begun_));
+        events_.on_notice("waiting for etcd at " + in_words(spec_.etcd->endpoints) + " (" +
+                          why_not_ + ")" +
+                          (left > 0s ? ", " + std::to_string(left.count()) + " s left" : ""));
+      }
+      tell_of_waiting(kNoticeInterval);
+    }));
+  }
+
+  static std::string in_words(const std::vector<Endpoint>& endpoints) {
+    std::string text;
+    for (const Endpoint& each : endpoints) text += (text.empty() ? "" : ",") + each.to_string();
+    return text;
+  }
+
+  boost::asio::io_context& io_;
+  const LeaderSpec spec_;
+  const RoundConfig config_;
+  const LeaderEvents events_;
+  const JobKeys keys_;
+  const ShellClock clock_;
+  const steady_clock::time_point begun_ = steady_clock::now();
+
+  EtcdClient etcd_;
+  ElectionCore core_;
+  bool has_begun_ = false;
+  bool is_watching_ = false;
+  std::string why_not_ = "no answer yet";
+  std::optional<NodeHello> hello_;  // to be said to the next leader
+  std::uint64_t term_ = 0;          // counts what was led or followed, and each end of that
+  std::optional<std::pair<Round, steady_clock::time_point>> started_;  // the last round here
+
+  std::optional<Listener> listener_;  // open, and not a server's yet
+  Endpoint advertised_;
+  JobLeases leases_;
+  steady_clock::time_point job_lease_kept_ = steady_clock::now();
+  std::optional<RoundLedger> ledger_;
+  bool is_writing_ = false;
+  std::optional<steady_clock::time_point> last_complaint_;
+  std::unique_ptr<RoundServer> server_;
+  std::unique_ptr<RoundClient> client_;
+
+  std::optional<NodeLeaving> leaving_;
+  bool is_handing_over_ = false;
+  bool has_let_go_ = false;
+
+  boost::asio::steady_timer core_timer_;
+  boost::asio::steady_timer lease_timer_;
+  boost::asio::steady_timer write_timer_;
+  boost::asio::steady_timer leave_timer_;
+  boost::asio::steady_timer notice_timer_;
+
+  struct Life {};  // handlers that are under way end with it
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+Result<std::unique_ptr<EtcdLeader>> EtcdLeader::make(boost::asio::io_context& io,
+                                                     const LeaderSpec& spec, RoundConfig config,
+                                                     LeaderEvents events) {
+  EtcdOptions options;
+  options.endpoints = spec.etcd->endpoints;
+  options.user = spec.etcd->user;
+  options.password = spec.etcd->password;
+  options.time_limit = std::clamp<milliseconds>(spec.etcd->lease / 3, 500ms, 3000ms);
+  if (spec.etcd->is_tls) {
+    auto tls = make_tls_context(spec.etcd->tls);
+    if (!tls) return fail(std::move(tls.error()));
+    options.tls = std::move(*tls);
+  }
+  return std::unique_ptr<EtcdLeader>(new EtcdLeader(
+      std::make_unique<Impl>(io, spec, std::move(config), std::move(events), std::move(options))));
+}
+
+EtcdLeader::EtcdLeader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EtcdLeader::~EtcdLeader() = default;
+void EtcdLeader::join(NodeHello hello) { impl_->join(std::move(hello)); }
+void EtcdLeader::tell(const ToLeader& message) { impl_->tell(message); }
+bool EtcdLeader::may_exit() { return impl_->may_exit(); }
+bool EtcdLeader::is_here() const { return impl_->is_here(); }
+std::string EtcdLeader::local_address() const { return impl_->local_address(); }
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,88 @@
+#include "rendezvous/job_keys.h"
+
+#include <utility>
+
+namespace ddprun::rdzv {
+namespace {
+
+using What = wire::EtcdCompare::What;
+
+std::string folder_of(const std::string& prefix, const std::string& run_id) {
+  std::string folder = prefix;
+  if (!folder.empty() && folder.back() != '/') folder += '/';
+  for (const char c : run_id) {
+    if (c == '/') {
+      folder += "%2F";
+    } else if (c == '%') {
+      folder += "%25";
+    } else {
+      folder += c;
+    }
+  }
+  return folder + "/";
+}
+
+tl::unexpected<Error> foreign(const std::string& key, const Error& error) {
+  return fail(ErrorCode::kDataLoss,
+              "etcd has something else under " + key + " than this job's data: " + error.message +
+                  "; give the job another --rdzv-id, or this one an etcd_prefix of its own by "
+                  "--rdzv-conf, or delete the key");
+}
+
+}  // namespace
+
+JobKeys::JobKeys(const std::string& prefix, const std::string& run_id)
+    : leader(folder_of(prefix, run_id) + "leader"), job(folder_of(prefix, run_id) + "job") {}
+
+wire::EtcdTxn read_txn(const JobKeys& keys) {
+  wire::EtcdTxn txn;
+  txn.reads = {keys.leader, keys.job};
+  return txn;
+}
+
+wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::string& address,
+                        const JobLeases& leases) {
+  LeaderKey key = claim.key;
+  key.address = address;
+  wire::EtcdTxn txn = read_txn(keys);
+  txn.compares = {{What::kCreateRevision, keys.leader, 0},
+                  {What::kModRevision, keys.job, claim.job_revision}};
+  txn.puts = {{keys.leader, to_text(key), leases.leader},
+              {keys.job, to_text(claim.record), leases.job}};
+  return txn;
+}
+
+wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
+                        const JobLeases& leases) {
+  wire::EtcdTxn txn;
+  txn.compares = {{What::kCreateRevision, keys.leader, leader_revision}};
+  txn.puts = {{keys.job, to_text(record), leases.job}};
+  return txn;
+}
+
+wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision) {
+  wire::EtcdTxn txn;
+  txn.compares = {{What::kCreateRevision, keys.leader, leader_revision}};
+  txn.deletes = {keys.leader};
+  return txn;
+}
+
+Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer) {
+  EtcdView view;
+  const wire::EtcdKeyValue& leader = answer.reads.at(0);
+  const wire::EtcdKeyValue& job = answer.reads.at(1);
+  if (leader.create_revision != 0) {
+    auto key = read_leader_key(leader.value, leader.create_revision);
+    if (!key) return foreign(keys.leader, key.error());
+    view.leader = *std::move(key);
+  }
+  if (job.create_revision != 0) {
+    auto record = read_job_record(job.value);
+    if (!record) return foreign(keys.job, record.error());
+    view.record = *std::move(record);
+    view.job_revision = job.mod_revision;
+  }
+  return view;
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,42 @@
+// How an election is spelled in etcd: the keys of a job, the transactions that an ElectionCore and a
+// RoundLedger ask for, and what their answers show. Pure; any thread.
+//
+//   PREFIX/ID/leader   a LeaderKey, kept by its leader's lease
+//   PREFIX/ID/job      the JobRecord, kept by a lease of an hour that each leader renews
+//
+// The fences are here: a claim holds only while nobody leads and the record is the one that was read;
+// a record is written only by the leader that still leads, by the revision of its key.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rendezvous/election_core.h"
+#include "rendezvous/wire/etcd_messages.h"
+
+namespace ddprun::rdzv {
+
+struct JobKeys {
+  // A '/' or '%' in the id is written as %2F or %25, so that no id is a part of another.
+  JobKeys(const std::string& prefix, const std::string& run_id);
+
+  std::string leader;
+  std::string job;
+};
+
+struct JobLeases {
+  std::int64_t leader = 0;
+  std::int64_t job = 0;
+};
+
+wire::EtcdTxn read_txn(const JobKeys& keys);
+wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::string& address,
+                        const JobLeases& leases);
+wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
+                        const JobLeases& leases);
+wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
+
+// Of any of them. What is not ddprun's is a sentence that names the key.
+Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer);
+
+}  // namespace ddprun::rdzv
