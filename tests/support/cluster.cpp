@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
+#include <sstream>
+#include <string_view>
 
 #include "rendezvous/listener.h"
 
@@ -15,6 +17,8 @@ std::ostream& operator<<(std::ostream& out, Meeting meeting) {
       return out << "Static";
     case Meeting::kC10d:
       return out << "C10d";
+    case Meeting::kEtcd:
+      return out << "Etcd";
     case Meeting::kLeader:
       break;
   }
@@ -50,6 +54,10 @@ Command Cluster::command(int node, const std::vector<std::string>& more) const {
     options.insert(options.end(),
                    {"--node-rank=" + std::to_string(node), "--master-addr=" + address(),
                     "--master-port=" + std::to_string(port_)});
+  } else if (setup_.meeting == Meeting::kEtcd) {
+    options.insert(options.end(),
+                   {"--rdzv-backend=etcd", "--rdzv-endpoint=" + setup_.etcd, "--rdzv-id=job"});
+    if (conf.find("last_call_timeout") == std::string::npos) add_conf("last_call_timeout=1");
   } else {
     options.insert(options.end(),
                    {"--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint(), "--rdzv-id=job"});
@@ -171,6 +179,28 @@ std::map<int, int> Cluster::first_ranks(int round) {
     }
   }
   return ranks;
+}
+
+int Cluster::node_at(std::uint16_t port) const {
+  // sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode, in hexadecimal
+  constexpr std::string_view kListening = "0A";
+  std::string inode;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::istringstream lines(read_file(table));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::vector<std::string> word(10);
+      for (std::string& each : word) words >> each;
+      const auto colon = word[1].find(':');
+      if (colon == std::string::npos || word[3] != kListening) continue;
+      if (std::stoi(word[1].substr(colon + 1), nullptr, 16) == port) inode = word[9];
+    }
+  }
+  for (const auto& [node, agent] : agents_) {
+    const auto files = open_files_of(agent->pid());
+    if (std::ranges::find(files, "socket:[" + inode + "]") != files.end()) return node;
+  }
+  return -1;
 }
 
 std::map<int, Ended> Cluster::wait(milliseconds deadline) {

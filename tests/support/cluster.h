@@ -34,6 +34,7 @@ enum class Meeting {
   kStatic,  // --node-rank, --master-addr: node 0 leads
   kC10d,    // an endpoint on node 0
   kLeader,  // the same, served by `ddpctl leader` beside node 0's agent
+  kEtcd,    // the agents elect the leader
 };
 std::ostream& operator<<(std::ostream& out, Meeting meeting);  // as part of a test's name
 
@@ -43,6 +44,7 @@ struct ClusterSetup {
   int nproc = 1;                       // workers of each node
   std::vector<std::string> options{};  // of every agent; of `ddpctl leader` too, where it has them
   std::string conf{};                  // of --rdzv-conf, further pairs
+  std::string etcd{};                  // Meeting::kEtcd: its endpoints
   bool is_ipv6 = false;
   bool says_who_leads = true;  // on one machine; else the c10d endpoint is everybody's
   std::map<std::string, std::string> environment{};
@@ -78,6 +80,10 @@ class Cluster {
   std::map<int, Stamp> workers(int round) const { return stamps(folder_.path(), round); }
   // The rank of each node's first worker in this round, by node.
   std::map<int, int> first_ranks(int round);
+
+  // Meeting::kEtcd: the node whose agent listens at this port, where the leader is said to be; -1:
+  // none does.
+  int node_at(std::uint16_t port) const;
 
   // Lets the workers end with 0; then how every agent ended.
   void let_finish() { write_file(folder_ / "finish", ""); }

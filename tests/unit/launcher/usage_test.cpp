@@ -97,7 +97,7 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
       {{"--nnodes=2", "--rdzv-backend=c10d"}, {}, 2, "give --rdzv-endpoint=HOST:PORT"},
       {{"--nnodes=2", "--master-port=0"}, {}, 2, "--master-port=0: port 0 is any"},
       {{"--nnodes=2", "--rdzv-id="}, {}, 2, "--rdzv-id=: each node"},
-      {{"--rdzv-backend=etcd"}, {}, 2, "--rdzv-backend=etcd"},
+      {{"--nnodes=2", "--rdzv-backend=etcd"}, {}, 2, "to know where etcd is"},
       {{"--restart-pause=2:1"}, {}, 2, "--restart-pause=2:1"},
       {{"--final-exit-codes=x"}, {}, 2, "--final-exit-codes=x"},
       {{"--json"}, {}, 2, "--json: it goes with --dry-run only"},

@@ -1,0 +1,436 @@
+// Jobs whose agents elect the leader in etcd, which runs here for real: any node may die, and etcd
+// may be away, slow to come back, full, locked or somebody else's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/cluster.h"
+#include "tests/support/etcd_server.h"
+
+namespace ddprun::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::_;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Pair;
+
+constexpr seconds kLease{2};
+constexpr const char* kConf = "lease_time=2";
+constexpr int kUsage = 2;
+
+class Etcd : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string obstacle = EtcdServers::obstacle(); !obstacle.empty()) {
+      GTEST_SKIP() << obstacle;
+    }
+  }
+};
+
+ClusterSetup setup(const EtcdServers& etcd, ClusterSetup more = {}) {
+  more.meeting = Meeting::kEtcd;
+  more.etcd = etcd.endpoints();
+  more.conf = more.conf.empty() ? kConf : kConf + ("," + more.conf);
+  return more;
+}
+
+// The node that etcd says leads; its agent may be dead already, then it is -1.
+int leading_node(const Cluster& cluster, const EtcdServers& etcd) {
+  boost::system::error_code ec;
+  const auto key = boost::json::parse(etcd.get("/ddprun/job/leader"), ec);
+  if (ec) return -1;
+  const std::string address(key.at("address").as_string());
+  return cluster.node_at(
+      static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+}
+
+int await_leader(const Cluster& cluster, const EtcdServers& etcd, int other_than = -1) {
+  int node = -1;
+  eventually([&] {
+    node = leading_node(cluster, etcd);
+    return node >= 0 && node != other_than;
+  });
+  return node;
+}
+
+void expect_good_end(Cluster& cluster) {
+  cluster.let_finish();
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(0)))) << cluster.told();
+  EXPECT_THAT(cluster.left_over(), IsEmpty());
+}
+
+// What one agent on its own has to say.
+Job& lonely(Cluster& cluster) { return cluster.start(0); }
+
+// ---- the job
+
+TEST_F(Etcd, AJobRunsAndLeavesItsEnd) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "3", .nproc = 2}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("round":0,"nodes":3,"restarts":0)"));
+  expect_good_end(cluster);
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("ended":"succeeded")"));
+  EXPECT_EQ(etcd.get("/ddprun/job/leader"), "");
+}
+
+TEST_F(Etcd, AnIdMayBeUsedAgain) {
+  const EtcdServers etcd;
+  for (int run = 0; run < 2; ++run) {
+    Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
+    cluster.start_all(2);
+    ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+    ::kill(cluster.workers(0).at(1).pid, SIGKILL);
+    ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+    EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("restarts":1)"));
+    expect_good_end(cluster);
+  }
+}
+
+TEST_F(Etcd, AFailureEndsTheJobOnAllNodesAlike) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.actions = {"on-rank", "1", "exit", "7", "wait"}}));
+  cluster.start_all(2);
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(7)))) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("ended":"failed")"));
+}
+
+// ---- the leader goes
+
+TEST_F(Etcd, TheOthersGoOnWhenTheLeaderIsKilled) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_NE(await_leader(cluster, etcd), leader);
+  cluster.start(leader);
+  ASSERT_EQ(cluster.next_round(3), 2) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("restarts":0)")) << "a loss costs nothing";
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, TheBudgetSurvivesTheLeader) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "1:2", .options = {"--max-restarts=1"}}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(1), 2) << cluster.told();
+  ::kill(cluster.workers(2).at(0).pid, SIGKILL);
+  EXPECT_EQ(cluster[1 - leader].wait(), exited(128 + SIGKILL)) << cluster.told();
+}
+
+TEST_F(Etcd, APausedLeaderFindsItselfDeposedAndHarmsNothing) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGSTOP);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const std::string record = etcd.get("/ddprun/job/job");
+  EXPECT_THAT(record, HasSubstr(R"("round":1,"nodes":2)"));
+  cluster[leader].signal(SIGCONT);
+  ASSERT_EQ(cluster.next_round(3), 2) << cluster.told();
+  EXPECT_THAT(cluster[leader].err(), HasSubstr("this node leads no more"));
+  EXPECT_NE(await_leader(cluster, etcd), leader);
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, ALeaderThatLeavesHandsOverAtOnce) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "2:3", .conf = "lease_time=20"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGTERM);
+  ASSERT_EQ(cluster.next_round(2, 10s), 1) << cluster.told();
+  EXPECT_EQ(cluster[leader].wait(), exited(128 + SIGTERM)) << cluster.told();
+  cluster.forget(leader);
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, AJobThatIsStoppedOnAllNodesHasEnded) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  for (int node = 0; node < 3; ++node) cluster[node].signal(SIGTERM);
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(128 + SIGTERM)))) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("ended":"stopped")"));
+  EXPECT_EQ(etcd.get("/ddprun/job/leader"), "");
+}
+
+// ---- etcd goes
+
+TEST_F(Etcd, WorkersRunOnWhileEtcdRestarts) {
+  EtcdServers etcd;
+  Cluster cluster(setup(etcd));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  etcd.kill(0);
+  etcd.start(0);
+  ASSERT_TRUE(eventually([&] { return etcd.answers(); })) << etcd.told();
+  EXPECT_GE(await_leader(cluster, etcd), 0);
+  expect_good_end(cluster);
+  EXPECT_EQ(cluster.last_round(), 0) << cluster.told();
+}
+
+TEST_F(Etcd, WhatIsDecidedWaitsForEtcd) {
+  EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  etcd.kill(0);
+  ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return cluster.told().find("waits for etcd") != std::string::npos;
+  })) << cluster.told();
+  EXPECT_EQ(cluster.last_round(), 0) << "round 1 has begun, and etcd does not know";
+  etcd.start(0);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("round":1,"nodes":2,"restarts":1)"));
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, EveryMajorityOfEtcdWillDo) {
+  EtcdServers etcd({.members = 3});
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int member = etcd.leader();
+  ASSERT_GE(member, 0) << etcd.told();
+  etcd.kill(member);
+  ASSERT_TRUE(eventually([&] { return !etcd.get("/ddprun/job/job").empty(); })) << etcd.told();
+  const int leader = await_leader(cluster, etcd);
+  EXPECT_EQ(cluster.last_round(), 0) << cluster.told();
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  cluster.forget(leader);
+  expect_good_end(cluster);
+}
+
+// ---- what may be wrong with it
+
+TEST_F(Etcd, PasswordsAreAskedForAndChecked) {
+  const TempDir folder;
+  const EtcdServers etcd({.password = "sesame"});
+  write_file(folder / "right", "sesame\n", 0600);
+  write_file(folder / "wrong", "mustard\n", 0600);
+  const auto end_with = [&](const std::string& conf) {
+    Cluster cluster(setup(etcd, {.conf = conf}));
+    Job& job = lonely(cluster);
+    EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+    return job.err();
+  };
+  EXPECT_THAT(end_with("user=root,password_file=" + (folder / "wrong")),
+              HasSubstr("invalid user ID or password"));
+  EXPECT_THAT(end_with(""), HasSubstr("user name is empty"));
+  Cluster cluster(setup(etcd, {.conf = "user=root,password_file=" + (folder / "right")}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, CertificatesAreAskedForAndChecked) {
+  const TempDir folder;
+  const Certificates certificates(folder.path());
+  const EtcdServers etcd({.certificates = &certificates, .wants_client_certificate = true});
+  const std::string ours = ",cert=" + certificates.client + ",key=" + certificates.client_key;
+  {
+    Cluster cluster(setup(etcd, {.conf = "ca_cert=" + certificates.other_ca + ours}));
+    Job& job = lonely(cluster);
+    EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("is not trusted"));
+  }
+  {
+    Cluster cluster(setup(etcd, {.conf = "ca_cert=" + certificates.ca}));
+    Job& job = lonely(cluster);
+    EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("certificate"));
+  }
+  Cluster cluster(setup(etcd, {.conf = "ca_cert=" + certificates.ca + ours}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, ItIsSaidThatNobodyAnswers) {
+  Cluster cluster({.meeting = Meeting::kEtcd, .conf = "join_timeout=1", .etcd = "127.0.0.1:1"});
+  Job& job = lonely(cluster);
+  EXPECT_EQ(job.wait(), exited(kRendezvousTimeout)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("127.0.0.1:1: Connection refused"));
+}
+
+TEST_F(Etcd, AFullEtcdIsWaitedFor) {
+  const EtcdServers etcd({.quota_bytes = "400000"});
+  Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const TempDir folder;
+  while (!etcd.etcdctl({"put", "waste", std::string(100'000, 'x')}).empty()) {
+  }
+  ASSERT_THAT(etcd.etcdctl({"alarm", "list"}), HasSubstr("NOSPACE"));
+  ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+  ASSERT_TRUE(eventually([&] {
+    return cluster.told().find("database space exceeded") != std::string::npos;
+  })) << cluster.told();
+  EXPECT_EQ(cluster.last_round(), 0);
+  {
+    Cluster other(setup(etcd, {.conf = "join_timeout=1,etcd_prefix=/other"}));
+    Job& job = lonely(other);
+    EXPECT_EQ(job.wait(), exited(kRendezvousTimeout)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("takes nothing any more"));
+  }
+  // As its administrator would make room.
+  etcd.etcdctl({"del", "waste"});
+  const std::string status = etcd.etcdctl({"endpoint", "status", "-w", "json"});
+  const auto at = status.find("\"revision\":") + 11;
+  etcd.etcdctl({"compact", status.substr(at, status.find_first_of(",}", at) - at)});
+  etcd.etcdctl({"defrag"});
+  etcd.etcdctl({"alarm", "disarm"});
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told() << etcd.etcdctl({"alarm", "list"});
+  expect_good_end(cluster);
+}
+
+TEST_F(Etcd, ForeignDataUnderTheJobsKeysIsRefused) {
+  const EtcdServers etcd;
+  for (const std::string text : {"hello", "{\"a\":1}", "{\"ddprun\":2}", "{\"ddprun\":1}"}) {
+    etcd.etcdctl({"put", "/ddprun/job/job", text});
+    Cluster cluster(setup(etcd));
+    Job& job = lonely(cluster);
+    EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("etcd has something else under /ddprun/job/job"));
+  }
+}
+
+TEST_F(Etcd, AnotherJobOfTheSameIdIsRefused) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  Cluster other(setup(etcd, {.nnodes = "5"}));
+  Job& job = lonely(other);
+  EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("--nnodes"));
+  expect_good_end(cluster);
+}
+
+// ---- many times
+
+// Every round as the agents that ran it noted it: who of it agrees with whom.
+void expect_no_round_twice(const std::vector<std::string>& event_files) {
+  struct Seen {
+    std::string place;
+    std::int64_t world = 0;
+    std::set<std::int64_t> nodes;
+  };
+  std::map<std::int64_t, Seen> rounds;
+  for (const std::string& file : event_files) {
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);) {
+      boost::system::error_code ec;
+      const auto event = boost::json::parse(line, ec);
+      if (ec || event.at("event") != "round_started") continue;
+      Seen& seen = rounds[event.at("round").as_int64()];
+      const std::string place = std::string(event.at("master_addr").as_string()) + " " +
+                                std::to_string(event.at("master_port").as_int64());
+      if (seen.place.empty()) seen = {place, event.at("world_size").as_int64(), {}};
+      EXPECT_EQ(seen.place, place) << line;
+      EXPECT_EQ(seen.world, event.at("world_size").as_int64()) << line;
+      EXPECT_TRUE(seen.nodes.insert(event.at("node_rank").as_int64()).second) << line;
+    }
+  }
+}
+
+TEST_F(Etcd, NoRoundIsLostOrDoubledByKillsAtAnyMoment) {
+  const int kills = full_tests() ? 50 : 6;
+  const EtcdServers etcd;
+  for (int seed = 0; seed < kills; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(static_cast<unsigned>(seed));
+    Cluster cluster(setup(etcd, {.nnodes = "2:3",
+                                 .options = {"--max-restarts=5"},
+                                 .conf = "etcd_prefix=/seed" + std::to_string(seed)}));
+    std::vector<std::string> files;
+    for (int node = 0; node < 3; ++node) {
+      files.push_back(cluster.folder() / ("events." + std::to_string(node)));
+      cluster.start(node, {"--events=" + files.back()});
+    }
+    // While the group forms, or just when it runs: the time is what the seed is about.
+    std::this_thread::sleep_for(milliseconds(random() % 1500));
+    const auto victim = static_cast<int>(random() % 3);
+    cluster[victim].signal(SIGKILL);
+    cluster[victim].wait();
+    cluster.forget(victim);
+    ASSERT_GE(cluster.next_round(2), 0) << cluster.told();
+    expect_good_end(cluster);
+    expect_no_round_twice(files);
+  }
+}
+
+milliseconds median(std::vector<milliseconds> times) {
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+// From the signal to the first instruction of the next round's last worker.
+milliseconds time_to_next_round(const EtcdServers& etcd, int signal) {
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  EXPECT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  const auto since = std::chrono::steady_clock::now();
+  cluster[leader].signal(signal);
+  EXPECT_EQ(cluster.next_round(2), 1) << cluster.told();
+  std::int64_t last = 0;
+  for (const auto& [rank, stamp] : cluster.workers(1)) last = std::max(last, stamp.at_ns);
+  if (signal == SIGSTOP) cluster[leader].signal(SIGKILL);
+  cluster[leader].wait();
+  cluster.forget(leader);
+  expect_good_end(cluster);
+  return std::chrono::duration_cast<milliseconds>(std::chrono::nanoseconds(last) -
+                                                  since.time_since_epoch());
+}
+
+TEST_F(Etcd, TheNextRoundRunsSoonAfterTheLeadersLoss) {
+  const int count = full_tests() ? 15 : 3;
+  const EtcdServers etcd;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    std::vector<milliseconds> times;
+    for (int i = 0; i < count; ++i) times.push_back(time_to_next_round(etcd, signal));
+    const auto figure = median(times);
+    const char* how = signal == SIGKILL ? "its agent was killed" : "its machine fell silent";
+    std::cout << "from the leader's loss (" << how << ") to the next round, lease 2 s: median "
+              << figure.count() << " ms of " << count << "\n";
+    EXPECT_LE(figure, kLease + 1s) << how;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::test
