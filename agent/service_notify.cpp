@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -13,6 +14,8 @@ namespace {
 
 // Steps go by much faster than anybody reads.
 constexpr std::chrono::seconds kStatusInterval{5};
+// No watchdog is in more of a hurry; one that says so must not have the event loop for itself.
+constexpr std::chrono::milliseconds kShortestInterval{1};
 
 std::optional<long long> whole_number(std::string_view text) {
   long long number = 0;
@@ -60,11 +63,12 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
   }
   if (whose && *whose != own_pid) return std::nullopt;
   const auto usec = whole_number(limit);
-  if (!usec || *usec < 2) {
+  if (!usec || *usec < 1) {
     return fail(ErrorCode::kInvalidArgument,
                 "WATCHDOG_USEC=" + limit + ": that is no number of microseconds");
   }
-  return std::chrono::microseconds(*usec / 2);
+  return std::max<std::chrono::microseconds>(std::chrono::microseconds(*usec / 2),
+                                             kShortestInterval);
 }
 
 ServiceNotify::ServiceNotify(boost::asio::any_io_executor executor, const Environment& environment,

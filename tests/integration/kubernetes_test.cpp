@@ -187,6 +187,37 @@ TEST_F(Kubernetes, APodThatIsDeletedSaysSoInItsTerminationMessage) {
   EXPECT_THAT(pods.left_over(), IsEmpty());
 }
 
+// With c10d the others go on without it.
+TEST_F(Kubernetes, AnElasticJobGoesOnWithoutThePodThatIsLostAndTakesTheNewOneIn) {
+  const std::map<std::string, std::string> elastic{{"PET_NNODES", "1:2"},
+                                                   {"PET_RDZV_BACKEND", "c10d"}};
+  Pods pods(3);
+  pods.start(1, elastic);
+  pods.start(0, elastic);
+  pods.publish({0, 1});
+  ASSERT_TRUE(pods.runs(0)) << pods.told();
+  EXPECT_EQ(pods.environment(0, 0)["MASTER_ADDR"], "train-0.train");
+  kill(pods.agent(1), SIGKILL);
+  ASSERT_TRUE(pods.runs(1, 1)) << pods.told();
+  pods.start(1, elastic);
+  pods.publish({0, 1});
+  ASSERT_TRUE(pods.runs(2)) << pods.told();
+  expect_good_end(pods);
+}
+
+// 30 s is what a pod has unless its manifest says otherwise.
+TEST_F(Kubernetes, APodWhoseWorkersDoNotWantToEndEndsInTime) {
+  if (!full_tests()) GTEST_SKIP() << "takes 20 s: DDPRUN_TEST_FULL=1";
+  const TempDir folder;
+  Job job(as_process_1(
+              ddprun({"--nnodes=1"}, worker({"ignore", "15", "stamp", folder.path(), "wait"}))),
+          {.environment = {{"JOB_COMPLETION_INDEX", "0"}, {"HOSTNAME", "train-0"}}});
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  kill(children_of(job.pid()).front().pid, SIGTERM);
+  EXPECT_EQ(job.wait(seconds(30)), exited(128 + SIGTERM)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("get SIGKILL"));
+}
+
 // What is wrong with a pod's variables is its termination message too.
 TEST_F(Kubernetes, APodWhoseVariablesCannotBeIsRefusedInOneSentence) {
   Pods pods(2);
