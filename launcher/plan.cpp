@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "agent/trainer_status.h"
 #include "launcher/job_nodes.h"
 #include "launcher/restart_options.h"
 #include "launcher/text.h"
@@ -41,9 +42,10 @@ class Planner {
 
   Result<Plan> make(const std::vector<std::string>& command) {
     using Step = void (Planner::*)();
-    constexpr Step kSteps[] = {&Planner::read_site,     &Planner::read_nodes,  &Planner::read_group,
-                               &Planner::read_output,   &Planner::read_events, &Planner::read_end,
-                               &Planner::read_placement};
+    constexpr Step kSteps[] = {&Planner::read_site,   &Planner::read_nodes,
+                               &Planner::read_group,  &Planner::read_output,
+                               &Planner::read_events, &Planner::read_listeners,
+                               &Planner::read_end,    &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
       if (error_) return fail(*std::move(error_));
@@ -267,6 +269,18 @@ class Planner {
       events.file = text;
     } else {
       refuse(wrong(target, "give a file, fd:N, or - for stdout"));
+    }
+  }
+
+  // Whom else the agent tells of the job, because variables say so.
+  void read_listeners() {
+    if (const auto trainer = agent::trainer_endpoint(environment_)) {
+      plan_.notes.push_back("Kubeflow Trainer is told of the progress at " + trainer->url + " (" +
+                            trainer->url_variable + ")");
+    }
+    if (const std::string* const socket = find(environment_, "NOTIFY_SOCKET")) {
+      plan_.notes.push_back("the service manager is told of the job at " + *socket +
+                            " (NOTIFY_SOCKET)");
     }
   }
 

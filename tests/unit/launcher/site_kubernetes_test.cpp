@@ -93,6 +93,27 @@ TEST_F(Kubernetes, LeavesAPodThatSaysAllByPetAlone) {
   EXPECT_EQ(bare.local_world_size, 6);  // no GPU: the machine's CPUs
 }
 
+// The training operator's pods are of no Job; RANK and WORLD_SIZE, which it sets too, are the
+// workers' to get.
+TEST_F(Kubernetes, TakesWhatTheOperatorSets) {
+  const auto made = plan({}, {{"MASTER_ADDR", "llm-master-0"},
+                              {"MASTER_PORT", "23456"},
+                              {"WORLD_SIZE", "16"},
+                              {"RANK", "1"},
+                              {"PYTHONUNBUFFERED", "1"},
+                              {"PET_MASTER_ADDR", "llm-master-0"},
+                              {"PET_MASTER_PORT", "23456"},
+                              {"PET_NODE_RANK", "1"},
+                              {"PET_NPROC_PER_NODE", "8"},
+                              {"PET_NNODES", "2"}});
+  ASSERT_TRUE(made) << made.error().to_string();
+  EXPECT_EQ(made->settings.site.name, "");
+  EXPECT_EQ(made->job.nodes.leader.endpoint, (rdzv::Endpoint{"llm-master-0", 23456}));
+  EXPECT_EQ(made->job.nodes.node_rank, 1);
+  EXPECT_EQ(made->job.local_world_size, 8);
+  EXPECT_THAT(made->warnings, IsEmpty());
+}
+
 TEST_F(Kubernetes, TakesWhatTheOperatorSetsForElasticJobs) {
   const auto made = job({}, {{"PET_NNODES", "1:4"},
                              {"PET_RDZV_BACKEND", "c10d"},
@@ -123,6 +144,14 @@ TEST_F(Kubernetes, MakesEveryPodOfItsOwnWhereNobodySaysHowMany) {
   EXPECT_THAT(made->warnings, Contains(HasSubstr("a job of its own")));
   EXPECT_THAT(plan({"--nnodes=1"}, pod())->warnings, IsEmpty());
   EXPECT_THAT(plan({"--standalone"}, pod({{"HOSTNAME", "?"}}))->warnings, IsEmpty());
+}
+
+TEST_F(Kubernetes, SaysWhomTheAgentTellsOfTheJob) {
+  const auto made = plan({}, {{"KUBEFLOW_TRAINER_SERVER_URL", "https://trainer/status"},
+                              {"NOTIFY_SOCKET", "/run/notify"}});
+  ASSERT_TRUE(made) << made.error().to_string();
+  EXPECT_THAT(made->notes, AllOf(Contains(HasSubstr("https://trainer/status")),
+                                 Contains(HasSubstr("/run/notify"))));
 }
 
 TEST_F(Kubernetes, EndsBeforeThePodIsKilled) {
