@@ -1,12 +1,16 @@
 #include "agent/trainer_push.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <fstream>
 #include <utility>
 
 #include "agent/event_lines.h"
+#include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::agent {
 namespace {
@@ -31,6 +35,21 @@ std::string message_in(const std::string& body) {
   return ": " + as_utf8(std::string_view(message->get_string()), kQuotedBytesMax);
 }
 
+// As much of a regular file as a token could be. O_NONBLOCK: a pipe is refused, not waited for.
+Result<std::string> start_of(const std::string& path, const std::string& what) {
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return fail(error_from_errno(errno, what));
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument, what + ": it is no regular file");
+  }
+  std::string text(kTokenFileBytesMax, '\0');
+  const ssize_t count = ::read(file.get(), text.data(), text.size());
+  if (count < 0) return fail(error_from_errno(errno, what));
+  text.resize(static_cast<std::size_t>(count));
+  return text;
+}
+
 }  // namespace
 
 TrainerPush::TrainerPush(boost::asio::io_context& io, const Environment& environment,
@@ -43,6 +62,7 @@ TrainerPush::TrainerPush(boost::asio::io_context& io, const Environment& environ
       tick_(io) {}
 
 void TrainerPush::round_began() {
+  latest_.reset();  // rank 0 may be another agent's now
   if (endpoint_ && !std::exchange(has_begun_, true)) await_tick();
 }
 
@@ -51,7 +71,7 @@ void TrainerPush::await_tick() {
   tick_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || !endpoint_) return;
     look();
-    if (!is_busy_ && latest_ != sent_ && Clock::now() >= next_) push();
+    if (has_news() && Clock::now() >= next_) push();
     await_tick();
   });
 }
@@ -67,7 +87,7 @@ void TrainerPush::look() {
 void TrainerPush::send_last() {
   tick_.cancel();
   is_over_ = true;
-  if (endpoint_ && !is_busy_ && failures_ == 0 && latest_ != sent_) push();
+  if (has_news() && failures_ == 0) push();
 }
 
 void TrainerPush::push() {
@@ -86,24 +106,15 @@ void TrainerPush::push() {
 
 // Read each time: it is exchanged long before it runs out.
 Result<std::string> TrainerPush::token() const {
-  const std::string& file = endpoint_->token_file;
-  if (file.empty()) {
+  if (endpoint_->token_file.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 endpoint_->token_variable + " names no file with a token");
   }
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  std::string text(kTokenFileBytesMax, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad()) {
-    return fail(error_from_errno(errno == 0 ? EIO : errno, "the token's file " + file));
-  }
-  auto bearer =
-      bearer_token(std::string_view(text).substr(0, static_cast<std::size_t>(stream.gcount())));
-  if (!bearer) {
-    return fail(ErrorCode::kInvalidArgument,
-                "the token's file " + file + ": " + bearer.error().message);
-  }
+  const std::string what = "the token's file " + endpoint_->token_file;
+  const auto text = start_of(endpoint_->token_file, what);
+  if (!text) return text;
+  auto bearer = bearer_token(*text);
+  if (!bearer) return fail(ErrorCode::kInvalidArgument, what + ": " + bearer.error().message);
   return bearer;
 }
 

@@ -44,6 +44,7 @@ class TrainerPush {
 
  private:
   void await_tick();
+  bool has_news() const { return latest_ && latest_ != sent_ && !is_busy_; }
   void push();
   Result<std::string> token() const;
   Result<void> make_client();

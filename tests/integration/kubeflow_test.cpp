@@ -1,6 +1,7 @@
 // A job that Kubeflow Trainer wants to hear of: the test is its status endpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <boost/json.hpp>
 #include <chrono>
@@ -187,6 +188,8 @@ TEST_F(Kubeflow, ThatCannotBeToldIsNamedOnceAndHarmsNothing) {
   const std::string empty = folder_ / "empty";
   const std::string evil = folder_ / "evil";
   const std::string not_pem = folder_ / "not_pem";
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   write_file(empty, "\n");
   write_file(evil, "token\r\nX-Other: 1\n");
   write_file(not_pem, "no certificate\n");
@@ -201,7 +204,8 @@ TEST_F(Kubeflow, ThatCannotBeToldIsNamedOnceAndHarmsNothing) {
   };
   add(with(good, "TOKEN", ""), "KUBEFLOW_TRAINER_SERVER_TOKEN names no file");
   add(with(good, "TOKEN", folder_ / "nowhere"), "the token's file " + (folder_ / "nowhere"));
-  add(with(good, "TOKEN", folder_.path()), "the token's file " + folder_.path());
+  add(with(good, "TOKEN", folder_.path()), "it is no regular file");
+  add(with(good, "TOKEN", pipe), "it is no regular file");
   add(with(good, "TOKEN", empty), "it is empty");
   add(with(good, "TOKEN", evil), "bytes that no token has");
   add(with(good, "CA_CERT", folder_ / "nowhere"), "CA file " + (folder_ / "nowhere"));
