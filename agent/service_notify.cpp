@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <utility>
+
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::agent {
 namespace {
@@ -16,13 +18,6 @@ namespace {
 constexpr std::chrono::seconds kStatusInterval{5};
 // No watchdog is in more of a hurry; one that says so must not have the event loop for itself.
 constexpr std::chrono::milliseconds kShortestInterval{1};
-
-std::optional<long long> whole_number(std::string_view text) {
-  long long number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 // A status is one line of the datagram.
 std::string one_line(std::string text) {
@@ -57,12 +52,12 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
   const std::string limit = value_or_empty(environment, "WATCHDOG_USEC");
   if (limit.empty()) return std::nullopt;
   const std::string pid = value_or_empty(environment, "WATCHDOG_PID");
-  const auto whose = whole_number(pid);
+  const auto whose = parse_number<long>(pid);
   if (!pid.empty() && !whose) {
     return fail(ErrorCode::kInvalidArgument, "WATCHDOG_PID=" + pid + ": that is no process id");
   }
   if (whose && *whose != own_pid) return std::nullopt;
-  const auto usec = whole_number(limit);
+  const auto usec = parse_number<std::int64_t>(limit);
   if (!usec || *usec < 1) {
     return fail(ErrorCode::kInvalidArgument,
                 "WATCHDOG_USEC=" + limit + ": that is no number of microseconds");

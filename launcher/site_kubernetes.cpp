@@ -4,11 +4,11 @@
 // pod is told: without --nnodes this one is a job of its own, as in a sweep over many.
 //
 // Other pods (a shell, a notebook, a PyTorchJob, which says all by PET_*) are no site.
-#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "launcher/site.h"
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::cli {
 namespace {
@@ -24,9 +24,8 @@ Error cannot_know(std::string sentence) {
 }
 
 bool is_index(std::string_view text) {
-  unsigned index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  return error == std::errc() && end == text.data() + text.size() && std::to_string(index) == text;
+  const auto index = parse_number<unsigned>(text);
+  return index && std::to_string(*index) == text;
 }
 
 Result<SiteValue> node_rank(const std::string& index) {
