@@ -83,6 +83,12 @@ GroupConfig group_config(const Job& job, bool leads) {
           .hosts_leader = leads};
 }
 
+// What there is to say of the end in one line.
+std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
+  const std::string report = failure_report(outcome, program);
+  return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
+}
+
 bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
@@ -130,6 +136,7 @@ int GroupRunner::run() {
     perform(Finish{outcome});
   }
   status_line_.reset();
+  service_.over(headline(*outcome_, job_.program.name));
   Ending({io_, console_, output_, events_, stop_signals_}, job_)
       .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);

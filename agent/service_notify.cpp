@@ -105,8 +105,14 @@ void ServiceNotify::stopping(std::chrono::milliseconds at_most) {
   status_may_have_changed();
 }
 
-void ServiceNotify::status_may_have_changed() {
+void ServiceNotify::over(const std::string& status) {
   if (!is_on()) return;
+  is_over_ = true;
+  tell("STATUS=" + one_line(status) + "\n");
+}
+
+void ServiceNotify::status_may_have_changed() {
+  if (!is_on() || is_over_) return;
   std::string status = one_line(status_());
   if (status == last_status_) return;
   // One that is lost is soon out of date anyway.

@@ -57,6 +57,8 @@ class ServiceNotify {
   // The service was told to stop, which takes `at_most`: the manager's own limit must not be
   // shorter.
   void stopping(std::chrono::milliseconds at_most);
+  // The last status, which the manager shows for as long as it remembers the service.
+  void over(const std::string& status);
 
  private:
   bool is_on() const { return socket_.has_value(); }
@@ -77,6 +79,7 @@ class ServiceNotify {
   std::string owed_;         // what could not be sent yet and must not be lost
   std::string last_status_;  // that was sent
   bool has_complained_ = false;
+  bool is_over_ = false;
 };
 
 }  // namespace ddprun::agent

@@ -189,6 +189,19 @@ TEST_F(Systemd, SpeaksToTheAgentAndNotToTheWorkers) {
   }
 }
 
+TEST_F(Systemd, IsLeftWithHowTheJobEnded) {
+  const std::map<std::string, Command> programs{
+      {"ddprun_test_worker succeeded", worker({"exit", "0"})},
+      {"ddprun_test_worker FAILED: rank 0", worker({"exit", "3"})}};
+  for (const auto& [part, program] : programs) {
+    const TempDir folder;
+    Manager manager(folder / "notify");
+    Job job(ddprun({}, program), told_of(manager));
+    ASSERT_NE(job.wait(), Ended{}) << job.err();
+    EXPECT_THAT(manager.lines().back(), AllOf(StartsWith("STATUS="), HasSubstr(part)));
+  }
+}
+
 // ---- what cannot work is said once, and the job goes on
 
 TEST_F(Systemd, ThatIsNotThereIsNamedOnce) {
