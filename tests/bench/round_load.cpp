@@ -38,7 +38,7 @@ class Agent {
     client_.join(hello);
   }
   void finish() { client_.tell(WorkersDone{round_}); }
-  bool may_exit() const { return client_.may_exit(); }
+  bool may_exit() { return client_.may_exit(); }
 
  private:
   static RoundClientOptions options(const Endpoint& leader) {

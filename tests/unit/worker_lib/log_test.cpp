@@ -105,6 +105,9 @@ TEST(Log, AFolderThatCannotBeWrittenIsAnError) {
 }
 
 TEST(Log, LinesOfManyThreadsAndProcessesNeverMixWithinALine) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not follow threads of a process that was forked by threads";
+#endif
   const TempFolder folder;
   constexpr int kLines = 500;
   const auto shout = [&] {
