@@ -17,6 +17,9 @@ namespace {
 const std::string kLaunch = "write srun --ntasks-per-node=1 ddprun ...";
 // sbatch's manual has this signal in its examples of --signal.
 constexpr const char* kPreemptSignal = "SIGUSR1";
+// Slurm kills KillWait after SIGTERM; that must leave time for the stacks and the report of workers
+// that had to be killed.
+constexpr const char* kShutdownSeconds = "20";
 
 std::string in_words(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
@@ -106,7 +109,7 @@ class Slurm {
     read_job_id(job, "." + std::to_string(step));
     read_port(job, step);
     read_workers(/*is_step=*/true);
-    propose(OptionId::kPreemptSignal, kPreemptSignal, "Slurm");
+    propose_ending();
     const auto nodes = count({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1);
     if (!nodes) return refuse(OptionId::kNnodes, nodes.error());
     if (!*nodes) return;
@@ -200,10 +203,15 @@ class Slurm {
     if (*nodes) site_.values.try_emplace(OptionId::kNnodes, SiteValue{"1", (*nodes)->from.name});
     read_job_id(job, "");
     read_workers(/*is_step=*/false);
-    propose(OptionId::kPreemptSignal, kPreemptSignal, "Slurm");
+    propose_ending();
   }
 
   // --- both
+
+  void propose_ending() {
+    propose(OptionId::kPreemptSignal, kPreemptSignal, "Slurm");
+    propose(OptionId::kShutdownTimeout, kShutdownSeconds, "KillWait, usually 30");
+  }
 
   // A job that was queued again has its old id: what is kept under its name must not be mixed.
   void read_job_id(const Variable& job, const std::string& step) {

@@ -90,6 +90,7 @@ TEST_F(PlanningUnderSlurm, AStepNeedsNoOption) {
   EXPECT_EQ(job.nodes.leader.where, rdzv::LeaderSpec::Where::kElsewhere);
   EXPECT_EQ(job.nodes.leader.endpoint, (rdzv::Endpoint{"gpu02", 12000 + 4711 + 3 * 1009}));
   EXPECT_EQ(job.preempt_signal, SIGUSR1);
+  EXPECT_EQ(job.shutdown_timeout, std::chrono::seconds(20));
   EXPECT_THAT(warnings({}, step()), IsEmpty());
   const agent::Job first = this->job({}, with(step(), {{"SLURM_NODEID", "0"}}));
   EXPECT_EQ(first.nodes.leader.where, rdzv::LeaderSpec::Where::kHere);
