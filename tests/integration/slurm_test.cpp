@@ -416,6 +416,17 @@ TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
   EXPECT_EQ(environment_in(folder / "3")["TORCHELASTIC_RUN_ID"], job + ".0-r1");
 }
 
+TEST_F(Slurm, TheScriptsSignalComesTwoMinutesBeforeTheTimeIsUp) {
+  if (!full_tests()) GTEST_SKIP() << "Slurm looks at times every 30 s: with DDPRUN_TEST_FULL=1";
+  const TempDir folder;
+  const std::string job =
+      submit_script(folder, until_preempted(folder), {"--cpus-per-task=2", "--time=2"});
+  ASSERT_TRUE(eventually([&] { return fs::exists(folder / "told3"); }, seconds(100)))
+      << read_file(folder / "out");
+  EXPECT_TRUE(eventually([&] { return slurm().state_of(job) == "PENDING"; }))
+      << read_file(folder / "out");
+}
+
 // --- training
 
 #ifdef DDPRUN_TRAIN

@@ -86,6 +86,7 @@ SlurmCluster::SlurmCluster() {
   for (const std::string& name : {std::string("state"), host(0), host(1)}) {
     fs::create_directory(folder_ / name);
   }
+  for (const int node : {0, 1}) guard(node);
   // --force: it would rather have folders that everybody may look into.
   start(0, {daemon_path("munged"), "--foreground", "--force", "--key-file=" + (folder_ / "key"),
             "--socket=" + (folder_ / "munge.socket"), "--pid-file=" + (folder_ / "munged.pid"),
@@ -93,6 +94,18 @@ SlurmCluster::SlurmCluster() {
   eventually([this] { return fs::exists(folder_ / "munge.socket"); });
   start(0, {daemon_path("slurmctld"), "-D"});
   for (const int node : {0, 1}) start(node, {daemon_path("slurmd"), "-D", "-N", host(node)});
+}
+
+// What slurmd starts belongs to itself: it lives on when slurmd dies, and so when the test is killed.
+// The guard, which is killed then too, has a child that is not, and that ends whatever runs on the
+// same node.
+void SlurmCluster::guard(int node) {
+  constexpr const char* kScript =
+      "(tail --pid=$0 -f /dev/null; for process in /proc/[0-9]*; do "
+      "[ $process != /proc/$BASHPID ] && [ $process/ns/net -ef /proc/self/ns/net ] && "
+      "kill -KILL ${process#/proc/}; done) & wait";
+  guards_.push_back(std::make_unique<Job>(Command{"bash", "-c", kScript, std::to_string(getpid())},
+                                          network_.on(node)));
 }
 
 void SlurmCluster::start(int node, const Command& daemon) {
@@ -166,8 +179,14 @@ std::vector<std::string> SlurmCluster::clear() {
 }
 
 std::vector<std::string> SlurmCluster::job_processes() const {
+  std::vector<pid_t> of_guards;
+  for (const auto& guard : guards_) {
+    of_guards.push_back(guard->pid());
+    for (const pid_t pid : guard->processes()) of_guards.push_back(pid);
+  }
   std::vector<std::string> found;
   for (const pid_t pid : network_.processes()) {
+    if (std::ranges::find(of_guards, pid) != of_guards.end()) continue;
     const auto info = process(pid);
     if (!info || std::ranges::find(kDaemons, info->name) != kDaemons.end()) continue;
     found.push_back(info->name + " (pid " + std::to_string(pid) + ")");

@@ -1,6 +1,6 @@
 // A real Slurm of two nodes on this machine: munged, slurmctld and a slurmd in each node of a
 // Network, with folders, key and ports of their own, all of them children of the test and gone
-// after it. Owned by one test or suite, used from its thread.
+// after it, with all that they have started, also when the test is killed. Owned by one test or suite, used from its thread.
 //
 //   SlurmCluster slurm;
 //   ASSERT_TRUE(slurm.is_ready()) << slurm.told();
@@ -55,10 +55,12 @@ class SlurmCluster {
   std::string told() const;  // the daemons' logs, for the message of a failure
 
  private:
+  void guard(int node);
   void start(int node, const Command& daemon);
 
   TempDir folder_;
   Network network_{2};
+  std::vector<std::unique_ptr<Job>> guards_;
   std::vector<std::unique_ptr<Job>> daemons_;
   int scripts_ = 0;
 };
