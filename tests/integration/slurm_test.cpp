@@ -411,7 +411,7 @@ TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_TRUE(fs::exists(folder / ("told" + std::to_string(rank)))) << rank;
   }
-  ASSERT_TRUE(slurm().start_now(job)) << read_file(out);
+  ASSERT_TRUE(slurm().start_soon(job)) << read_file(out);
   ASSERT_TRUE(slurm().completes(job)) << read_file(out);
   EXPECT_EQ(environment_in(folder / "3")["TORCHELASTIC_RUN_ID"], job + ".0-r1");
 }
@@ -459,7 +459,7 @@ TEST_F(Slurm, APreemptedTrainingIsRequeuedAndGoesOnWhereItLeft) {
   EXPECT_THAT(left_over(), IsEmpty());
   const int left_after = last_step_in(checkpoints.path());
   EXPECT_LT(left_after, kSteps);
-  ASSERT_TRUE(slurm().start_now(job)) << read_file(out);
+  ASSERT_TRUE(slurm().start_soon(job)) << read_file(out);
   ASSERT_TRUE(slurm().completes(job, seconds(60))) << read_file(out);
   EXPECT_THAT(read_file(out), HasSubstr("after step " + std::to_string(left_after)));
   EXPECT_THAT(read_file(out), Not(HasSubstr("FAILED")));

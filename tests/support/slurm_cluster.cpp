@@ -159,17 +159,17 @@ bool SlurmCluster::completes(const std::string& job, milliseconds deadline) cons
   return eventually([&] { return state_of(job) == "COMPLETED"; }, deadline);
 }
 
-// Slurm sets the time again when the job's first life has been cleared away, so once is not enough;
-// and as long as one goes on asking, it does not come to start anything.
-bool SlurmCluster::start_now(const std::string& job) const {
-  const auto has_started = [&] {
-    const std::string state = state_of(job);
-    return state == "RUNNING" || state == "COMPLETED";
-  };
-  return eventually([&] {
-    ask({"scontrol", "update", "JobId=" + job, "StartTime=now"});
-    return eventually(has_started, seconds(3));
+// Not at once: for some time, counted in whole seconds, the nodes refuse the job's credential, which
+// was revoked with its first life. Slurm sets the time anew when it has cleared that away, so once
+// may not be enough.
+bool SlurmCluster::start_soon(const std::string& job) const {
+  const auto is_pending = [&] { return state_of(job) == "PENDING"; };
+  eventually([&] {
+    ask({"scontrol", "update", "JobId=" + job, "StartTime=now+2"});
+    return eventually([&] { return !is_pending(); }, seconds(6));
   });
+  const std::string state = state_of(job);
+  return state == "RUNNING" || state == "COMPLETED";
 }
 
 std::vector<std::string> SlurmCluster::clear() {

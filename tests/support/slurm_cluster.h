@@ -42,8 +42,8 @@ class SlurmCluster {
   std::string state_of(const std::string& job) const { return field_of(job, "JobState"); }
   std::string field_of(const std::string& job, const std::string& field) const;
   bool completes(const std::string& job, milliseconds deadline = kDeadline) const;
-  // Lets a job that was queued again start now; Slurm would wait for two minutes.
-  bool start_now(const std::string& job) const;
+  // Lets a job that was queued again start in two seconds; Slurm would wait for two minutes.
+  bool start_soon(const std::string& job) const;
 
   // Ends all jobs and waits until no process of them is left; those that are, in words.
   std::vector<std::string> clear();
