@@ -200,7 +200,9 @@ TEST_F(Slurm, AllRanksRunSoonAfterTheStepHasStarted) {
       "ms (%d runs)\nthe whole srun: %d ms, srun true: %d ms\n",
       median(ms), *std::ranges::max_element(ms), kRuns, static_cast<int>(median(with).count()),
       static_cast<int>(median(without).count()));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LE(median(ms), 200);
+#endif
 }
 
 TEST_F(Slurm, TheDryRunNamesSlurmAndItsVariables) {
@@ -372,6 +374,20 @@ TEST_F(Slurm, APreemptedStepAsksForARequeue) {
   slurm().ask({"scancel", "--signal=USR1", "--user=root"});
   EXPECT_EQ(job.wait(), exited(kPreempted)) << job.err();
   EXPECT_THAT(left_over(), IsEmpty());
+}
+
+TEST_F(Slurm, ABatchScriptThatBecomesDdprunGetsTheSignal) {
+  const TempDir folder;
+  const std::string job = slurm().sbatch(
+      {"--nodes=1", "--cpus-per-task=1", "--output=" + (folder / "out")},
+      "exec " + words_of(ddprun({}, worker({"link", "take-leave", "stamp", folder.path(),
+                                            "until-told", "touch", folder / "told"}))));
+  ASSERT_TRUE(eventually([&] { return run(folder, 1); })) << read_file(folder / "out");
+  slurm().ask({"scancel", "--batch", "--signal=USR1", job});
+  EXPECT_TRUE(eventually([&] {
+    return slurm().field_of(job, "ExitCode") == std::to_string(kPreempted) + ":0";
+  })) << read_file(folder / "out");
+  EXPECT_TRUE(fs::exists(folder / "told"));
 }
 
 TEST_F(Slurm, APreemptionThatReachesOneNodeFirstEndsOnBothWithItsCode) {
