@@ -215,6 +215,29 @@ TEST_F(Slurm, TheDryRunNamesSlurmAndItsVariables) {
               ContainsRegex("1:   master-addr +node0 +the first of SLURM_STEP_NODELIST\n"));
 }
 
+TEST_F(Slurm, NodesOfAHeterogeneousJobBringTheWorkersThatEachHasCpusFor) {
+  const TempDir folder;
+  Command command{"salloc",    "--quiet",           "--nodes=1", "--cpus-per-task=2", ":",
+                  "--nodes=1", "--cpus-per-task=1", "srun",      "--het-group=0,1"};
+  const Command launcher = ddprun({}, meeting_worker({"environment", folder / "{rank}"}));
+  command.insert(command.end(), launcher.begin(), launcher.end());
+  Job job(command, slurm().setup());
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  auto last = environment_in(folder / "2");
+  EXPECT_EQ(last["WORLD_SIZE"], "3") << job.err();
+  EXPECT_EQ(last["GROUP_RANK"], "1");
+  EXPECT_EQ(last["LOCAL_WORLD_SIZE"], "1");
+}
+
+TEST_F(Slurm, AWorkerIsStartedForEachGpuOfTheAllocation) {
+  const TempDir folder;
+  Job job(
+      on_two_nodes(ddprun({}, worker({"environment", folder / "{rank}"})), {"--gpus-per-node=3"}),
+      slurm().setup());
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(environment_in(folder / "5")["WORLD_SIZE"], "6") << job.err();
+}
+
 TEST_F(Slurm, AJobsStepsAndShellsAreToldApart) {
   const TempDir folder;
   // The script's shell is on one node of two; a step of one node is a job of its own.

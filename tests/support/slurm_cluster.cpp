@@ -39,14 +39,15 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-SchedulerType=sched/builtin
-SchedulerParameters=sched_interval=1,sched_min_interval=0
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 MailProg=/bin/true
 MpiDefault=none
 ReturnToService=2
-NodeName=node[0-1] CPUs=8
+GresTypes=gpu
+NodeName=node[0-1] CPUs=8 Gres=gpu:3
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 )";
 
@@ -86,6 +87,9 @@ SlurmCluster::SlurmCluster() {
   for (const std::string& name : {std::string("state"), host(0), host(1)}) {
     fs::create_directory(folder_ / name);
   }
+  // To Slurm they are GPUs.
+  for (const std::string name : {"gpu0", "gpu1", "gpu2"}) write_file(folder_ / name, "");
+  write_file(folder_ / "gres.conf", "Name=gpu File=" + (folder_ / "gpu[0-2]") + "\n");
   for (const int node : {0, 1}) guard(node);
   // --force: it would rather have folders that everybody may look into.
   start(0, {daemon_path("munged"), "--foreground", "--force", "--key-file=" + (folder_ / "key"),

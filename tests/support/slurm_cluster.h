@@ -1,6 +1,7 @@
-// A real Slurm of two nodes on this machine: munged, slurmctld and a slurmd in each node of a
-// Network, with folders, key and ports of their own, all of them children of the test and gone
-// after it, with all that they have started, also when the test is killed. Owned by one test or suite, used from its thread.
+// A real Slurm of two nodes, with 8 CPUs and 3 GPUs each as far as it knows: munged, slurmctld and a
+// slurmd in each node of a Network, with folders, key and ports of their own, all of them children
+// of the test and gone after it with all that they have started, also when the test is killed.
+// Owned by one test or suite, used from its thread.
 //
 //   SlurmCluster slurm;
 //   ASSERT_TRUE(slurm.is_ready()) << slurm.told();
