@@ -174,7 +174,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .group = Group::kEnd,
      .variables = Variables::kOwn,
      .help = "signal by which the scheduler announces that the job must go: workers leave at the "
-             "next step, and the exit code asks for a requeue"},
+             "next step, and the exit code asks for a requeue; SIGUSR1 under Slurm"},
     {.id = OptionId::kShutdownTimeout,
      .name = "shutdown-timeout",
      .value_name = "SECONDS",
