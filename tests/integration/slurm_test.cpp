@@ -229,6 +229,18 @@ TEST_F(Slurm, NodesOfAHeterogeneousJobBringTheWorkersThatEachHasCpusFor) {
   EXPECT_EQ(last["LOCAL_WORLD_SIZE"], "1");
 }
 
+TEST_F(Slurm, AnElasticJobMeetsOnTheFirstNodeToo) {
+  const TempDir folder;
+  const Command launcher = ddprun({"--rdzv-backend=c10d", "--nnodes=1:2"},
+                                  meeting_worker({"environment", folder / "{rank}"}));
+  Job job(on_two_nodes(launcher), slurm().setup());
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), IsEmpty());
+  auto last = environment_in(folder / "3");
+  EXPECT_EQ(last["WORLD_SIZE"], "4");
+  EXPECT_EQ(last["SLURMD_NODENAME"], SlurmCluster::host(1)) << "ranks in Slurm's order";
+}
+
 TEST_F(Slurm, AWorkerIsStartedForEachGpuOfTheAllocation) {
   const TempDir folder;
   Job job(
@@ -393,6 +405,16 @@ Command until_preempted(const TempDir& folder) {
 TEST_F(Slurm, APreemptedStepAsksForARequeue) {
   const TempDir folder;
   Job job(on_two_nodes(ddprun({}, until_preempted(folder))), slurm().setup());
+  ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
+  slurm().ask({"scancel", "--signal=USR1", "--user=root"});
+  EXPECT_EQ(job.wait(), exited(kPreempted)) << job.err();
+  EXPECT_THAT(left_over(), IsEmpty());
+}
+
+TEST_F(Slurm, APreemptedElasticStepAsksForARequeueToo) {
+  const TempDir folder;
+  Job job(on_two_nodes(ddprun({"--rdzv-backend=c10d", "--nnodes=1:2"}, until_preempted(folder))),
+          slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
   slurm().ask({"scancel", "--signal=USR1", "--user=root"});
   EXPECT_EQ(job.wait(), exited(kPreempted)) << job.err();
