@@ -13,6 +13,15 @@ constexpr std::chrono::milliseconds kLongestPause{500};
 
 }  // namespace
 
+Resumption resumption_of(const Lead& lead) {
+  Resumption resumption;
+  if (lead.record.round) resumption.next = next(*lead.record.round);
+  resumption.history = lead.record.history;
+  resumption.goes_on = lead.goes_on;
+  resumption.nodes_expected = lead.nodes_expected;
+  return resumption;
+}
+
 // ---- events
 
 ElectionCore::Out ElectionCore::begin(CoreTime now) {
@@ -101,13 +110,7 @@ ElectionCore::Out ElectionCore::connection_gone(CoreTime now, bool was_refused) 
   return out;
 }
 
-ElectionCore::Out ElectionCore::lease_gone(CoreTime) {
-  Out out;
-  if (!is_over_ && leads_) read(out);
-  return out;
-}
-
-ElectionCore::Out ElectionCore::not_written(CoreTime) {
+ElectionCore::Out ElectionCore::doubted() {
   Out out;
   if (!is_over_ && leads_) read(out);
   return out;
@@ -188,7 +191,11 @@ void ElectionCore::take(Out& out, CoreTime now, const EtcdView& view) {
     return;
   }
   if (view.record && !is_new_life && !is_of_this_job(out, view.record->incarnation)) return;
-  if (has_ended && !incarnation_.empty() && !leader_) {
+  // Somebody else may have led since; or this one has written what it was never answered.
+  const bool is_as_left = view.record && view.job_revision == job_revision_;
+  if (leads_ && !view.leader && !is_as_left) detach(out, now);
+  const bool nobody_will_tell = !leads_ && (!leader_ || !view.leader);
+  if (has_ended && !incarnation_.empty() && nobody_will_tell) {
     is_over_ = true;
     out.push_back(EndJob{*view.record->outcome});
   } else if (view.leader) {
@@ -243,8 +250,6 @@ void ElectionCore::detach(Out& out, CoreTime now) {
 }
 
 void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
-  const bool goes_on = leads_ && view.record && view.job_revision == job_revision_;
-  if (leads_ && !goes_on) detach(out, now);
   if (is_leaving_ && !leads_) return;
   if (leadership_.empty()) leadership_ = next_name();
   if (view.record && !(view.record->outcome && incarnation_.empty())) {
@@ -252,7 +257,9 @@ void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
   } else if (seen_) {
     claim_.record = *seen_;  // etcd has lost it
   } else if (incarnation_.empty()) {
-    if (new_incarnation_.empty()) new_incarnation_ = next_name();
+    // A claim whose answer was lost may have begun it, and others have brought it to an end since.
+    const bool is_used = view.record && view.record->incarnation == new_incarnation_;
+    if (new_incarnation_.empty() || is_used) new_incarnation_ = next_name();
     claim_.record = JobRecord{};
     claim_.record.incarnation = new_incarnation_;
   } else {

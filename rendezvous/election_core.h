@@ -46,6 +46,7 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/job_record.h"
+#include "rendezvous/round_core.h"
 
 namespace ddprun::rdzv {
 
@@ -74,6 +75,8 @@ struct Lead {
   bool goes_on = false;    // this agent knew the last leader, and so may others
   int nodes_expected = 0;  // that should be back soon
 };
+// How its RoundCore begins.
+Resumption resumption_of(const Lead& lead);
 struct StopLeading {};
 struct LoseLeader {};  // the agent stops its workers, and joins anew
 struct EndJob {        // it has ended, and the leader died before it could tell
@@ -109,9 +112,9 @@ class ElectionCore {
   Out leader_deleted(CoreTime now, std::int64_t revision);
   Out lost_sight(CoreTime now);  // of the leader's key: the watch has ended
   Out connection_gone(CoreTime now, bool was_refused);
-  Out lease_gone(CoreTime now);
+  // This leader's lease is gone, or etcd has refused to write its record.
+  Out doubted();
   void written(std::int64_t revision, const JobRecord& record);
-  Out not_written(CoreTime now);
   Out tick(CoreTime now);
   std::optional<CoreTime> deadline() const;
 

@@ -68,6 +68,7 @@ class EtcdLeader::Impl {
 
   void join(NodeHello hello) {
     hello_ = std::move(hello);
+    has_joined_ = true;
     if (server_) return join_own_server();
     if (client_) return client_->join(*std::exchange(hello_, std::nullopt));
     if (std::exchange(has_begun_, true)) return;
@@ -236,11 +237,7 @@ class EtcdLeader::Impl {
     if (term_ > 0) events_.on_notice("this node leads the job now");
     term_ += 1;
     ledger_.emplace(action.record);
-    Resumption resumption;
-    if (action.record.round) resumption.next = next(*action.record.round);
-    resumption.history = action.record.history;
-    resumption.goes_on = action.goes_on;
-    resumption.nodes_expected = action.nodes_expected;
+    Resumption resumption = resumption_of(action);
     if (started_ && started_->first == action.record.round) {
       resumption.uptime = std::chrono::duration_cast<std::chrono::microseconds>(
           steady_clock::now() - started_->second);
@@ -274,7 +271,7 @@ class EtcdLeader::Impl {
                 is_writing_ = false;
                 if (term != term_ || !server_) return write();
                 if (!answer) return write_later(answer.error());
-                if (!answer->has_succeeded) return perform(core_.not_written(clock_.now()));
+                if (!answer->has_succeeded) return perform(core_.doubted());
                 const auto messages = ledger_->written();
                 core_.written(answer->revision, ledger_->record());
                 server_->release(messages);
@@ -308,7 +305,7 @@ class EtcdLeader::Impl {
       etcd_.keep_alive(leases_.leader,
                        mine([this, lease = leases_.leader](const Result<wire::EtcdLease>& kept) {
                          if (kept && kept->seconds == 0 && lease == leases_.leader) {
-                           perform(core_.lease_gone(clock_.now()));
+                           perform(core_.doubted());
                          }
                        }));
     }));
@@ -351,6 +348,7 @@ class EtcdLeader::Impl {
         started_ = {start->round, steady_clock::now()};
         core_.saw(*start);
       }
+      if (std::holds_alternative<JobEnd>(message)) core_.leave();
       events_.on_message(std::move(message));
     };
     return events;
@@ -359,7 +357,8 @@ class EtcdLeader::Impl {
   void perform(const LoseLeader&) {
     term_ += 1;
     client_.reset();
-    if (!leaving_) events_.on_message(DeclaredLost{});
+    // Once, however many leaders come and go before it has joined anew.
+    if (std::exchange(has_joined_, false) && !leaving_) events_.on_message(DeclaredLost{});
   }
 
   // ---- the end
@@ -395,9 +394,9 @@ class EtcdLeader::Impl {
     leave_timer_.async_wait(mine([this](error_code ec) {
       if (!ec) let_go();
     }));
-    const bool is_over = leaving_ && server_->core().is_deserted() && !ledger_->record().outcome;
+    const bool is_over = leaving_ && server_->core().is_deserted() && !ledger_->newest().outcome;
     if (!is_over) return revoke();
-    JobRecord record = ledger_->record();
+    JobRecord record = ledger_->newest();
     record.outcome.emplace();
     record.outcome->kind = JobOutcome::Kind::kStopped;
     record.outcome->stop_signal = leaving_->signal;
@@ -452,6 +451,7 @@ class EtcdLeader::Impl {
   bool is_watching_ = false;
   std::string why_not_ = "no answer yet";
   std::optional<NodeHello> hello_;  // to be said to the next leader
+  bool has_joined_ = false;         // and was not told of a loss since
   std::uint64_t term_ = 0;          // counts what was led or followed, and each end of that
   std::optional<std::pair<Round, steady_clock::time_point>> started_;  // the last round here
 

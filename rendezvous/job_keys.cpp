@@ -22,6 +22,14 @@ std::string folder_of(const std::string& prefix, const std::string& run_id) {
   return folder + "/";
 }
 
+std::vector<wire::EtcdCompare> still_leads(const JobKeys& keys, std::int64_t revision) {
+  return {{What::kCreateRevision, keys.leader, revision}};
+}
+
+std::vector<wire::EtcdCompare> nobody_leads(const JobKeys& keys, std::int64_t job_revision) {
+  return {{What::kCreateRevision, keys.leader, 0}, {What::kModRevision, keys.job, job_revision}};
+}
+
 tl::unexpected<Error> foreign(const std::string& key, const Error& error) {
   return fail(ErrorCode::kDataLoss,
               "etcd has something else under " + key + " than this job's data: " + error.message +
@@ -45,8 +53,7 @@ wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::stri
   LeaderKey key = claim.key;
   key.address = address;
   wire::EtcdTxn txn = read_txn(keys);
-  txn.compares = {{What::kCreateRevision, keys.leader, 0},
-                  {What::kModRevision, keys.job, claim.job_revision}};
+  txn.compares = nobody_leads(keys, claim.job_revision);
   txn.puts = {{keys.leader, to_text(key), leases.leader},
               {keys.job, to_text(claim.record), leases.job}};
   return txn;
@@ -55,7 +62,7 @@ wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::stri
 wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
                         const JobLeases& leases) {
   wire::EtcdTxn txn;
-  txn.compares = {{What::kCreateRevision, keys.leader, leader_revision}};
+  txn.compares = still_leads(keys, leader_revision);
   txn.puts = {{keys.job, to_text(record), leases.job}};
   return txn;
 }

@@ -6,8 +6,7 @@
 namespace ddprun::rdzv {
 
 std::vector<ToNode> RoundLedger::pass(const RoundCore& core, std::vector<ToNode> messages) {
-  const JobRecord& newest = held_.empty() ? record_ : held_.back().record;
-  JobRecord record = newest;
+  JobRecord record = newest();
   for (const ToNode& each : messages) {
     if (const auto* start = std::get_if<RoundStart>(&each.message)) {
       record.round = start->round;
@@ -19,7 +18,7 @@ std::vector<ToNode> RoundLedger::pass(const RoundCore& core, std::vector<ToNode>
     record.outcome = *core.outcome();
     record.history = core.history();
   }
-  if (record != newest) {
+  if (record != newest()) {
     held_.push_back({std::move(record), std::move(messages)});
     return {};
   }

@@ -28,6 +28,8 @@ class RoundLedger {
   std::vector<ToNode> written();
 
   const JobRecord& record() const { return record_; }
+  // With all that is due; etcd may have it already, and its answer be lost.
+  const JobRecord& newest() const { return held_.empty() ? record_ : held_.back().record; }
 
  private:
   struct Held {

@@ -55,6 +55,19 @@ plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has
 plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 
+# Found by the simulation of jobs under etcd, as their names say.
+plant(EtcdTakesEffectBeforeItIsWritten rendezvous/round_ledger.cpp "record != newest()" "false")
+plant(EtcdIsNotToldOfTheEnd rendezvous/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
+plant(EtcdIsWrittenWithoutAFence rendezvous/job_keys.cpp "still_leads(keys, leader_revision)"
+      "std::vector<wire::EtcdCompare>()")
+plant(EtcdClaimIgnoresTheOther rendezvous/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
+      "std::vector<wire::EtcdCompare>()")
+plant(EtcdLeaderForgetsTheBudget ${leader} "resumption.history" "RestartHistory()")
+plant(EtcdLeaderBeginsTheRoundAgain rendezvous/election_core.cpp
+      "next(*lead.record.round)" "*lead.record.round")
+plant(EtcdOutcomeIsNotSeen rendezvous/election_core.cpp
+      "has_ended && !incarnation_.empty() && nobody_will_tell" "false")
+
 # The copies, written only when they change.
 set(planted_sources "")
 foreach(file ${planted_files})

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <iostream>
 #include <string>
+#include <string_view>
 
+#include "tests/sim/etcd_simulation.h"
 #include "tests/sim/planted.h"
 #include "tests/sim/simulation.h"
 
@@ -20,10 +22,15 @@ class PlantedBug : public ::testing::TestWithParam<const char*> {
   void TearDown() override { planted_bug = {}; }
 };
 
+// A bug whose name says so is one of the election under etcd.
+Result simulate_for(std::string_view bug, std::uint64_t seed) {
+  return bug.starts_with("Etcd") ? simulate_etcd(seed) : simulate(schedule_of(seed));
+}
+
 TEST_P(PlantedBug, IsFound) {
   planted_bug = GetParam();
   for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
-    const Result result = simulate(schedule_of(seed));
+    const Result result = simulate_for(GetParam(), seed);
     if (result.violation.empty()) continue;
     std::cout << "found after " << seed << " schedules: " << result.violation << "\n";
     return;
@@ -38,6 +45,7 @@ TEST(PlantedBugs, AreAtLeastTwelveAndAreOffOtherwise) {
   EXPECT_GE(std::size(kBugs), 12U);
   for (std::uint64_t seed = 1; seed <= 2'000; ++seed) {
     ASSERT_EQ(simulate(schedule_of(seed)).violation, "") << "seed " << seed;
+    ASSERT_EQ(simulate_etcd(seed).violation, "") << "seed " << seed;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/sim/etcd_simulation.h"
 #include "tests/sim/simulation.h"
 
 namespace ddprun::sim {
@@ -46,6 +47,26 @@ TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
         << "; replay it with DDPRUN_SIM_SEED=" << seed;
   }
   std::cout << count << " schedules, " << rounds << " rounds, " << events << " events\n";
+}
+
+TEST(SimulationUnderEtcd, HoldsItsInvariantsInEverySchedule) {
+  if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {
+    const Result result = simulate_etcd(seed, /*with_trace=*/true);
+    std::cout << result.trace;
+    EXPECT_EQ(result.violation, "");
+    return;
+  }
+  const std::uint64_t first = number_from("DDPRUN_SIM_FIRST", 1);
+  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules) / 5;
+  std::uint64_t rounds = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    const Result result = simulate_etcd(seed);
+    rounds += static_cast<std::uint64_t>(result.rounds);
+    ASSERT_EQ(result.violation, "")
+        << simulate_etcd(seed, /*with_trace=*/true).trace << "seed " << seed
+        << "; replay it with DDPRUN_SIM_SEED=" << seed << " --gtest_filter=*UnderEtcd*";
+  }
+  std::cout << count << " schedules, " << rounds << " rounds\n";
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+// One job under etcd in virtual time: for each agent the real GroupCore and ElectionCore, for each
+// leader the real RoundCore and RoundLedger, and the real transactions, between simulated processes,
+// connections and an etcd (etcd_model.h). What the connections themselves may do is simulation.h's
+// to try; here leaders are killed, paused, stopped and cut off from etcd, answers of etcd are lost,
+// and etcd is away.
+//
+// clang-format off
+//   one round    all who start workers of a round were told the same of it, each with a rank of its
+//                own; each agent's rounds go up
+//   in etcd      when workers start, etcd has that round, or a later one; when an agent hears of the
+//                end, etcd has the outcome
+//   one leader   only who leads in etcd writes the record
+//   budget       what is spent never shrinks from round to round, and is never more than allowed; no
+//                record takes back a round, a restart or an outcome
+//   success      only when every worker of the last round has ended with 0
+//   progress     long after the last fault every agent has ended, as etcd says or for a reason of its
+//                own, and no worker is left
+// clang-format on
+#pragma once
+
+#include <cstdint>
+
+#include "tests/sim/simulation.h"
+
+namespace ddprun::sim {
+
+Result simulate_etcd(std::uint64_t seed, bool with_trace = false);
+
+}  // namespace ddprun::sim
