@@ -236,9 +236,12 @@ void GroupRunner::find_leader() {
   const auto found = [this](Result<rdzv::FoundLeader> result) {
     if (!result) {
       const bool was_never_known = result.error().code == ErrorCode::kTimeout;
+      const bool is_wrong = result.error().code == ErrorCode::kInvalidArgument;
       rdzv::JobOutcome outcome;
       outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
-      outcome.exit_code = was_never_known ? kExitRendezvousTimeout : kExitCannotRun;
+      outcome.exit_code = was_never_known ? kExitRendezvousTimeout
+                          : is_wrong      ? kExitUsage
+                                          : kExitCannotRun;
       outcome.sentence = result.error().to_string();
       return perform(Finish{outcome});
     }

@@ -86,6 +86,10 @@ class Planner {
       plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
     }
     plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
+    const agent::MeetingPlace& place = plan_.job.meeting_place;
+    if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
+      etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
+    }
     const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
     plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.

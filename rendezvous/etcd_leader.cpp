@@ -225,8 +225,8 @@ class EtcdLeader::Impl {
     std::string host = spec_.etcd->local_addr;
     if (host.empty()) host = etcd_.local_address();
     const auto addresses = addresses_of(host);
-    auto listener =
-        open_leader_port({host, 0}, addresses ? *addresses : std::vector<std::string>{});
+    auto listener = open_leader_port({host, 0}, addresses ? *addresses : std::vector<std::string>{},
+                                     spec_.etcd->ports);
     if (!listener) return fail(std::move(listener.error()));
     advertised_ = {host, listener->bound.port};
     listener_ = std::move(*listener);
@@ -489,7 +489,7 @@ Result<std::unique_ptr<EtcdLeader>> EtcdLeader::make(boost::asio::io_context& io
   options.time_limit = std::clamp<milliseconds>(spec.etcd->lease / 3, 500ms, 3000ms);
   if (spec.etcd->is_tls) {
     auto tls = make_tls_context(spec.etcd->tls);
-    if (!tls) return fail(std::move(tls.error()));
+    if (!tls) return fail(ErrorCode::kInvalidArgument, "--rdzv-conf: " + tls.error().to_string());
     options.tls = std::move(*tls);
   }
   return std::unique_ptr<EtcdLeader>(new EtcdLeader(

@@ -201,9 +201,11 @@ std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const Lea
 }
 
 Result<Listener> open_leader_port(const Endpoint& endpoint,
-                                  const std::vector<std::string>& addresses) {
+                                  const std::vector<std::string>& addresses,
+                                  std::optional<PortRange> instead_of_its_port) {
   ListenOptions options;
   options.port = endpoint.port;
+  options.port_range = instead_of_its_port;
   const auto local = local_one(addresses);
   const bool is_name = !addresses_without_lookup(endpoint.host);
   // Many a machine calls itself 127.0.1.1, and is known by that name to others.

@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const Lea
 // address of this machine, and at no other; on all interfaces where the endpoint is a name or an
 // address that stands for this machine only from outside (a service, a translated address).
 Result<Listener> open_leader_port(const Endpoint& endpoint,
-                                  const std::vector<std::string>& addresses);
+                                  const std::vector<std::string>& addresses,
+                                  std::optional<PortRange> instead_of_its_port = std::nullopt);
 
 }  // namespace ddprun::rdzv

@@ -22,6 +22,7 @@ struct EtcdSpec {
   std::string user;        // empty: none
   std::string password;    // secret: never printed
   std::string local_addr;  // where the others reach this node; empty: as etcd does
+  std::optional<PortRange> ports;  // of its leader's port; none: any
 
   bool operator==(const EtcdSpec&) const = default;
 };

@@ -186,6 +186,23 @@ TEST_F(Etcd, AJobThatIsStoppedOnAllNodesHasEnded) {
   EXPECT_EQ(etcd.get("/ddprun/job/leader"), "");
 }
 
+TEST_F(Etcd, AJobThatWasKilledOnAllNodesGoesOnWhenItIsStartedAgain) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  for (int node = 0; node < 2; ++node) {
+    cluster[node].signal(SIGKILL);
+    cluster[node].wait();
+  }
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 2) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("restarts":1)"));
+  expect_good_end(cluster);
+}
+
 // ---- etcd goes
 
 TEST_F(Etcd, WorkersRunOnWhileEtcdRestarts) {
@@ -273,6 +290,12 @@ TEST_F(Etcd, CertificatesAreAskedForAndChecked) {
     Job& job = lonely(cluster);
     EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("certificate"));
+  }
+  {
+    Cluster cluster(setup(etcd, {.conf = "ca_cert=/no/such/file"}));
+    Job& job = lonely(cluster);
+    EXPECT_EQ(job.wait(), exited(kUsage)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("the CA file /no/such/file: No such file"));
   }
   Cluster cluster(setup(etcd, {.conf = "ca_cert=" + certificates.ca + ours}));
   cluster.start_all(2);
