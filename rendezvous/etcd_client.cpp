@@ -101,7 +101,10 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void take(Question question, std::size_t endpoint, Result<HttpReply> reply) {
-    if (!reply) return ask_next(std::move(question), endpoint, std::move(reply.error()));
+    if (!reply) {
+      reply.error().message.insert(0, "etcd: ");
+      return ask_next(std::move(question), endpoint, std::move(reply.error()));
+    }
     local_address_ = reply->local_address;
     if (reply->status == kOk) return question.answer(std::move(reply->body));
     const wire::EtcdRefusal refusal = wire::read_etcd_refusal(reply->body);

@@ -143,7 +143,7 @@ class EtcdLeader::Impl {
 
   void failed(const Error& error) {
     why_not_ = error.to_string();
-    perform(core_.failed(clock_.now(), "etcd: " + why_not_, is_final(error)));
+    perform(core_.failed(clock_.now(), why_not_, is_final(error)));
   }
 
   void perform(const ReadEtcd&) {
@@ -188,8 +188,10 @@ class EtcdLeader::Impl {
   // ---- to lead
 
   void perform(const Claim& action) {
-    if (server_) return claim_with_leases(action, leases_.job);
-    if (auto opened = open_port(); !opened) return failed(opened.error());
+    if (server_ && leases_.job != 0) return claim_with_leases(action, leases_.job);
+    if (!server_) {
+      if (auto opened = open_port(); !opened) return failed(opened.error());
+    }
     etcd_.grant(kRecordLease, mine([this, action](const Result<wire::EtcdLease>& lease) {
                   if (!lease) return failed(lease.error());
                   claim_with_leases(action, lease->lease);
@@ -208,7 +210,10 @@ class EtcdLeader::Impl {
     leases_ = leases;
     etcd_.txn(claim_txn(keys_, action, advertised_.to_string(), leases),
               mine([this, leases](const Result<wire::EtcdTxnAnswer>& answer) {
-                if (!answer) return failed(answer.error());
+                if (!answer) {
+                  if (answer.error().code == ErrorCode::kNotFound) leases_.job = 0;
+                  return failed(answer.error());
+                }
                 if (!answer->has_succeeded) {
                   etcd_.revoke(leases.leader, [] {});
                   return take_view(*answer, [this](const EtcdView& view) {
@@ -270,6 +275,7 @@ class EtcdLeader::Impl {
               mine([this, term = term_](const Result<wire::EtcdTxnAnswer>& answer) {
                 is_writing_ = false;
                 if (term != term_ || !server_) return write();
+                if (!answer && answer.error().code == ErrorCode::kNotFound) return renew_record();
                 if (!answer) return write_later(answer.error());
                 if (!answer->has_succeeded) return perform(core_.doubted());
                 const auto messages = ledger_->written();
@@ -277,6 +283,17 @@ class EtcdLeader::Impl {
                 server_->release(messages);
                 write();
               }));
+  }
+
+  // Its lease has run out: after an hour without etcd.
+  void renew_record() {
+    is_writing_ = true;
+    etcd_.grant(kRecordLease, mine([this](const Result<wire::EtcdLease>& lease) {
+                  is_writing_ = false;
+                  if (!lease) return write_later(lease.error());
+                  leases_.job = lease->lease;
+                  write();
+                }));
   }
 
   void write_later(const Error& error) {

@@ -1,5 +1,6 @@
 #include "rendezvous/job_record.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <limits>
 #include <utility>
@@ -34,7 +35,10 @@ std::string_view name_of(JobOutcome::Kind kind) {
 // The outcome as the round protocol has it, which has every bound already. It is for those few who
 // lose their leader in the moment of the end, so it does without the consequences.
 std::string bytes_of(JobOutcome outcome) {
-  outcome.consequences_left_out += static_cast<int>(outcome.consequences.size());
+  constexpr int kMost =
+      std::numeric_limits<int>::max() / 2;  // where etcd's word is not to be trusted
+  outcome.consequences_left_out = std::min(outcome.consequences_left_out, kMost) +
+                                  static_cast<int>(outcome.consequences.size());
   outcome.consequences.clear();
   return wire::encode(wire::LeaderFrame(wire::Message<ToAgent>{0, 0, JobEnd{std::move(outcome)}}));
 }

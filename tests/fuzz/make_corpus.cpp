@@ -1,9 +1,10 @@
 // Writes the fuzzers' first inputs: make_corpus DIRECTORY makes DIRECTORY/store_core and
-// DIRECTORY/store_decoder of the recorded transcripts, and DIRECTORY/round_wire of one frame of each
-// kind.
+// DIRECTORY/store_decoder of the recorded transcripts, DIRECTORY/round_wire of one frame of each
+// kind, and DIRECTORY/etcd_messages of what etcd answers and keeps.
 #include <filesystem>
 #include <fstream>
 
+#include "rendezvous/job_record.h"
 #include "tests/fuzz/store_fuzz.h"
 #include "tests/unit/rendezvous/golden.h"
 #include "tests/unit/rendezvous/round_frames.h"
@@ -54,6 +55,27 @@ void write_round_corpus(const std::filesystem::path& folder) {
   std::ofstream(folder / "opening") << cut << wire::encode(wire::Opening{});
 }
 
+void write_etcd_corpus(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  JobRecord record;
+  record.incarnation = "3f-1";
+  record.round = ddprun::Round{4};
+  std::ofstream(folder / "record") << to_text(record);
+  record.outcome.emplace();
+  std::ofstream(folder / "ended") << to_text(record);
+  std::ofstream(folder / "leader") << to_text(LeaderKey{"3f-2", "3f-1", "h:1", 1});
+  std::ofstream(folder / "txn")
+      << R"({"header":{"revision":"9"},"succeeded":true,"responses":[{"response_range":{"kvs":[)"
+         R"({"key":"YQ==","create_revision":"2","mod_revision":"3","value":"Yg==","lease":"5"}]}},)"
+         R"({"response_range":{}}]})";
+  std::ofstream(folder / "lease") << R"({"result":{"ID":"12345","TTL":"2"}})";
+  std::ofstream(folder / "watch")
+      << R"({"result":{"header":{"revision":"3"},"events":[{"kv":{"key":"YQ=="}},)"
+         R"({"type":"DELETE","kv":{"key":"YQ==","mod_revision":"3"}}]}})";
+  std::ofstream(folder / "refusal") << R"({"error":"x","message":"no space","code":8})";
+  std::ofstream(folder / "token") << R"({"token":"abc.9"})";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,4 +83,5 @@ int main(int argc, char** argv) {
   const std::filesystem::path root = argv[1];
   write_store_corpus(root);
   write_round_corpus(root / "round_wire");
+  write_etcd_corpus(root / "etcd_messages");
 }
