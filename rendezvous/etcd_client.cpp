@@ -52,8 +52,6 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
                                            std::move(request), heard);
   }
 
-  void stop_watch() { stream_.reset(); }
-
   const std::string& local_address() const { return local_address_; }
 
   void close() {
@@ -252,7 +250,6 @@ void EtcdClient::revoke(std::int64_t lease, std::function<void()> done) {
 void EtcdClient::watch(const std::string& key, std::int64_t from_revision, WatchEvents events) {
   impl_->watch(key, from_revision, std::move(events));
 }
-void EtcdClient::stop_watch() { impl_->stop_watch(); }
 
 const std::string& EtcdClient::local_address() const { return impl_->local_address(); }
 

@@ -55,7 +55,6 @@ class EtcdClient {
     std::function<void(Error)> on_end;
   };
   void watch(const std::string& key, std::int64_t from_revision, WatchEvents events);
-  void stop_watch();
 
   // Numeric: where this machine is on the way to etcd. Empty: etcd was never reached.
   const std::string& local_address() const;

@@ -2,6 +2,7 @@
 
 from benchmarks.checkpoint import bench_checkpoint
 from benchmarks.ddp import bench_ddp
+from benchmarks.etcd import bench_etcd
 from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_restart
 from benchmarks.loader import bench_loader
 from benchmarks.nodes import bench_nodes
@@ -11,5 +12,5 @@ from benchmarks.store import bench_store
 from benchmarks.trainer import bench_trainer
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
-           "link": bench_link, "nodes": bench_nodes, "start": bench_start, "ddp": bench_ddp, "store": bench_store,
-           "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer}
+           "link": bench_link, "nodes": bench_nodes, "etcd": bench_etcd, "start": bench_start, "ddp": bench_ddp,
+           "store": bench_store, "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer}
