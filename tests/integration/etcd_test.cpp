@@ -252,6 +252,21 @@ TEST_F(Etcd, EveryMajorityOfEtcdWillDo) {
   expect_good_end(cluster);
 }
 
+// It keeps its connections and says nothing: only time tells.
+TEST_F(Etcd, AMemberThatHangsIsPassedBy) {
+  EtcdServers etcd({.members = 3});
+  Cluster cluster(setup(etcd, {.nnodes = "2:3"}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  etcd.signal(0, SIGSTOP);  // the one that all of them ask first, and watch
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  etcd.signal(0, SIGCONT);
+  cluster.forget(leader);
+  expect_good_end(cluster);
+}
+
 // ---- what may be wrong with it
 
 TEST_F(Etcd, PasswordsAreAskedForAndChecked) {
