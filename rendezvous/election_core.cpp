@@ -176,8 +176,6 @@ void ElectionCore::read_later(CoreTime now) {
 
 void ElectionCore::take(Out& out, CoreTime now, const EtcdView& view) {
   doing_ = Doing::kNothing;
-  pause_ = 0ms;
-  why_not_.clear();
   if (std::exchange(read_again_, false)) return read(out);
   if (leads_ && view.leader && view.leader->leadership == leader_->leadership) {
     job_revision_ = view.job_revision;
@@ -216,6 +214,7 @@ bool ElectionCore::is_of_this_job(Out& out, const std::string& incarnation) {
 
 void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
   if (key.revision < newest_) return;  // a leader of before
+  pause_ = 0ms;
   if (leader_ && leader_->leadership == key.leadership) {
     leader_->revision = newest_ = key.revision;
     if (!leads_ && !has_heard_) read_at_ = now + config_.lease;
@@ -233,6 +232,7 @@ void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
   incarnation_ = key.incarnation;
   has_heard_ = led_last_ = false;
   leaderless_since_.reset();
+  why_not_.clear();
   // It may have died just now, and the watch of its key may be with a member that hangs.
   read_at_ = now + config_.lease;
   out.push_back(Follow{key});
@@ -282,7 +282,9 @@ void ElectionCore::begin_to_lead(Out& out) {
   newest_ = job_revision_ = claim_.key.revision;
   incarnation_ = record.incarnation;
   seen_ = record;
+  pause_ = 0ms;
   leaderless_since_.reset();
+  why_not_.clear();
   read_at_.reset();
   out.push_back(std::move(lead));
 }

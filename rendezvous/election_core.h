@@ -146,7 +146,7 @@ class ElectionCore {
   bool read_again_ = false;  // something has happened since the question was asked
   std::optional<CoreTime> read_at_;
   std::chrono::milliseconds pause_{0};
-  std::string why_not_;  // the last question was not answered
+  std::string why_not_;  // there is no leader: a question was not answered, or refused
 
   std::optional<LeaderKey> leader_;  // followed, or this agent itself
   bool leads_ = false;

@@ -34,6 +34,8 @@ constexpr milliseconds kFarewellLimit{300};  // for etcd, to let go of a lease
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
+constexpr const char* kNoLeaderYet = "no leader is elected yet";
+
 std::string random_name() {
   std::random_device random;
   constexpr char kDigits[] = "0123456789abcdef";
@@ -160,7 +162,6 @@ class EtcdLeader::Impl {
   void take_view(const wire::EtcdTxnAnswer& answer, Then then) {
     const auto view = view_of(keys_, answer);
     if (!view) return failed(view.error());
-    why_not_ = "no leader is elected yet";
     then(*view);
   }
 
@@ -240,6 +241,7 @@ class EtcdLeader::Impl {
 
   void perform(const Lead& action) {
     if (term_ > 0) events_.on_notice("this node leads the job now");
+    why_not_ = kNoLeaderYet;
     term_ += 1;
     ledger_.emplace(action.record);
     Resumption resumption = resumption_of(action);
@@ -340,6 +342,7 @@ class EtcdLeader::Impl {
   // ---- to follow
 
   void perform(const Follow& action) {
+    why_not_ = kNoLeaderYet;
     if (term_ > 0) {
       events_.on_notice("the job's leader is now at " + action.key.address);
     }
@@ -466,7 +469,7 @@ class EtcdLeader::Impl {
   ElectionCore core_;
   bool has_begun_ = false;
   bool is_watching_ = false;
-  std::string why_not_ = "no answer yet";
+  std::string why_not_ = kNoLeaderYet;
   std::optional<NodeHello> hello_;  // to be said to the next leader
   bool has_joined_ = false;         // and was not told of a loss since
   std::uint64_t term_ = 0;          // counts what was led or followed, and each end of that
