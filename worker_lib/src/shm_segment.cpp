@@ -1,0 +1,154 @@
+#include "worker_lib/src/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+namespace ddprun::shm {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+struct Header {
+  std::uint32_t magic;
+  std::uint32_t version;
+  Geometry geometry;
+};
+static_assert(sizeof(Header) <= kPage);
+
+constexpr std::size_t round_down(std::size_t value) { return value / kPage * kPage; }
+
+std::string mebibytes(std::size_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+tl::unexpected<Error> short_of_memory(std::size_t bytes, const char* what, int error) {
+  return fail(ErrorCode::kResourceExhausted,
+              "there is no room for the " + mebibytes(bytes) +
+                  " of memory that the ranks of this node would share: " +
+                  error_from_errno(error, what).message);
+}
+
+}  // namespace
+
+Geometry geometry_for(int ranks, std::size_t bytes_per_rank) {
+  Geometry geometry;
+  geometry.ranks = static_cast<std::uint32_t>(ranks);
+  const std::size_t for_mail = bytes_per_rank / 5 / geometry.ranks;
+  geometry.mail_bytes = std::clamp(round_down(for_mail), kPage, 16 * kPage);
+  const std::size_t mail = geometry.mail_bytes * geometry.ranks;
+  const std::size_t for_slots = bytes_per_rank > mail ? bytes_per_rank - mail : 0;
+  // All-to-all and its kin cut a slot into one part for each rank, of a cache line at least.
+  const std::size_t least = round_down(geometry.ranks * kLine + kPage - 1);
+  geometry.slot_bytes = std::max(round_down(for_slots / kSlots), least);
+  return geometry;
+}
+
+Segment::Segment(rdzv::UniqueFd memory, const Geometry& geometry)
+    : memory_(std::move(memory)), geometry_(geometry) {}
+
+Segment::Segment(Segment&& other) noexcept
+    : memory_(std::move(other.memory_)),
+      geometry_(other.geometry_),
+      base_(std::exchange(other.base_, nullptr)) {}
+
+Segment::~Segment() {
+  if (base_ != nullptr) ::munmap(base_, geometry_.total());
+}
+
+Result<void> Segment::open() {
+  const std::size_t total = geometry_.total();
+  void* const at = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
+  if (at == MAP_FAILED) return short_of_memory(total, "mmap", errno);
+  base_ = static_cast<std::byte*>(at);
+  // A wish: granted where the system is set to give shared memory huge pages on advice.
+  if (total >= kHugePage) ::madvise(base_, total, MADV_HUGEPAGE);
+  return {};
+}
+
+Result<Segment> Segment::make(const Geometry& geometry) {
+  const std::size_t total = geometry.total();
+  rlimit limit{};
+  // Growing a file beyond that limit is a deadly signal.
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < total) {
+    return short_of_memory(total, "the limit on file sizes (ulimit -f)", EFBIG);
+  }
+  rdzv::UniqueFd memory(::memfd_create("ddprun", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) return short_of_memory(total, "memfd_create", errno);
+  if (::ftruncate(memory.get(), static_cast<off_t>(total)) != 0) {
+    return short_of_memory(total, "ftruncate", errno);
+  }
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return fail(error_from_errno(errno, "sealing shared memory"));
+  }
+  Segment segment(std::move(memory), geometry);
+  if (auto opened = segment.open(); !opened) return fail(opened.error());
+  if (::madvise(segment.base_, kPage, MADV_POPULATE_WRITE) != 0) {
+    return short_of_memory(total, "the first page", errno);
+  }
+  *reinterpret_cast<Header*>(segment.base_) = {kMagic, kVersion, geometry};
+  return segment;
+}
+
+Result<Segment> Segment::map(rdzv::UniqueFd memory, const Geometry& geometry) {
+  struct stat found {};
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  if (::fstat(memory.get(), &found) != 0 || seals < 0 ||
+      (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return fail(ErrorCode::kProtocol, "what came as shared memory is none of sealed size");
+  }
+  if (static_cast<std::size_t>(found.st_size) != geometry.total()) {
+    return fail(ErrorCode::kProtocol, "the shared memory has " + std::to_string(found.st_size) +
+                                          " bytes, not the " + std::to_string(geometry.total()) +
+                                          " that this rank expects");
+  }
+  Segment segment(std::move(memory), geometry);
+  if (auto opened = segment.open(); !opened) return fail(opened.error());
+  const auto& header = *reinterpret_cast<const Header*>(segment.base_);
+  if (header.magic != kMagic || header.version != kVersion || header.geometry != geometry) {
+    return fail(ErrorCode::kProtocol, "the shared memory has another layout (version " +
+                                          std::to_string(header.version) + ") than this rank's (" +
+                                          std::to_string(kVersion) + ")");
+  }
+  return segment;
+}
+
+Result<void> Segment::touch(int rank) {
+  const auto take = [&](std::size_t offset, std::size_t size) -> Result<void> {
+    if (::madvise(base_ + offset, size, MADV_POPULATE_WRITE) == 0) return {};
+    return short_of_memory(geometry_.total(), "taking this rank's part", errno);
+  };
+  const auto own = static_cast<std::size_t>(rank);
+  const std::size_t slots = kSlots * geometry_.slot_bytes;
+  const std::size_t mail = geometry_.ranks * geometry_.mail_bytes;
+  if (auto ok = take(geometry_.pages_offset() + own * sizeof(RankPage), sizeof(RankPage)); !ok) {
+    return ok;
+  }
+  if (auto ok = take(geometry_.slots_offset() + own * slots, slots); !ok) return ok;
+  return take(geometry_.mail_offset() + own * mail, mail);
+}
+
+RankPage& Segment::page(int rank) {
+  return reinterpret_cast<RankPage*>(base_ + geometry_.pages_offset())[rank];
+}
+
+std::byte* Segment::slot(int rank, std::uint32_t round) {
+  const std::size_t index = static_cast<std::size_t>(rank) * kSlots + round % kSlots;
+  return base_ + geometry_.slots_offset() + index * geometry_.slot_bytes;
+}
+
+Mailbox& Segment::mailbox(int from, int to) {
+  const std::size_t index =
+      static_cast<std::size_t>(from) * geometry_.ranks + static_cast<std::size_t>(to);
+  return *reinterpret_cast<Mailbox*>(base_ + geometry_.mail_offset() +
+                                     index * geometry_.mail_bytes);
+}
+
+}  // namespace ddprun::shm
