@@ -339,8 +339,8 @@ void run_all(ddprun::Context& context, const std::string& prefix) {
 int main(int argc, char** argv) {
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
-                       if (argc != 2) throw ddprun::UsageError("usage: ddp_cases PREFIX");
+                       if (argc < 2) throw ddprun::UsageError("usage: ddp_cases PREFIX [BACKEND]");
                        run_all(context, argv[1]);
                      },
-                     {.backend = ddprun::Backend::kGloo});
+                     {.backend = ddprun::backend_from(argc > 2 ? argv[2] : "gloo")});
 }

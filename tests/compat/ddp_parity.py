@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--cases", required=True)
     parser.add_argument("--launcher", required=True, help="ddprun or torchrun")
     parser.add_argument("--nproc", type=int, default=2)
+    parser.add_argument("--backend", default="gloo", help="of the C++ side; Python's is Gloo")
     args = parser.parse_args()
     environment = dict(os.environ, OMP_NUM_THREADS="1")
 
@@ -91,7 +92,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         ours = os.path.join(folder, "ours")
         theirs = os.path.join(folder, "theirs")
-        run(args.nproc, [args.cases, ours])
+        run(args.nproc, [args.cases, ours, args.backend])
         run(args.nproc, [sys.executable, TWIN, theirs])
         failures = []
         for rank in range(args.nproc):
@@ -108,7 +109,8 @@ def main():
         print(f"{args.nproc} ranks, equal bit for bit: {', '.join(exact)}")
         print(f"{args.nproc} ranks, within the tolerance: {', '.join(sorted(BY_TOLERANCE))}")
         if args.nproc == 2:
-            compare_with_one_rank(lambda ranks, arguments: run(ranks, [args.cases, *arguments]), folder, ours)
+            compare_with_one_rank(lambda ranks, arguments: run(ranks, [args.cases, *arguments, args.backend]),
+                                  folder, ours)
 
 
 if __name__ == "__main__":

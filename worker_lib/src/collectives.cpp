@@ -47,8 +47,9 @@ Tensor as_bytes(const Tensor& tensor, std::vector<std::int64_t> shape = {}) {
       tensor.data_ptr(), shape, [tensor](void*) {}, torch::kUInt8);
 }
 
+// Alone, or between nodes.
 bool is_gloo(const Membership& membership, const Tensor& tensor) {
-  return membership.group->getBackend(tensor.device().type())->getBackendName() == "gloo";
+  return membership.group->getBackend(tensor.device().type())->getBackendName().starts_with("gloo");
 }
 
 // Gloo knows no average: the sum is divided afterwards.

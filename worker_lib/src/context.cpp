@@ -58,6 +58,9 @@ bool wants_checks(const ContextOptions& options) {
 torch::Device device_for(const Environment& environment, Backend backend,
                          const std::optional<torch::Device>& wanted) {
   const bool is_on_gpu = wanted ? wanted->is_cuda() : backend == Backend::kNccl;
+  if (is_on_gpu && backend == Backend::kShm) {
+    throw UsageError("the backend shm is for the CPU, not for " + wanted->str());
+  }
   if (wanted && !wanted->is_cuda() && !wanted->is_cpu()) {
     throw UsageError("the device " + wanted->str() + " is neither the CPU nor a GPU of CUDA");
   }
@@ -114,8 +117,9 @@ Backend backend_from(const std::string& name) {
       name == "cuda:nccl,cpu:gloo") {
     return Backend::kNccl;
   }
+  if (name == "shm" || name == "cpu:shm") return Backend::kShm;
   throw UsageError("there is no backend '" + name +
-                   "': use auto, gloo, nccl or cpu:gloo,cuda:nccl");
+                   "': use auto, gloo, nccl, shm or cpu:gloo,cuda:nccl");
 }
 
 Context::Context(const ContextOptions& options) : Context(take_place(options), options) {}

@@ -14,8 +14,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "ddprun/devices.h"
+#include "ddprun/log.h"
 #include "worker_lib/src/client_store.h"
 #include "worker_lib/src/nccl_module.h"
+#include "worker_lib/src/shm_backend.h"
+#include "worker_lib/src/shm_join.h"
+#include "worker_lib/src/shm_nodes_backend.h"
 #include "worker_lib/src/words.h"
 
 namespace ddprun {
@@ -110,6 +114,7 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
 }
 
 Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device) {
+  if (wanted == Backend::kShm) return wanted;
   const bool is_on_cpu = device ? device->is_cpu() : wanted == Backend::kGloo;
   if (is_on_cpu && wanted != Backend::kNccl) return Backend::kGloo;
   const int gpus = count_gpus();
@@ -130,7 +135,11 @@ GroupMaker::GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> 
       store_(std::move(store)),
       backend_(backend),
       device_(device),
-      options_(options) {}
+      options_(options) {
+  if (backend_ == Backend::kShm && environment_.world_size > 1) {
+    watch_ = value_or_throw(shm::PeerWatch::start());
+  }
+}
 
 c10::intrusive_ptr<c10d::Backend> GroupMaker::make_gloo(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) const {
@@ -141,10 +150,77 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_gloo(
   return backend;
 }
 
+namespace {
+
+shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto text_of = [](const std::vector<std::uint8_t>& bytes) {
+    return std::string(bytes.begin(), bytes.end());
+  };
+  return {.set =
+              [store](const std::string& key, const std::string& value) {
+                store->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+              },
+          .get =
+              [store, text_of](const std::vector<std::string>& keys) {
+                std::vector<std::string> values;
+                if (store->hasExtendedApi()) {
+                  for (const auto& bytes : store->multiGet(keys)) values.push_back(text_of(bytes));
+                } else {
+                  for (const auto& key : keys) values.push_back(text_of(store->get(key)));
+                }
+                return values;
+              }};
+}
+
+}  // namespace
+
+// Nothing where Gloo has to do: alone, or where the ranks cannot share memory.
+c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       int rank,
+                                                       const std::vector<int>& job_ranks) const {
+  if (job_ranks.size() == 1) return {};
+  auto joined = shm::join(
+      {.exchange = exchange_over(store),
+       .identity = shm::identity_of_this_process(environment_.rank - environment_.local_rank),
+       .rank = rank,
+       .job_ranks = job_ranks,
+       .bytes_per_rank = options_.shared_bytes_per_rank,
+       .until = std::chrono::steady_clock::now() + options_.join_timeout},
+      watch_);
+  if (!joined) {
+    if (rank == 0) log::warning("no shared memory, Gloo instead: ", joined.error().message);
+    return {};
+  }
+  const auto& nodes = joined->placement.nodes;
+  if (!joined->node) return {};
+  if (nodes.size() == 1) return c10::make_intrusive<ShmBackend>(joined->node, options_.timeout);
+  c10::intrusive_ptr<c10d::Backend> leaders;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    if (nodes[node].front() != rank) continue;
+    leaders = make_gloo(c10::make_intrusive<c10d::PrefixStore>("leaders", store),
+                        static_cast<int>(node), static_cast<int>(nodes.size()));
+  }
+  auto all = make_gloo(c10::make_intrusive<c10d::PrefixStore>("all", store), rank,
+                       static_cast<int>(job_ranks.size()));
+  return c10::make_intrusive<NodesBackend>(
+      std::move(*joined), rank, std::move(leaders), std::move(all),
+      [](c10d::Backend& gloo) { static_cast<ClosableGloo&>(gloo).close(); }, options_.timeout);
+}
+
 c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, int rank,
-                                                     int size) const {
+                                                     const std::vector<int>& job_ranks) const {
+  const int size = static_cast<int>(job_ranks.size());
   auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
   group->setGroupName(name);
+  if (backend_ == Backend::kShm) {
+    const auto shared =
+        make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, job_ranks);
+    if (shared) {
+      group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::CUSTOM, shared);
+      group->setDefaultBackend(ProcessGroup::BackendType::CUSTOM);
+      return group;
+    }
+  }
   // Values on the CPU (a file's bytes, a metric) travel through Gloo also where tensors go through
   // NCCL.
   auto gloo = make_gloo(c10::make_intrusive<c10d::PrefixStore>(name + "/gloo", store_), rank, size);
@@ -163,8 +239,10 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
 }
 
 void close_connections(ProcessGroup& group) {
-  const auto backend = group.getBackend(ProcessGroup::BackendType::GLOO);
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
   if (auto* const gloo = dynamic_cast<ClosableGloo*>(backend.get())) gloo->close();
+  if (auto* const shared = dynamic_cast<ShmBackend*>(backend.get())) shared->close();
+  if (auto* const nodes = dynamic_cast<NodesBackend*>(backend.get())) nodes->close();
 }
 
 namespace {
@@ -183,7 +261,7 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int r
       store_->set(arrival_key(name, job_ranks[static_cast<std::size_t>(rank)]),
                   std::vector<std::uint8_t>{1});
     }
-    return connect(name, rank, static_cast<int>(job_ranks.size()));
+    return connect(name, rank, job_ranks);
   } catch (const Failure&) {
     throw;
   } catch (const std::exception& error) {

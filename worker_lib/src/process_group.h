@@ -15,11 +15,15 @@
 
 namespace ddprun {
 
+namespace shm {
+class PeerWatch;
+}
+
 // The store through which the ranks meet; of this process alone in a world of one.
 c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout);
 
-// kGloo or kNccl, never kAuto. For a GPU with the CUDA part loaded.
+// kGloo, kShm or kNccl, never kAuto. For a GPU with the CUDA part loaded.
 Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device);
 
 // Makes the group of all ranks, and smaller ones: all over the same store, backends and address.
@@ -36,9 +40,12 @@ class GroupMaker {
                                               const std::vector<int>& job_ranks) const;
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank, int size) const;
+  c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
+                                                 const std::vector<int>& job_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank, int size) const;
+  c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store,
+                                             int rank, const std::vector<int>& job_ranks) const;
   [[noreturn]] void fail(const std::string& name, const std::vector<int>& job_ranks,
                          const std::string& words) const;
 
@@ -47,9 +54,10 @@ class GroupMaker {
   Backend backend_;
   torch::Device device_;
   ContextOptions options_;
+  std::shared_ptr<shm::PeerWatch> watch_;  // for groups over shm
 };
 
-// Ends Gloo's connections, so that peers which wait on this rank fail at once; of no use afterwards.
+// Ends the connections of what serves tensors on the CPU, so that peers which wait on this rank fail at once; of no use afterwards.
 void close_connections(c10d::ProcessGroup& group);
 
 }  // namespace ddprun

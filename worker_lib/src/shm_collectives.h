@@ -44,6 +44,9 @@ class Collective {
     return rounds_ <= 1 && call_.kind != static_cast<std::uint32_t>(Kind::kAllToAll);
   }
 
+  // What is moved, for comparison: bytes, if nobody says more.
+  void say(Type type) { call_.type = static_cast<std::uint32_t>(type); }
+
   // Once, before all rounds: what this rank keeps to itself.
   virtual void keep_own() {}
   // Writes to rounds.mine(); what the others published for the round before can be read meanwhile.

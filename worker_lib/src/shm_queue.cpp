@@ -60,16 +60,12 @@ void Queue::post(std::shared_ptr<Task> task) {
   } catch (...) {
     error = std::current_exception();
   }
-  task->has_begun_ = true;
-  if (error) task->ended(error);
   lock.lock();
+  task->has_begun_ = true;
+  if (error) return end_front(lock, error);
   is_at_work_ = false;
-  if (error) {
-    task->is_over_ = true;
-    tasks_.pop_front();
-  }
   changed_.notify_all();
-  if (!tasks_.empty() && !(tasks_.size() == 1 && task->is_quick())) wake_thread(lock);
+  if (tasks_.size() > 1 || !task->is_quick()) wake_thread(lock);
 }
 
 // With the lock, which is not held meanwhile, and nobody at work.
@@ -84,14 +80,22 @@ void Queue::do_front(Lock& lock, std::chrono::nanoseconds spin) {
   } catch (...) {
     error = std::current_exception();
   }
-  task->ended(error);
   lock.lock();
-  task->is_over_ = true;
+  end_front(lock, error);
+}
+
+void Queue::end_front(Lock& lock, std::exception_ptr error) {
+  const std::shared_ptr<Task> task = std::move(tasks_.front());
   tasks_.pop_front();
+  task->error_ = std::move(error);
+  task->is_over_ = true;
   is_at_work_ = false;
   if (tasks_.empty()) is_wanted_ = false;
   if (is_wanted_) wanted_.notify_one();
   changed_.notify_all();
+  lock.unlock();
+  task->ended();
+  lock.lock();
 }
 
 void Queue::wait(Task& task) {

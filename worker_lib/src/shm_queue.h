@@ -32,11 +32,15 @@ class Task {
   virtual bool is_quick() const = 0;
   // For a quick one: looks for `spin` whether finish() would not wait.
   virtual bool can_finish(std::chrono::nanoseconds spin) = 0;
-  // Once, after the end, with the exception if there was one; on the thread that did the work.
-  virtual void ended(std::exception_ptr error) noexcept = 0;
+  // Once, after the end; on the thread that did the work, which may call the queue from here.
+  virtual void ended() noexcept {}
+
+  // What ended it, if it failed; after its end.
+  const std::exception_ptr& error() const { return error_; }
 
  private:
   friend class Queue;
+  std::exception_ptr error_;
   bool has_begun_ = false;
   bool is_over_ = false;  // under the queue's lock
 };
@@ -68,6 +72,7 @@ class Queue {
  private:
   using Lock = std::unique_lock<std::mutex>;
   void do_front(Lock& lock, std::chrono::nanoseconds spin);
+  void end_front(Lock& lock, std::exception_ptr error);
   void wake_thread(Lock& lock);
   void work();
 

@@ -381,9 +381,11 @@ TEST(Ddp, AResumedRunHasTheSameBitsWithTheLayoutOfTheInterruptedOne) {
               trained(context, options, kSteps, stop_after, Layout::kCarried), expected))
               << world_size << " ranks, stopped after " << stop_after;
         }
-        // What the layout is good for: without it the sums are made in another order.
-        EXPECT_FALSE(
-            have_equal_bits(trained(context, options, kSteps, 2, Layout::kForgotten), expected))
+        // What the layout is good for: without it Gloo adds up in another order. Shared memory knows
+        // one order only, and so do two nodes between them.
+        EXPECT_EQ(
+            have_equal_bits(trained(context, options, kSteps, 2, Layout::kForgotten), expected),
+            context.process_group()->getBackend(torch::kCPU)->getBackendName() != "gloo")
             << world_size << " ranks";
       });
     }

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <thread>
@@ -23,11 +25,23 @@ inline void switch_flight_recorder_off() {
   ::setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", /*overwrite=*/1);
 }
 
+// DDPRUN_TEST_BACKEND=shm runs what is tested here over shared memory.
+inline Backend backend_under_test() {
+  const char* const name = std::getenv("DDPRUN_TEST_BACKEND");
+  return name == nullptr ? Backend::kGloo : backend_from(name);
+}
+
+// DDPRUN_TEST_RANKS_PER_NODE: the ranks are as if on nodes of so many; else on one.
+inline int ranks_per_node(int world_size) {
+  const char* const number = std::getenv("DDPRUN_TEST_RANKS_PER_NODE");
+  return number == nullptr ? world_size : std::min(world_size, std::atoi(number));
+}
+
 // `environment_of` gives what a rank has besides its place.
 inline void run_ranks(
     int world_size, const std::function<void(Context&)>& body,
     const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
-    ContextOptions options = {.backend = Backend::kGloo}) {
+    ContextOptions options = {.backend = backend_under_test()}) {
   switch_flight_recorder_off();
   options.join_timeout = options.timeout = std::chrono::seconds(20);
   const auto store = c10::make_intrusive<c10d::HashStore>();
@@ -36,8 +50,10 @@ inline void run_ranks(
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       Environment environment = environment_of(rank);
-      environment.rank = environment.local_rank = rank;
-      environment.world_size = environment.local_world_size = world_size;
+      environment.rank = rank;
+      environment.world_size = world_size;
+      environment.local_world_size = ranks_per_node(world_size);
+      environment.local_rank = rank % environment.local_world_size;
       try {
         Context context(environment, store, options);
         body(context);

@@ -34,15 +34,13 @@ class CollectiveTask : public Task {
   void finish(std::chrono::nanoseconds spin) override { run_.finish(spin); }
   bool is_quick() const override { return run_.is_quick(); }
   bool can_finish(std::chrono::nanoseconds spin) override { return run_.can_finish(spin); }
-  void ended(std::exception_ptr error) noexcept override { error_ = std::move(error); }
 
   void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
+    if (error()) std::rethrow_exception(error());
   }
 
  private:
   Run run_;
-  std::exception_ptr error_;
 };
 
 template <typename What, typename... Arguments>

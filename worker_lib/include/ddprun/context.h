@@ -37,10 +37,11 @@ enum class Backend {
   kAuto,  // nccl where there is a GPU, else gloo
   kGloo,  // on the CPU; on a GPU too if ContextOptions::device is one
   kNccl,  // on this rank's GPU; what is on the CPU goes through gloo beside it
+  kShm,   // on the CPU, through memory that the ranks of a node share
 };
 
-// "auto", "gloo", "nccl", or for each kind of device as PyTorch has it: "cpu:gloo,cuda:nccl",
-// "cpu:gloo". Anything else is a UsageError.
+// "auto", "gloo", "nccl", "shm", or for each kind of device as PyTorch has it:
+// "cpu:gloo,cuda:nccl", "cpu:gloo", "cpu:shm". Anything else is a UsageError.
 Backend backend_from(const std::string& name);
 
 // Whose main process goes first.
@@ -61,6 +62,9 @@ struct ContextOptions {
   // Compares every collective's name and tensor between the ranks before it, and says who differs.
   // Doubles and more the time of each; also on by TORCH_DISTRIBUTED_DEBUG=DETAIL.
   bool check_collectives = false;
+  // Of memory shared with the other ranks of the node, for every rank of every group over shm: what
+  // is larger goes through it in pieces.
+  std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;
   // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
   std::string log_folder = {};
 };
