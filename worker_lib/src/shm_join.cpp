@@ -55,6 +55,11 @@ class Joiner {
       return fail(ErrorCode::kUnavailable, joined.placement.why_not);
     }
     if (!joined.placement.has_neighbours()) return joined;
+    for (const auto& node : joined.placement.nodes) {
+      if (node.size() <= kMostRanks) continue;
+      return fail(ErrorCode::kResourceExhausted,
+                  "more than " + std::to_string(kMostRanks) + " ranks on a node");
+    }
     // Whatever comes, every rank says what came of it, and hears the same of all.
     auto node = join_node(joined.placement.node_of(joining_.rank));
     joining_.exchange.set(keys_of("well", size)[own], node ? "" : node.error().to_string());

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <sstream>
 #include <utility>
@@ -11,6 +12,8 @@ namespace ddprun::shm {
 namespace {
 
 constexpr std::size_t kMostCpus = 1024;
+constexpr std::chrono::nanoseconds kLeastSpin = std::chrono::microseconds(4);
+constexpr std::chrono::nanoseconds kMostSpin = std::chrono::microseconds(100);
 
 // At or after `round`, both modulo 2^32; ranks are never far apart.
 bool is_at(std::uint32_t published, std::uint32_t round) {
@@ -53,7 +56,8 @@ Rounds::Rounds(std::shared_ptr<Segment> segment, int rank, std::vector<int> job_
     : segment_(std::move(segment)),
       rank_(rank),
       job_ranks_(std::move(job_ranks)),
-      may_spin_(has_core_per_rank(*segment_)) {}
+      may_spin_(has_core_per_rank(*segment_)),
+      worth_spinning_(kMostSpin) {}
 
 Rounds::~Rounds() { leave(); }
 
@@ -81,9 +85,17 @@ int Rounds::first_missing() const {
   return -1;
 }
 
-bool Rounds::can_read(std::chrono::nanoseconds spin) {
-  return spin_for(spin, [this] { return first_missing() < 0; });
+bool Rounds::look_for_all(std::chrono::nanoseconds spin) {
+  const auto is_there = [this] { return first_missing() < 0; };
+  if (is_there()) return true;
+  if (spin <= spin.zero()) return false;
+  const bool was_worth_it = spin_for(std::min(spin, worth_spinning_), is_there);
+  worth_spinning_ =
+      std::clamp(was_worth_it ? worth_spinning_ * 2 : worth_spinning_ / 2, kLeastSpin, kMostSpin);
+  return was_worth_it;
 }
+
+bool Rounds::can_read(std::chrono::nanoseconds spin) { return look_for_all(spin); }
 
 bool Rounds::is_lost(int rank) const { return segment_->page(rank).state.load() != State::kThere; }
 
@@ -98,6 +110,7 @@ std::string Rounds::loss_of(int rank) const {
     case State::kGaveUp: {
       const int culprit = page.culprit.load();
       if (culprit < 0) return name + " has given up";
+      if (segment_->page(culprit).state.load() == State::kDead) return loss_of(culprit);
       return name + " has given up waiting for rank " + std::to_string(job_rank(culprit));
     }
     case State::kAbsent:
@@ -132,7 +145,7 @@ void Rounds::wait(const Patience& patience, const std::function<std::string()>& 
     missing = first_missing();
     return true;
   };
-  if (spin_for(patience.spin, [this] { return first_missing() < 0; })) return;
+  if (look_for_all(patience.spin)) return;
   const bool is_in_time = wait_for(page().bell, {.until = patience.until}, has_ended);
   if (is_in_time && missing < 0) return;
   if (is_in_time) {

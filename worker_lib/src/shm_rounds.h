@@ -13,7 +13,7 @@
 // Failure that names it; what it did publish stays valid. After a Failure the group is of no use:
 // this rank has given up, says so to the others, and every later call throws the same.
 //
-// Owned by a ShmGroup; one thread at a time, but for can_read() (any), and died() and leave() (any).
+// Owned by a NodeGroup; one thread at a time, but for died(), leave(), loss_of() and is_lost() (any).
 #pragma once
 
 #include <atomic>
@@ -76,6 +76,7 @@ class Rounds {
  private:
   RankPage& page() { return segment_->page(rank_); }
   int first_missing() const;
+  bool look_for_all(std::chrono::nanoseconds spin);
   void ring_all();
 
   std::shared_ptr<Segment> segment_;
@@ -84,6 +85,8 @@ class Rounds {
   std::uint32_t round_ = 0;  // that comes next
   std::uint64_t calls_ = 0;
   bool may_spin_ = false;
+  // No longer than it was worth of late: a core that others use is not there for looking.
+  std::chrono::nanoseconds worth_spinning_;
   std::unique_ptr<Failure> failure_;
 };
 

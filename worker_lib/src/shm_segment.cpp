@@ -90,9 +90,7 @@ Result<Segment> Segment::make(const Geometry& geometry) {
   }
   Segment segment(std::move(memory), geometry);
   if (auto opened = segment.open(); !opened) return fail(opened.error());
-  if (::madvise(segment.base_, kPage, MADV_POPULATE_WRITE) != 0) {
-    return short_of_memory(total, "the first page", errno);
-  }
+  if (auto taken = segment.take(0, kPage); !taken) return fail(taken.error());
   *reinterpret_cast<Header*>(segment.base_) = {kMagic, kVersion, geometry};
   return segment;
 }
@@ -120,11 +118,17 @@ Result<Segment> Segment::map(rdzv::UniqueFd memory, const Geometry& geometry) {
   return segment;
 }
 
+Result<void> Segment::take(std::size_t offset, std::size_t size) {
+  if (::madvise(base_ + offset, size, MADV_POPULATE_WRITE) == 0) return {};
+  // Before Linux 5.14: taken from the system, if not into this process' page table.
+  if (errno == EINVAL &&
+      ::fallocate(memory_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(size)) == 0) {
+    return {};
+  }
+  return short_of_memory(geometry_.total(), "taking memory", errno);
+}
+
 Result<void> Segment::touch(int rank) {
-  const auto take = [&](std::size_t offset, std::size_t size) -> Result<void> {
-    if (::madvise(base_ + offset, size, MADV_POPULATE_WRITE) == 0) return {};
-    return short_of_memory(geometry_.total(), "taking this rank's part", errno);
-  };
   const auto own = static_cast<std::size_t>(rank);
   const std::size_t slots = kSlots * geometry_.slot_bytes;
   const std::size_t mail = geometry_.ranks * geometry_.mail_bytes;

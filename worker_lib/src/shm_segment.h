@@ -122,6 +122,7 @@ class Segment {
  private:
   Segment(rdzv::UniqueFd memory, const Geometry& geometry);
   Result<void> open();
+  Result<void> take(std::size_t offset, std::size_t size);
 
   rdzv::UniqueFd memory_;
   Geometry geometry_;
