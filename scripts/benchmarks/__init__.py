@@ -7,10 +7,12 @@ from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_rest
 from benchmarks.loader import bench_loader
 from benchmarks.nodes import bench_nodes
 from benchmarks.output import bench_output
+from benchmarks.shm import bench_shm
 from benchmarks.start import bench_start
 from benchmarks.store import bench_store
 from benchmarks.trainer import bench_trainer
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
            "link": bench_link, "nodes": bench_nodes, "etcd": bench_etcd, "start": bench_start, "ddp": bench_ddp,
-           "store": bench_store, "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer}
+           "store": bench_store, "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer,
+           "shm": bench_shm}

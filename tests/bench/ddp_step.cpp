@@ -146,6 +146,15 @@ struct Measured {
   double momentum = 0.9;  // none for sparse gradients: it would make them dense
 };
 
+// Small to large, for what a step costs beside the arithmetic.
+std::vector<Measured> mlps() {
+  return {
+      {"mlp_64", [] { return std::make_shared<Mlp>(784, 64, 64); }, 600},
+      {"mlp_256", [] { return std::make_shared<Mlp>(784, 256, 64); }, 300},
+      {"mlp_1024", [] { return std::make_shared<Mlp>(784, 1024, 64); }, 60},
+  };
+}
+
 std::vector<Measured> models() {
   return {
       {"tiny_mlp", [] { return std::make_shared<Mlp>(32, 32, 16); }, 1000},
@@ -198,18 +207,25 @@ int main(int argc, char** argv) {
   std::string only;
   int warm_up = 30;
   double share = 1;
+  std::string backend = "gloo";
+  bool is_mlps = false;
   CLI::App app("Times DDP training steps of several models.");
   app.add_option("--model", only, "this one alone");
   app.add_option("--warm-up", warm_up, "steps not counted")->check(CLI::NonNegativeNumber);
   app.add_option("--share", share, "of each model's usual number of steps")
       ->check(CLI::PositiveNumber);
+  app.add_option("--backend", backend, "gloo, shm, or none: every process by itself");
+  app.add_flag("--mlps", is_mlps, "three sizes of one model instead");
   CLI11_PARSE(app, argc, argv);
-  return ddprun::run(argc, argv,
-                     [&](ddprun::Context& context) {
-                       for (const Measured& what : models()) {
-                         if (only.empty() || only == what.name)
-                           measure(what, context, warm_up, share);
-                       }
-                     },
-                     {.backend = ddprun::Backend::kGloo});
+  const auto measure_all = [&](ddprun::Context& context) {
+    for (const Measured& what : is_mlps ? mlps() : models()) {
+      if (only.empty() || only == what.name) measure(what, context, warm_up, share);
+    }
+  };
+  if (backend == "none") {
+    ddprun::Context alone(ddprun::Environment{}, {});
+    measure_all(alone);
+    return 0;
+  }
+  return ddprun::run(argc, argv, measure_all, {.backend = ddprun::backend_from(backend)});
 }

@@ -113,6 +113,11 @@ class Transformer(nn.Module):
 
 
 # name, how it is made, steps, momentum
+MLPS = [
+    ("mlp_64", lambda: Mlp(784, 64, 64), 600, 0.9),
+    ("mlp_256", lambda: Mlp(784, 256, 64), 300, 0.9),
+    ("mlp_1024", lambda: Mlp(784, 1024, 64), 60, 0.9),
+]
 MODELS = [
     ("tiny_mlp", lambda: Mlp(32, 32, 16), 1000, 0.9),
     ("cnn", Cnn, 100, 0.9),
@@ -165,10 +170,11 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument("--share", type=float, default=1)
+    parser.add_argument("--mlps", action="store_true")
     args = parser.parse_args()
 
     dist.init_process_group("gloo", init_method="env://")
-    for name, make, steps, momentum in MODELS:
+    for name, make, steps, momentum in MLPS if args.mlps else MODELS:
         if args.model in (None, name):
             measure(name, make, max(10, round(steps * args.share)), momentum, args.warm_up)
     dist.destroy_process_group()

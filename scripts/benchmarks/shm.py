@@ -1,0 +1,86 @@
+"""What the ranks of one node exchange through shared memory, beside Gloo, and the training step it is for."""
+
+import json
+import statistics
+import subprocess
+import sys
+
+from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, environment
+from benchmarks.table import Row
+
+WORKERS = 2
+ALL_REDUCE_BARS = {"1000": 30, "55000": 8, "250000": 4, "2800000": 2.5}
+STEP_BARS = {"mlp_64": 1.8, "mlp_256": 1.4, "mlp_1024": 1.1}
+JOIN_BAR_MS = 5
+INDEPENDENT_BAR = 1.25
+
+
+def lines_of(command):
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    if output.returncode != 0:
+        sys.exit(f"bench: {' '.join(command)} ended with {output.returncode}:\n{output.stderr}")
+    return [json.loads(line) for line in output.stdout.splitlines()]
+
+
+def all_reduces(quick):
+    rows = {count: Row(f"all_reduce of {int(count):,} float32, {WORKERS} ranks (peer: Gloo)", "µs")
+            for count in ALL_REDUCE_BARS}
+    join = Row(f"joining a group of {WORKERS} over shared memory (peer: Gloo)", "ms", digits=2)
+    ratios = {count: [] for count in rows}
+    for pair in range(2 if quick else 15):
+        medians = {}
+        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
+            run, = lines_of(ddprun_command(WORKERS, str(BUILD / "bench/all_reduce"), f"--backend={backend}",
+                                           f"--share={0.1 if quick else 1}"))
+            join.add(name, run["join_ms"])
+            medians[name] = run["median_us"]
+            for count, row in rows.items():
+                row.add(name, run["median_us"][count])
+        for count in rows:
+            ratios[count].append(medians["Gloo"][count] / medians["ddprun"][count])
+    for count, row in rows.items():
+        ratio = statistics.median(ratios[count])
+        row.bar(f"median of pairs ≥ {ALL_REDUCE_BARS[count]} × faster than Gloo", ratio, ratio >= ALL_REDUCE_BARS[count])
+        yield row
+    join.bar(f"≤ {JOIN_BAR_MS} ms", join.median("ddprun"), join.median("ddprun") <= JOIN_BAR_MS)
+    yield join
+
+
+def steps(quick):
+    share = f"--share={0.1 if quick else 1}"
+    program = [str(BUILD / "bench/ddp_step"), "--mlps", share]
+    contestants = [("ddprun", ddprun_command(WORKERS, *program, "--backend=shm")),
+                   ("floor", ddprun_command(WORKERS, *program, "--backend=none")),
+                   ("torchrun", [TORCHRUN, "--standalone", f"--nproc-per-node={WORKERS}",
+                                 str(ROOT / "tests/compat/ddp_step.py"), "--mlps", share]),
+                   ("Gloo", ddprun_command(WORKERS, *program, "--backend=gloo"))]
+    rows, ratios, losses = {}, {}, {}
+    for turn in range(1 if quick else 11):
+        medians = {}
+        for name, command in contestants if turn % 2 == 0 else contestants[::-1]:
+            for run in lines_of(command):
+                # The slower of two that are on their own.
+                of_model = medians.setdefault(run["model"], {})
+                of_model[name] = max(of_model.get(name, 0), run["median_us"] / 1e3)
+                if name != "floor":
+                    losses.setdefault(run["model"], set()).add(run["loss"])
+        for model, of_model in medians.items():
+            row = rows.setdefault(model, Row(f"DDP step over shared memory, {WORKERS} ranks, {model} "
+                                             "(floor: two that do not talk)", "ms", digits=3))
+            for name, median in of_model.items():
+                row.add(name, median)
+            ratios.setdefault(model, []).append(
+                (of_model["ddprun"] / of_model["floor"], of_model["torchrun"] / of_model["ddprun"]))
+    for model, row in rows.items():
+        if len(losses[model]) != 1:
+            sys.exit(f"bench: {model} did not end with the same loss everywhere: {losses[model]}")
+        to_floor, to_python = map(statistics.median, zip(*ratios[model]))
+        row.bar(f"≤ {INDEPENDENT_BAR} × two that do not talk", to_floor, to_floor <= INDEPENDENT_BAR)
+        row.bar(f"≥ {STEP_BARS[model]} × faster than PyTorch", to_python, to_python >= STEP_BARS[model])
+        yield row
+
+
+def bench_shm(quick):
+    yield from all_reduces(quick)
+    yield from steps(quick)
