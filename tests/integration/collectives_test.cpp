@@ -16,6 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* kLastLine = "all collectives gave what they should\n";
 
@@ -29,6 +30,30 @@ TEST(CollectivesExample, RunsOnThreeRanksUnderDdprun) {
   Job job(ddprun({"--nproc-per-node=3"}, {DDPRUN_COLLECTIVES, "gloo"}));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30 33]\n"), EndsWith(kLastLine)));
+}
+
+TEST(CollectivesExample, RunsOverSharedMemory) {
+  Job job(ddprun({"--nproc-per-node=3"}, {DDPRUN_COLLECTIVES, "shm"}));
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("all_reduce           [30 33]\n"), EndsWith(kLastLine)));
+  EXPECT_THAT(job.err(), Not(HasSubstr("Gloo instead")));
+}
+
+TEST(CollectivesExample, RanksInDifferentNamespacesSaySoOnceAndUseGloo) {
+  Job probe({"unshare", "--mount", "true"});
+  if (probe.wait() != exited(0)) GTEST_SKIP() << "no mount namespace can be made here";
+  const std::string program = DDPRUN_COLLECTIVES;
+  Job job(ddprun({"--nproc-per-node=2"}, {"sh", "-c",
+                                          "test $LOCAL_RANK = 0 || exec unshare --mount " +
+                                              program + " shm; exec " + program + " shm"}));
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), EndsWith(kLastLine));
+  const std::string said =
+      "no shared memory, Gloo instead: ranks 0 and 1 are on one machine but not of one mount "
+      "namespace";
+  const std::size_t first = job.err().find(said);
+  ASSERT_NE(first, std::string::npos) << job.err();
+  EXPECT_EQ(job.err().find(said, first + 1), std::string::npos) << "once, not per rank";
 }
 
 TEST(CollectivesExample, WritesALogPerRankWhenAsked) {

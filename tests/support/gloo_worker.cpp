@@ -1,11 +1,11 @@
-// A training program in small, over Gloo.
+// A training program in small, over Gloo unless said otherwise.
 //
 // ddprun_gloo_worker DIR RESTARTS: joins the group, adds up the ranks, leaves DIR/<round>.<rank>,
 // and then, in each round before the RESTARTS-th, the rank whose turn it is dies with 3 while the
 // others are in the next collective. Whatever goes wrong otherwise, such as a group that does not
 // form, is another exit code.
 //
-// ddprun_gloo_worker end HOW RANK TIMEOUT_MS: this rank ends in some way while the others are in an
+// ddprun_gloo_worker end HOW RANK TIMEOUT_MS BACKEND: this rank ends in some way while the others are in an
 // all_reduce that has that time limit: killed, stopped (SIGSTOP), exits (with 3), throws, returns;
 // sizes: it takes part, with a larger tensor; backward: it is killed, and the others are in a
 // backward pass of DistributedDataParallel.
@@ -62,8 +62,8 @@ void go_on(ddprun::Context& context, const std::string& how, bool is_ending) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 5 && std::string(argv[1]) == "end") {
-    ddprun::ContextOptions options{.backend = ddprun::Backend::kGloo};
+  if (argc == 6 && std::string(argv[1]) == "end") {
+    ddprun::ContextOptions options{.backend = ddprun::backend_from(argv[5])};
     options.timeout = std::chrono::milliseconds(std::atoi(argv[4]));
     return ddprun::run(
         argc, argv,

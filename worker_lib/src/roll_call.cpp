@@ -86,6 +86,11 @@ bool wait_for(c10d::Store& store, const std::vector<int>& ranks, std::string (*k
   }
 }
 
+// As the backend shm says it, which has seen the process end: there is nobody to wait for.
+bool speaks_of_death(const std::string& words) {
+  return words.find(") has died") != std::string::npos;
+}
+
 bool speaks_of_time(const std::string& words) {
   return words.find("imed out") != std::string::npos || words.find("imeout") != std::string::npos;
 }
@@ -208,7 +213,8 @@ bool RollCall::await_end(const std::vector<int>& ranks, std::chrono::millisecond
   return wait_for(*store_, without(ranks, {rank_}), end_key, timeout);
 }
 
-std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine) {
+std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine,
+                               bool is_death_seen) {
   std::map<int, Word> words;
   const std::vector<int> others = without(ranks, {rank_});
   const auto read = [&] {
@@ -230,6 +236,7 @@ std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine)
 
   // Who fails says so before anybody could notice.
   std::vector<int> missing = read();
+  if (is_death_seen && of_kind(Kind::kFailed).empty()) return {};
   if (of_kind(Kind::kFailed).empty() && !missing.empty()) {
     wait_for(*store_, missing, word_key, kAnswersWithin);
     missing = read();
@@ -281,7 +288,7 @@ Failure RollCall::explain(const std::vector<int>& ranks, const std::string& word
   try {
     store_->setTimeout(kAnswersWithin);  // of every question from here on
     store_->set(kCallKey, std::vector<std::uint8_t>{1});
-    found = findings(ranks, mine);
+    found = findings(ranks, mine, speaks_of_death(words));
   } catch (const std::exception&) {
     found = "the store that could say who is missing does not answer either: " + host_ +
             ", which serves it, is gone or cannot be reached";
@@ -295,7 +302,7 @@ Failure RollCall::explain(const std::vector<int>& ranks, const std::string& word
     message << "communication failed on rank " << rank_;
     if (!mine.call.empty()) message << ", after " << mine.to_string();
   }
-  message << ": " << found << " (" << words << ")";
+  message << ": " << (found.empty() ? words : found + " (" + words + ")");
   return Failure(is_late ? ErrorCode::kTimeout : ErrorCode::kUnavailable, message.str());
 }
 

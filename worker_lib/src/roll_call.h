@@ -89,7 +89,7 @@ class RollCall {
   void end();
   void answer_calls(c10d::Store& store);
   Doing doing() const;
-  std::string findings(const std::vector<int>& ranks, const Doing& mine);
+  std::string findings(const std::vector<int>& ranks, const Doing& mine, bool is_death_seen);
 
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;
