@@ -197,10 +197,7 @@ class ShmBackend::SparseSum : public Job {
 class ShmBackend::MailWork : public c10d::Work {
  public:
   MailWork(int rank, c10d::OpType type, at::Tensor tensor, std::shared_ptr<shm::NodeGroup> node)
-      : Work(rank, type),
-        tensor_(std::move(tensor)),
-        moved_(tensor_.contiguous()),
-        node_(std::move(node)) {}
+      : Work(rank, type), tensor_(std::move(tensor)), moved_(tensor_.contiguous()), node_(node) {}
 
   shm::Mail::Message message(int peer, int tag, shm::Clock::time_point until) {
     // Kept until the end, whoever forgets it.
@@ -218,7 +215,9 @@ class ShmBackend::MailWork : public c10d::Work {
 
   int sourceRank() const override { return source_; }
   Tensors result() override { return {tensor_}; }
-  void abort() override { node_->close(); }
+  void abort() override {
+    if (const auto node = node_.lock()) node->close();
+  }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     return promise_.future({tensor_});
   }
@@ -235,7 +234,7 @@ class ShmBackend::MailWork : public c10d::Work {
 
   at::Tensor tensor_;
   at::Tensor moved_;
-  std::shared_ptr<shm::NodeGroup> node_;
+  std::weak_ptr<shm::NodeGroup> node_;  // which holds the message
   std::atomic<int> source_ = -1;
   ShmPromise promise_;
 };

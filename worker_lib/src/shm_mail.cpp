@@ -243,8 +243,24 @@ std::exception_ptr Mail::mismatch(const Message& message, const Head& head, int 
                      " receives " + std::to_string(message.bytes) + " of " + name_of(message.type));
 }
 
+// This rank itself is out.
+void Mail::fail_all() {
+  const auto error = failure(ErrorCode::kUnavailable, rounds_.loss_of(rounds_.rank()));
+  for (std::size_t rank = 0; rank < sending_.size(); ++rank) {
+    for (auto& queue = sending_[rank]; !queue.empty(); queue.pop_front()) {
+      end(std::move(queue.front().message), error, static_cast<int>(rank));
+    }
+    Inbox& inbox = inbox_[rank];
+    if (std::exchange(inbox.has_head, false) && inbox.is_for_somebody) {
+      end(std::exchange(inbox.target, {}), error, static_cast<int>(rank));
+    }
+  }
+  for (; !wanted_.empty(); wanted_.pop_front()) end(std::move(wanted_.front()), error, kAny);
+}
+
 // Whoever is lost sends nothing more, and takes nothing; what it has sent was taken above.
 void Mail::fail_lost() {
+  if (rounds_.is_lost(rounds_.rank())) return fail_all();
   int there = 0;
   for (int rank = 0; rank < rounds_.size(); ++rank) {
     if (rank == rounds_.rank()) continue;

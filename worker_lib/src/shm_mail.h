@@ -91,6 +91,7 @@ class Mail {
   bool is_listened_to(int from) const;
   void end(Message message, std::exception_ptr error, int peer);
   std::exception_ptr mismatch(const Message& message, const Head& head, int from) const;
+  void fail_all();
   void fail_lost();
   void fail_late();
   void work();

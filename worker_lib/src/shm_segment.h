@@ -48,7 +48,7 @@ enum class State : std::uint32_t {
 };
 
 // A futex that one rank sleeps on, with any number of its threads. Whoever changes what these wait
-// for rings afterwards; see ring() and Sleep in shm_bell.h.
+// for rings afterwards; see ring() and wait_for() in shm_bell.h.
 struct alignas(kLine) Bell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;

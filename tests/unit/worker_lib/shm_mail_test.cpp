@@ -172,6 +172,21 @@ TEST(ShmMail, ALateSenderAndOneThatLeavesAreNamed) {
   });
 }
 
+TEST(ShmMail, ClosingEndsWhatIsUnderWayHere) {
+  on_threads(2, kTiny, [](NodeGroup& node) {
+    run<Barrier>(node);
+    if (node.rounds().rank() == 1) {
+      while (!node.rounds().is_lost(0)) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    const auto received = receive(node, 1, 1, 8);
+    const auto sent = send(node, 1, 1, 1000000);
+    node.close();
+    EXPECT_THAT(words_of(*received), HasSubstr("rank 0 has left the group"));
+    EXPECT_THAT(words_of(*sent), HasSubstr("rank 0 has left the group"));
+  });
+}
+
 TEST(ShmMail, AReceiverHearsWithinMomentsThatTheSenderWasKilled) {
   Children children(2, kTiny, [](NodeGroup& node) {
     if (node.rounds().rank() == 1) ::kill(::getpid(), SIGKILL);
