@@ -352,7 +352,8 @@ class EtcdLeader::Impl {
     LeaderEvents events = member_events();
     events.on_gone = later([this](const LeaderGone& gone) {
       if (gone.was_reached) events_.on_notice(gone.sentence);
-      perform(core_.connection_gone(clock_.now(), gone.was_refused));
+      // Who never reached it, for a firewall perhaps, must not depose it for those who do.
+      perform(core_.connection_gone(clock_.now(), gone.was_reached && gone.was_refused));
     });
     client_ = std::make_unique<RoundClient>(io_, std::move(options), std::move(events));
     listener_.reset();

@@ -2,10 +2,9 @@
 
 import json
 import statistics
-import subprocess
 import sys
 
-from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, environment
+from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, run
 from benchmarks.table import Row
 
 WORKERS = 2
@@ -16,11 +15,7 @@ INDEPENDENT_BAR = 1.25
 
 
 def lines_of(command):
-    output = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    if output.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {output.returncode}:\n{output.stderr}")
-    return [json.loads(line) for line in output.stdout.splitlines()]
+    return [json.loads(line) for line in run(command).stdout.splitlines()]
 
 
 def all_reduces(quick):
@@ -31,12 +26,12 @@ def all_reduces(quick):
     for pair in range(2 if quick else 15):
         medians = {}
         for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
-            run, = lines_of(ddprun_command(WORKERS, str(BUILD / "bench/all_reduce"), f"--backend={backend}",
+            figures, = lines_of(ddprun_command(WORKERS, str(BUILD / "bench/all_reduce"), f"--backend={backend}",
                                            f"--share={0.1 if quick else 1}"))
-            join.add(name, run["join_ms"])
-            medians[name] = run["median_us"]
+            join.add(name, figures["join_ms"])
+            medians[name] = figures["median_us"]
             for count, row in rows.items():
-                row.add(name, run["median_us"][count])
+                row.add(name, figures["median_us"][count])
         for count in rows:
             ratios[count].append(medians["Gloo"][count] / medians["ddprun"][count])
     for count, row in rows.items():
@@ -59,12 +54,12 @@ def steps(quick):
     for turn in range(1 if quick else 11):
         medians = {}
         for name, command in contestants if turn % 2 == 0 else contestants[::-1]:
-            for run in lines_of(command):
+            for line in lines_of(command):
                 # The slower of two that are on their own.
-                of_model = medians.setdefault(run["model"], {})
-                of_model[name] = max(of_model.get(name, 0), run["median_us"] / 1e3)
+                of_model = medians.setdefault(line["model"], {})
+                of_model[name] = max(of_model.get(name, 0), line["median_us"] / 1e3)
                 if name != "floor":
-                    losses.setdefault(run["model"], set()).add(run["loss"])
+                    losses.setdefault(line["model"], set()).add(line["loss"])
         for model, of_model in medians.items():
             row = rows.setdefault(model, Row(f"DDP step over shared memory, {WORKERS} ranks, {model} "
                                              "(floor: two that do not talk)", "ms", digits=3))
