@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::cli {
@@ -19,6 +20,10 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app("Tools for ddprun's jobs.");
   app.footer("--help of a command lists its options and exit codes.");
+  app.set_version_flag("--version", [] {
+    const std::string text = version_text("ddpctl");
+    return text.substr(0, text.find('\n'));  // CLI11 ends the line
+  });
   app.require_subcommand(1);
   const auto store = add_store_command(app);
   const auto leader = add_leader_command(app);

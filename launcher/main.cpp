@@ -22,6 +22,7 @@
 #include "launcher/settings.h"
 #include "launcher/site.h"
 #include "launcher/values.h"
+#include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::cli {
@@ -79,8 +80,8 @@ std::string random_uuid() {
 std::optional<int> print_information(const CommandLine& line, const Settings& settings,
                                      const Environment& environment) {
   if (line.value(OptionId::kHelp)) return print(help_text());
-  if (line.value(OptionId::kVersion)) return print("ddprun " DDPRUN_VERSION "\n");
-  if (line.value(OptionId::kPrintManPage)) return print(man_page(DDPRUN_VERSION));
+  if (line.value(OptionId::kVersion)) return print(version_text("ddprun"));
+  if (line.value(OptionId::kPrintManPage)) return print(man_page(version()));
   if (line.value(OptionId::kPrintOptionTable)) return print(option_table_markdown());
   if (!line.value(OptionId::kPrintCompletion)) return std::nullopt;
   const auto shell = read_choice(given(settings, OptionId::kPrintCompletion));

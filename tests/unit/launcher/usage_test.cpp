@@ -68,7 +68,9 @@ TEST_F(Usage, HelpAndVersionGoToStdout) {
   EXPECT_THAT(help.out, HasSubstr("usage: ddprun"));
   EXPECT_THAT(help.err, IsEmpty());
   EXPECT_EQ(ddprun({"-h"}).out, help.out);
-  EXPECT_THAT(ddprun({"--version"}).out, testing::MatchesRegex("ddprun [0-9.]+\n"));
+  EXPECT_THAT(ddprun({"--version"}).out,
+              testing::MatchesRegex(
+                  "ddprun [0-9.]+ \\((commit [0-9a-f]+(, changed)?, )?round protocol [0-9]+\\)\n"));
 }
 
 // Each would start /bin/touch, which would leave a file behind.
