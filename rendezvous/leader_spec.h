@@ -19,9 +19,9 @@ struct EtcdSpec {
   std::chrono::milliseconds lease{5000};  // of the leader: who is silent for longer leads no more
   bool is_tls = false;
   TlsFiles tls;
-  std::string user;        // empty: none
-  std::string password;    // secret: never printed
-  std::string local_addr;  // where the others reach this node; empty: as etcd does
+  std::string user;                // empty: none
+  std::string password;            // secret: never printed
+  std::string local_addr;          // where the others reach this node; empty: as etcd does
   std::optional<PortRange> ports;  // of its leader's port; none: any
 
   bool operator==(const EtcdSpec&) const = default;

@@ -44,8 +44,8 @@ class GroupMaker {
                                                  const std::vector<int>& job_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank, int size) const;
-  c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store,
-                                             int rank, const std::vector<int>& job_ranks) const;
+  c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                             const std::vector<int>& job_ranks) const;
   [[noreturn]] void fail(const std::string& name, const std::vector<int>& job_ranks,
                          const std::string& words) const;
 

@@ -3,6 +3,4 @@
 // were never unlocked, so neither the order of locks nor their use can be judged. Races are.
 extern "C" const char* __tsan_default_options();
 
-extern "C" const char* __tsan_default_options() {
-  return "report_mutex_bugs=0:detect_deadlocks=0";
-}
+extern "C" const char* __tsan_default_options() { return "report_mutex_bugs=0:detect_deadlocks=0"; }
