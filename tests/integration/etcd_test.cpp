@@ -7,6 +7,8 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -159,6 +161,31 @@ TEST_F(Etcd, APausedLeaderFindsItselfDeposedAndHarmsNothing) {
   ASSERT_EQ(cluster.next_round(3), 2) << cluster.told();
   EXPECT_THAT(cluster[leader].err(), HasSubstr("this node leads no more"));
   EXPECT_NE(await_leader(cluster, etcd), leader);
+  expect_good_end(cluster);
+}
+
+// Leases are etcd's to measure, and everything else is measured by clocks that cannot be set.
+TEST_F(Etcd, ClocksThatDifferChangeNothing) {
+  const std::map<std::string, std::string> environment{{"LD_PRELOAD", DDPRUN_WRONG_CLOCK}};
+  Job date({"/bin/date", "+%s"}, {.environment = environment});
+  ASSERT_EQ(date.wait(), exited(0)) << date.err();
+  ASSERT_GT(std::abs(std::stoll(date.out()) - static_cast<long long>(std::time(nullptr))), 60)
+      << "the clocks are right";
+
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.nnodes = "2:3", .environment = environment}));
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const int next_leader = await_leader(cluster, etcd, leader);
+  cluster.start(leader);
+  ASSERT_EQ(cluster.next_round(3), 2) << cluster.told();
+  cluster[next_leader].signal(SIGSTOP);
+  ASSERT_EQ(cluster.next_round(2), 3) << cluster.told();
+  cluster[next_leader].signal(SIGCONT);
+  ASSERT_EQ(cluster.next_round(3), 4) << cluster.told();
   expect_good_end(cluster);
 }
 
