@@ -422,17 +422,32 @@ TEST_F(Slurm, APreemptedElasticStepAsksForARequeueToo) {
 }
 
 TEST_F(Slurm, ABatchScriptThatBecomesDdprunGetsTheSignal) {
+  for (const std::string signal : {"USR1", "TERM"}) {
+    const TempDir folder;
+    const Command program = worker(
+        {"link", "take-leave", "stamp", folder.path(), "until-told", "touch", folder / "told"});
+    const std::string job =
+        slurm().sbatch({"--nodes=1", "--cpus-per-task=1", "--output=" + (folder / "out")},
+                       "exec " + words_of(ddprun({"--preempt-signal=" + signal}, program)));
+    ASSERT_TRUE(eventually([&] { return run(folder, 1); })) << read_file(folder / "out");
+    slurm().ask({"scancel", "--batch", "--signal=" + signal, job});
+    EXPECT_TRUE(eventually([&] {
+      return slurm().field_of(job, "ExitCode") == std::to_string(kPreempted) + ":0";
+    })) << signal
+        << ": " << read_file(folder / "out");
+    EXPECT_TRUE(fs::exists(folder / "told")) << signal;
+  }
+}
+
+// proctrack/cgroup spares the workers: it signals a step's tasks alone, which are the ddpruns.
+TEST_F(Slurm, APreemptionByTermGivesNoticeToo) {
   const TempDir folder;
-  const std::string job = slurm().sbatch(
-      {"--nodes=1", "--cpus-per-task=1", "--output=" + (folder / "out")},
-      "exec " + words_of(ddprun({}, worker({"link", "take-leave", "stamp", folder.path(),
-                                            "until-told", "touch", folder / "told"}))));
-  ASSERT_TRUE(eventually([&] { return run(folder, 1); })) << read_file(folder / "out");
-  slurm().ask({"scancel", "--batch", "--signal=USR1", job});
-  EXPECT_TRUE(eventually([&] {
-    return slurm().field_of(job, "ExitCode") == std::to_string(kPreempted) + ":0";
-  })) << read_file(folder / "out");
-  EXPECT_TRUE(fs::exists(folder / "told"));
+  Job job(on_two_nodes(ddprun({"--preempt-signal=TERM"}, until_preempted(folder))),
+          slurm().setup());
+  ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
+  for (const pid_t pid : ddpruns(job)) kill(pid, SIGTERM);
+  EXPECT_EQ(job.wait(), exited(kPreempted)) << job.err();
+  EXPECT_THAT(left_over(), IsEmpty());
 }
 
 TEST_F(Slurm, APreemptionThatReachesOneNodeFirstEndsOnBothWithItsCode) {
