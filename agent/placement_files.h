@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/base/trimmed.h"
+
 namespace ddprun::agent {
 
 inline constexpr int kHighestCpu = 65535;  // bounds a file that is not what it should be
@@ -33,13 +35,6 @@ inline std::vector<std::string> names_in(const std::string& directory) {
   }
   std::ranges::sort(names);
   return names;
-}
-
-inline std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
 // The number that a text begins with, as strtoul reads it; nullopt if it begins with none.

@@ -5,6 +5,8 @@
 #include <ctime>
 #include <limits>
 
+#include "rendezvous/base/trimmed.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -13,13 +15,6 @@ namespace json = boost::json;
 constexpr std::size_t kTokenBytesMax = 16 * 1024;
 // The field of the API has 32 bits.
 constexpr double kSecondsMax = std::numeric_limits<std::int32_t>::max();
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const auto first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
 
 // A worker may say anything.
 std::int64_t percentage(const JobProgress& progress) {

@@ -90,14 +90,6 @@ std::string meeting_place_of(const agent::Job& job) {
   return "the address of group rank 0's node, " + ports_of(place) + " there";
 }
 
-std::string etcd_endpoints(const rdzv::EtcdSpec& etcd) {
-  std::string text;
-  for (const rdzv::Endpoint& each : etcd.endpoints) {
-    text += (text.empty() ? "" : ",") + each.to_string();
-  }
-  return text;
-}
-
 std::string leader_of(const agent::Nodes& nodes) {
   const std::string endpoint = nodes.leader.endpoint.to_string();
   switch (nodes.leader.where) {
@@ -110,7 +102,7 @@ std::string leader_of(const agent::Nodes& nodes) {
     case rdzv::LeaderSpec::Where::kToBeFound:
       return "at " + endpoint + "; this node if the address is its own and free";
     case rdzv::LeaderSpec::Where::kElected:
-      return "elected by the nodes, in etcd at " + etcd_endpoints(*nodes.leader.etcd);
+      return "elected by the nodes, in etcd at " + to_string(nodes.leader.etcd->endpoints);
   }
   return "this node";
 }
@@ -242,7 +234,7 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
   if (nodes.node_rank) node_rank = *nodes.node_rank;
   boost::json::value endpoint;
   if (nodes.leader.etcd) {
-    endpoint = etcd_endpoints(*nodes.leader.etcd);
+    endpoint = to_string(nodes.leader.etcd->endpoints);
   } else if (!nodes.is_alone()) {
     endpoint = nodes.leader.endpoint.to_string();
   }

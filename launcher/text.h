@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/base/trimmed.h"
+
 namespace ddprun::cli {
 
 // "a,,b" gives "a", "", "b"; an empty text gives one empty part.
@@ -16,13 +18,6 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
     if (end == std::string_view::npos) return parts;
     text.remove_prefix(end + 1);
   }
-}
-
-inline std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
 }  // namespace ddprun::cli

@@ -444,18 +444,12 @@ class EtcdLeader::Impl {
       if (!core_.leader()) {
         const auto left = std::chrono::ceil<std::chrono::seconds>(spec_.join_timeout -
                                                                   (steady_clock::now() - begun_));
-        events_.on_notice("waiting for etcd at " + in_words(spec_.etcd->endpoints) + " (" +
+        events_.on_notice("waiting for etcd at " + to_string(spec_.etcd->endpoints) + " (" +
                           why_not_ + ")" +
                           (left > 0s ? ", " + std::to_string(left.count()) + " s left" : ""));
       }
       tell_of_waiting(kNoticeInterval);
     }));
-  }
-
-  static std::string in_words(const std::vector<Endpoint>& endpoints) {
-    std::string text;
-    for (const Endpoint& each : endpoints) text += (text.empty() ? "" : ",") + each.to_string();
-    return text;
   }
 
   boost::asio::io_context& io_;

@@ -19,6 +19,12 @@ std::string Endpoint::to_string() const {
   return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+std::string to_string(const std::vector<Endpoint>& endpoints) {
+  std::string text;
+  for (const Endpoint& each : endpoints) text += (text.empty() ? "" : ",") + each.to_string();
+  return text;
+}
+
 Result<Endpoint> parse_endpoint(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return not_an_endpoint(text, "there is no ':'");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/base/result.h"
 
@@ -19,6 +20,9 @@ struct Endpoint {
   std::string to_string() const;
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
+
+// With commas between them, as parse_endpoint() takes each.
+std::string to_string(const std::vector<Endpoint>& endpoints);
 
 // Ports first to last, both included.
 struct PortRange {

@@ -2,7 +2,8 @@
 
 #include <array>
 #include <boost/json.hpp>
-#include <charconv>
+
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::rdzv::wire {
 namespace {
@@ -32,11 +33,7 @@ std::optional<std::int64_t> number_in(const json::object& object, std::string_vi
   if (field == nullptr) return 0;
   if (field->is_int64()) return field->as_int64();
   if (!field->is_string()) return std::nullopt;
-  const json::string& text = field->as_string();
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return parse_number<std::int64_t>(std::string_view(field->as_string()));
 }
 
 bool truth_in(const json::object& object, std::string_view name) {

@@ -36,6 +36,18 @@ void copy_unless_same(void* to, const void* from, std::size_t bytes) {
   if (to != from) copy_bytes(to, from, bytes);
 }
 
+// This round's piece of each part but one's own, side by side.
+void fill_parts(const std::vector<const void*>& parts, std::size_t bytes, std::uint64_t round,
+                Rounds& rounds) {
+  const std::size_t piece = part_bytes(rounds);
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    if (static_cast<int>(rank) == rounds.rank()) continue;
+    copy_bytes(rounds.mine() + rank * piece,
+               static_cast<const std::byte*>(parts[rank]) + round * piece,
+               piece_size(bytes, piece, round));
+  }
+}
+
 const char* name_of(Kind kind) {
   constexpr const char* kNames[] = {"barrier", "broadcast",      "all_reduce",
                                     "reduce",  "gather",         "all_gather",
@@ -189,13 +201,7 @@ void Scatter::keep_own() {
 }
 
 void Scatter::fill(std::uint64_t round, Rounds& rounds) {
-  const std::size_t piece = part_bytes(rounds);
-  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-    if (static_cast<int>(rank) == rank_) continue;
-    copy_bytes(rounds.mine() + rank * piece,
-               static_cast<const std::byte*>(parts_[rank]) + round * piece,
-               piece_size(bytes_, piece, round));
-  }
+  fill_parts(parts_, bytes_, round, rounds);
 }
 
 void Scatter::consume(std::uint64_t round, Rounds& rounds) {
@@ -225,13 +231,7 @@ void ReduceScatter::keep_own() {
 }
 
 void ReduceScatter::fill(std::uint64_t round, Rounds& rounds) {
-  const std::size_t piece = part_bytes(rounds);
-  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-    if (static_cast<int>(rank) == rank_) continue;
-    copy_bytes(rounds.mine() + rank * piece,
-               static_cast<const std::byte*>(parts_[rank]) + round * piece,
-               piece_size(bytes_, piece, round));
-  }
+  fill_parts(parts_, bytes_, round, rounds);
 }
 
 void ReduceScatter::consume(std::uint64_t round, Rounds& rounds) {

@@ -61,34 +61,37 @@ Result<ucred> peer_of(int fd) {
   return peer;
 }
 
-bool send_descriptor(int fd, int sent) {
+// A byte with room for one descriptor; `message` points into the rest, so it stays where it is.
+struct DescriptorMessage {
+  DescriptorMessage() {
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
   char byte = 'm';
   iovec data{&byte, 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+};
+
+bool send_descriptor(int fd, int sent) {
+  DescriptorMessage whole;
+  cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
   head->cmsg_level = SOL_SOCKET;
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(head), &sent, sizeof sent);
-  return ::sendmsg(fd, &message, MSG_NOSIGNAL) == 1;
+  return ::sendmsg(fd, &whole.message, MSG_NOSIGNAL) == 1;
 }
 
 rdzv::UniqueFd receive_descriptor(int fd) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != 1) return {};
-  const cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  DescriptorMessage whole;
+  if (::recvmsg(fd, &whole.message, MSG_CMSG_CLOEXEC) != 1) return {};
+  const cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
   if (head == nullptr || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
       head->cmsg_len != CMSG_LEN(sizeof(int))) {
     return {};

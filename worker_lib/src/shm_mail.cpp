@@ -3,9 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <utility>
+
+#include "rendezvous/base/signals_blocked.h"
 
 namespace ddprun::shm {
 namespace {
@@ -65,12 +66,8 @@ void Mail::post(Lock& lock) {
   if (!is_idle()) {
     has_changed_ = true;
     if (!thread_.joinable()) {
-      sigset_t all;
-      sigset_t before;
-      ::sigfillset(&all);
-      ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+      const AllSignalsBlocked blocked;
       thread_ = std::thread([this] { work(); });
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
       ::pthread_setname_np(thread_.native_handle(), "ddprun-mail");
     }
     posted_.notify_one();

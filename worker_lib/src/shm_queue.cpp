@@ -2,28 +2,11 @@
 
 #include <pthread.h>
 
-#include <csignal>
 #include <utility>
 
+#include "rendezvous/base/signals_blocked.h"
+
 namespace ddprun::shm {
-namespace {
-
-// Signals are for the program's own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
-}  // namespace
-
 Queue::Queue(Spins spins) : spins_(spins) {}
 
 Queue::~Queue() {
@@ -40,7 +23,7 @@ Queue::~Queue() {
 void Queue::wake_thread(Lock& lock) {
   is_wanted_ = true;
   if (!thread_.joinable()) {
-    const SignalsBlocked blocked;
+    const AllSignalsBlocked blocked;
     thread_ = std::thread([this] { work(); });
     ::pthread_setname_np(thread_.native_handle(), "ddprun-shm");
   }

@@ -7,9 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <utility>
 #include <vector>
+
+#include "rendezvous/base/signals_blocked.h"
 
 namespace ddprun::shm {
 
@@ -20,12 +21,8 @@ Result<std::shared_ptr<PeerWatch>> PeerWatch::start() {
 }
 
 PeerWatch::PeerWatch(rdzv::UniqueFd changed) : changed_(std::move(changed)) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  const AllSignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_setname_np(thread_.native_handle(), "ddprun-peers");
 }
 
