@@ -18,15 +18,15 @@ bool LeaveVote::vote(bool is_told, const Agree& agree, Clock::time_point now) {
   return has_decided_;
 }
 
-// As many calls as will fill the period at the pace of the last ones, but at most twice as many as
-// then: the first steps tell little.
+// As many calls as will fill the period at the pace of the last ones, but at most eight times as
+// many as then: the first steps tell little, and a vote costs a step's worth of waiting.
 std::int64_t LeaveVote::proposal(Clock::time_point now) const {
   if (!may_be_told_) return kNever;
   if (interval_ == 0) return 1;
   const double taken = std::max(1e-9, std::chrono::duration<double>(now - last_vote_).count());
   const double fitting =
       std::chrono::duration<double>(kPeriod).count() / taken * static_cast<double>(interval_);
-  const std::int64_t most = std::min(kCallsMax, 2 * interval_);
+  const std::int64_t most = std::min(kCallsMax, kGrowthMax * interval_);
   return std::clamp(static_cast<std::int64_t>(std::min(fitting, double{kCallsMax})),
                     std::int64_t{1}, most);
 }

@@ -26,6 +26,8 @@ class LeaveVote {
   static constexpr Clock::duration kPeriod = std::chrono::milliseconds(500);
   // No more calls than this are skipped, however short they are: they may become longer.
   static constexpr std::int64_t kCallsMax = 1024;
+  // From one vote to the next; the votes of the beginning are so few that nobody feels them.
+  static constexpr std::int64_t kGrowthMax = 8;
 
   // `may_be_told`: this process has a link.
   explicit LeaveVote(bool may_be_told) : may_be_told_(may_be_told) {}
