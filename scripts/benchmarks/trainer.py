@@ -8,11 +8,12 @@ from benchmarks.table import Row
 
 
 def bench_trainer(quick):
-    """One step of a small MLP, from loss to loss; the two loops take short turns in one process with one model."""
-    for workers in (1, 2):
+    """One step of a small MLP; the Trainer's steps and those by hand take turns within one fit()."""
+    for backend, workers in (("gloo", 1), ("gloo", 2), ("shm", 2)):
         command = ddprun_command(workers, str(BUILD / "bench/trainer_loop"), "--hidden=256", "--batch-size=64",
-                                 "--samples=6400", "--epochs=1", f"--compare={20 if quick else 200}")
-        row = Row(f"Trainer's step, {workers} rank{'s' if workers > 1 else ''}, 0.1 M parameters", "ms", digits=3)
+                                 "--samples=12800", f"--backend={backend}", f"--compare={50 if quick else 400}")
+        name = "1 rank" if workers == 1 else f"{workers} ranks over {backend}"
+        row = Row(f"Trainer's step, {name}, 0.1 M parameters", "ms", digits=3)
         ratios = []
         for _ in range(1 if quick else 3):
             compared = json.loads(run(command).stdout)

@@ -3,9 +3,8 @@
 // what the Trainer costs (--compare). Run under a launcher; rank 0 prints one line of JSON:
 //   {"epoch_losses": [0.41, 0.29]}
 //   {"ranks": 2, "steps": 3000, "manual_us": 402.1, "trainer_us": 403.3, "ratio": 1.003,
-//    "manual_cpu_us": 251.2, "trainer_cpu_us": 253.0}
-// The latter is what the training thread itself computes in a step, which a loaded machine bends
-// less; other threads and waiting are not in it.
+//    "control": 0.999}
+// The control is the loop by hand compared with itself: what of a ratio is the machine's.
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
@@ -13,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <optional>
 #include <vector>
 
@@ -38,6 +36,7 @@ struct Settings {
   double clip_norm = 0;
   std::string loss_file, weights_file, tensorboard;
   int compare = 0;
+  std::string backend = "gloo";
 };
 
 struct Mlp : torch::nn::Module {
@@ -97,18 +96,6 @@ class Batches {
   Tensor inputs_, targets_;
 };
 
-double thread_cpu_us() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-struct Run {
-  std::vector<double> step_us;
-  std::vector<double> cpu_us;
-  float last_loss = 0;
-};
-
 class Training {
  public:
   Training(const Settings& settings, ddprun::Context& context)
@@ -128,28 +115,22 @@ class Training {
     if (losses_ != nullptr) std::fclose(losses_);
   }
 
-  Run by_hand() {
-    begin_run();
-    double loss_sum = 0;
+  // Each loop's last loss.
+  float by_hand() {
     for (int epoch = 0; epoch < settings_.epochs; ++epoch) {
       ddprun::DistributedSampler sampler = batches_.sampler();
       sampler.set_epoch(epoch);
-      for (const Batch& batch : batches_) {
-        optimizer_.zero_grad();
-        const Tensor loss = loss_of(batch);
-        loss.backward();
-        optimizer_.step();
-        schedule_.step();
-        loss_sum += loss.item<double>();
-      }
+      for (const Batch& batch : batches_) step_by_hand(batch);
     }
-    return run_;
+    return last_loss_;
   }
 
-  Run by_trainer() {
-    begin_run();
+  float by_trainer() { return by_trainer(batches_, settings_.epochs); }
+
+  template <typename Range>
+  float by_trainer(Range& batches, int epochs) {
     ddprun::Trainer trainer(context_, model_, optimizer_,
-                            {.epochs = settings_.epochs,
+                            {.epochs = epochs,
                              .update_every = settings_.update_every,
                              .clip_norm = settings_.clip_norm});
     trainer.use(schedule_, ddprun::Every::kStep);
@@ -157,10 +138,28 @@ class Training {
       trainer.add(std::make_shared<ddprun::TensorBoard>(settings_.tensorboard),
                   ddprun::On::kMainProcess);
     }
-    history_ = trainer.fit(batches_, [this](auto&, const Batch& batch) {
+    history_ = trainer.fit(batches, [this](auto&, const Batch& batch) {
       return ddprun::BatchResult{loss_of(batch), batch.targets.size(0)};
     });
-    return run_;
+    return last_loss_;
+  }
+
+  void step_by_hand(const Batch& batch) {
+    optimizer_.zero_grad();
+    const Tensor loss = loss_of(batch);
+    loss.backward();
+    optimizer_.step();
+    schedule_.step();
+    loss_sum_ += loss.item<double>();
+  }
+
+  // As many as there may be: epochs follow each other.
+  Batch next_batch() {
+    for (;;) {
+      if (auto batch = batches_.next()) return *batch;
+      ddprun::DistributedSampler sampler = batches_.sampler();
+      sampler.set_epoch(++epoch_);
+    }
   }
 
   const ddprun::History& history() const { return history_; }
@@ -172,24 +171,10 @@ class Training {
     return std::make_shared<Mlp>(settings.hidden);
   }
 
-  void begin_run() {
-    run_ = {};
-    last_call_.reset();
-  }
-
-  // From one call to the next is one step, with all that the loop does around it.
   Tensor loss_of(const Batch& batch) {
-    const auto now = Clock::now();
-    const double cpu = thread_cpu_us();
-    if (last_call_) {
-      run_.step_us.push_back(std::chrono::duration<double, std::micro>(now - *last_call_).count());
-      run_.cpu_us.push_back(cpu - last_cpu_us_);
-    }
-    last_call_ = now;
-    last_cpu_us_ = cpu;
     const Tensor loss = torch::nn::functional::cross_entropy(model_(batch.inputs), batch.targets);
-    run_.last_loss = loss.item<float>();
-    if (losses_ != nullptr) std::fprintf(losses_, "%a\n", static_cast<double>(run_.last_loss));
+    last_loss_ = loss.item<float>();
+    if (losses_ != nullptr) std::fprintf(losses_, "%a\n", static_cast<double>(last_loss_));
     return loss;
   }
 
@@ -200,9 +185,9 @@ class Training {
   torch::optim::SGD optimizer_;
   ddprun::Schedule schedule_;
   std::FILE* losses_ = nullptr;
-  std::optional<Clock::time_point> last_call_;
-  double last_cpu_us_ = 0;
-  Run run_;
+  float last_loss_ = 0;
+  double loss_sum_ = 0;  // as somebody would keep it who wants to see it
+  std::int64_t epoch_ = 0;
   ddprun::History history_;
 };
 
@@ -214,38 +199,96 @@ double median(std::vector<double> values) {
 
 void check_same_work(const Settings& settings, ddprun::Context& context) {
   Training by_hand(settings, context), by_trainer(settings, context);
-  if (by_hand.by_hand().last_loss != by_trainer.by_trainer().last_loss) {
+  if (by_hand.by_hand() != by_trainer.by_trainer()) {
     throw std::runtime_error("the two loops did not do the same work");
   }
 }
 
-// The two take turns with one and the same model, optimizer and data: where those lie in memory
-// changes a step by more than a loop can cost. A turn is short, so that both of a pair see the same
-// machine; the ratio is the median of those of the pairs.
+// A range of batches for one fit(): whenever the Trainer has made a turn of steps, and asks for the
+// next batch, turns by hand are made in between. So the two alternate within milliseconds with one
+// and the same model, optimizer and data, and a Trainer's turn has in it whatever it does only now
+// and then (votes, a line of progress), as often as in a long training.
+class Turns {
+ public:
+  static constexpr int kSteps = 20;
+
+  Turns(Training& training, int turns) : training_(training), turns_left_(turns) {}
+
+  struct Turn {
+    double by_hand_us = 0, trainer_us = 0, again_us = 0;
+  };
+  const std::vector<Turn>& turns() const { return turns_; }
+
+  class Iterator {
+   public:
+    explicit Iterator(Turns* turns) : turns_(turns), batch_(turns->next()) {}
+    Batch& operator*() { return *batch_; }
+    Iterator& operator++() {
+      batch_ = turns_->next();
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+   private:
+    Turns* turns_;
+    std::optional<Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  std::default_sentinel_t end() { return {}; }
+
+ private:
+  std::optional<Batch> next() {
+    if (steps_left_ == 0) {
+      if (!turns_.empty()) {
+        turns_.back().trainer_us = us_since(begun_);
+        turns_.back().again_us = turn_by_hand();
+      }
+      if (turns_left_-- == 0) return std::nullopt;
+      turns_.push_back({.by_hand_us = turn_by_hand()});
+      steps_left_ = kSteps;
+      begun_ = Clock::now();
+    }
+    --steps_left_;
+    return training_.next_batch();
+  }
+
+  double turn_by_hand() {
+    const auto begun = Clock::now();
+    for (int i = 0; i < kSteps; ++i) training_.step_by_hand(training_.next_batch());
+    return us_since(begun);
+  }
+
+  static double us_since(Clock::time_point begun) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begun).count() / kSteps;
+  }
+
+  Training& training_;
+  int turns_left_;
+  int steps_left_ = 0;
+  Clock::time_point begun_;
+  std::vector<Turn> turns_;
+};
+
 void compare(const Settings& settings, ddprun::Context& context) {
   check_same_work(settings, context);
   Training training(settings, context);
-  std::vector<double> by_hand, by_trainer, ratios, cpu_by_hand, cpu_by_trainer;
-  std::size_t steps = 0;
-  for (int turn = 0; turn <= settings.compare; ++turn) {
-    Run manual, trainer;
-    for (const bool is_trainers : {turn % 2 == 0, turn % 2 != 0}) {
-      (is_trainers ? trainer : manual) = is_trainers ? training.by_trainer() : training.by_hand();
-    }
-    if (turn == 0) continue;  // to warm up
-    steps += manual.step_us.size();
-    by_hand.push_back(median(manual.step_us));
-    by_trainer.push_back(median(trainer.step_us));
-    ratios.push_back(by_trainer.back() / by_hand.back());
-    cpu_by_hand.push_back(median(manual.cpu_us));
-    cpu_by_trainer.push_back(median(trainer.cpu_us));
-  }
+  Turns turns(training, settings.compare);
+  training.by_trainer(turns, 1);
   if (!context.is_main_process()) return;
+  const auto median_of = [&](const auto& value) {
+    std::vector<double> values;
+    for (const Turns::Turn& turn : turns.turns()) values.push_back(value(turn));
+    return median(std::move(values));
+  };
   std::printf(
       "{\"ranks\": %d, \"steps\": %zu, \"manual_us\": %.2f, \"trainer_us\": %.2f, \"ratio\": "
-      "%.4f, \"manual_cpu_us\": %.2f, \"trainer_cpu_us\": %.2f}\n",
-      context.world_size(), steps, median(by_hand), median(by_trainer), median(ratios),
-      median(cpu_by_hand), median(cpu_by_trainer));
+      "%.4f, \"control\": %.4f}\n",
+      context.world_size(), turns.turns().size() * Turns::kSteps,
+      median_of([](const auto& turn) { return (turn.by_hand_us + turn.again_us) / 2; }),
+      median_of([](const auto& turn) { return turn.trainer_us; }), median_of([](const auto& turn) {
+        return turn.trainer_us / ((turn.by_hand_us + turn.again_us) / 2);
+      }),
+      median_of([](const auto& turn) { return turn.again_us / turn.by_hand_us; }));
 }
 
 void train(const Settings& settings, ddprun::Context& context) {
@@ -276,6 +319,7 @@ int main(int argc, char** argv) {
   app.add_option("--tensorboard", settings.tensorboard, "a folder for event files");
   app.add_option("--compare", settings.compare, "turns of both loops, measured")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--backend", settings.backend, "gloo or shm");
   CLI11_PARSE(app, argc, argv);
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
@@ -285,5 +329,5 @@ int main(int argc, char** argv) {
                          train(settings, context);
                        }
                      },
-                     {.backend = ddprun::Backend::kGloo});
+                     {.backend = ddprun::backend_from(settings.backend)});
 }
