@@ -1,6 +1,7 @@
 #include "agent/event_lines.h"
 
 #include <boost/json.hpp>
+#include <cmath>
 #include <ctime>
 
 #include "rendezvous/base/exit_codes.h"
@@ -98,6 +99,13 @@ json::value progress_object(const std::optional<WorkerProgress>& progress) {
   object["phase"] = text(name_of(progress->phase));
   object["since_phase_us"] = in_us(progress->since_phase);
   object["collectives"] = progress->collectives;
+  json::object values;
+  for (const NamedValue& value : progress->values) {
+    // JSON has no NaN.
+    values[value.name] =
+        std::isfinite(value.value) ? json::value(value.value) : json::value(nullptr);
+  }
+  object["values"] = std::move(values);
   return object;
 }
 

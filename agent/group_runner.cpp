@@ -446,7 +446,8 @@ std::optional<JobProgress> GroupRunner::job_progress() const {
                      .total_steps = progress->total_steps,
                      .round = start_.round,
                      .restarts = start_.restarts,
-                     .world_size = start_.world_size};
+                     .world_size = start_.world_size,
+                     .values = progress->values};
 }
 
 Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {

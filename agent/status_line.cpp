@@ -45,7 +45,14 @@ std::string progress_text(const std::vector<WorkerProgress>& workers) {
   std::string text = *first == *last
                          ? "step " + std::to_string(*first)
                          : "steps " + std::to_string(*first) + " to " + std::to_string(*last);
-  return total > 0 ? text + " of " + std::to_string(total) : text;
+  if (total > 0) text += " of " + std::to_string(total);
+  const auto speaker = std::ranges::find_if(
+      workers, [](const WorkerProgress& worker) { return worker.step && !worker.values.empty(); });
+  if (speaker == workers.end()) return text;
+  for (const NamedValue& value : speaker->values) {
+    text += ", " + value.name + " " + number_text(value.value);
+  }
+  return text;
 }
 
 std::string situation_text(const Status& status) {

@@ -32,7 +32,8 @@ struct Status {
   std::string progress;  // of the workers
 };
 
-// How far they are, in words: "step 412 of 1000", "steps 400 to 412 of 1000"; empty when none says.
+// How far they are, in words: "step 412 of 1000", "steps 400 to 412 of 1000", and the values of the
+// first who gives any: ", loss 0.31"; empty when none says a step.
 std::string progress_text(const std::vector<WorkerProgress>& workers);
 
 // Which round runs and how it is: "round 2, 8 workers, step 412 of 1000". Pure.

@@ -11,10 +11,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/base/environment.h"
 #include "rendezvous/base/ids.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/base/worker_progress.h"
 
 namespace ddprun::agent {
 
@@ -38,6 +40,7 @@ struct JobProgress {
   Round round{};
   int restarts = 0;
   int world_size = 1;
+  std::vector<NamedValue> values = {};  // rank 0's
 
   bool operator==(const JobProgress&) const = default;
 };

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -39,6 +40,11 @@ Result<UniqueFd> make_page() {
     return fail(error_from_errno(errno, "memory for a worker's link"));
   }
   return page;
+}
+
+// Names go to terminals as they are.
+bool is_printable(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) { return c >= ' ' && c < '\x7f'; });
 }
 
 }  // namespace
@@ -91,6 +97,12 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
   progress.collectives = note->collectives;
   progress.phase = note->phase;
   progress.since_phase = since(note->phase_since_ns, now);
+  for (std::size_t i = 0; i < note->value_count; ++i) {
+    const link::Value& value = note->values[i];
+    if (is_printable(value.text())) {
+      progress.values.push_back({std::string(value.text()), value.number});
+    }
+  }
   return progress;
 }
 

@@ -11,10 +11,15 @@
 // release. Fields may be put where "reserved" is (it is zero), with the version counted up.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <string_view>
 #include <type_traits>
 
 #include "rendezvous/base/worker_progress.h"
@@ -25,8 +30,10 @@ namespace ddprun::link {
 inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
-inline constexpr std::uint32_t kVersion = 2;  // 2: preempt_signal
+inline constexpr std::uint32_t kVersion = 3;  // 2: preempt_signal; 3: values
 inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kValuesMax = 8;  // of a note
+inline constexpr std::size_t kValueNameWords = 3;
 inline constexpr std::uint64_t kMagic = 0x4b4e494c'50444400;  // "\0DDPLINK" in memory
 
 // ---- the page
@@ -45,6 +52,27 @@ struct Header {
   std::uint64_t reserved_1[4] = {};
 };
 
+// A number with a name of at most 24 bytes; what is left of them is NUL.
+struct Value {
+  std::array<std::uint64_t, kValueNameWords> name{};
+  double number = 0;
+
+  // A longer name is cut.
+  static Value of(std::string_view name, double number) {
+    Value value;
+    value.number = number;
+    std::memcpy(value.name.data(), name.data(), std::min(name.size(), sizeof value.name));
+    return value;
+  }
+  // Valid as long as the value.
+  std::string_view text() const {
+    const std::string_view all(reinterpret_cast<const char*>(name.data()), sizeof name);
+    return all.substr(0, all.find('\0'));
+  }
+
+  bool operator==(const Value&) const = default;
+};
+
 // What a worker notes. Times are nanoseconds of CLOCK_MONOTONIC, or of its coarse sister.
 struct Note {
   std::int64_t step = 0;
@@ -53,6 +81,8 @@ struct Note {
   std::uint64_t collectives = 0;  // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::int64_t phase_since_ns = 0;
+  std::uint32_t value_count = 0;  // of the values, those that count
+  std::array<Value, kValuesMax> values{};
 
   bool operator==(const Note&) const = default;
 };
@@ -68,12 +98,24 @@ struct Slot {
   std::uint64_t reserved_1[2];
 };
 
+struct ValueSlot {
+  struct Entry {
+    std::atomic<std::uint64_t> name[kValueNameWords];
+    std::atomic<std::uint64_t> number;  // the bits of a double
+  };
+  std::atomic<std::uint32_t> count;
+  std::uint32_t reserved_0;
+  Entry values[kValuesMax];
+  std::uint64_t reserved_1[7];
+};
+
 struct Page {
   Header header;
   std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
   std::uint64_t reserved_0[7];
   Slot slots[2];
-  std::uint8_t reserved_1[kPageBytes - 256];
+  ValueSlot value_slots[2];  // of the same notes
+  std::uint8_t reserved_1[kPageBytes - 896];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -86,6 +128,8 @@ static_assert(offsetof(Page, notes) == 64 && offsetof(Page, slots) == 128 && siz
 static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
               offsetof(Slot, step_at_ns) == 16 && offsetof(Slot, collectives) == 24 &&
               offsetof(Slot, phase) == 32 && offsetof(Slot, phase_since_ns) == 40);
+static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
+              offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
 inline void write_note(Page& page, const Note& note) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -99,6 +143,15 @@ inline void write_note(Page& page, const Note& note) {
   slot.collectives.store(note.collectives, kRelaxed);
   slot.phase.store(static_cast<std::uint32_t>(note.phase), kRelaxed);
   slot.phase_since_ns.store(note.phase_since_ns, kRelaxed);
+  ValueSlot& value_slot = page.value_slots[next % 2];
+  value_slot.count.store(note.value_count, kRelaxed);
+  for (std::size_t i = 0; i < std::min<std::size_t>(note.value_count, kValuesMax); ++i) {
+    for (std::size_t word = 0; word < kValueNameWords; ++word) {
+      value_slot.values[i].name[word].store(note.values[i].name[word], kRelaxed);
+    }
+    value_slot.values[i].number.store(std::bit_cast<std::uint64_t>(note.values[i].number),
+                                      kRelaxed);
+  }
   page.notes.store(next, std::memory_order_release);
 }
 
@@ -117,6 +170,15 @@ inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
     note.collectives = slot.collectives.load(kRelaxed);
     note.phase = static_cast<WorkerPhase>(slot.phase.load(kRelaxed));
     note.phase_since_ns = slot.phase_since_ns.load(kRelaxed);
+    const ValueSlot& value_slot = page.value_slots[latest % 2];
+    note.value_count =
+        std::min<std::uint32_t>(value_slot.count.load(kRelaxed), std::uint32_t{kValuesMax});
+    for (std::size_t i = 0; i < note.value_count; ++i) {
+      for (std::size_t word = 0; word < kValueNameWords; ++word) {
+        note.values[i].name[word] = value_slot.values[i].name[word].load(kRelaxed);
+      }
+      note.values[i].number = std::bit_cast<double>(value_slot.values[i].number.load(kRelaxed));
+    }
     // The slot is written again only after the other one has become the latest.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (page.notes.load(kRelaxed) == latest) return note;

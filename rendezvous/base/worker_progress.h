@@ -7,8 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace ddprun {
 
@@ -41,6 +44,14 @@ constexpr std::string_view name_of(WorkerPhase phase) {
   return "unknown";
 }
 
+// A number to which the program gave the name: {"loss", 0.41}. It may be NaN or infinite.
+struct NamedValue {
+  std::string name;  // printable ASCII, at most 24 bytes
+  double value = 0;
+
+  bool operator==(const NamedValue&) const = default;
+};
+
 struct WorkerProgress {
   std::optional<std::int64_t> step;       // that is done; nothing: no step was reported yet
   std::int64_t total_steps = 0;           // 0: not known
@@ -48,8 +59,17 @@ struct WorkerProgress {
   std::uint64_t collectives = 0;          // that it has begun
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::chrono::nanoseconds since_phase{};  // from the beginning of `phase`
+  // The newest that it gave. Not sent to the leader with a failure.
+  std::vector<NamedValue> values = {};
 
   bool operator==(const WorkerProgress&) const = default;
 };
+
+// Six digits: "0.41", "1e-05", "nan".
+inline std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", number);
+  return text;
+}
 
 }  // namespace ddprun

@@ -47,6 +47,11 @@ int main() {
     return 1;
   }
   const double step = best_ns([&](int i) { link->step_done(i, kNotesPerBlock); });
+  const double with_loss = best_ns([&](int i) {
+    const auto loss = ddprun::link::Value::of("loss", 0.5 * i);
+    link->step_done(i, kNotesPerBlock, {&loss, 1});
+  });
   const double note = best_ns([&](int) { link->collective_begins(); });
-  std::printf("{\"step_ns\": %.2f, \"note_ns\": %.2f}\n", step, note);
+  std::printf("{\"step_ns\": %.2f, \"with_loss_ns\": %.2f, \"note_ns\": %.2f}\n", step, with_loss,
+              note);
 }

@@ -14,6 +14,7 @@ namespace ddprun::test {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -60,6 +61,23 @@ TEST_F(Python, FormsItAgainAfterARestart) {
     ASSERT_NE(first, std::string::npos) << output << job.err();
     EXPECT_NE(output.find("rank 0 of 2 has 3\n", first + 1), std::string::npos) << output;
   }
+}
+
+// The module needs neither PyTorch nor anything else.
+TEST(PythonProgress, IsWhatTheEventOfAFailedWorkerSays) {
+  const TempDir folder;
+  const JobSetup setup{.environment = {{"PYTHONPATH", DDPRUN_SOURCE_DIR "/worker_lib/python"},
+                                       {"PYTHONDONTWRITEBYTECODE", "1"}}};
+  const std::string script = DDPRUN_SOURCE_DIR "/tests/integration/progress.py";
+  Job job(ddprun({"--events=" + folder / "events", "--no-python"}, {"/usr/bin/python3", script}),
+          setup);
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(read_file(folder / "events"),
+              AllOf(HasSubstr(R"("step":412,"total_steps":1000)"),
+                    HasSubstr(R"("values":{"loss":2.5E-1,"learning rate":1E-3})")));
+
+  Job alone(Command{"/usr/bin/python3", script}, setup);
+  EXPECT_EQ(alone.wait(), exited(0)) << "without ddprun nothing happens: " << alone.err();
 }
 
 // The rank that dies is on one node, and the store of the next round on the other.

@@ -252,7 +252,7 @@ class Training {
         const bool is_due = bar.is_due();
         bar.advance(static_cast<std::int64_t>(batch->size()) * context_.world_size(),
                     is_due ? "loss " + std::to_string(value) : std::string());
-        context_.progress(at_.step, total_steps());
+        context_.progress(at_.step, total_steps(), {{"loss", value}});
         const bool is_leaving = context_.should_leave();
         if (is_leaving ||
             (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0)) {

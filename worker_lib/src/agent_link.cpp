@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -102,6 +103,14 @@ AgentLink::AgentLink(rdzv::UniqueFd socket, link::Page* page, const char* is_own
 AgentLink::~AgentLink() {
   ::munmap(page_, link::kPageBytes);
   ::munmap(const_cast<char*>(is_owner_), link::kPageBytes);
+}
+
+void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
+                          std::span<const link::Value> values) {
+  const std::size_t count = std::min(values.size(), link::kValuesMax);
+  std::copy_n(values.begin(), count, note_.values.begin());
+  if (count > 0) note_.value_count = static_cast<std::uint32_t>(count);
+  step_done(step, total_steps);
 }
 
 void AgentLink::step_done(std::int64_t step, std::int64_t total_steps) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "rendezvous/base/unique_fd.h"
 #include "rendezvous/base/worker_link.h"
@@ -27,6 +28,8 @@ class AgentLink {
 
   // Some ten nanoseconds each, no system call.
   void step_done(std::int64_t step, std::int64_t total_steps);
+  // With them; none: those of before stay. What is beyond link::kValuesMax is not noted.
+  void step_done(std::int64_t step, std::int64_t total_steps, std::span<const link::Value> values);
   void collective_begins();
   void enter(WorkerPhase phase);
   WorkerPhase phase() const { return note_.phase; }

@@ -2,6 +2,8 @@
 
 #include <gloo/common/error.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <numeric>
@@ -177,14 +179,32 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
 
 Context::~Context() = default;
 
-void Context::progress(std::int64_t step, std::int64_t total) {
-  if (link_) link_->step_done(step, total);
+void Context::progress(std::int64_t step, std::int64_t total,
+                       std::span<const ProgressValue> values) {
+  if (link_) {
+    std::array<link::Value, link::kValuesMax> shown;
+    const std::size_t count = std::min(values.size(), shown.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      shown[i] = link::Value::of(values[i].name, values[i].value);
+    }
+    link_->step_done(step, total, std::span(shown.data(), count));
+  }
+  for (const auto& listener : progress_listeners_) listener({step, total, values});
+}
+
+void Context::on_progress(std::function<void(const ProgressReport&)> listener) {
+  progress_listeners_.push_back(std::move(listener));
+}
+
+bool Context::is_told_to_leave() {
+  if (!link_) return false;
+  link_->take_leave_requests();
+  return link_->is_told_to_leave();
 }
 
 bool Context::should_leave() {
-  if (link_) link_->take_leave_requests();
   return leave_vote_->should_leave(
-      [this] { return link_ && link_->is_told_to_leave(); },
+      [this] { return is_told_to_leave(); },
       [this](LeaveVote::Ballot ballot) {
         if (is_distributed()) {
           all_reduce(torch::from_blob(ballot.data(), {2}, torch::kInt64), c10d::ReduceOp::MIN);

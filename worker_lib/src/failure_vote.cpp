@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ddprun/context.h"
 #include "ddprun/error.h"
 #include "worker_lib/src/leave_vote.h"
 #include "worker_lib/src/words.h"
@@ -40,6 +41,10 @@ Failure failure_of(Group& group, int rank, const std::string& mine) {
 FailureVote::FailureVote(Group& group)
     : group_(group), vote_(std::make_unique<LeaveVote>(/*may_be_told=*/true)) {}
 
+FailureVote::FailureVote(Context& context) : FailureVote(static_cast<Group&>(context)) {
+  context_ = &context;
+}
+
 FailureVote::~FailureVote() = default;
 
 void FailureVote::report(std::int64_t step, std::string why) {
@@ -51,12 +56,25 @@ void FailureVote::report(std::int64_t step, std::exception_ptr thrown) {
 }
 
 void FailureVote::poll() {
-  const auto is_told = [this] {
+  if (vote([] { return false; })) end_together();
+}
+
+bool FailureVote::should_leave() {
+  if (is_leaving_ || !vote([this] { return context_->is_told_to_leave(); })) return is_leaving_;
+  settle();
+  return is_leaving_ = true;
+}
+
+// Whether any rank has something to say.
+template <typename AlsoTold>
+bool FailureVote::vote(const AlsoTold& is_also_told) {
+  const auto is_told = [&] {
     if (look_) look_();
-    return has_report();
+    const bool is_also = is_also_told();
+    return has_report() || is_also;
   };
-  const auto agree = [this](LeaveVote::Ballot ballot) { return least(group_, ballot); };
-  if (vote_->should_leave(is_told, agree)) end_together();
+  return vote_->should_leave(is_told,
+                             [this](LeaveVote::Ballot ballot) { return least(group_, ballot); });
 }
 
 void FailureVote::settle() {

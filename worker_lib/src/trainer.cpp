@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kWhat = "a Trainer";
+constexpr auto kLossOfGpuPeriod = std::chrono::seconds(1);
 
 // A loss that was computed on a GPU stays there: reading it would wait for the GPU.
 struct BatchLoss {
@@ -212,6 +213,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   void call(void (Callback::*hook)(const TrainingView&));
   void evaluate();
   void save();
+  void tell_progress(std::int64_t total);
   void show_epoch(const EpochRecord& epoch_record) const;
   bool is_evaluated() const {
     return !record.evaluations.empty() && record.evaluations.back().step == at.step;
@@ -263,6 +265,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   std::int64_t batches_expected = 0;  // 0: not known
   double last_learning_rate = 0;
   Clock::time_point epoch_begun;
+  Clock::time_point next_loss_of_gpu;  // is read for those who watch
   std::optional<ProgressBar> bar;
   std::vector<BatchLoss> window_losses;
 };
@@ -324,6 +327,15 @@ void TrainerBase::Parts::save() {
   saved_step = at.step;
   is_epoch_saved = true;
   is_new_best = false;
+}
+
+void TrainerBase::Parts::tell_progress(std::int64_t total) {
+  if (window_losses.front().on_gpu.defined()) {
+    const auto now = Clock::now();
+    if (now < next_loss_of_gpu) return context.progress(at.step, total);
+    next_loss_of_gpu = now + kLossOfGpuPeriod;
+  }
+  context.progress(at.step, total, {{"loss", loss()}, {"learning_rate", last_learning_rate}});
 }
 
 void TrainerBase::Parts::show_epoch(const EpochRecord& epoch_record) const {
@@ -483,7 +495,7 @@ void TrainerBase::end_update() {
     }
   }
   p.call(&Callback::on_step_end);
-  p.failures.poll();
+  const bool is_leaving = p.failures.should_leave();
   if (p.bar) {
     const bool is_due = p.bar->is_due();
     p.bar->advance(1, is_due ? "loss " + std::to_string(p.loss()) : std::string());
@@ -493,14 +505,13 @@ void TrainerBase::end_update() {
                                                          : p.at.step + left_in_epoch +
                                                                (p.options.epochs - p.at.epoch - 1) *
                                                                    p.updates_in(p.batches_expected);
-  p.context.progress(p.at.step, p.options.steps > 0 ? p.options.steps : by_epochs);
+  p.tell_progress(p.options.steps > 0 ? p.options.steps : by_epochs);
 
   if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
   if (p.evaluation && p.options.evaluate_every_steps > 0 &&
       p.at.step % p.options.evaluate_every_steps == 0) {
     p.evaluate();
   }
-  const bool is_leaving = p.context.should_leave();
   if (is_leaving) p.ending = Ending::kLeft;
   if (p.checkpoints == nullptr) return;
   if (is_leaving || p.is_new_best ||

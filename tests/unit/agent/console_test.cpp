@@ -282,6 +282,10 @@ TEST(StatusText, TellsTheStepsOfThoseThatSay) {
   EXPECT_EQ(progress_text({at(412, 0)}), "step 412");
   EXPECT_EQ(progress_text({at(412, 1000), WorkerProgress(), at(412, 1000)}), "step 412 of 1000");
   EXPECT_EQ(progress_text({at(7, 10), at(5, 10), at(6, 10)}), "steps 5 to 7 of 10");
+  WorkerProgress with_values = at(7, 10);
+  with_values.values = {{"loss", 0.3125}, {"lr", 1e-5}};
+  EXPECT_EQ(progress_text({at(5, 10), with_values, at(6, 10)}),
+            "steps 5 to 7 of 10, loss 0.3125, lr 1e-05");
 }
 
 TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {

@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <csignal>
+#include <limits>
 
 #include "agent/job_times.h"
 
@@ -116,16 +117,18 @@ TEST(EventLines, KeepExitCodeAndSignalApart) {
   progress.collectives = 7;
   progress.phase = WorkerPhase::kCollective;
   progress.since_phase = 1ms;
+  progress.values = {{"loss", 0.25}, {"norm", std::numeric_limits<double>::quiet_NaN()}};
   EXPECT_EQ(
       event_line(kHead,
                  WorkerExited{
                      Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, true, "", progress}),
-      expected("worker_exited",
-               R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
-               R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
-               R"("killed_for_memory":true,"message":"",)"
-               R"("progress":{"step":412,"total_steps":1000,"since_step_us":35000000,)"
-               R"("phase":"collective","since_phase_us":1000,"collectives":7})"));
+      expected(
+          "worker_exited",
+          R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
+          R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
+          R"("killed_for_memory":true,"message":"",)"
+          R"("progress":{"step":412,"total_steps":1000,"since_step_us":35000000,)"
+          R"("phase":"collective","since_phase_us":1000,"collectives":7,"values":{"loss":2.5E-1,"norm":null}})"));
 }
 
 TEST(EventLines, TellOfTheRest) {

@@ -57,7 +57,9 @@ TEST(TrainerStatus, IsWhatTrainerReads) {
 }
 
 TEST(TrainerStatus, LeavesOutWhatIsNotKnown) {
-  const std::string body = trainer_status({.step = 412}, std::nullopt, kNow);
+  const std::string body =
+      trainer_status({.step = 412, .values = {{"loss", 0.25}}}, std::nullopt, kNow);
+  EXPECT_THAT(body, HasSubstr(R"({"name":"loss","value":"0.25"})"));
   EXPECT_THAT(body, ::testing::Not(HasSubstr("progressPercentage")));
   EXPECT_THAT(body, ::testing::Not(HasSubstr("estimatedRemainingSeconds")));
   EXPECT_THAT(body, ::testing::Not(HasSubstr("total_steps")));

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -101,6 +102,38 @@ TEST_F(WorkerLinkTest, TheAgentReadsWhatTheWorkerNotes) {
   EXPECT_LT(progress->since_step, 60s);
 }
 
+TEST_F(WorkerLinkTest, ValuesAreThoseOfTheNewestStepThatGaveAny) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  const auto values = [this] { return agent->progress()->values; };
+  link->step_done(1, 10);
+  EXPECT_THAT(values(), IsEmpty());
+  const std::array first{link::Value::of("loss", 0.5), link::Value::of("learning rate", 0.1)};
+  link->step_done(2, 10, first);
+  EXPECT_THAT(values(), ElementsAre(NamedValue{"loss", 0.5}, NamedValue{"learning rate", 0.1}));
+  link->step_done(3, 10);
+  EXPECT_EQ(values().size(), 2U);
+  const auto loss = link::Value::of("loss", std::numeric_limits<double>::infinity());
+  link->step_done(4, 10, {&loss, 1});
+  EXPECT_THAT(values(), ElementsAre(NamedValue{"loss", loss.number}));
+}
+
+TEST_F(WorkerLinkTest, ValuesThatCannotBeShownAreLeftOutOrCut) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  const std::vector values(12, link::Value::of("loss", 1));
+  link->step_done(1, 10, values);
+  EXPECT_EQ(agent->progress()->values.size(), link::kValuesMax);
+  const std::string longest(link::kValueNameWords * 8, 'n');
+  const std::string too_long = longest + "x";
+  const std::array odd{link::Value::of(too_long, 1), link::Value::of("\x1b[2J", 2),
+                       link::Value::of("", 3), link::Value::of("caf\xc3\xa9", 4)};
+  link->step_done(2, 10, odd);
+  EXPECT_THAT(agent->progress()->values, ElementsAre(NamedValue{longest, 1}));
+}
+
 TEST_F(WorkerLinkTest, TheLastNoteOutlivesTheWorker) {
   make();
   const pid_t child = ::fork();
@@ -131,6 +164,8 @@ TEST_F(WorkerLinkTest, NoNoteIsReadTorn) {
       note.step = note.total_steps = note.step_at_ns = note.phase_since_ns = i;
       note.collectives = static_cast<std::uint64_t>(i);
       note.phase = static_cast<WorkerPhase>(i % 6);
+      note.value_count = 2;
+      note.values[1] = link::Value::of(std::to_string(i), static_cast<double>(i));
       link::write_note(*page, note);
     }
   });
@@ -147,6 +182,9 @@ TEST_F(WorkerLinkTest, NoNoteIsReadTorn) {
     ASSERT_EQ(note->phase_since_ns, note->step);
     ASSERT_EQ(note->collectives, static_cast<std::uint64_t>(note->step));
     ASSERT_EQ(note->phase, static_cast<WorkerPhase>(note->step % 6));
+    ASSERT_EQ(note->value_count, 2U);
+    ASSERT_EQ(note->values[1].text(), std::to_string(note->step));
+    ASSERT_EQ(note->values[1].number, static_cast<double>(note->step));
     before = note->step;
   }
   is_over = true;
@@ -173,6 +211,7 @@ TEST_F(WorkerLinkTest, WhateverIsOnThePageGivesAnAnswer) {
   const auto progress = agent->progress();
   ASSERT_TRUE(progress);
   EXPECT_EQ(progress->step, -1);
+  EXPECT_TRUE(progress->values.empty());
   EXPECT_EQ(progress->since_step, 0s) << "the future is not ago";
   EXPECT_EQ(name_of(progress->phase), "unknown");
   EXPECT_EQ(::ftruncate(worker.page, 0), -1) << "or reading it would end the agent";

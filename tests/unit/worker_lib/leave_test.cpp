@@ -8,11 +8,15 @@
 
 #include "agent/worker_link.h"
 #include "ddprun/context.h"
+#include "ddprun/failure_vote.h"
 #include "group_of_threads.h"
 #include "worker_lib/src/agent_link.h"
 
 namespace ddprun::test {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // The agent's side, for one rank of this process.
 struct Agent {
@@ -91,6 +95,65 @@ TEST(Leave, AllRanksLeaveAfterTheSameStepWhenOneIsTold) {
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_EQ(agents[rank].link->progress()->step, left_after[rank].load());
     }
+  }
+}
+
+TEST(Progress, IsToldToTheAgentAndToWhoeverAsked) {
+  Agent agent;
+  run_ranks(
+      1,
+      [&](Context& context) {
+        std::vector<std::string> told;
+        context.on_progress([&](const ProgressReport& report) {
+          told.push_back(std::to_string(report.step) + " of " + std::to_string(report.total));
+          for (const ProgressValue& value : report.values) told.emplace_back(value.name);
+        });
+        context.progress(3, 10, {{"loss", 0.25}});
+        context.progress(4, 10);
+        EXPECT_THAT(told, ElementsAre("3 of 10", "loss", "4 of 10"));
+      },
+      [&](int) { return agent.environment; });
+  const auto progress = agent.link->progress();
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->step, 4);
+  EXPECT_THAT(progress->values, ElementsAre(NamedValue{"loss", 0.25}));
+}
+
+// As the Trainer asks: one vote for failures and for the end of the job.
+TEST(Leave, AFailureVoteLeavesTooUnlessARankHasFailed) {
+  constexpr int kRanks = 3;
+  for (const bool fails : {false, true}) {
+    Agent agents[kRanks];
+    std::atomic<int> left_after[kRanks] = {-1, -2, -3};
+    std::atomic<int> failed = 0;
+    run_ranks(
+        kRanks,
+        [&](Context& context) {
+          const int rank = context.rank();
+          FailureVote failures(context);
+          for (int step = 1; step < 100'000; ++step) {
+            context.all_reduce_sum(1);
+            if (rank == 2 && step == 20) {
+              EXPECT_TRUE(agents[2].link->ask_to_leave());
+              if (fails) failures.report(step, "the disk is full");
+            }
+            try {
+              if (!failures.should_leave()) continue;
+              EXPECT_TRUE(failures.should_leave());
+              left_after[rank] = step;
+            } catch (const Failure& failure) {
+              EXPECT_THAT(failure.what(), HasSubstr("rank 2: the disk is full"));
+              ++failed;
+            }
+            return;
+          }
+        },
+        [&](int rank) { return agents[rank].environment; });
+    EXPECT_EQ(failed, fails ? kRanks : 0);
+    if (fails) continue;
+    EXPECT_GE(left_after[0], 20);
+    EXPECT_EQ(left_after[0], left_after[1]);
+    EXPECT_EQ(left_after[0], left_after[2]);
   }
 }
 

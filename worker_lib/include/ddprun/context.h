@@ -19,14 +19,19 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
+#include <vector>
 
 #include "ddprun/collectives.h"
 #include "ddprun/environment.h"
 #include "ddprun/error.h"
+#include "ddprun/progress.h"
 
 namespace ddprun {
 
@@ -101,9 +106,26 @@ class Context : public Group {
   std::invoke_result_t<Function&> main_process_first(Function&& f, First first = First::kOfJob);
 
   // Notes that `step` steps of `total` are done (0: not known how many there will be), for whoever
-  // watches the job: ddprun's reports say how far a rank came. On this rank alone, not collective;
-  // some ten nanoseconds, so call it after every step. Nothing happens without ddprun.
-  void progress(std::int64_t step, std::int64_t total = 0);
+  // watches the job: ddprun's terminal line, status, metrics, live page and failure reports, systemd
+  // and Kubeflow. With it any numbers that are worth watching (values on the CPU: reading a tensor
+  // on a GPU waits for it); without any, those of before stay:
+  //
+  //   context.progress(step, total_steps, {{"loss", loss.item<double>()}});
+  //
+  // On this rank alone, not collective; some ten nanoseconds, so call it after every step. Without
+  // ddprun only those of on_progress() hear of it.
+  void progress(std::int64_t step, std::int64_t total = 0,
+                std::initializer_list<ProgressValue> values = {}) {
+    progress(step, total, std::span(values.begin(), values.size()));
+  }
+  void progress(std::int64_t step, std::int64_t total, std::span<const ProgressValue> values);
+
+  // Who else is told, within progress(), in the order of these calls: on rank 0 a bar and TensorBoard,
+  // for example. Must live as long as progress() is called.
+  //
+  //   context.on_progress(std::ref(bar));
+  //   context.on_progress(ddprun::scalars_to(events, /*every_steps=*/10));
+  void on_progress(std::function<void(const ProgressReport&)> listener);
 
   // True when the job is to end early (ddprun's --preempt-signal came, on any node): save a
   // checkpoint and return. The same answer on every rank, and true from then on:
@@ -133,10 +155,14 @@ class Context : public Group {
 
  private:
   friend class Checkpointer;
+  friend class FailureVote;
+
+  bool is_told_to_leave();  // this process, from here on also by its link
 
   Environment environment_;
   torch::Device device_{torch::kCPU};
   std::unique_ptr<AgentLink> link_;  // to the agent; none without one
+  std::vector<std::function<void(const ProgressReport&)>> progress_listeners_;
   std::unique_ptr<LeaveVote> leave_vote_;
   c10::intrusive_ptr<c10d::Store> store_;
   bool others_need_store_ = false;  // rank 0 of this group hosts it

@@ -33,11 +33,13 @@
 
 namespace ddprun {
 
+class Context;
 class LeaveVote;
 
 class FailureVote {
  public:
   explicit FailureVote(Group& group);
+  explicit FailureVote(Context& context);
   ~FailureVote();
   FailureVote(const FailureVote&) = delete;
   FailureVote& operator=(const FailureVote&) = delete;
@@ -51,7 +53,11 @@ class FailureVote {
   // Call it equally often on every rank, at the same places. Throws on every rank when one has
   // reported; of several the earliest step, and of these the lowest rank, is named.
   void poll();
-  // The same with a vote in any case.
+  // poll(), and whether the job is to end early: one vote for both, instead of a second one by
+  // Context::should_leave(), which says what the answer means and is not called then. Of a FailureVote
+  // of a Context only.
+  bool should_leave();
+  // poll() with a vote in any case.
   void settle();
 
   // Called before each vote, for watchers that look only now and then.
@@ -64,12 +70,16 @@ class FailureVote {
     std::exception_ptr thrown;
   };
 
+  template <typename AlsoTold>
+  bool vote(const AlsoTold& is_also_told);
   [[noreturn]] void end_together();
 
   Group& group_;
+  Context* context_ = nullptr;
   std::unique_ptr<LeaveVote> vote_;
   std::optional<Trouble> trouble_;
   std::function<void()> look_;
+  bool is_leaving_ = false;
 };
 
 // Reports to `failures` when a loss is not finite. On a GPU the loss is not read after every step

@@ -6,12 +6,30 @@
 //   for (...) bar.advance(1, "loss 0.31");
 #pragma once
 
+//
+// ProgressReport: what Context::progress() was told, for those who asked to be told of it
+// (Context::on_progress): a ProgressBar, TensorBoard (tensorboard.h), a function of your own.
+#pragma once
+
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace ddprun {
+
+// A number with a name: {"loss", 0.41}. ddprun shows eight of them, with names of 24 bytes.
+struct ProgressValue {
+  std::string_view name;
+  double value = 0;
+};
+
+struct ProgressReport {
+  std::int64_t step = 0;                  // that is done
+  std::int64_t total = 0;                 // 0: not known
+  std::span<const ProgressValue> values;  // valid during the call
+};
 
 class ProgressBar {
  public:
@@ -24,6 +42,10 @@ class ProgressBar {
   // Cheap when nothing is due to be drawn; `is_due()` tells whether building a note is worth it.
   void advance(std::int64_t by, std::string_view note = {});
   bool is_due() const;
+
+  // As one of those who are told: context.on_progress(std::ref(bar)). The report's step and total
+  // are the bar's; its values are the note.
+  void operator()(const ProgressReport& report);
 
  private:
   using Clock = std::chrono::steady_clock;
