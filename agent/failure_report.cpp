@@ -181,7 +181,8 @@ std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
 
 // Nodes came or went that often.
 int changes_of_nodes(const rdzv::JobOutcome& outcome) {
-  return std::max(static_cast<int>(number(outcome.last_round)) - outcome.restarts, 0);
+  const int others = outcome.restarts + outcome.restarts_asked_for;
+  return std::max(static_cast<int>(number(outcome.last_round)) - others, 0);
 }
 
 std::string counted(int count, const std::string& what) {
@@ -193,7 +194,8 @@ std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   if (outcome.restarts > 0) {
     return field("restarts", std::to_string(outcome.restarts) + ", " + round);
   }
-  return changes_of_nodes(outcome) > 0 ? field("restarts", "none; " + round) : "";
+  const bool is_first = changes_of_nodes(outcome) == 0 && outcome.restarts_asked_for == 0;
+  return is_first ? "" : field("restarts", "none; " + round);
 }
 
 bool was_running(const rdzv::JobOutcome& outcome) {
@@ -236,6 +238,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
 std::string describe_change(const rdzv::RoundStart& start, std::string_view here) {
   std::vector<std::string> parts;
   if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
+  if (start.after_request) parts.push_back("a restart was asked for");
   if (start.after_loss) parts.push_back(describe(*start.after_loss));
   if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
   if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
@@ -265,11 +268,17 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
                     std::chrono::steady_clock::duration wall,
                     std::chrono::steady_clock::duration lost) {
   std::string text = "ddprun: " + program + " took " + in_words(wall) + ", ";
-  const int changes = changes_of_nodes(outcome);
-  if (outcome.restarts == 0 && changes == 0) return text + "without a restart\n";
-  if (outcome.restarts > 0) text += counted(outcome.restarts, "restart");
-  if (changes > 0) {
-    text += (outcome.restarts > 0 ? " and " : "") + counted(changes, "change") + " of nodes";
+  std::vector<std::string> parts;
+  if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
+  if (const int asked = outcome.restarts_asked_for; asked > 0) {
+    parts.push_back(counted(asked, "restart") + " by request");
+  }
+  if (const int changes = changes_of_nodes(outcome); changes > 0) {
+    parts.push_back(counted(changes, "change") + " of nodes");
+  }
+  if (parts.empty()) return text + "without a restart\n";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
   }
   return text + " cost " + in_words(lost) + " of it\n";
 }

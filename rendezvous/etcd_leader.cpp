@@ -91,6 +91,13 @@ class EtcdLeader::Impl {
     }
   }
 
+  void ask(Question question) {
+    if (Leader* leader = present()) leader->ask(std::move(question));
+  }
+  void answer(Answer answer) {
+    if (Leader* leader = present()) leader->answer(std::move(answer));
+  }
+
   // Asked after every event, so what is to be done at the end is done from here.
   bool may_exit() {
     if (has_let_go_) return true;
@@ -125,6 +132,8 @@ class EtcdLeader::Impl {
                         }));
     };
   }
+
+  Leader* present() const { return server_ ? static_cast<Leader*>(server_.get()) : client_.get(); }
 
   // ---- the core
 
@@ -515,6 +524,8 @@ EtcdLeader::EtcdLeader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EtcdLeader::~EtcdLeader() = default;
 void EtcdLeader::join(NodeHello hello) { impl_->join(std::move(hello)); }
 void EtcdLeader::tell(const ToLeader& message) { impl_->tell(message); }
+void EtcdLeader::ask(Question question) { impl_->ask(std::move(question)); }
+void EtcdLeader::answer(Answer answer) { impl_->answer(std::move(answer)); }
 bool EtcdLeader::may_exit() { return impl_->may_exit(); }
 bool EtcdLeader::is_here() const { return impl_->is_here(); }
 std::string EtcdLeader::local_address() const { return impl_->local_address(); }

@@ -7,11 +7,18 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/base/unique_fd.h"
+#include "rendezvous/questions.h"
 #include "rendezvous/round_messages.h"
 
 namespace ddprun::rdzv {
+
+struct RoundConfig;
+struct Resumption;
+struct RoundInput;
+struct ToNode;
 
 struct LeaderGone {
   std::string sentence;      // what happened, and what to check
@@ -24,6 +31,14 @@ struct LeaderEvents {
   std::function<void(LeaderGone)> on_gone;           // nothing comes after it
   std::function<void(std::string_view)> on_notice;   // a line for people, while they wait
   std::function<void(std::string_view)> on_warning;  // who was turned away; seldom
+  // Questions of other nodes, and answers to own ones. None: they are not for this process.
+  std::function<void(Question)> on_question;
+  std::function<void(Answer)> on_answer;
+  std::function<void(Asked)> on_asked;
+  // The RoundCore, while it is in this process: it begins, and each of its steps. For who records
+  // them. The Resumption may be null.
+  std::function<void(const RoundConfig&, const Resumption*)> on_core_began;
+  std::function<void(const RoundInput&, const std::vector<ToNode>&)> on_core_step;
   // A connection to the leader's port from a node of the job that speaks the store's protocol, and
   // what was read of it. None: such a connection is closed.
   std::function<void(UniqueFd, std::string)> on_store_client;
@@ -39,6 +54,10 @@ class Leader {
   // Takes part, from now on or anew.
   virtual void join(NodeHello hello) = 0;
   virtual void tell(const ToLeader& message) = 0;
+
+  // To other nodes, through the leader (questions.h). What cannot be passed on now is lost.
+  virtual void ask(Question question) = 0;
+  virtual void answer(Answer answer) = 0;
 
   // This node has ended: whether nobody needs it any more, who would not learn of the end.
   virtual bool may_exit() = 0;

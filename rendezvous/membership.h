@@ -40,6 +40,7 @@ class Membership {
   // The connection of a node that is there.
   void disconnected(NodeId id, CoreTime now);
   void resumed(NodeId id);
+  bool is_connected(NodeId id) const { return !nodes_.at(id).broken_since; }
   struct Broken {
     CoreTime since;
     NodeId id;

@@ -80,6 +80,12 @@ void RoundClient::tell(const ToLeader& message) {
       wire::Message<ToLeader>{numbered.number, session_.received(), numbered.message})));
 }
 
+// Beside what the session keeps: lost, where it cannot be sent now.
+void RoundClient::send_beside(wire::AgentFrame frame) {
+  if (!is_welcome_ || connection_->unsent() > limits::kMaxUnreadAnswerBytes) return;
+  connection_->send(wire::encode(frame));
+}
+
 // ---- reaching the leader
 
 void RoundClient::look_up() {
@@ -256,6 +262,12 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
       session_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
       take_message(std::move(*message));
+    } else if (auto* question = std::get_if<Question>(&frame)) {
+      if (events_.on_question) events_.on_question(std::move(*question));
+    } else if (auto* answer = std::get_if<Answer>(&frame)) {
+      if (events_.on_answer) events_.on_answer(std::move(*answer));
+    } else if (auto* asked = std::get_if<Asked>(&frame)) {
+      if (events_.on_asked) events_.on_asked(std::move(*asked));
     } else {
       lose_connection("the leader breaks the protocol");
     }

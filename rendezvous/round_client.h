@@ -41,6 +41,8 @@ class RoundClient final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
+  void ask(Question question) override { send_beside(std::move(question)); }
+  void answer(Answer answer) override { send_beside(std::move(answer)); }
   bool may_exit() override { return is_over_ || session_.unconfirmed().empty(); }
   bool is_here() const override { return false; }
   std::string local_address() const override { return local_address_; }
@@ -64,6 +66,7 @@ class RoundClient final : public Leader {
   void take_frame(wire::LeaderFrame frame);
   void take_welcome(const wire::Welcome& welcome);
   void take_message(wire::Message<ToAgent> message);
+  void send_beside(wire::AgentFrame frame);
   void lose_connection(const std::string& why);
   void refuse_leader(const std::string& why);
 

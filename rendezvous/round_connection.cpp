@@ -63,7 +63,12 @@ void RoundConnection::read() {
 void RoundConnection::send(std::string_view bytes) {
   if (!socket_.is_open() || is_finished_) return;
   unsent_ += bytes;
-  if (!awaits_room_) write();
+  if (!awaits_room_) {
+    write();
+  } else if (unsent_.size() > limits::kMaxUnreadRoundBytes) {  // and it may never read again
+    ::shutdown(socket_.native_handle(), SHUT_RDWR);
+    unsent_.clear();
+  }
 }
 
 // What goes wrong here ends the reading too, which reports it.

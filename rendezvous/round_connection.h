@@ -36,6 +36,8 @@ class RoundConnection : public std::enable_shared_from_this<RoundConnection> {
   // The socket, for another owner; closed for this one.
   UniqueFd release();
 
+  // What the other side has left unread, beyond what the kernel holds for it.
+  std::size_t unsent() const { return unsent_.size(); }
   bool is_open() const { return socket_.is_open(); }
   // Numeric; empty when it has ended.
   std::string local_address();

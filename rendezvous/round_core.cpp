@@ -166,6 +166,40 @@ bool RoundCore::was_everyone_told() const {
   return ended != nullptr && ended->untold.empty();
 }
 
+LeaderView RoundCore::view(CoreTime now) const {
+  LeaderView view;
+  view.state = static_cast<LeaderView::State>(state_.index());
+  view.round = round_;
+  view.min_nodes = config_.min_nodes;
+  view.max_nodes = config_.max_nodes;
+  view.ready = members_.ready();
+  view.restarts = restarts();
+  view.max_restarts = policy_.max_restarts();
+  view.has_exact_ranks = config_.has_exact_ranks;
+  std::optional<CoreTime> until;
+  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
+    until = gathering->last_call ? gathering->last_call : gathering->give_up;
+  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
+    until = pausing->until;
+  }
+  if (until) view.left = std::max(*until - now, CoreTime::duration::zero());
+  const bool has_group = std::holds_alternative<Opening>(state_) || is_running() ||
+                         std::holds_alternative<Stopping>(state_);
+  for (const NodeId id : members_.all()) {
+    const NodeHello& hello = members_.hello_of(id);
+    LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}};
+    const bool is_in_round = has_group && members_.is_in_group(id);
+    member.node_rank = is_in_round ? members_.rank_of(id) : hello.node_rank;
+    using Place = LeaderView::Place;
+    member.place = !members_.is_connected(id)                        ? Place::kDisconnected
+                   : is_in_round                                     ? Place::kInRound
+                   : members_.has_room() || members_.is_in_group(id) ? Place::kWaiting
+                                                                     : Place::kSpare;
+    view.members.push_back(std::move(member));
+  }
+  return view;
+}
+
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
   if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
   if (!members_.has(from)) return true;
@@ -299,25 +333,26 @@ void RoundCore::keep_consequences(Stopping& stopping,
 void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
   if (has_ended()) return;
   if (from == config_.own_node) {
-    leave_of_own_node(out, leaving);
+    make_last(out, leaving, from);
   } else {
     // It ends by itself: its workers are signalled, and nobody has to wait for them.
     remove(out, from, NodeGone::How::kLeft);
   }
 }
 
-void RoundCore::leave_of_own_node(Out& out, const NodeLeaving& leaving) {
+// No round follows the one that runs or is being stopped.
+void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  Stopping by_leave;
-  if (stopping == nullptr) stopping = &by_leave;
-  if (stopping->own_leave) return;
-  stopping->own_leave = leaving;
-  stopping->gone.insert(*config_.own_node);
-  if (stopping != &by_leave) return;
+  Stopping fresh;
+  if (stopping == nullptr) stopping = &fresh;
+  if (stopping->last) return;
+  stopping->last = why;
+  if (leaver) stopping->gone.insert(*leaver);
+  if (stopping != &fresh) return;
   if (is_running()) {
-    stop_round(out, std::move(by_leave));
+    stop_round(out, std::move(fresh));
   } else {
-    state_ = std::move(by_leave);  // nobody to wait for
+    state_ = std::move(fresh);  // nobody to wait for
   }
 }
 
@@ -374,6 +409,20 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
     stopping->gone.insert(node);
     stopping->has_lost_node |= is_loss;
   }
+}
+
+// ---- what a person asks for
+
+// Where none runs, one is to come or none is wanted.
+void RoundCore::on(Out& out, NodeId, const RestartAsked&) {
+  if (!is_running()) return;
+  next_.after_request = true;
+  asked_for_ += 1;
+  stop_round(out, {});
+}
+
+void RoundCore::on(Out& out, NodeId, const StopAsked& asked) {
+  if (!has_ended()) make_last(out, {asked.signal, /*is_preemption=*/false}, std::nullopt);
 }
 
 // ---- from state to state
@@ -510,11 +559,10 @@ void RoundCore::settle(Out& out, Stopping stopping) {
     outcome.exit_code = outcome.cause->status.as_shell_code();
     return end(out, std::move(outcome));
   }
-  if (stopping.own_leave) {
+  if (stopping.last) {
     outcome.kind = JobOutcome::Kind::kStopped;
-    outcome.stop_signal = stopping.own_leave->signal;
-    outcome.exit_code =
-        stopping.own_leave->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
+    outcome.stop_signal = stopping.last->signal;
+    outcome.exit_code = stopping.last->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
     return end(out, std::move(outcome));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime});
@@ -553,6 +601,7 @@ void RoundCore::end_for_want_of_nodes(Out& out) {
 
 void RoundCore::end(Out& out, JobOutcome outcome) {
   outcome.restarts = restarts();
+  outcome.restarts_asked_for = asked_for_;
   outcome.last_round = round_;
   Ended ended{std::move(outcome), {}};
   for (const NodeId id : members_.all()) {

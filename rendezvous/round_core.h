@@ -29,6 +29,8 @@
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
 //   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
+//   RestartAsked     ignore            ignore          ignore              stop; costs nothing ignore              ignore
+//   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
@@ -58,6 +60,7 @@
 
 #include "rendezvous/base/clock.h"
 #include "rendezvous/membership.h"
+#include "rendezvous/questions.h"
 #include "rendezvous/restart_policy.h"
 #include "rendezvous/round_messages.h"
 
@@ -128,6 +131,7 @@ class RoundCore {
   bool are_some_done() const;
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   const JobOutcome* outcome() const;  // null before the end
+  LeaderView view(CoreTime now) const;
   // Ended, and nobody is left who does not know: the leader's process may go.
   bool was_everyone_told() const;
 
@@ -158,7 +162,7 @@ class RoundCore {
     int consequences_left_out = 0;
     std::set<NodeId> gone;  // lost or leaving in this round
     bool has_lost_node = false;
-    std::optional<NodeLeaving> own_leave;  // of the leader's own node: the job ends
+    std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
   };
   struct Ended {
     JobOutcome outcome;
@@ -179,13 +183,15 @@ class RoundCore {
   void on(Out& out, NodeId from, const NodeLeaving& leaving);
   void on(Out& out, NodeId from, const NodeStuck& stuck);
   void on(Out& out, NodeId from, const Goodbye& goodbye);
+  void on(Out& out, NodeId from, const RestartAsked& asked);
+  void on(Out& out, NodeId from, const StopAsked& asked);
   void on(Out& out, NodeId node, const NodeDisconnected& event);
   void on(Out& out, NodeId node, const NodeResumed& event);
   void on(Out& out, NodeId node, const NodeSilent& event);
 
   bool may_have_its_rank(Out& out, NodeId from, const NodeHello& hello);
   void remove(Out& out, NodeId node, NodeGone::How how);
-  void leave_of_own_node(Out& out, const NodeLeaving& leaving);
+  void make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver);
 
   void go_on(Out& out);
   void go_on(Out& out, Gathering& gathering);
@@ -213,6 +219,7 @@ class RoundCore {
   bool has_run_ = false;    // some round was announced
   int nodes_expected_ = 0;  // back from the round of another leader
   CoreTime now_{};          // of the step under way
+  int asked_for_ = 0;       // restarts, by a person
   RoundStart next_;         // what it will say of the time since the last round
 };
 

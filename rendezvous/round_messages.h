@@ -69,6 +69,7 @@ struct JobOutcome {
   int stop_signal = 0;                      // kStopped
   std::string sentence;                     // kCannotRun: what, where, what to try
   int restarts = 0;                         // failures that the budget paid for
+  int restarts_asked_for = 0;               // by a person; as far as the last leader knows
   Round last_round{};
 
   bool operator==(const JobOutcome&) const = default;
@@ -129,11 +130,20 @@ struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot
   std::string sentence;
   bool operator==(const NodeStuck&) const = default;
 };
+struct RestartAsked {  // by a person, who wants another round of the same nodes
+  Round round{};       // that is to end: two who ask at the same time get one restart
+  bool operator==(const RestartAsked&) const = default;
+};
+struct StopAsked {  // by a person, who wants the whole job to end
+  int signal = 0;   // as which it ends
+  bool operator==(const StopAsked&) const = default;
+};
 struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node
   bool operator==(const Goodbye&) const = default;
 };
-using ToLeader = std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone,
-                              WorkersDone, RoundStopped, NodeLeaving, NodeStuck, Goodbye>;
+using ToLeader =
+    std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
+                 RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked>;
 
 // ---- leader to agent
 
@@ -175,6 +185,7 @@ struct RoundStart {
   std::optional<WorkerFailure> after_failure;  // that the budget paid for; without its last lines
   std::optional<NodeGone> after_loss;          // the first node that is gone since the last round
   bool after_arrival = false;                  // the last round ended to let a node in
+  bool after_request = false;                  // the last round ended because a person asked for it
   int nodes_gone = 0;                          // since the last round
   int nodes_joined = 0;                        // since the last round; not told of the first
   int restarts = 0;                            // failures that the budget has paid for so far

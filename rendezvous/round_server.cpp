@@ -1,5 +1,6 @@
 #include "rendezvous/round_server.h"
 
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "rendezvous/base/limits.h"
@@ -27,6 +28,9 @@ RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options
       core_timer_(io),
       keep_alive_timer_(io),
       silence_timer_(io) {
+  if (events_.on_core_began) {
+    events_.on_core_began(options_.round, options_.resumption ? &*options_.resumption : nullptr);
+  }
   if (!listener) return;
   bound_ = listener->bound;
   Admission::Events at_the_door;
@@ -51,9 +55,7 @@ RoundServer::~RoundServer() {
 
 void RoundServer::join(NodeHello hello) { tell(hello); }
 
-void RoundServer::tell(const ToLeader& message) {
-  deliver(core_.step(clock_.now(), kOwnNode, message));
-}
+void RoundServer::tell(const ToLeader& message) { feed(kOwnNode, message); }
 
 std::string RoundServer::local_address() const { return bound_ ? bound_->host : "127.0.0.1"; }
 
@@ -80,7 +82,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
   hello.session = session;
   if (hello.address.empty()) hello.address = address_for_workers(applicant.address);
   attach(id, peer, applicant);
-  deliver(core_.step(clock_.now(), id, hello));
+  feed(id, ToLeader(std::move(hello)));
   read(id, applicant.connection, {});
 }
 
@@ -93,7 +95,7 @@ void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
     peer.connection->send(wire::encode(wire::LeaderFrame(
         wire::Message<ToAgent>{each.number, peer.session.received(), each.message})));
   }
-  deliver(core_.step(clock_.now(), id, NodeResumed{}));
+  feed(id, LinkEvent(NodeResumed{}));
   read(id, applicant.connection, {});
 }
 
@@ -119,10 +121,10 @@ void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connec
   found->second.reader.append(bytes);
   for (;;) {
     const auto payload = found->second.reader.next();
-    const auto frame = !payload    ? Result<wire::AgentFrame>(fail(payload.error()))
-                       : !*payload ? Result<wire::AgentFrame>(wire::Heartbeat{})
-                                   : wire::decode_agent_frame(**payload);
-    if (!frame || (*payload && !take_frame(id, *frame))) {
+    auto frame = !payload    ? Result<wire::AgentFrame>(fail(payload.error()))
+                 : !*payload ? Result<wire::AgentFrame>(wire::Heartbeat{})
+                             : wire::decode_agent_frame(**payload);
+    if (!frame || (*payload && !take_frame(id, *std::move(frame)))) {
       admission_->drop(connection, frame ? "it breaks the protocol" : frame.error().to_string());
       return lose(id, connection);
     }
@@ -135,21 +137,22 @@ void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connec
 }
 
 // False: it breaks the protocol.
-bool RoundServer::take_frame(NodeId id, const wire::AgentFrame& frame) {
+bool RoundServer::take_frame(NodeId id, wire::AgentFrame frame) {
   Peer& peer = peers_.at(id);
   if (core_.has(id)) liveness_.heard(id, clock_.now());
   if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
     peer.session.confirm(heartbeat->received);
     return true;
   }
+  if (auto* question = std::get_if<Question>(&frame)) return relay(id, std::move(*question)), true;
+  if (auto* answer = std::get_if<Answer>(&frame)) return relay(id, std::move(*answer)), true;
   const auto* message = std::get_if<wire::Message<ToLeader>>(&frame);
   if (message == nullptr || std::holds_alternative<NodeHello>(message->body)) return false;
   peer.session.confirm(message->received);
   const auto arrival = peer.session.receive(message->number);
   if (arrival == Session<ToAgent>::Arrival::kGap) return false;
   peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
-  if (arrival == Session<ToAgent>::Arrival::kNew)
-    deliver(core_.step(clock_.now(), id, message->body));
+  if (arrival == Session<ToAgent>::Arrival::kNew) feed(id, message->body);
   return true;
 }
 
@@ -163,7 +166,7 @@ void RoundServer::lose(NodeId id, const std::shared_ptr<RoundConnection>& connec
   found->second.connection.reset();
   liveness_.forget(id);
   if (!core_.has(id)) return forget(id);
-  deliver(core_.step(clock_.now(), id, NodeDisconnected{}));
+  feed(id, LinkEvent(NodeDisconnected{}));
 }
 
 void RoundServer::set_address(Peer& peer, std::string address) {
@@ -189,7 +192,65 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
   return is_loopback(seen) && !options_.host.empty() ? options_.host : seen;
 }
 
+// ---- questions
+
+void RoundServer::ask(Question question) { relay(kOwnNode, std::move(question)); }
+
+void RoundServer::answer(Answer answer) { relay(kOwnNode, std::move(answer)); }
+
+void RoundServer::relay(NodeId from, Question question) {
+  const std::optional<NodeId> to = std::exchange(question.peer, from);
+  if (to) {
+    if (!send_beside(*to, question)) send_beside(from, Answer{question.id, *to, {}});
+    return;
+  }
+  send_beside(from, Asked{question.id, from, core_.view(clock_.now())});
+  if (from != kOwnNode) send_beside(kOwnNode, question);
+  for (const auto& [id, peer] : peers_) {
+    if (id != from) send_beside(id, question);
+  }
+}
+
+void RoundServer::relay(NodeId from, Answer answer) {
+  const NodeId to = std::exchange(answer.peer, from);
+  send_beside(to, std::move(answer));
+}
+
+// False: it is not there. Who does not read is sent nothing, and shows as late.
+bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
+  if (to == kOwnNode) {
+    if (!core_.has(kOwnNode)) return false;
+    boost::asio::post(core_timer_.get_executor(),
+                      [this, life = std::weak_ptr(life_), frame = std::move(frame)]() mutable {
+                        if (!life.expired()) take_own(std::move(frame));
+                      });
+    return true;
+  }
+  const auto found = peers_.find(to);
+  if (found == peers_.end() || !found->second.connection) return false;
+  RoundConnection& connection = *found->second.connection;
+  if (connection.unsent() <= limits::kMaxUnreadAnswerBytes) connection.send(wire::encode(frame));
+  return true;
+}
+
+void RoundServer::take_own(wire::LeaderFrame frame) {
+  if (auto* question = std::get_if<Question>(&frame)) {
+    if (events_.on_question) events_.on_question(std::move(*question));
+  } else if (auto* answer = std::get_if<Answer>(&frame)) {
+    if (events_.on_answer) events_.on_answer(std::move(*answer));
+  } else if (auto* asked = std::get_if<Asked>(&frame)) {
+    if (events_.on_asked) events_.on_asked(std::move(*asked));
+  }
+}
+
 // ---- the core
+
+void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
+  const RoundInput input{clock_.now(), node, std::move(what)};
+  auto messages = step(core_, input);
+  if (events_.on_core_step) events_.on_core_step(input, messages);
+  deliver(std::move(messages));
+}
 
 void RoundServer::deliver(std::vector<ToNode> messages) {
   if (options_.gate) messages = options_.gate(core_, std::move(messages));
@@ -241,7 +302,7 @@ void RoundServer::arm_timer() {
   }
   core_timer_.expires_at(clock_.at(*deadline));
   core_timer_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-    if (!ec && !life.expired()) deliver(core_.tick(clock_.now()));
+    if (!ec && !life.expired()) feed({}, Tick{});
   });
 }
 
@@ -260,7 +321,7 @@ void RoundServer::keep_alive() {
 // At every interval, so that a pause of our own is noticed, and in the moment when it is due.
 void RoundServer::drop_the_silent() {
   for (const NodeId id : liveness_.take_silent(clock_.now())) {
-    deliver(core_.step(clock_.now(), id, NodeSilent{}));
+    feed(id, LinkEvent(NodeSilent{}));
   }
   const auto next = liveness_.next_silent_at();
   if (!next) return;

@@ -24,6 +24,7 @@
 #include "rendezvous/listener.h"
 #include "rendezvous/liveness.h"
 #include "rendezvous/round_core.h"
+#include "rendezvous/round_input.h"
 #include "rendezvous/session.h"
 #include "rendezvous/shell_clock.h"
 
@@ -50,6 +51,8 @@ class RoundServer final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
+  void ask(Question question) override;
+  void answer(Answer answer) override;
   bool may_exit() override { return core_.was_everyone_told(); }
   bool is_here() const override { return true; }
   std::string local_address() const override;
@@ -73,13 +76,20 @@ class RoundServer final : public Leader {
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);
   void read(NodeId id, const std::shared_ptr<RoundConnection>& connection, std::string_view bytes);
-  bool take_frame(NodeId id, const wire::AgentFrame& frame);
+  bool take_frame(NodeId id, wire::AgentFrame frame);
   void lose(NodeId id, const std::shared_ptr<RoundConnection>& connection);
   void set_address(Peer& peer, std::string address);
   void hand_to_store(const std::shared_ptr<RoundConnection>& connection, std::string received);
   std::string address_for_workers(const std::string& seen) const;
 
+  // ---- questions
+  void relay(NodeId from, Question question);
+  void relay(NodeId from, Answer answer);
+  bool send_beside(NodeId to, wire::LeaderFrame frame);
+  void take_own(wire::LeaderFrame frame);
+
   // ---- the core
+  void feed(NodeId node, decltype(RoundInput::what) what);
   void deliver(std::vector<ToNode> messages);
   void send(NodeId to, ToAgent message);
   void confirm(Peer& peer);

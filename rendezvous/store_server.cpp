@@ -113,6 +113,12 @@ class StoreServer::Loop {
 
   const Endpoint& bound() const { return bound_; }
 
+  StoreStats stats() const {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    return {shown_.requests.load(kRelaxed), shown_.connections.load(kRelaxed),
+            shown_.keys.load(kRelaxed), shown_.memory_bytes.load(kRelaxed)};
+  }
+
   void adopt(UniqueFd connection, std::string received) {
     {
       const std::scoped_lock lock(adopted_mutex_);
@@ -168,7 +174,18 @@ class StoreServer::Loop {
         }
         deliver_releases();
       }
+      show_stats();
     }
+  }
+
+  // Once for all that came together: a request costs nothing more.
+  void show_stats() {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    const auto stats = core_.stats();
+    shown_.requests.store(requests_, kRelaxed);
+    shown_.connections.store(open_sessions_, kRelaxed);
+    shown_.keys.store(stats.keys + stats.queues, kRelaxed);
+    shown_.memory_bytes.store(stats.bytes + outside_bytes_, kRelaxed);
   }
 
   // A session that ended earlier in the same batch may have left an event behind, even one that now
@@ -293,6 +310,7 @@ class StoreServer::Loop {
         if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes)
           return reject(session, "does not read its replies");
       }
+      ++requests_;
       const auto verdict = core_.handle(session.client, request, replies_of(session), released_);
       if (verdict != StoreCore::Verdict::kServed) return reject(session, reason_of(verdict));
     }
@@ -465,6 +483,10 @@ class StoreServer::Loop {
   std::vector<ClientId> released_;
   std::vector<std::unique_ptr<Session>> sessions_;  // by ClientId
   std::size_t outside_bytes_ = 0;
+  std::uint64_t requests_ = 0;
+  struct {
+    std::atomic<std::uint64_t> requests = 0, connections = 0, keys = 0, memory_bytes = 0;
+  } shown_;
   Thread thread_;  // last: it ends before anything that it uses
 };
 
@@ -488,6 +510,7 @@ void StoreServer::adopt(UniqueFd connection, std::string received) {
 }
 
 std::uint16_t StoreServer::port() const { return loop_->bound().port; }
+StoreStats StoreServer::stats() const { return loop_->stats(); }
 const Endpoint& StoreServer::bound() const { return loop_->bound(); }
 
 }  // namespace ddprun::rdzv

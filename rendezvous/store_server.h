@@ -44,6 +44,14 @@ struct StoreServerOptions {
   std::function<void(std::string_view)> log = {};
 };
 
+// Of the moment before last, for people.
+struct StoreStats {
+  std::uint64_t requests = 0;  // since the server began
+  std::uint64_t connections = 0;
+  std::uint64_t keys = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
 class StoreServer {
  public:
   // Bound and listening when it returns.
@@ -56,6 +64,9 @@ class StoreServer {
   // Serves a connection that somebody else accepted, `received` being what was read from it
   // already: for a port that speaks another protocol too. Any thread.
   void adopt(UniqueFd connection, std::string received);
+
+  // Any thread.
+  StoreStats stats() const;
 
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
   // (Of very many connections the kernel is still telling the last peers when this returns.)

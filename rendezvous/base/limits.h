@@ -38,6 +38,11 @@ inline constexpr std::size_t kMaxConnectBytes = std::size_t{8} * 1024;
 inline constexpr std::size_t kMaxRoundFrameBytes = std::size_t{1024} * 1024;
 // What one side leaves unread, beyond what the kernel holds for it, before its connection is ended.
 inline constexpr std::size_t kMaxUnreadRoundBytes = std::size_t{8} * 1024 * 1024;
+// Questions between nodes, and their answers. Who has this much of them unread is sent no more until
+// it has read it: they must not be what ends a connection.
+inline constexpr std::size_t kMaxQuestionBytes = std::size_t{8} * 1024;
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{512} * 1024;
+inline constexpr std::size_t kMaxUnreadAnswerBytes = std::size_t{2} * 1024 * 1024;
 inline constexpr std::size_t kMaxNameBytes = 1024;  // of a host, role, job, address, program
 inline constexpr int kMaxWorkersOfNode = 1 << 16;   // sums over all nodes have to fit an int
 

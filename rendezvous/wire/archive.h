@@ -90,6 +90,7 @@ class Writer {
   }
   void field(bool value) { field(static_cast<std::uint8_t>(value)); }
   void field(Round value) { field(number(value)); }
+  void field(NodeId value) { field(number(value)); }
   template <typename T>
   requires std::is_enum_v<T>
   void field(T value) {
@@ -183,6 +184,7 @@ class Reader {
     value = byte == 1;
   }
   void field(Round& value) { value = Round{get<std::uint32_t>()}; }
+  void field(NodeId& value) { value = NodeId{get<std::uint32_t>()}; }
   template <typename T>
   requires std::is_enum_v<T>
   void field(T& value) {

@@ -24,6 +24,12 @@ template <>
 inline constexpr std::uint8_t kNumber<Heartbeat> = 5;
 template <typename Body>
 inline constexpr std::uint8_t kNumber<Message<Body>> = 6;
+template <>
+inline constexpr std::uint8_t kNumber<Question> = 7;
+template <>
+inline constexpr std::uint8_t kNumber<Answer> = 8;
+template <>
+inline constexpr std::uint8_t kNumber<Asked> = 9;
 
 // Messages of an agent.
 template <>
@@ -46,6 +52,10 @@ template <>
 inline constexpr std::uint8_t kNumber<NodeStuck> = 9;
 template <>
 inline constexpr std::uint8_t kNumber<Goodbye> = 10;
+template <>
+inline constexpr std::uint8_t kNumber<RestartAsked> = 11;
+template <>
+inline constexpr std::uint8_t kNumber<StopAsked> = 12;
 
 // Messages of the leader.
 template <>
@@ -82,6 +92,15 @@ template <>
 inline constexpr std::array kValues<WorkerPhase> = {WorkerPhase::kUnknown, WorkerPhase::kJoining,
                                                     WorkerPhase::kRunning, WorkerPhase::kCollective,
                                                     WorkerPhase::kSaving,  WorkerPhase::kLeaving};
+using ViewState = LeaderView::State;
+template <>
+inline constexpr std::array kValues<ViewState> = {ViewState::kGathering, ViewState::kPausing,
+                                                  ViewState::kOpening,   ViewState::kRunning,
+                                                  ViewState::kStopping,  ViewState::kEnded};
+using Place = LeaderView::Place;
+template <>
+inline constexpr std::array kValues<Place> = {Place::kInRound, Place::kWaiting, Place::kSpare,
+                                              Place::kDisconnected};
 
 // ---- layouts
 
@@ -134,7 +153,7 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
   archive(outcome.cause, outcome.consequences, outcome.consequences_left_out, outcome.lost_node);
   archive.within(outcome.stop_signal, 0, kMaxSignal);
   archive.text(outcome.sentence);
-  archive(outcome.restarts, outcome.last_round);
+  archive(outcome.restarts, outcome.restarts_asked_for, outcome.last_round);
 }
 
 // Agent to leader.
@@ -165,8 +184,8 @@ static void fields(auto& archive, Is<WorkerFailed> auto& message) {
 }
 
 template <typename T>
-concept IsRoundAlone =
-    Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> || Is<T, RoundStop>;
+concept IsRoundAlone = Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> ||
+    Is<T, RoundStop> || Is<T, RestartAsked>;
 static void fields(auto& archive, IsRoundAlone auto& message) { archive(message.round); }
 
 static void fields(auto& archive, Is<RoundStopped> auto& message) {
@@ -176,6 +195,10 @@ static void fields(auto& archive, Is<RoundStopped> auto& message) {
 static void fields(auto& archive, Is<NodeLeaving> auto& message) {
   archive.within(message.signal, 0, kMaxSignal);
   archive(message.is_preemption);
+}
+
+static void fields(auto& archive, Is<StopAsked> auto& message) {
+  archive.within(message.signal, 0, kMaxSignal);
 }
 
 template <typename T>
@@ -200,7 +223,8 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive.within(start.role_world_size, 1, kMaxRanks);
   archive.name(start.master_addr);
   archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
-          start.nodes_gone, start.nodes_joined, start.restarts, start.max_restarts);
+          start.after_request, start.nodes_gone, start.nodes_joined, start.restarts,
+          start.max_restarts);
 }
 
 static void fields(auto& archive, Is<JobEnd> auto& message) { archive(message.outcome); }
@@ -219,6 +243,36 @@ static void fields(auto& archive, Is<Welcome> auto& welcome) {
 }
 
 static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
+
+// Questions.
+
+static void fields(auto& archive, Is<Question> auto& question) {
+  archive(question.id, question.peer);
+  archive.opaque(question.text, limits::kMaxQuestionBytes);
+}
+
+static void fields(auto& archive, Is<Answer> auto& answer) {
+  archive(answer.id, answer.peer);
+  archive.opaque(answer.text, limits::kMaxAnswerBytes);
+}
+
+static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
+  archive(member.id);
+  archive.name(member.host);
+  archive.name(member.address);
+  archive.within(member.workers, 1, limits::kMaxWorkersOfNode);
+  archive(member.node_rank, member.place);
+}
+
+static void fields(auto& archive, Is<LeaderView> auto& view) {
+  archive(view.state, view.round, view.min_nodes, view.max_nodes, view.ready, view.left,
+          view.restarts, view.max_restarts, view.has_exact_ranks, view.members,
+          view.members_left_out);
+}
+
+static void fields(auto& archive, Is<Asked> auto& asked) {
+  archive(asked.id, asked.you, asked.view);
+}
 
 template <typename T>
 concept IsMessage = Is<T, Message<ToLeader>> || Is<T, Message<ToAgent>>;
@@ -286,6 +340,19 @@ std::string encode_within_limits(const Frame& frame) {
   return with_length(Frame(std::move(shorter)));
 }
 
+// Of members the first that fit.
+std::string encode_within_limits(Asked asked) {
+  for (;;) {
+    std::string bytes = with_length(LeaderFrame(asked));
+    if (bytes.size() <= limits::kMaxRoundFrameBytes) return bytes;
+    auto& members = asked.view.members;
+    const std::size_t fewer = members.size() * limits::kMaxRoundFrameBytes / bytes.size();
+    const std::size_t kept = std::min(fewer, members.size() - 1);
+    asked.view.members_left_out += static_cast<int>(members.size() - kept);
+    members.resize(kept);
+  }
+}
+
 template <typename Frame>
 Result<Frame> decode_frame(std::string_view payload, std::string_view from) {
   Frame frame;
@@ -300,7 +367,11 @@ Result<Frame> decode_frame(std::string_view payload, std::string_view from) {
 }  // namespace
 
 std::string encode(const AgentFrame& frame) { return encode_within_limits<ToLeader>(frame); }
-std::string encode(const LeaderFrame& frame) { return encode_within_limits<ToAgent>(frame); }
+
+std::string encode(const LeaderFrame& frame) {
+  const auto* asked = std::get_if<Asked>(&frame);
+  return asked == nullptr ? encode_within_limits<ToAgent>(frame) : encode_within_limits(*asked);
+}
 
 Result<AgentFrame> decode_agent_frame(std::string_view payload) {
   return decode_frame<AgentFrame>(payload, "the agent");

@@ -4,7 +4,7 @@
 // Integers are little-endian, a string is a u32 length and its bytes. Pure; any thread.
 //
 // encode() keeps every frame within the limits: long texts of failures are cut, and consequences
-// beyond a number are left out. The mistake to avoid: sending a NodeHello whose names the launcher
+// beyond a number are left out, as are members. The mistake to avoid: sending a NodeHello whose names the launcher
 // has not checked; decode() refuses names that are too long instead of cutting them.
 #pragma once
 
@@ -16,12 +16,13 @@
 #include <variant>
 
 #include "rendezvous/base/result.h"
+#include "rendezvous/questions.h"
 #include "rendezvous/round_messages.h"
 #include "rendezvous/session.h"
 
 namespace ddprun::rdzv::wire {
 
-inline constexpr std::uint16_t kRoundProtocolVersion = 1;
+inline constexpr std::uint16_t kRoundProtocolVersion = 2;
 
 // The first bytes of a connection in either direction. The first of them is no query of c10d's
 // store protocol, so that one port can speak both.
@@ -79,8 +80,9 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-using AgentFrame = std::variant<Connect, Heartbeat, Message<ToLeader>>;
-using LeaderFrame = std::variant<Welcome, Rejected, Gone, Heartbeat, Message<ToAgent>>;
+using AgentFrame = std::variant<Connect, Heartbeat, Message<ToLeader>, Question, Answer>;
+using LeaderFrame =
+    std::variant<Welcome, Rejected, Gone, Heartbeat, Message<ToAgent>, Question, Answer, Asked>;
 
 // With the length before it.
 std::string encode(const AgentFrame& frame);

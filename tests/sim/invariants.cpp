@@ -141,7 +141,8 @@ void Invariants::announced(const rdzv::RoundCore& core, const std::vector<rdzv::
   std::ranges::copy_if(group, std::back_inserter(unranked), asks_for_nothing);
   require(std::ranges::is_partitioned(unranked, is_survivor), "a newcomer stands before survivors");
   if (rounds_ > 0) {
-    const bool has_reason = first.after_failure || first.nodes_gone > 0 || first.after_arrival;
+    const bool has_reason =
+        first.after_failure || first.nodes_gone > 0 || first.after_arrival || first.after_request;
     require(has_reason, "a round ended for no reason");
     require(!first.after_arrival || !are_some_done_,
             "a newcomer ended a round in which a worker had finished");

@@ -45,6 +45,7 @@ plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
 plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
 plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
+plant(RestartIsNotSaidToBeAskedFor ${leader} "next_.after_request = true" "false")
 plant(LeaderGoesTooEarly ${leader} "ended->untold.empty()" "true")
 plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")

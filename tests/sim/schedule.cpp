@@ -20,9 +20,10 @@ Kind some_kind(Random& random) {
     int percent;
   };
   constexpr Weight kWeights[] = {
-      {Kind::kWorkerDies, 34}, {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
-      {Kind::kPaused, 9},      {Kind::kConnectionLost, 15}, {Kind::kPartition, 8},
-      {Kind::kStopSignal, 7},  {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 3}};
+      {Kind::kWorkerDies, 29},  {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
+      {Kind::kPaused, 9},       {Kind::kConnectionLost, 15}, {Kind::kPartition, 8},
+      {Kind::kStopSignal, 7},   {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 3},
+      {Kind::kRestartAsked, 4}, {Kind::kStopAsked, 1}};
   int left = random.number(1, 100);
   for (const auto& [kind, percent] : kWeights) {
     left -= percent;

@@ -24,6 +24,8 @@ struct Fault {
     kStopSignal,      // SIGTERM to the agent
     kPreemptSignal,   // SIGUSR1 to the agent
     kLeaderKilled,
+    kRestartAsked,  // ddpctl restart
+    kStopAsked,     // ddpctl stop
   };
   Kind kind = Kind::kWorkerDies;
   CoreTime at;

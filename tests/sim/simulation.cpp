@@ -790,6 +790,16 @@ void Simulation::inject(const Fault& fault) {
         }
       });
       return;
+    case Kind::kRestartAsked:
+    case Kind::kStopAsked:
+      EventQueue::run_in(agent->process, [this, agent, kind = fault.kind] {
+        if (kind == Kind::kRestartAsked) {
+          perform(*agent, agent::TellLeader{rdzv::RestartAsked{agent->core.round()}});
+        } else {
+          perform(*agent, agent::TellLeader{rdzv::StopAsked{SIGTERM}});
+        }
+      });
+      return;
     case Kind::kLeaderKilled:
       if (leader_process_->is_alive) kill_leader();
       return;

@@ -62,9 +62,10 @@ std::string name_of(const agent::GroupEvent& event) { return name_of_any(event);
 std::string name_of(const agent::GroupAction& action) { return name_of_any(action); }
 
 std::string name_of(const Fault& fault) {
-  constexpr std::string_view kNames[] = {"worker dies", "agent killed",    "power lost",
-                                         "paused",      "connection lost", "partition",
-                                         "stop signal", "preempt signal",  "leader killed"};
+  constexpr std::string_view kNames[] = {"worker dies",   "agent killed",    "power lost",
+                                         "paused",        "connection lost", "partition",
+                                         "stop signal",   "preempt signal",  "leader killed",
+                                         "restart asked", "stop asked"};
   return std::string(kNames[static_cast<std::size_t>(fault.kind)]) + ", slot " +
          std::to_string(fault.slot);
 }

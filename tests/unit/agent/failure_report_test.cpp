@@ -53,6 +53,10 @@ TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
   outcome.restarts = 3;
   EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
             "ddprun: train took 9.0 s, 3 restarts and 2 changes of nodes cost 12 ms of it\n");
+  outcome.restarts_asked_for = 1;
+  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
+            "ddprun: train took 9.0 s, 3 restarts, 1 restart by request and 1 change of nodes cost "
+            "12 ms of it\n");
 }
 
 TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
@@ -67,6 +71,9 @@ TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
             "rank 1 (pid 4701 on node0) was killed by SIGKILL (signal 9); restart 1 of 3");
 
   start.after_failure.reset();
+  start.after_request = true;
+  EXPECT_EQ(describe_change(start, "node0"), "a restart was asked for");
+  start.after_request = false;
   start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kDisconnected, 3, "b12"};
   start.nodes_gone = 1;
   start.node_count = 3;

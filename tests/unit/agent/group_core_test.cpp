@@ -413,9 +413,10 @@ std::string names_of(const std::vector<GroupAction>& actions) {
                                     "ArmTimer",       "CloseRound",   "CloseStore",   "TellLeader",
                                     "Rejoin",         "Announce",     "Finish"};
   static_assert(std::size(kNames) == std::variant_size_v<GroupAction>);
-  constexpr const char* kTold[] = {
-      "NodeHello",   "StoreOpened",  "StoreNotOpened", "WorkerFailed", "SomeWorkersDone",
-      "WorkersDone", "RoundStopped", "NodeLeaving",    "NodeStuck",    "Goodbye"};
+  constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
+                                   "WorkerFailed", "SomeWorkersDone", "WorkersDone",
+                                   "RoundStopped", "NodeLeaving",     "NodeStuck",
+                                   "Goodbye",      "RestartAsked",    "StopAsked"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const GroupAction& action : actions) {

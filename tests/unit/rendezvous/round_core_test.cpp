@@ -656,6 +656,108 @@ TEST(RoundCore, ALargeJobsOutcomeStaysSmall) {
   EXPECT_EQ(outcome_in(out).consequences_left_out, 28);
 }
 
+TEST(RoundCore, ARestartThatIsAskedForCostsNothingAndIsSaidToBeOne) {
+  OneNode job;  // without any budget
+  job.running();
+  EXPECT_TRUE(only<RoundStop>(job.said(0, RestartAsked{kFirst})));
+  EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty()) << "two people, one restart";
+  const auto stopped = RoundStopped{kFirst, {failure(0, ExitStatus::killed(SIGTERM))}};
+  EXPECT_TRUE(only<OpenStore>(job.said(0, stopped)));
+  const auto out = job.said(0, StoreOpened{kSecond, 4000});
+  ASSERT_TRUE(only<RoundStart>(out));
+  EXPECT_TRUE(only<RoundStart>(out)->after_request);
+  EXPECT_FALSE(only<RoundStart>(out)->after_failure);
+  EXPECT_EQ(only<RoundStart>(out)->restarts, 0);
+  EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty()) << "that round is over";
+}
+
+TEST(RoundCore, AFailureWhileARestartThatWasAskedForIsUnderWayIsItsConsequence) {
+  OneNode job;
+  job.running();
+  job.said(0, RestartAsked{kFirst});
+  job.said(0, WorkerFailed{kFirst, failure()});
+  EXPECT_TRUE(only<OpenStore>(job.said(0, RoundStopped{kFirst, {}})));
+  EXPECT_EQ(job.core.restarts(), 0);
+}
+
+TEST(RoundCore, AFailureThatCameBeforeTheRestartWasAskedForIsCharged) {
+  OneNode job(1);
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure()});
+  EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty());
+  EXPECT_TRUE(only<OpenStore>(job.said(0, RoundStopped{kFirst, {}})));
+  EXPECT_EQ(job.core.restarts(), 1);
+}
+
+TEST(RoundCore, AStopThatIsAskedForEndsTheJobForAllOnceTheyHaveStopped) {
+  Leader job(config_of(2, 2, 3));
+  job.run(2);
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(1, StopAsked{SIGTERM})), SizeIs(2));
+  EXPECT_THAT(job.said(0, StopAsked{SIGINT}), IsEmpty()) << "the first one counts";
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {failure()}}), IsEmpty());
+  const auto out = job.said(1, RoundStopped{kFirst, {}});
+  EXPECT_THAT(receivers_of<JobEnd>(out), SizeIs(2));
+  EXPECT_EQ(outcome_in(out).kind, JobOutcome::Kind::kStopped);
+  EXPECT_EQ(outcome_in(out).stop_signal, SIGTERM);
+  EXPECT_EQ(outcome_in(out).exit_code, 128 + SIGTERM);
+}
+
+TEST(RoundCore, AStopWhileARoundIsStoppedEndsTheJobInsteadOfTheNextRound) {
+  OneNode job(3);
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure()});
+  EXPECT_THAT(job.said(0, StopAsked{SIGTERM}), IsEmpty());
+  EXPECT_EQ(outcome_in(job.said(0, RoundStopped{kFirst, {}})).kind, JobOutcome::Kind::kStopped);
+}
+
+TEST(RoundCore, AFailureThatEndsTheJobStaysItsCauseThoughAStopWasAskedFor) {
+  OneNode job;  // without any budget
+  job.running();
+  job.said(0, WorkerFailed{kFirst, failure()});
+  job.said(0, StopAsked{SIGTERM});
+  EXPECT_EQ(outcome_in(job.said(0, RoundStopped{kFirst, {}})).kind, JobOutcome::Kind::kFailed);
+}
+
+TEST(RoundCore, ShowsWhoIsThereAndWhatItWaitsFor) {
+  using Place = LeaderView::Place;
+  using State = LeaderView::State;
+  const auto places = [](const LeaderView& view) {
+    std::vector<Place> found;
+    for (const auto& member : view.members) found.push_back(member.place);
+    return found;
+  };
+  RoundConfig config = config_of(2, 2, 3);
+  config.join_timeout = 60s;
+  Leader job(config);
+  job.join(0);
+  LeaderView view = job.core.view(job.now + 10s);
+  EXPECT_EQ(view.state, State::kGathering);
+  EXPECT_EQ(view.left, std::chrono::nanoseconds(50s));
+  EXPECT_EQ(view.ready, 1);
+  EXPECT_THAT(places(view), ElementsAre(Place::kWaiting));
+
+  job.run(2);
+  job.join(2);
+  view = job.core.view(job.now);
+  EXPECT_EQ(view.state, State::kRunning);
+  EXPECT_EQ(view.left, std::nullopt);
+  EXPECT_EQ(view.max_restarts, 3);
+  EXPECT_THAT(places(view), ElementsAre(Place::kInRound, Place::kInRound, Place::kSpare));
+  EXPECT_EQ(view.members[1].host, "node1");
+  EXPECT_EQ(view.members[1].node_rank, 1);
+  EXPECT_EQ(view.members[2].node_rank, std::nullopt);
+
+  job.link(1, NodeDisconnected{});
+  EXPECT_EQ(job.core.view(job.now).members[1].place, Place::kDisconnected);
+  job.wait(300ms);  // it is lost
+  view = job.core.view(job.now);
+  EXPECT_EQ(view.state, State::kStopping);
+  EXPECT_THAT(places(view), ElementsAre(Place::kInRound, Place::kWaiting)) << "its place is free";
+  job.said(0, NodeLeaving{SIGTERM});
+  job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(job.core.view(job.now).state, State::kEnded);
+}
+
 TEST(RoundCore, TenThousandNodesCostNoMoreThanTheyMust) {
   constexpr int kNodes = 10'000;
   Leader job(config_of(1, kNodes));
@@ -768,6 +870,9 @@ const Row kTable[] = {
      says(NodeStuck{}),
      {"JobEnd>0", kEndBoth, kEndBoth, kEndBoth, kEndBoth, ""}},
     {"Goodbye", 1, says(Goodbye{}), {"", "", "", "", "", ""}},
+    {"RestartAsked", 1, says(RestartAsked{}), {"", "", "", kBoth, "", ""}},
+    {"RestartAsked by an unknown node", 9, says(RestartAsked{}), {"", "", "", "", "", ""}},
+    {"StopAsked", 0, says(StopAsked{SIGTERM}), {"JobEnd>0", kEndBoth, kEndBoth, kBoth, "", ""}},
     {"NodeDisconnected", 1, link(NodeDisconnected{}), {"", "", "", "", "", ""}},
     {"NodeResumed", 1, link(NodeResumed{}), {"", "", "", "", "", ""}},
     {"NodeSilent",

@@ -68,6 +68,7 @@ inline RoundStart example_start() {
   start.after_failure->stderr_tail.clear();
   start.after_loss = example_loss();
   start.after_arrival = true;
+  start.after_request = true;
   start.nodes_gone = 2;
   start.nodes_joined = 5;
   start.restarts = 6;
@@ -87,8 +88,26 @@ inline JobOutcome example_outcome() {
   outcome.stop_signal = 15;
   outcome.sentence = "too few nodes are left";
   outcome.restarts = 2;
+  outcome.restarts_asked_for = 3;
   outcome.last_round = Round{12};
   return outcome;
+}
+
+inline LeaderView example_view() {
+  LeaderView view;
+  view.state = LeaderView::State::kStopping;
+  view.round = Round{4};
+  view.min_nodes = 2;
+  view.max_nodes = 8;
+  view.ready = 3;
+  view.left = std::chrono::milliseconds(1500);
+  view.restarts = 1;
+  view.max_restarts = 5;
+  view.has_exact_ranks = true;
+  view.members = {{NodeId{0}, "node1", "10.0.0.1", 8, 2, LeaderView::Place::kDisconnected},
+                  {NodeId{9}, "node2", "10.0.0.2", 4, {}, LeaderView::Place::kSpare}};
+  view.members_left_out = 7;
+  return view;
 }
 
 inline std::vector<wire::AgentFrame> example_agent_frames() {
@@ -109,9 +128,14 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            NodeLeaving{10, true},
            NodeStuck{"worker 3 does not end"},
            Goodbye{},
+           RestartAsked{Round{9}},
+           StopAsked{2},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
+  frames.emplace_back(Question{82, std::nullopt, R"({"ask":"status"})"});
+  frames.emplace_back(Question{83, NodeId{4}, "to one"});
+  frames.emplace_back(Answer{84, NodeId{5}, R"({"host":"node7"})"});
   return frames;
 }
 
@@ -135,6 +159,9 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});
   }
+  frames.emplace_back(Question{94, NodeId{6}, "of one"});
+  frames.emplace_back(Answer{95, NodeId{7}, ""});
+  frames.emplace_back(Asked{96, NodeId{9}, example_view()});
   return frames;
 }
 

@@ -168,7 +168,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0100"      // version
+            "0200"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -199,7 +199,7 @@ TEST(RoundWire, ConnectIsThisInBytes) {
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(Message<ToAgent>{2, 1, example_start()}))),
-            without_spaces("0c010000 06"                 // length, kind
+            without_spaces("0d010000 06"                 // length, kind
                            "0200000000000000"            // number
                            "0100000000000000"            // received
                            "06"                          // it is a RoundStart
@@ -232,9 +232,36 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "01 01 00"                     // killed_for_memory, …
                            "01"                           // there is an after_loss
                            "02 03000000 03000000 623132"  // how, node_rank, host
-                           "01"                           // after_arrival
+                           "01 01"                        // after_arrival, after_request
                            "02000000 05000000"            // nodes_gone, nodes_joined
                            "06000000 07000000"));         // restarts, max_restarts
+}
+
+TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
+  EXPECT_EQ(hex(encode(AgentFrame(Question{0x0102030405060708, NodeId{9}, "hi"}))),
+            without_spaces("14000000 07"       // length, kind
+                           "0807060504030201"  // id
+                           "01 09000000"       // peer
+                           "02000000 6869"));  // text
+  EXPECT_EQ(hex(encode(LeaderFrame(Answer{1, NodeId{2}, "x"}))),
+            without_spaces("12000000 08 0100000000000000 02000000 01000000 78"));
+  EXPECT_EQ(hex(encode(LeaderFrame(Asked{3, NodeId{9}, example_view()}))),
+            without_spaces("7a000000 09"                 // length, kind
+                           "0300000000000000 09000000"   // id, you
+                           "04 04000000"                 // state, round
+                           "02000000 08000000 03000000"  // min_nodes, max_nodes, ready
+                           "01 002f685900000000"         // left
+                           "01000000 05000000 01"        // restarts, max_restarts, has_exact_ranks
+                           "02000000"                    // members
+                           "00000000"                    // id
+                           "05000000 6e6f646531"         // host
+                           "08000000 31302e302e302e31"   // address
+                           "08000000 01 02000000 03"     // workers, node_rank, place
+                           "09000000"
+                           "05000000 6e6f646532"
+                           "08000000 31302e302e302e32"
+                           "04000000 00 02"
+                           "07000000"));  // members_left_out
 }
 
 TEST(RoundWire, NumbersOfMessagesStay) {
@@ -244,9 +271,9 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds), without_spaces("010105 06060606060606060606"     // an agent's
-                                       "02030405 060606060606060606"));  // the leader's
-  EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a 010203040506070809"));
+  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606 070708"  // an agent's
+                                       "02030405 060606060606060606 070809"));   // the leader's
+  EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c 010203040506070809"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
@@ -290,13 +317,13 @@ TEST(RoundWire, NothingMayFollowAFrame) {
 }
 
 TEST(RoundWire, UnknownKindsAndMessagesAreRefused) {
-  for (const int kind : {0, 7, 255}) {
+  for (const int kind : {0, 10, 255}) {
     std::string payload = payload_of(AgentFrame(Heartbeat{}));
     payload[0] = static_cast<char>(kind);
     expect_refused(decode_agent_frame(payload), "kind is unknown");
     expect_refused(decode_leader_frame(payload), "kind is unknown");
   }
-  for (const int number : {0, 11, 255}) {
+  for (const int number : {0, 13, 255}) {
     std::string payload = payload_of(ToLeader(Goodbye{}));
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_agent_frame(payload), "kind is unknown");
@@ -312,6 +339,7 @@ TEST(RoundWire, EachSideSaysOnlyWhatIsItsOwn) {
   expect_refused(decode_agent_frame(payload_of(LeaderFrame(Welcome{}))), "kind is unknown");
   expect_refused(decode_agent_frame(payload_of(LeaderFrame(Gone{}))), "kind is unknown");
   expect_refused(decode_leader_frame(payload_of(AgentFrame(Connect{}))), "kind is unknown");
+  expect_refused(decode_agent_frame(payload_of(LeaderFrame(Asked{}))), "kind is unknown");
 }
 
 TEST(RoundWire, ValuesThatAreNoneAreRefused) {
@@ -526,6 +554,29 @@ TEST(RoundWire, FailuresThatDoNotFitAreLeftOutAndCounted) {
   const auto stopped =
       at_the_leader(RoundStopped{Round{1}, std::vector<WorkerFailure>(20'000, example_failure())});
   EXPECT_GT(stopped.failures.size(), 5'000U);
+}
+
+TEST(RoundWire, QuestionsAndAnswersHaveTheirLimits) {
+  const Question question{1, {}, std::string(limits::kMaxQuestionBytes + 1, 'q')};
+  expect_refused(decode_agent_frame(payload_of(AgentFrame(question))), "too long");
+  const Answer answer{1, {}, std::string(limits::kMaxAnswerBytes + 1, 'a')};
+  expect_refused(decode_leader_frame(payload_of(LeaderFrame(answer))), "too long");
+  const Answer largest{1, {}, std::string(limits::kMaxAnswerBytes, 'a')};
+  EXPECT_EQ(decode_agent_frame(payload_of(AgentFrame(largest))), AgentFrame(largest));
+}
+
+TEST(RoundWire, OfVeryManyMembersTheFirstAreKeptAndTheRestCounted) {
+  Asked asked{1, NodeId{2}, example_view()};
+  asked.view.members.assign(40'000, asked.view.members.front());
+  for (std::uint32_t i = 0; i < 40'000; ++i) asked.view.members[i].id = NodeId{i};
+  const std::string bytes = encode(LeaderFrame(asked));
+  EXPECT_LE(bytes.size(), limits::kMaxRoundFrameBytes);
+  const auto arrived = decode_leader_frame(std::string_view(bytes).substr(kLengthBytes));
+  ASSERT_TRUE(arrived) << arrived.error().to_string();
+  const LeaderView view = std::get<Asked>(*arrived).view;
+  EXPECT_GT(view.members.size(), 20'000U);
+  EXPECT_EQ(view.members.size() + static_cast<std::size_t>(view.members_left_out), 40'007U);
+  EXPECT_EQ(view.members.back().id, NodeId{static_cast<std::uint32_t>(view.members.size()) - 1});
 }
 
 // ---- FrameReader

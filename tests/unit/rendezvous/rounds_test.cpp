@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/write.hpp>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/limits.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/round_client.h"
 #include "rendezvous/round_server.h"
@@ -34,6 +36,9 @@ struct Node {
   std::vector<ToAgent> heard;
   std::optional<LeaderGone> gone;
   std::vector<std::string> notices;
+  std::vector<Question> questions;
+  std::vector<Answer> answers;
+  std::vector<Asked> asked;
 
   template <typename Message>
   const Message* last() const {
@@ -48,6 +53,9 @@ struct Node {
     events.on_message = [this](ToAgent message) { heard.push_back(std::move(message)); };
     events.on_gone = [this](LeaderGone what) { gone = std::move(what); };
     events.on_notice = [this](std::string_view line) { notices.emplace_back(line); };
+    events.on_question = [this](Question each) { questions.push_back(std::move(each)); };
+    events.on_answer = [this](Answer each) { answers.push_back(std::move(each)); };
+    events.on_asked = [this](Asked each) { asked.push_back(std::move(each)); };
     return events;
   }
 };
@@ -208,6 +216,69 @@ TEST_F(Rounds, WhatWasSaidWhileAConnectionWasBrokenArrivesOnceItIsResumed) {
   ASSERT_TRUE(run_until([&] { return server_->core().round() == Round{1}; }));
   EXPECT_EQ(server_->core().restarts(), 1) << "as the failure that it is, not as a loss";
   EXPECT_FALSE(nodes_[0].gone);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(Rounds, AQuestionReachesAllOthersAndTheirAnswersReachTheAsker) {
+  lead(3);
+  for (int i = 0; i < 3; ++i) add(towards(port_), hello(3));
+  const auto all_are_in = [&] {
+    return std::ranges::all_of(nodes_, [](const Node& each) { return !each.heard.empty(); });
+  };
+  ASSERT_TRUE(run_until([&] {
+    for (Node& each : nodes_) {
+      if (each.last<OpenStore>()) each.client->tell(StoreOpened{Round{0}, 4711});
+    }
+    return all_are_in();
+  }));
+  nodes_[1].client->ask({42, std::nullopt, "who are you"});
+  ASSERT_TRUE(run_until([&] {
+    return !nodes_[1].asked.empty() && !nodes_[0].questions.empty() && !nodes_[2].questions.empty();
+  }));
+  EXPECT_EQ(nodes_[1].asked[0].id, 42U);
+  EXPECT_THAT(nodes_[1].asked[0].view.members, SizeIs(3));
+  EXPECT_THAT(nodes_[1].asked[0].view.members,
+              Contains(::testing::Field(&LeaderView::Member::id, nodes_[1].asked[0].you)));
+  EXPECT_THAT(nodes_[1].questions, IsEmpty()) << "nobody asks himself";
+  for (const std::size_t i : {0U, 2U}) {
+    const Question& question = nodes_[i].questions[0];
+    EXPECT_EQ(question.text, "who are you");
+    nodes_[i].client->answer({question.id, *question.peer, "node " + std::to_string(i)});
+  }
+  ASSERT_TRUE(run_until([&] { return nodes_[1].answers.size() == 2; }));
+  const Answer from_other = nodes_[1].answers[0];
+  EXPECT_EQ(from_other.id, 42U);
+  EXPECT_THAT(from_other.text, HasSubstr("node "));
+
+  nodes_[1].client->ask({43, from_other.peer, "and you alone"});
+  Node& other = from_other.text == "node 0" ? nodes_[0] : nodes_[2];
+  ASSERT_TRUE(run_until([&] { return other.questions.size() == 2; }));
+  EXPECT_EQ(other.questions[1].text, "and you alone");
+  nodes_[1].client->ask({44, NodeId{99}, "nobody"});
+  ASSERT_TRUE(run_until([&] { return nodes_[1].answers.size() == 3; }));
+  EXPECT_EQ(nodes_[1].answers[2], (Answer{44, NodeId{99}, ""})) << "it is not there";
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(Rounds, WhoDoesNotReadAnswersIsSentNoMoreAndStaysInTheJob) {
+  lead(2);
+  Node& answerer = add(towards(port_), hello(2));
+  ASSERT_TRUE(run_until([&] { return answerer.last<WaitForNodes>() != nullptr; }));
+  const auto asker = connect();
+  const auto say = [&](const std::string& bytes) {
+    boost::asio::write(*asker, boost::asio::buffer(bytes));
+  };
+  say(wire::encode(wire::Opening{}));
+  say(wire::encode(wire::AgentFrame(wire::Connect{7, 0, "", hello(2)})));
+  say(wire::encode(wire::AgentFrame(Question{1, std::nullopt, "anything"})));
+  ASSERT_TRUE(run_until([&] { return answerer.questions.size() == 1; }));
+  const std::string large(limits::kMaxAnswerBytes, 'a');
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    answerer.client->answer({1, *answerer.questions[0].peer, large});
+    (void)run_until([] { return false; }, 1ms);
+  }
+  say(wire::encode(wire::AgentFrame(Question{2, std::nullopt, "still here"})));
+  ASSERT_TRUE(run_until([&] { return answerer.questions.size() == 2; })) << "50 MiB are unread";
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
