@@ -196,6 +196,7 @@ struct Filler {
     line["lost_node"] = node_object(event.lost_node);
     line["nodes_gone"] = event.nodes_gone;
     line["nodes_joined"] = event.nodes_joined;
+    line["was_asked_for"] = event.was_asked_for;
   }
   void operator()(const SignalReceived& event) {
     line["signal"] = event.signal;
@@ -220,6 +221,7 @@ struct Filler {
     line["lost_node"] = node_object(event.outcome.lost_node);
   }
   void operator()(const EventsLost& event) { line["count"] = event.count; }
+  void operator()(const Requested& event) { line["what"] = text(event.what); }
 };
 
 constexpr std::string_view kNames[] = {"job_started",
@@ -231,7 +233,8 @@ constexpr std::string_view kNames[] = {"job_started",
                                        "worker_killed_after_grace",
                                        "keeper_replaced",
                                        "finished",
-                                       "events_lost"};
+                                       "events_lost",
+                                       "requested"};
 static_assert(std::size(kNames) == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 // How many bytes of `text` are one well-formed character (RFC 3629), 0: none.

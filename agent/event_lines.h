@@ -64,6 +64,7 @@ struct Restarted {
   std::optional<rdzv::NodeGone> lost_node = {};  // the first that went since the round before
   int nodes_gone = 0;
   int nodes_joined = 0;
+  bool was_asked_for = false;  // by a person
 };
 struct SignalReceived {
   int signal = 0;
@@ -85,9 +86,12 @@ struct JobFinished {
 struct EventsLost {
   std::uint64_t count = 0;  // the reader was too slow for these
 };
+struct Requested {        // by a person, of this agent
+  std::string_view what;  // stop, restart
+};
 using JobEvent =
     std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
-                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost>;
+                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

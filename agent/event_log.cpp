@@ -36,6 +36,7 @@ EventLog::EventLog(boost::asio::any_io_executor executor, Console& console, cons
       job_(job),
       host_(std::move(host)),
       times_(steady_clock::now()),
+      history_(job.local_world_size),
       workers_(static_cast<std::size_t>(job.local_world_size)) {
   round_.world_size = 0;
 }
@@ -50,9 +51,23 @@ Result<void> EventLog::open() {
 }
 
 void EventLog::write(const JobEvent& event) {
-  if (!sink_) return;
   const EventHead head{std::chrono::system_clock::now(), steady_clock::now(), job_.run_id, host_};
-  sink_->write(event_line(head, event));
+  history_.note(head, event);
+  std::erase_if(followers_, [](const auto& each) { return each.expired(); });
+  if (!sink_ && followers_.empty()) return;
+  const std::string line = event_line(head, event);
+  if (sink_) sink_->write(line);
+  // Who is told may follow, or cease to.
+  for (const auto& each : std::vector(followers_)) {
+    if (const auto told = each.lock()) (*told)(line);
+  }
+}
+
+std::shared_ptr<void> EventLog::on_line(std::function<void(const std::string&)> told) {
+  const auto follower =
+      std::make_shared<const std::function<void(const std::string&)>>(std::move(told));
+  followers_.push_back(follower);
+  return std::const_pointer_cast<std::function<void(const std::string&)>>(follower);
 }
 
 void EventLog::job_started() {
@@ -77,7 +92,7 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   for (int local_rank = 0; local_rank < static_cast<int>(pids.size()); ++local_rank) {
     const pid_t pid = pids[static_cast<std::size_t>(local_rank)];
     workers_[static_cast<std::size_t>(local_rank)] = Ended{pid, {}};
-    if (sink_) started.workers.push_back({rank_of(local_rank), local_rank, pid});
+    started.workers.push_back({rank_of(local_rank), local_rank, pid});
     if (job_.events.as_torchrun && pid != 0) {
       console_.say(Stream::kStderr, torchrun_start_line(scene(), local_rank, pid));
     }
@@ -85,7 +100,8 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   write(started);
   if (!is_first) {
     write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
-                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined});
+                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined,
+                    start.after_request});
   }
 }
 
@@ -120,6 +136,8 @@ void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid)
 }
 
 void EventLog::keeper_replaced(pid_t pid) { write(KeeperReplaced{pid}); }
+
+void EventLog::requested(std::string_view what) { write(Requested{what}); }
 
 void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   write(JobFinished{outcome, exit_code, in_us(times_.wall(steady_clock::now())),

@@ -1,6 +1,7 @@
 // The account of a job while it runs: is told what happens, writes it as JSON lines (--events) and
 // as torchrun's records (--event-log-handler=console) where one was asked for, and adds up what
-// restarts cost. Without either option it makes no line and opens nothing.
+// restarts cost. Keeps what status and page show of the past (JobHistory), and tells those who follow
+// it. While there is none of those and neither option, it makes no line and opens nothing.
 //
 // Owned by the GroupRunner, which tells it; event loop only, the Console outlives it. The mistake
 // to avoid: telling of an end twice, once when a worker was stopped and once when it ended.
@@ -8,6 +9,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +22,7 @@
 #include "agent/event_sink.h"
 #include "agent/group_core.h"
 #include "agent/job.h"
+#include "agent/job_history.h"
 #include "agent/job_times.h"
 #include "agent/torchrun_events.h"
 
@@ -44,9 +47,14 @@ class EventLog {
   void signal_received(int signal);
   void worker_killed_after_grace(Round round, int local_rank, pid_t pid);
   void keeper_replaced(pid_t pid);
+  void requested(std::string_view what);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);
 
   const JobTimes& times() const { return times_; }
+  const JobHistory& history() const { return history_; }
+  // Each line from now on, with its end, as long as what is returned lives. It may be let go of
+  // from within the call.
+  std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
   // At the end; see EventSink.
   bool flush(std::chrono::steady_clock::time_point deadline);
@@ -67,6 +75,8 @@ class EventLog {
   const std::string host_;
   std::unique_ptr<EventSink> sink_;
   JobTimes times_;
+  JobHistory history_;
+  std::vector<std::weak_ptr<const std::function<void(const std::string&)>>> followers_;
   rdzv::RoundStart round_;  // the latest
   std::vector<Ended> workers_;
 };

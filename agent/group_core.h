@@ -149,6 +149,7 @@ class GroupCore {
   std::vector<GroupAction> step(const GroupEvent& event);
 
   Round round() const { return round_; }
+  bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
 

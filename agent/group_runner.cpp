@@ -17,6 +17,7 @@
 #include "agent/ending.h"
 #include "agent/error_file.h"
 #include "agent/failure_report.h"
+#include "agent/leader_terms.h"
 #include "agent/listen_address.h"
 #include "agent/log.h"
 #include "agent/strangers.h"
@@ -32,6 +33,7 @@ constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strang
 constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
 constexpr auto kUnseenStrangerInterval = 1ms;
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
+constexpr std::chrono::milliseconds kLogsLimit = 300ms;   // for those who follow logs
 constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
@@ -62,25 +64,6 @@ void open_standard_streams() {
 
 int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
   return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
-}
-
-rdzv::RoundConfig leader_config(const Job& job) {
-  rdzv::RoundConfig config;
-  config.run_id = job.run_id;
-  config.min_nodes = job.nodes.min_nodes;
-  config.max_nodes = job.nodes.max_nodes;
-  config.restarts = job.restarts;
-  config.has_exact_ranks = job.nodes.has_exact_ranks;
-  config.join_timeout = job.nodes.leader.join_timeout;
-  config.last_call_timeout = job.nodes.last_call_timeout;
-  config.reconnect_grace = job.nodes.leader.keep_alive.reconnect_grace;
-  return config;
-}
-
-GroupConfig group_config(const Job& job, bool leads) {
-  return {.local_world_size = job.local_world_size,
-          .shutdown_timeout = job.shutdown_timeout,
-          .hosts_leader = leads};
 }
 
 // What there is to say of the end in one line.
@@ -117,7 +100,15 @@ GroupRunner::GroupRunner(const Job& job)
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
       trainer_(
           io_, job.environment, [this] { return job_progress(); },
-          [this](std::string_view sentence) { log_->warn("{}", sentence); }) {}
+          [this](std::string_view sentence) { log_->warn("{}", sentence); }),
+      inquiry_(io_, {job.run_id, job.program.name, job.version, host_}, inquiry_access()),
+      logs_(io_, output_,
+            [this] {
+              return WorkerLogs::Node{host_, start_.rank_offset, job_.local_world_size};
+            }),
+      control_(
+          io_, key_of(job, agent_id_), job.run_id,
+          {inquiry_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {}
 
 GroupRunner::~GroupRunner() = default;
 
@@ -125,7 +116,9 @@ int GroupRunner::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
     find_leader();
+    open_control();
     while (!outcome_) io_.run_one();
+    await_last_logs();
     await_leaders_leave();
     await_last_report();
   } else {
@@ -135,6 +128,7 @@ int GroupRunner::run() {
     outcome.sentence = ready.error().to_string();
     perform(Finish{outcome});
   }
+  if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   status_line_.reset();
   service_.over(headline(*outcome_, job_.program.name));
   Ending({io_, console_, output_, events_, stop_signals_}, job_)
@@ -145,6 +139,11 @@ int GroupRunner::run() {
 Result<void> GroupRunner::prepare() {
   console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
   if (auto opened = events_.open(); !opened) return opened;
+  if (!job_.record.empty()) {
+    auto recorder = CoreRecorder::open(io_.get_executor(), console_, job_.record);
+    if (!recorder) return fail(std::move(recorder.error()));
+    recorder_ = std::move(*recorder);
+  }
   become_subreaper();
   child_signal_.add(SIGCHLD);  // from the first child on: the keeper may be killed at once
   auto keeper = Keeper::start(workers_.size());
@@ -199,6 +198,7 @@ void GroupRunner::pump() {
     queue_.pop_front();
     const bool was_stopping = core_.is_stopping();
     const auto actions = core_.step(event);
+    if (recorder_) recorder_->note(GroupInput{event}, actions.size());
     if (!was_stopping && core_.is_stopping()) events_.round_stopping(core_.round(), event);
     for (const GroupAction& action : actions) {
       std::visit([this](const auto& a) { perform(a); }, action);
@@ -208,26 +208,8 @@ void GroupRunner::pump() {
 }
 
 rdzv::NodeHello GroupRunner::hello() const {
-  const Nodes& nodes = job_.nodes;
-  rdzv::NodeHello hello;
-  hello.local_world_size = job_.local_world_size;
-  hello.role = job_.role;
-  hello.host = host_;
-  hello.node_rank = nodes.node_rank;
-  hello.run_id = job_.run_id;
-  hello.program = std::filesystem::path(job_.program.name).filename();
-  hello.user = std::to_string(::getuid());
-  hello.min_nodes = nodes.min_nodes;
-  hello.max_nodes = nodes.max_nodes;
-  hello.max_restarts = job_.restarts.max_restarts;
-  if (job_.nodes.is_alone()) {
-    hello.address = job_.meeting_place.address;
-  } else if (!nodes.local_addr.empty()) {
-    hello.address = nodes.local_addr;
-  } else if (leader_->is_here() && nodes.leader.where != rdzv::LeaderSpec::Where::kElected) {
-    hello.address = nodes.leader.endpoint.host;
-  }
-  return hello;
+  const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
+  return hello_of(job_, host_, leader_->is_here() && !is_elected);
 }
 
 // ---- the leader
@@ -248,7 +230,9 @@ void GroupRunner::find_leader() {
     leader_ = std::move(result->leader);
     // Under etcd another node leads on when this one leaves.
     const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
-    core_ = GroupCore(group_config(job_, leader_->is_here() && !is_elected));
+    const GroupConfig config = group_config(job_, leader_->is_here() && !is_elected);
+    core_ = GroupCore(config);
+    if (recorder_) recorder_->note(GroupBegan{config});
     leader_->join(hello());
   };
   leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
@@ -260,6 +244,7 @@ void GroupRunner::find_leader() {
 rdzv::LeaderEvents GroupRunner::leader_events() {
   rdzv::LeaderEvents events;
   events.on_message = [this](rdzv::ToAgent message) {
+    has_heard_leader_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
     std::visit([this](auto& each) { enqueue(std::move(each)); }, message);
   };
   events.on_gone = [this](rdzv::LeaderGone gone) {
@@ -267,12 +252,106 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
   };
   events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
   events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
+  events.on_question = [this](const rdzv::Question& question) { inquiry_.take(question); };
+  events.on_answer = [this](rdzv::Answer answer) { inquiry_.take(std::move(answer)); };
+  events.on_asked = [this](rdzv::Asked asked) { inquiry_.take(std::move(asked)); };
+  if (recorder_) record_leader(events);
   if (job_.nodes.shares_store_port) {
     events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
       if (store_) store_->adopt(std::move(client), std::move(received));
     };
   }
   return events;
+}
+
+void GroupRunner::record_leader(rdzv::LeaderEvents& events) {
+  events.on_core_began = [this](const rdzv::RoundConfig& config, const rdzv::Resumption* resumed) {
+    recorder_->note(RoundBegan{config, resumed ? std::optional(*resumed) : std::nullopt});
+  };
+  events.on_core_step = [this](const rdzv::RoundInput& input,
+                               const std::vector<rdzv::ToNode>& messages) {
+    recorder_->note(input, messages.size());
+  };
+}
+
+// ---- those who look at the job, and those who want it otherwise
+
+JobInquiry::Access GroupRunner::inquiry_access() {
+  return {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
+          .on_event =
+              [this](std::function<void(const std::string&)> told) {
+                return events_.on_line(std::move(told));
+              },
+          .leader = [this] { return leader_.get(); }};
+}
+
+// A job that cannot be asked runs all the same.
+void GroupRunner::open_control() {
+  const auto opened = control_.open(job_.environment);
+  if (opened) return log_->debug("ddpctl reaches this job at {}", control_.path());
+  const bool is_wrong = opened.error().code == ErrorCode::kPermissionDenied;
+  log_->log(is_wrong ? spdlog::level::warn : spdlog::level::info,
+            "ddpctl cannot reach this job: {}", opened.error().to_string());
+}
+
+NodeStatus GroupRunner::node_status(std::size_t events_max) const {
+  const auto now = std::chrono::steady_clock::now();
+  NodeStatus status;
+  events_.history().fill(status, now, events_max);
+  status.host = host_;
+  status.agent_pid = ::getpid();
+  status.state = outcome_              ? NodeState::kEnded
+                 : !leader_            ? NodeState::kLooking
+                 : core_.is_waiting()  ? NodeState::kWaiting
+                 : core_.is_stopping() ? NodeState::kStopping
+                                       : NodeState::kRunning;
+  status.leads = leader_ && leader_->is_here();
+  status.wall = std::chrono::duration_cast<std::chrono::microseconds>(events_.times().wall(now));
+  for (WorkerStatus& worker : status.workers) {
+    worker.device = device_of(job_, worker.local_rank);
+    const auto& link = links_[static_cast<std::size_t>(worker.local_rank)];
+    if (link) worker.progress = link->progress();
+  }
+  if (store_) {
+    const rdzv::StoreStats stats = store_->stats();
+    status.store = StoreStatus{stats.requests, stats.connections, stats.keys, stats.memory_bytes};
+  }
+  return status;
+}
+
+// The leader ends the job for all; where there is none that would hear of it, this node ends.
+Result<void> GroupRunner::stop_job() {
+  if (outcome_) return fail(ErrorCode::kUnavailable, "the job has ended already");
+  events_.requested("stop");
+  log_->warn("a stop of the job was asked for");
+  if (has_heard_leader_) {
+    leader_->tell(rdzv::StopAsked{SIGTERM});
+  } else {
+    enqueue(StopSignal{SIGTERM});
+  }
+  return {};
+}
+
+Result<Round> GroupRunner::restart_round() {
+  if (!core_.is_running()) {
+    return fail(ErrorCode::kUnavailable,
+                "no round runs on this node now, so there is none to restart: it is " +
+                    std::string(name_of(node_status(0).state)));
+  }
+  events_.requested("restart");
+  leader_->tell(rdzv::RestartAsked{core_.round()});
+  return core_.round();
+}
+
+// ---- the leader, at the end
+
+// While the leader can still be asked.
+void GroupRunner::await_last_logs() {
+  control_.finish();
+  const auto until = std::chrono::steady_clock::now() + kLogsLimit;
+  while (control_.is_busy() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
 }
 
 // Nobody should have to find out by a time limit that the job has ended, or that this node has.

@@ -17,9 +17,12 @@
 #include <vector>
 
 #include "agent/console.h"
+#include "agent/core_recorder.h"
 #include "agent/event_log.h"
 #include "agent/group_core.h"
 #include "agent/job.h"
+#include "agent/job_control.h"
+#include "agent/job_inquiry.h"
 #include "agent/keeper.h"
 #include "agent/oom_watch.h"
 #include "agent/output.h"
@@ -29,6 +32,7 @@
 #include "agent/status_line.h"
 #include "agent/trainer_push.h"
 #include "agent/worker_link.h"
+#include "agent/worker_logs.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader.h"
 #include "rendezvous/listener.h"
@@ -69,7 +73,9 @@ class GroupRunner {
 
   void find_leader();
   rdzv::LeaderEvents leader_events();
+  void record_leader(rdzv::LeaderEvents& events);
   void await_leaders_leave();
+  void await_last_logs();
   void await_last_report();
 
   Result<void> prepare();
@@ -83,6 +89,12 @@ class GroupRunner {
   std::vector<pid_t> worker_pids() const;
   Status status() const;
   std::optional<JobProgress> job_progress() const;
+
+  JobInquiry::Access inquiry_access();
+  void open_control();
+  NodeStatus node_status(std::size_t events_max) const;
+  Result<void> stop_job();
+  Result<Round> restart_round();
 
   void await_stop_signals();
   void preempted_by(int signal);
@@ -114,9 +126,11 @@ class GroupRunner {
   std::optional<Keeper> keeper_;
   OomWatch oom_watch_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
   std::unique_ptr<rdzv::LeaderSearch> leader_search_;
   std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
   bool was_told_to_wait_ = false;
+  bool has_heard_leader_ = false;  // and was not declared lost since
   GroupCore core_;
   std::deque<GroupEvent> queue_;
   bool is_pumping_ = false;
@@ -135,6 +149,9 @@ class GroupRunner {
   std::optional<StatusLine> status_line_;  // where there is a terminal for it
   ServiceNotify service_;
   TrainerPush trainer_;
+  JobInquiry inquiry_;
+  WorkerLogs logs_;
+  JobControl control_;
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_preempted_ = false;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome

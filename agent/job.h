@@ -111,6 +111,8 @@ struct Job {
   std::vector<std::string> visible_devices_of;
   std::vector<std::vector<int>> cpus_of;  // by local rank, for sched_setaffinity; empty: not bound
   bool exit_code_as_torchrun = false;     // 1 for any failure
+  std::string record;                     // file for what the cores are told; empty: none
+  std::string version;                    // of this ddprun, for people
 
   bool operator==(const Job&) const = default;
 };

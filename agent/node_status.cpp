@@ -230,6 +230,24 @@ NodeStatus status_json::node_status_from(const json::value& value) {
 
 std::string to_json(const NodeStatus& status) { return json::serialize(value_of(status)); }
 
+std::string to_json_within(NodeStatus status, std::size_t bytes_max) {
+  for (;;) {
+    std::string text = to_json(status);
+    if (text.size() <= bytes_max) return text;
+    auto& events = status.events;
+    if (!events.empty()) {
+      events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(events.size() / 2));
+    } else if (!status.recent_restarts.empty()) {
+      status.recent_restarts.clear();
+    } else {
+      const std::size_t kept = status.workers.size() / 2;
+      status.workers_left_out += static_cast<int>(status.workers.size() - kept);
+      status.workers.resize(kept);
+      if (kept == 0) return to_json(status);
+    }
+  }
+}
+
 Result<NodeStatus> node_status_from(std::string_view text) {
   return parse_status(text, "the status of a node", [](const json::value& value) {
     return status_json::node_status_from(value);

@@ -136,6 +136,8 @@ struct NodeStatus {
 };
 
 std::string to_json(const NodeStatus& status);
+// In so many bytes: the older events, then the last workers are left out.
+std::string to_json_within(NodeStatus status, std::size_t bytes_max);
 Result<NodeStatus> node_status_from(std::string_view json);
 
 }  // namespace ddprun::agent

@@ -143,8 +143,7 @@ Result<WorkerStream::Destinations> Output::destinations(const StreamPlan& plan, 
       to.filters = stream == Stream::kStdout ? spec_.duplicate_stdout_filters
                                              : spec_.duplicate_stderr_filters;
     }
-    auto file = files().open(directory_.path_of(round, identity.local_rank) + "/" +
-                             name_of(stream) + ".log");
+    auto file = files().open(file_of(round, identity.local_rank, stream));
     if (!file) return fail(std::move(file.error()));
     to.file = std::move(*file);
   }
@@ -234,6 +233,23 @@ std::vector<std::string> Output::stderr_tail(int local_rank) const {
   if (worker == workers_.end()) return {};
   const auto& stream = worker->second.streams[index(Stream::kStderr)];
   return stream ? stream->tail() : std::vector<std::string>();
+}
+
+Output::Readable Output::readable(int local_rank, Stream stream) const {
+  const auto worker = workers_.find(local_rank);
+  if (worker == workers_.end()) return {};
+  Readable readable{worker->second.round, {}, nullptr};
+  const StreamPlan plan = plan_stream(spec_, stream, local_rank, console_.is_terminal(stream));
+  if (plan.to_file) {
+    readable.file = file_of(worker->second.round, local_rank, stream);
+  } else if (const auto& kept = worker->second.streams[index(stream)]; kept && plan.keeps_tail) {
+    readable.kept = &kept->kept();
+  }
+  return readable;
+}
+
+std::string Output::file_of(std::uint64_t round, int local_rank, Stream stream) const {
+  return directory_.path_of(round, local_rank) + "/" + name_of(stream) + ".log";
 }
 
 std::string Output::log_directory_of(int local_rank) const {

@@ -77,6 +77,17 @@ class Output {
 
   // The last lines a worker wrote to stderr; until the next open() of that local rank.
   std::vector<std::string> stderr_tail(int local_rank) const;
+  // Where a stream of a worker can be read in its latest round: in a file, or in what is kept of it
+  // for the report, or not at all, because the worker writes to where this agent's own goes.
+  struct Readable {
+    std::uint64_t round = 0;
+    std::string file;            // empty: there is none
+    const Tail* kept = nullptr;  // until the next call of anything here; null: nothing is
+  };
+  Readable readable(int local_rank, Stream stream) const;
+  // The file of an earlier round.
+  std::string file_of(std::uint64_t round, int local_rank, Stream stream) const;
+
   // Folder of the whole run, and what belongs to one worker in its latest round. Empty when there
   // is none.
   const std::string& log_directory() const { return directory_.path(); }

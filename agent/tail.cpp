@@ -17,6 +17,7 @@ std::string_view as_shown(std::string_view line) {
 
 void Tail::append(std::string_view bytes) {
   if (lines_max_ == 0) return;
+  total_ += bytes.size();
   if (bytes.size() >= kBytesMin) {
     is_cut_ = is_cut_ || bytes.size() > kBytesMin || !bytes_.empty();
     bytes_.assign(bytes.substr(bytes.size() - kBytesMin));

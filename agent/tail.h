@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@ class Tail {
 
   void append(std::string_view bytes);
 
+  // How many bytes there were in all, and the last of them.
+  std::uint64_t total() const { return total_; }
+  std::string_view bytes() const { return bytes_; }
+
   // At most lines_max, the last one perhaps unfinished. Of a line that was overwritten by \r (a
   // progress bar) only what a terminal would still show; bytes are otherwise as the worker wrote
   // them.
@@ -22,7 +27,8 @@ class Tail {
 
  private:
   std::size_t lines_max_;
-  std::string bytes_;    // between kBytesMin and twice as many, once there were that many
+  std::string bytes_;  // between kBytesMin and twice as many, once there were that many
+  std::uint64_t total_ = 0;
   bool is_cut_ = false;  // bytes_ does not begin where a line begins
 };
 

@@ -51,6 +51,7 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   void end();
 
   std::vector<std::string> tail() const { return tail_.lines(); }
+  const Tail& kept() const { return tail_; }
   int fd() { return descriptor_.native_handle(); }
 
  private:

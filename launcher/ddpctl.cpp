@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
+#include <string>
 
 #include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
@@ -25,8 +27,12 @@ int run(int argc, char** argv) {
     return text.substr(0, text.find('\n'));  // CLI11 ends the line
   });
   app.require_subcommand(1);
-  const auto store = add_store_command(app);
-  const auto leader = add_leader_command(app);
+  const std::map<std::string, std::function<int()>> commands{
+      {"status", add_status_command(app)},   {"logs", add_logs_command(app)},
+      {"events", add_events_command(app)},   {"stop", add_stop_command(app)},
+      {"restart", add_restart_command(app)}, {"store", add_store_command(app)},
+      {"leader", add_leader_command(app)},   {"replay", add_replay_command(app)},
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -34,7 +40,7 @@ int run(int argc, char** argv) {
     app.exit(error);
     return is_help ? kExitSuccess : kExitUsage;
   }
-  return app.got_subcommand("leader") ? leader() : store();
+  return commands.at(app.get_subcommands().front()->get_name())();
 }
 
 }  // namespace

@@ -19,5 +19,11 @@ int report(const Error& error, int code);
 // was parsed, and returns the exit code.
 std::function<int()> add_store_command(CLI::App& app);
 std::function<int()> add_leader_command(CLI::App& app);
+std::function<int()> add_status_command(CLI::App& app);
+std::function<int()> add_logs_command(CLI::App& app);
+std::function<int()> add_events_command(CLI::App& app);
+std::function<int()> add_stop_command(CLI::App& app);
+std::function<int()> add_restart_command(CLI::App& app);
+std::function<int()> add_replay_command(CLI::App& app);
 
 }  // namespace ddprun::cli

@@ -110,7 +110,9 @@ int launch(const Plan& plan) {
   }
   if (const auto prepared = prepare_outputs(plan); !prepared)
     return refuse(prepared.error(), plan.job.environment);
-  return agent::run(plan.job);
+  agent::Job job = plan.job;
+  job.version = version();
+  return agent::run(job);
 }
 
 int run(const std::vector<std::string>& arguments, const Environment& environment) {

@@ -35,6 +35,7 @@ enum class OptionId {
   kDuplicateStderrFilters,
   kLogsSpecs,
   kEvents,
+  kRecord,
   kEventLogHandler,
   kSignalsToHandle,
   kPreemptSignal,

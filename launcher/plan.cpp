@@ -274,6 +274,9 @@ class Planner {
     } else {
       refuse(wrong(target, "give a file, fd:N, or - for stdout"));
     }
+    const Given record = option(OptionId::kRecord);
+    plan_.job.record = record.text();
+    if (plan_.job.record.empty() && !record.is_default()) refuse(wrong(record, "give a file"));
   }
 
   // Whom else the agent tells of the job, because variables say so.
@@ -424,6 +427,18 @@ Result<void> prepare_log_dir(const Plan& plan) {
   return {};
 }
 
+Result<void> try_to_append(const Given& target, const std::string& path) {
+  if (path.empty()) return {};
+  // O_NONBLOCK: a FIFO without a reader must not hold us up here.
+  const int file =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (file < 0 && errno != ENXIO) {
+    return fail(wrong(target, "it cannot be written: " + std::string(std::strerror(errno))));
+  }
+  if (file >= 0) ::close(file);
+  return {};
+}
+
 Result<void> try_event_target(const Plan& plan) {
   const agent::EventSpec& events = plan.job.events;
   const Given target = given(plan.settings, OptionId::kEvents);
@@ -434,16 +449,8 @@ Result<void> try_event_target(const Plan& plan) {
           target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
     }
   }
-  if (!events.file.empty()) {
-    // O_NONBLOCK: a FIFO without a reader must not hold us up here.
-    const int file =
-        ::open(events.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (file < 0 && errno != ENXIO) {
-      return fail(wrong(target, "it cannot be written: " + std::string(std::strerror(errno))));
-    }
-    if (file >= 0) ::close(file);
-  }
-  return {};
+  if (auto tried = try_to_append(target, events.file); !tried) return tried;
+  return try_to_append(given(plan.settings, OptionId::kRecord), plan.job.record);
 }
 
 }  // namespace

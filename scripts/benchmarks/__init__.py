@@ -1,6 +1,7 @@
 """What scripts/bench can measure. A bench is a function that yields the rows of its part of the table."""
 
 from benchmarks.checkpoint import bench_checkpoint
+from benchmarks.control import bench_control
 from benchmarks.ddp import bench_ddp
 from benchmarks.etcd import bench_etcd
 from benchmarks.launch import bench_launch, bench_link, bench_memory, bench_restart
@@ -15,4 +16,4 @@ from benchmarks.trainer import bench_trainer
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
            "link": bench_link, "nodes": bench_nodes, "etcd": bench_etcd, "start": bench_start, "ddp": bench_ddp,
            "store": bench_store, "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer,
-           "shm": bench_shm}
+           "shm": bench_shm, "control": bench_control}

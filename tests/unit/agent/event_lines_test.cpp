@@ -1,5 +1,6 @@
 #include "agent/event_lines.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -57,7 +58,14 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
       event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
       expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
                                 R"(,"lost_us":8,"lost_node":null,"nodes_gone":0,)"
-                                R"("nodes_joined":0)"));
+                                R"("nodes_joined":0,"was_asked_for":false)"));
+}
+
+TEST(EventLines, TellOfWhatAPersonAskedFor) {
+  EXPECT_EQ(event_line(kHead, Requested{"restart"}), expected("requested", R"("what":"restart")"));
+  Restarted restarted;
+  restarted.was_asked_for = true;
+  EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
 }
 
 TEST(EventLines, TellWhichNodeWentAndHow) {
@@ -68,7 +76,7 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
       expected("restarted",
                R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8,)"
                R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
-               R"("nodes_joined":1)"));
+               R"("nodes_joined":1,"was_asked_for":false)"));
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
                                   {How::kReplaced, "replaced"},
                                   {How::kLeft, "left"},

@@ -1,0 +1,185 @@
+#include "agent/control_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int kBacklog = 16;
+constexpr std::size_t kNameBytesMax = 60;  // of the id in a file's name
+constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+
+Error wrong_owner(const std::string& path, uid_t owner) {
+  return {ErrorCode::kPermissionDenied,
+          path + " belongs to user " + std::to_string(owner) +
+              ", and is not used; remove it, or set XDG_RUNTIME_DIR to a folder of your own",
+          {}};
+}
+
+// A path through the descriptor fits whatever the folder is called, and stays in that very folder.
+sockaddr_un address_of(const rdzv::UniqueFd& folder, const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + name;
+  std::memcpy(address.sun_path, path.data(), std::min(path.size(), sizeof address.sun_path - 1));
+  return address;
+}
+
+const sockaddr* generic(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+// Only while this is held is a socket removed, or bound and not yet listening.
+class Lock {
+ public:
+  explicit Lock(const rdzv::UniqueFd& folder)
+      : fd_(folder.get()), is_held_(::flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
+  ~Lock() {
+    if (is_held_) ::flock(fd_, LOCK_UN);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  int fd_;
+  bool is_held_;
+};
+
+Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& name) {
+  rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(folder, name);
+  // The mode of what bind makes is the socket's own.
+  if (!socket || ::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0 ||
+      ::bind(socket.get(), generic(address), sizeof address) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return fail(error_from_errno(errno, "cannot make the socket " + name));
+  }
+  return socket;
+}
+
+}  // namespace
+
+std::vector<std::string> control_folders(const Environment& environment, uid_t user) {
+  const std::string id = std::to_string(user);
+  std::vector<std::string> folders;
+  const std::string given = value_or_empty(environment, "XDG_RUNTIME_DIR");
+  if (given.starts_with('/')) folders.push_back(given + "/ddprun");
+  // A job may have been started where the variable is not set, or be looked for from there.
+  for (const std::string& each : {"/run/user/" + id + "/ddprun", "/tmp/ddprun-" + id}) {
+    if (std::ranges::count(folders, each) == 0) folders.push_back(each);
+  }
+  return folders;
+}
+
+Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, bool makes_it) {
+  if (makes_it) {
+    // A runtime folder that sudo or su left in the environment is not ours to write to.
+    struct stat parent {};
+    const std::string above = path.substr(0, path.rfind('/'));
+    if (::stat(above.c_str(), &parent) != 0) return fail(error_from_errno(errno, above));
+    const bool is_for_all = (parent.st_mode & S_ISVTX) != 0;
+    if (!is_for_all && parent.st_uid != user) {
+      return fail(ErrorCode::kNotFound, above + " is not this user's");
+    }
+    if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+      return fail(error_from_errno(errno, "cannot make " + path));
+    }
+  }
+  rdzv::UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder) {
+    if (errno == ENOENT) return fail(error_from_errno(errno, path));
+    struct stat found {};
+    if (::lstat(path.c_str(), &found) == 0 && found.st_uid != user) {
+      return fail(wrong_owner(path, found.st_uid));
+    }
+    return fail(ErrorCode::kPermissionDenied, path + " is no folder that can be used (" +
+                                                  std::strerror(errno) +
+                                                  "); a link is not followed; remove it");
+  }
+  struct stat found {};
+  if (::fstat(folder.get(), &found) != 0) return fail(error_from_errno(errno, path));
+  if (found.st_uid != user) return fail(wrong_owner(path, found.st_uid));
+  if ((found.st_mode & kOthers) != 0) {
+    return fail(ErrorCode::kPermissionDenied,
+                path + " can be entered by others, and is not used; chmod 700 it");
+  }
+  return folder;
+}
+
+std::string control_name(std::string_view run_id) {
+  std::string name;
+  for (const char each : run_id.substr(0, kNameBytesMax)) {
+    const bool is_fit = (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
+                        (each >= '0' && each <= '9') || each == '-' || each == '_' ||
+                        (each == '.' && !name.empty());
+    name += is_fit ? each : '_';
+  }
+  return name + ".sock";
+}
+
+std::string control_name(std::string_view run_id, pid_t pid) {
+  std::string name = control_name(run_id);
+  name.resize(name.size() - std::strlen(".sock"));
+  return name + "." + std::to_string(pid) + ".sock";
+}
+
+Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::string& name,
+                                       uid_t user) {
+  struct stat found {};
+  if (::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
+    return fail(error_from_errno(errno, name));
+  }
+  if (!S_ISSOCK(found.st_mode)) {
+    return fail(ErrorCode::kPermissionDenied, name + " is no socket, and is left alone");
+  }
+  if (found.st_uid != user) return fail(wrong_owner(name, found.st_uid));
+  rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(folder, name);
+  if (!socket || ::connect(socket.get(), generic(address), sizeof address) != 0) {
+    if (errno == ECONNREFUSED) {
+      return fail(ErrorCode::kUnavailable, "nobody listens at " + name + ": its job was killed");
+    }
+    if (errno == EAGAIN) {
+      return fail(ErrorCode::kTimeout, "too many wait at " + name + " already: its agent hangs");
+    }
+    return fail(error_from_errno(errno, "cannot connect to " + name));
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != user) {
+    return fail(wrong_owner("who listens at " + name, peer.uid));
+  }
+  return socket;
+}
+
+Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
+                                  uid_t user) {
+  const Lock lock(folder);
+  // Without the lock the name of the job is not contested: another agent is at it just now.
+  for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
+    if (!lock && name == control_name(run_id)) continue;
+    auto bound = bind_as(folder, name);
+    if (!bound && bound.error().code == ErrorCode::kAddressInUse) {
+      const auto other = connect_control(folder, name, user);
+      // One of this very process number is of a process that is no more, or of another namespace.
+      if (other || other.error().code != ErrorCode::kUnavailable) continue;
+      ::unlinkat(folder.get(), name.c_str(), 0);
+      bound = bind_as(folder, name);
+    }
+    if (!bound) return fail(std::move(bound.error()));
+    return BoundControl{std::move(*bound), std::move(name)};
+  }
+  return fail(ErrorCode::kAddressInUse, "every name for the job's socket is taken");
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,575 @@
+// ddpctl status, logs, events, stop and restart of jobs that run: from a shell on one of their nodes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/cluster.h"
+#include "tests/support/job.h"
+
+namespace ddprun::test {
+namespace {
+
+namespace json = boost::json;
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kNoJob = 3;
+constexpr int kSeveral = 4;
+constexpr int kSilent = 5;
+constexpr int kNotYours = 6;
+
+// A folder for sockets that only the jobs of this test use.
+class Control : public ::testing::Test {
+ protected:
+  JobSetup here() const { return {.environment = {{"XDG_RUNTIME_DIR", runtime_.path()}}}; }
+  std::map<std::string, std::string> environment() const { return here().environment; }
+
+  // Two workers that have begun.
+  std::unique_ptr<Job> start(const std::string& id, const std::vector<std::string>& more = {}) {
+    const TempDir* stamps_of = folders_.emplace_back(std::make_unique<TempDir>()).get();
+    std::vector<std::string> options{"--nproc-per-node=2", "--rdzv-id=" + id};
+    options.insert(options.end(), more.begin(), more.end());
+    auto job = std::make_unique<Job>(ddprun(options, worker({"stamp", stamps_of->path(), "wait"})),
+                                     here());
+    EXPECT_TRUE(job->reaches([&] { return stamps(stamps_of->path(), 0).size() == 2; }))
+        << job->err();
+    return job;
+  }
+
+  struct Told {
+    int code = -1;
+    std::string out;
+    std::string err;
+  };
+  Told ask(const std::vector<std::string>& arguments) const {
+    Job command(ddpctl(arguments), here());
+    const Ended ended = command.wait();
+    return {ended.code.value_or(-1), command.out(), command.err()};
+  }
+  json::object status_of(const std::string& job) const {
+    const Told told = ask({"status", "--json", job});
+    EXPECT_EQ(told.code, 0) << told.err;
+    return told.code == 0 ? json::parse(told.out).as_object() : json::object();
+  }
+
+  TempDir runtime_;
+  std::vector<std::unique_ptr<TempDir>> folders_;  // that workers write to, in every round
+};
+
+// ---- finding a job
+
+TEST_F(Control, SaysThatNoJobRuns) {
+  const Told told = ask({"status"});
+  EXPECT_EQ(told.code, kNoJob);
+  EXPECT_THAT(told.err, HasSubstr("no job of yours runs on this node"));
+}
+
+TEST_F(Control, ListsTheJobsThatThereAreWhereAnotherIsNamed) {
+  const auto job = start("train-7");
+  const Told told = ask({"status", "train-8"});
+  EXPECT_EQ(told.code, kNoJob);
+  EXPECT_THAT(told.err, AllOf(HasSubstr("no job 'train-8'"), HasSubstr("job 'train-7'"),
+                              HasSubstr(std::to_string(job->pid()))));
+}
+
+TEST_F(Control, TwoJobsWithOneIdAreToldApartByTheirAgents) {
+  const auto one = start("same");
+  const auto two = start("same");
+  const Told told = ask({"status", "same"});
+  EXPECT_EQ(told.code, kSeveral);
+  EXPECT_THAT(told.err, AllOf(HasSubstr("2 jobs are called 'same'"),
+                              HasSubstr("\n  " + std::to_string(one->pid()) + "  job 'same'"),
+                              HasSubstr("\n  " + std::to_string(two->pid()) + "  job 'same'")));
+  for (const auto* each : {&one, &two}) {
+    const json::object status = status_of(std::to_string((*each)->pid()));
+    EXPECT_EQ(status.at("nodes").at(0).at("agent_pid"), (*each)->pid());
+  }
+  two->signal(SIGTERM);
+  EXPECT_EQ(two->wait(), exited(143));
+  EXPECT_EQ(status_of("same").at("nodes").at(0).at("agent_pid"), one->pid());
+}
+
+TEST_F(Control, WithoutANameSeveralJobsHaveToBeToldApart) {
+  const auto one = start("one");
+  EXPECT_EQ(ask({"status"}).code, 0);
+  const auto two = start("two");
+  const Told told = ask({"status"});
+  EXPECT_EQ(told.code, kSeveral);
+  EXPECT_THAT(told.err,
+              AllOf(HasSubstr("several jobs run"), HasSubstr("'one'"), HasSubstr("'two'")));
+}
+
+TEST_F(Control, ASocketThatAKilledJobLeftIsKnownForWhatItIsAndReplaced) {
+  {
+    const auto job = start("killed");
+    job->signal(SIGKILL);
+    EXPECT_EQ(job->wait(), killed_by(SIGKILL));
+  }
+  const std::string socket = runtime_ / "ddprun/killed.sock";
+  ASSERT_TRUE(std::filesystem::is_socket(socket));
+  const Told told = ask({"status", "killed"});
+  EXPECT_EQ(told.code, kNoJob);
+  EXPECT_THAT(told.err, HasSubstr(socket + " was left over by a job that was killed"));
+
+  const auto job = start("killed");
+  EXPECT_EQ(status_of("killed").at("nodes").at(0).at("agent_pid"), job->pid());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(runtime_ / "ddprun"), {}), 1);
+}
+
+TEST_F(Control, NothingIsLeftOfTheSocketWhenAJobHasEnded) {
+  const auto job = start("ends");
+  const std::string socket = runtime_ / "ddprun/ends.sock";
+  struct stat found {};
+  ASSERT_EQ(::stat(socket.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600U);
+  ASSERT_EQ(::stat((runtime_ / "ddprun").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0700U);
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), exited(143));
+  EXPECT_FALSE(std::filesystem::exists(socket));
+}
+
+TEST_F(Control, AnIdThatIsNoFileNameIsFoundAllTheSame) {
+  const auto job = start("../a b/ü");
+  EXPECT_EQ(status_of("../a b/ü").at("job"), "../a b/ü");
+  const auto other = start("../a b:ü");  // the same as a file's name
+  EXPECT_EQ(status_of("../a b:ü").at("nodes").at(0).at("agent_pid"), other->pid());
+}
+
+TEST_F(Control, AFolderThatIsNotThisUsersAloneIsNotUsedAndTheJobRuns) {
+  const std::string folder = runtime_ / "ddprun";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  const auto job = start("open");
+  EXPECT_THAT(job->err(), AllOf(HasSubstr("ddpctl cannot reach this job"),
+                                HasSubstr(folder + " can be entered by others")));
+  const Told told = ask({"status"});
+  EXPECT_EQ(told.code, kNotYours);
+  EXPECT_THAT(told.err, HasSubstr("chmod 700"));
+}
+
+TEST_F(Control, ALinkInThePlaceOfTheFolderIsNotFollowed) {
+  const TempDir elsewhere;
+  ASSERT_EQ(::symlink(elsewhere.path().c_str(), (runtime_ / "ddprun").c_str()), 0);
+  const auto job = start("linked");
+  EXPECT_THAT(job->err(), HasSubstr("a link is not followed"));
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere.path()));
+  EXPECT_EQ(ask({"status"}).code, kNotYours);
+}
+
+TEST_F(Control, WhatBelongsToAnotherUserIsNeitherUsedNorAsked) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  const std::string folder = runtime_ / "ddprun";
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(folder.c_str(), 4242, 4242), 0);
+  {
+    const auto job = start("theirs");
+    EXPECT_THAT(job->err(), HasSubstr("belongs to user 4242"));
+    const Told told = ask({"status"});
+    EXPECT_EQ(told.code, kNotYours);
+    EXPECT_THAT(told.err, HasSubstr(folder + " belongs to user 4242"));
+  }
+  ASSERT_EQ(::chown(folder.c_str(), 0, 0), 0);
+  const auto job = start("socket");
+  ASSERT_EQ(::chown((folder + "/socket.sock").c_str(), 4242, 4242), 0);
+  const Told told = ask({"status", "socket"});
+  EXPECT_EQ(told.code, kNotYours);
+  EXPECT_THAT(told.err, HasSubstr("belongs to user 4242"));
+}
+
+TEST_F(Control, AJobThatHangsIsNamedWithWhatToDo) {
+  const auto job = start("hangs");
+  job->signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return process(job->pid())->state == 'T'; }));
+  const Told told = ask({"status", "hangs"});
+  job->signal(SIGCONT);
+  EXPECT_EQ(told.code, kSilent);
+  EXPECT_THAT(told.err,
+              AllOf(HasSubstr("pid " + std::to_string(job->pid())), HasSubstr("does not answer")));
+}
+
+// ---- status
+
+TEST_F(Control, StatusShowsRoundsNodesAndWorkers) {
+  const auto job = start("shown");
+  const json::object status = status_of("shown");
+  EXPECT_EQ(status.at("job"), "shown");
+  EXPECT_EQ(status.at("leader").at("state"), "running");
+  EXPECT_EQ(status.at("leader").at("members").as_array().size(), 1U);
+  EXPECT_TRUE(status.at("late").as_array().empty());
+  const json::value& node = status.at("nodes").at(0);
+  EXPECT_EQ(node.at("agent_pid"), job->pid());
+  EXPECT_EQ(node.at("state"), "running");
+  EXPECT_EQ(node.at("round"), 0);
+  EXPECT_EQ(node.at("leads"), true);
+  EXPECT_EQ(node.at("store").at("connections"), 0);
+  ASSERT_EQ(node.at("workers").as_array().size(), 2U);
+  std::vector<pid_t> pids;
+  for (const auto& each : node.at("workers").as_array()) {
+    EXPECT_EQ(each.at("state"), "running");
+    EXPECT_TRUE(process(each.at("pid").to_number<pid_t>()));
+  }
+  EXPECT_EQ(node.at("events").as_array().size(), 2U) << "job_started, round_started";
+
+  const Told told = ask({"status"});
+  EXPECT_EQ(told.code, 0);
+  EXPECT_THAT(told.out, ContainsRegex("job shown: round 0 runs for .*, 2 workers on 1 node\n"));
+  EXPECT_THAT(told.out, HasSubstr("NODES  1 joined of 1; the leader is running\n"));
+  EXPECT_THAT(told.out, ContainsRegex("WORKERS  2 running\n"));
+  EXPECT_THAT(told.out, Not(HasSubstr("RESTARTS")));
+}
+
+TEST_F(Control, StatusShowsHowFarWorkersAreAndWhyThereWereRestarts) {
+  const TempDir folder;
+  Job job(ddprun({"--nproc-per-node=2", "--rdzv-id=steps", "--max-restarts=3"},
+                 worker({"on-round", "0", "exit", "3", "link", "progress", "41/100", "stamp",
+                         folder.path(), "wait"})),
+          here());
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 1).size() == 2; })) << job.err();
+  const json::object status = status_of("steps");
+  const json::value& node = status.at("nodes").at(0);
+  EXPECT_EQ(node.at("round"), 1);
+  EXPECT_EQ(node.at("restarts"), 1);
+  EXPECT_EQ(node.at("restart_totals").at(0).at("reason"), "worker_failed");
+  EXPECT_EQ(node.at("restart_totals").at(0).at("lost_us"), node.at("lost_us"));
+  EXPECT_EQ(node.at("workers").at(0).at("progress").at("step"), 41);
+  const Told told = ask({"status"});
+  EXPECT_THAT(told.out, HasSubstr("restarts 1 of 3; of "));
+  EXPECT_THAT(told.out, HasSubstr("41 of 100"));
+  EXPECT_THAT(told.out, ContainsRegex("RESTARTS  the latest\n.* round 1 .*ended with exit code 3"));
+}
+
+TEST_F(Control, StatusWatchesUntilTheJobHasEnded) {
+  const auto job = start("watched");
+  Job watch(ddpctl({"status", "--watch", "--json", "--interval=0.1"}), here());
+  const auto lines = [&] {
+    const std::string out = watch.out();
+    return std::count(out.begin(), out.end(), '\n');
+  };
+  ASSERT_TRUE(watch.reaches([&] { return lines() >= 3; })) << watch.err();
+  job->signal(SIGTERM);
+  EXPECT_EQ(watch.wait(), exited(0)) << watch.err();
+  EXPECT_THAT(watch.err(), HasSubstr("the job has ended"));
+}
+
+// ---- several nodes
+
+class ControlOfNodes : public Control, public ::testing::WithParamInterface<Meeting> {
+ protected:
+  ClusterSetup setup(const std::string& nnodes = "2") const {
+    ClusterSetup setup;
+    setup.meeting = GetParam();
+    setup.nnodes = nnodes;
+    setup.environment = environment();
+    return setup;
+  }
+};
+
+TEST_P(ControlOfNodes, StatusFromAnyNodeShowsAll) {
+  Cluster cluster(setup());
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  for (const int node : {0, 1}) {
+    const json::object status = status_of(std::to_string(cluster[node].pid()));
+    EXPECT_EQ(status.at("leader").at("members").as_array().size(), 2U);
+    EXPECT_TRUE(status.at("late").as_array().empty()) << json::serialize(status);
+    ASSERT_EQ(status.at("nodes").as_array().size(), 2U);
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(
+          status.at("nodes").at(static_cast<std::size_t>(rank)).at("workers").at(0).at("rank"),
+          rank);
+    }
+  }
+  EXPECT_EQ(ask({"status"}).code, 0) << "two agents, one job";
+}
+
+TEST_P(ControlOfNodes, ANodeThatDoesNotAnswerIsLateAndNobodyWaitsForIt) {
+  Cluster cluster(setup());
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  cluster[1].signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return process(cluster[1].pid())->state == 'T'; }));
+  const json::object status = status_of(std::to_string(cluster[0].pid()));
+  EXPECT_EQ(status.at("nodes").as_array().size(), 1U);
+  ASSERT_EQ(status.at("late").as_array().size(), 1U);
+  EXPECT_THAT(std::string(status.at("late").at(0).at("why").as_string()),
+              HasSubstr("no answer within"));
+  const Told told = ask({"status", std::to_string(cluster[0].pid())});
+  EXPECT_THAT(told.out, HasSubstr("1 late"));
+  cluster[1].signal(SIGCONT);
+  const auto all_answer = [&] {
+    return status_of(std::to_string(cluster[0].pid())).at("nodes").as_array().size() == 2;
+  };
+  EXPECT_TRUE(eventually(all_answer));
+}
+
+TEST_P(ControlOfNodes, StopEndsTheJobOnAllNodes) {
+  Cluster cluster(setup());
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const Told told = ask({"stop", std::to_string(cluster[1].pid())});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(told.out, "the job has ended with exit code 143\n");
+  for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(143)) << cluster.told();
+  EXPECT_THAT(cluster.left_over(), IsEmpty());
+}
+
+TEST_P(ControlOfNodes, RestartBeginsANewRoundThatCostsNothing) {
+  Cluster cluster(setup());  // without any budget
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const Told told = ask({"restart", std::to_string(cluster[1].pid())});
+  EXPECT_EQ(told.code, 0) << told.err << cluster.told();
+  EXPECT_EQ(told.out, "round 1 runs\n");
+  EXPECT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const json::object status = status_of(std::to_string(cluster[0].pid()));
+  EXPECT_EQ(status.at("leader").at("restarts"), 0);
+  EXPECT_EQ(status.at("nodes").at(0).at("restart_totals").at(0).at("reason"), "requested");
+  EXPECT_THAT(cluster[0].err(), HasSubstr("a restart was asked for"));
+  cluster.let_finish();
+  for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, ControlOfNodes,
+                         ::testing::Values(Meeting::kStatic, Meeting::kC10d, Meeting::kLeader),
+                         ::testing::PrintToStringParamName());
+
+TEST_F(Control, StatusSaysWhichNodesAreMissing) {
+  ClusterSetup setup;
+  setup.meeting = Meeting::kStatic;
+  setup.nnodes = "3";
+  setup.environment = environment();
+  Cluster cluster(setup);
+  cluster.start(0);
+  cluster.start(2);
+  const auto both_are_there = [&] {
+    Job asked(ddpctl({"status", "--json", std::to_string(cluster[0].pid())}), here());
+    if (asked.wait() != exited(0)) return false;
+    const json::value leader = json::parse(asked.out()).at("leader");
+    return leader.is_object() && leader.at("members").as_array().size() == 2;
+  };
+  ASSERT_TRUE(cluster[0].reaches(both_are_there)) << cluster.told();
+  const json::object status = status_of(std::to_string(cluster[0].pid()));
+  EXPECT_EQ(status.at("leader").at("state"), "gathering");
+  EXPECT_EQ(status.at("leader").at("missing"), 1);
+  EXPECT_EQ(status.at("leader").at("missing_ranks"), json::array({1}));
+  const Told told = ask({"status", std::to_string(cluster[2].pid())});
+  EXPECT_THAT(told.out, AllOf(HasSubstr("no round has begun yet"),
+                              HasSubstr("2 joined of 3, 1 missing (rank 1)")));
+  const Told restart = ask({"restart", std::to_string(cluster[2].pid())});
+  EXPECT_EQ(restart.code, kFailed);
+  EXPECT_THAT(restart.err, HasSubstr("no round runs"));
+  EXPECT_EQ(ask({"stop", std::to_string(cluster[2].pid())}).code, 0);
+  for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(143)) << cluster.told();
+}
+
+// ---- stop, restart, events of one node
+
+TEST_F(Control, StopWithoutWaitingReturnsWhileWorkersAreInTheirGrace) {
+  const TempDir folder;
+  Job job(
+      ddprun({"--shutdown-timeout=60"}, worker({"ignore", "15", "stamp", folder.path(), "wait"})),
+      here());
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  EXPECT_EQ(ask({"stop", "--no-wait"}).code, 0);
+  ASSERT_TRUE(
+      job.reaches([&] { return status_of("none").at("nodes").at(0).at("state") == "stopping"; }));
+  const Told restart = ask({"restart"});
+  EXPECT_EQ(restart.code, kFailed);
+  EXPECT_THAT(restart.err, HasSubstr("stopping"));
+  job.signal(SIGTERM);
+  job.signal(SIGINT);  // the second one means now
+  EXPECT_EQ(job.wait(), exited(143)) << job.err();
+}
+
+TEST_F(Control, EventsAreThoseOfTheFileAndGoOnUntilTheEnd) {
+  const auto job = start("told");
+  Job follow(ddpctl({"events", "-f"}), here());
+  ASSERT_TRUE(
+      follow.reaches([&] { return follow.out().find("round_started") != std::string::npos; }));
+  EXPECT_EQ(ask({"restart"}).code, 0);
+  EXPECT_EQ(ask({"stop"}).code, 0);
+  EXPECT_EQ(job->wait(), exited(143));
+  EXPECT_EQ(follow.wait(), exited(0)) << follow.err();
+  std::vector<std::string> names;
+  std::istringstream lines(follow.out());
+  for (std::string line; std::getline(lines, line);) {
+    names.emplace_back(json::parse(line).at("event").as_string());
+  }
+  EXPECT_THAT(
+      names, ::testing::ElementsAre("job_started", "round_started", "requested", "round_stopping",
+                                    "worker_exited", "worker_exited", "round_started", "restarted",
+                                    "requested", "round_stopping", "worker_exited", "worker_exited",
+                                    "finished"));
+}
+
+// ---- logs
+
+TEST_F(Control, LogsAreReadFromTheFilesOfAllNodesAndFollowedIntoTheNextRound) {
+  const TempDir logs;
+  ClusterSetup setup;
+  setup.environment = environment();
+  setup.options = {"--redirects=3", "--log-dir=" + logs.path()};
+  setup.actions = {"print", "out of {rank} in {round}", "complain", "err of {rank} in {round}",
+                   "until", "{folder}/finish",          "print",    "last of {rank}"};
+  Cluster cluster(setup);
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  const std::string agent = std::to_string(cluster[0].pid());
+  const auto all_is_there = [&] {
+    const std::string out = ask({"logs", agent}).out;
+    return out.find("[0] out of 0 in 0\n") != std::string::npos &&
+           out.find("[0] err of 0 in 0\n") != std::string::npos &&
+           out.find("[1] out of 1 in 0\n") != std::string::npos &&
+           out.find("[1] err of 1 in 0\n") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(all_is_there)) << ask({"logs", agent}).out;
+  EXPECT_THAT(ask({"logs", "--rank=1", agent}).out,
+              AnyOf("out of 1 in 0\nerr of 1 in 0\n", "err of 1 in 0\nout of 1 in 0\n"));
+
+  Job follow(ddpctl({"logs", "-f", "--rank=1", agent}), here());
+  const auto has_told = [&](const std::string& line) {
+    return follow.reaches([&] { return follow.out().find(line) != std::string::npos; });
+  };
+  ASSERT_TRUE(has_told("err of 1 in 0\n")) << follow.err();
+  EXPECT_EQ(ask({"restart", agent}).code, 0);
+  ASSERT_TRUE(has_told("err of 1 in 1\n")) << follow.out() << follow.err();
+  ASSERT_TRUE(has_told("out of 1 in 1\n")) << follow.out() << follow.err();
+  cluster.let_finish();
+  for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
+  EXPECT_EQ(follow.wait(), exited(0)) << follow.err();
+  EXPECT_THAT(follow.out(), Not(HasSubstr("of 0")));
+}
+
+TEST_F(Control, WithoutFilesThereAreTheLatestLinesOfStderr) {
+  const TempDir folder;
+  Job job(ddprun({"--rdzv-id=bare"},
+                 worker({"print", "to the terminal", "complain", "kept", "stamp", folder.path(),
+                         "until", folder / "go", "complain", "later", "wait"})),
+          here());
+  ASSERT_TRUE(job.reaches([&] { return job.err().find("kept") != std::string::npos; }));
+  const Told told = ask({"logs"});
+  EXPECT_EQ(told.code, 0);
+  EXPECT_EQ(told.out, "[0] kept\n");
+  EXPECT_THAT(told.err, HasSubstr("stdout of rank 0 goes straight to where the output of ddprun"));
+  Job follow(ddpctl({"logs", "-f"}), here());
+  ASSERT_TRUE(follow.reaches([&] { return follow.out() == "[0] kept\n"; }));
+  write_file(folder / "go", "");
+  EXPECT_TRUE(follow.reaches([&] { return follow.out() == "[0] kept\n[0] later\n"; }))
+      << follow.out() << follow.err();
+}
+
+TEST_F(Control, RanksThatAreNotThereAreRefused) {
+  const auto job = start("few");
+  const Told told = ask({"logs", "--rank=2"});
+  EXPECT_EQ(told.code, kFailed);
+  EXPECT_THAT(told.err, HasSubstr("there is no rank 2; the job has 2 workers"));
+  EXPECT_EQ(ask({"logs", "--rank=x"}).code, kUsage);
+  EXPECT_EQ(ask({"logs", "--lines=-1"}).code, kUsage);
+}
+
+// ---- clients that are up to no good
+
+class Stranger {
+ public:
+  explicit Stranger(const std::string& path)
+      : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    is_connected_ =
+        ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Stranger() { ::close(fd_); }
+  bool is_connected() const { return is_connected_; }
+  // False: it is no longer listened to.
+  bool say(const std::string& text) const {
+    return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+  }
+  std::string hear() const {
+    std::string all;
+    char buffer[4096];
+    for (ssize_t count; (count = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) {
+      all.append(buffer, static_cast<std::size_t>(count));
+      if (all.back() == '\n') break;
+    }
+    return all;
+  }
+
+ private:
+  int fd_;
+  bool is_connected_ = false;
+};
+
+TEST_F(Control, WhatIsNoRequestIsAnsweredSo) {
+  const auto job = start("asked");
+  const Stranger stranger(runtime_ / "ddprun/asked.sock");
+  ASSERT_TRUE(stranger.is_connected());
+  for (const std::string request :
+       {"hello\n", "[]\n", "{}\n", "{\"ask\":7}\n", "\n", "{\"ask\":\n"}) {
+    ASSERT_TRUE(stranger.say(request));
+    EXPECT_THAT(stranger.hear(), StartsWith("{\"error\":\"a request is a line of JSON")) << request;
+  }
+  ASSERT_TRUE(stranger.say("{\"ask\":\"dance\"}\n"));
+  EXPECT_THAT(stranger.hear(), HasSubstr("does not know the request 'dance'"));
+  ASSERT_TRUE(stranger.say("{\"ask\":\"logs\"}\n"));
+  EXPECT_THAT(stranger.hear(), HasSubstr("the question for logs cannot be read"));
+  ASSERT_TRUE(stranger.say(std::string(20'000, 'x')));
+  EXPECT_THAT(stranger.hear(), HasSubstr("at most 8 KiB"));
+  EXPECT_EQ(stranger.hear(), "") << "that is the end";
+  EXPECT_EQ(ask({"status"}).code, 0);
+}
+
+TEST_F(Control, WhoDoesNotReadIsDroppedAndNobodyElseNotices) {
+  const auto job = start("deaf");
+  const Stranger stranger(runtime_ / "ddprun/deaf.sock");
+  ASSERT_TRUE(stranger.is_connected());
+  const auto is_dropped = [&] {
+    for (int i = 0; i < 200; ++i) {
+      if (!stranger.say("{\"ask\":\"events\",\"past\":true}\n") && errno != EAGAIN) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(eventually(is_dropped));
+  EXPECT_EQ(ask({"status"}).code, 0);
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), exited(143));
+}
+
+TEST_F(Control, ThereIsABoundOnClients) {
+  const auto job = start("loved");
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  for (int i = 0; i < 32; ++i) {
+    crowd.push_back(std::make_unique<Stranger>(runtime_ / "ddprun/loved.sock"));
+    ASSERT_TRUE(crowd.back()->say("{\"ask\":\"who\"}\n"));
+    ASSERT_THAT(crowd.back()->hear(), HasSubstr("\"job\":\"loved\""));
+  }
+  const Stranger one_too_many(runtime_ / "ddprun/loved.sock");
+  EXPECT_THAT(one_too_many.hear(), HasSubstr("too many others"));
+  crowd.pop_back();
+  EXPECT_TRUE(eventually([&] { return ask({"status"}).code == 0; }));
+}
+
+}  // namespace
+}  // namespace ddprun::test
