@@ -64,9 +64,24 @@ std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& a
   return there + ", and nobody else is waited for any more";
 }
 
+std::string why_stopped(const rdzv::RoundInput& input) {
+  const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+  if (message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message)) {
+    return "a failure ends the round for all; what it costs is settled when all have stopped";
+  }
+  if (message != nullptr && std::holds_alternative<rdzv::NodeHello>(*message)) {
+    return "there is room for the node that came, and no worker has finished yet";
+  }
+  if (message != nullptr && (std::holds_alternative<rdzv::RestartAsked>(*message) ||
+                             std::holds_alternative<rdzv::StopAsked>(*message))) {
+    return "a person wants it";
+  }
+  return "a node of the round goes, and a round is one fixed set of nodes";
+}
+
 // Why the leader is in another state now. Empty: it is not.
 std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
-                const rdzv::JobOutcome* outcome) {
+                const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
   if (before.state == after.state && before.round == after.round) return "";
   if (before.state == State::kStopping) return why_settled(before, after, outcome);
   switch (after.state) {
@@ -76,7 +91,7 @@ std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
     case State::kRunning:
       return "the store is open, so that the workers can meet";
     case State::kStopping:
-      return "a round is one set of nodes and workers: what has happened ends it for all";
+      return why_stopped(input);
     case State::kGathering:
       return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
              " have to be: others are waited for";
@@ -148,7 +163,7 @@ std::string Replay::on(const rdzv::RoundInput& input) {
   if (state_of(before) != state_of(after)) {
     text += "              " + state_of(before) + " -> " + state_of(after) + "\n";
   }
-  if (const std::string reason = why(before, after, round_->outcome()); !reason.empty()) {
+  if (const std::string reason = why(before, after, input, round_->outcome()); !reason.empty()) {
     text += "              because " + reason + "\n";
   }
   for (const rdzv::ToNode& message : messages) {

@@ -116,6 +116,38 @@ TEST_F(Etcd, AFailureEndsTheJobOnAllNodesAlike) {
   EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("ended":"failed")"));
 }
 
+TEST_F(Etcd, DdpctlReachesAllNodesAlsoAfterTheLossOfTheLeader) {
+  const EtcdServers etcd;
+  const TempDir sockets;
+  const JobSetup here{.environment = {{"XDG_RUNTIME_DIR", sockets.path()}}};
+  Cluster cluster(setup(etcd, {.nnodes = "2:3", .environment = here.environment}));
+  const auto ask = [&](const Command& arguments) {
+    Job command(ddpctl(arguments), here);
+    EXPECT_EQ(command.wait(), exited(0)) << command.err() << cluster.told();
+    return command.out();
+  };
+  const auto nodes_seen_by = [&](int node) {
+    const auto status =
+        boost::json::parse(ask({"status", "--json", std::to_string(cluster[node].pid())}));
+    return status.at("nodes").as_array().size();
+  };
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(3), 0) << cluster.told();
+  for (const int node : {0, 1, 2}) EXPECT_EQ(nodes_seen_by(node), 3U) << node;
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const int other = (leader + 1) % 3;
+  EXPECT_EQ(nodes_seen_by(other), 2U);
+  EXPECT_EQ(ask({"restart", std::to_string(cluster[other].pid())}), "round 2 runs\n");
+  ASSERT_EQ(cluster.next_round(2), 2) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("restarts":0)")) << "it costs nothing";
+  EXPECT_EQ(ask({"stop", std::to_string(cluster[other].pid())}),
+            "the job has ended with exit code 143\n");
+  EXPECT_EQ(cluster[(leader + 2) % 3].wait(), exited(143)) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("ended":"stopped")"));
+}
+
 // ---- the leader goes
 
 TEST_F(Etcd, TheOthersGoOnWhenTheLeaderIsKilled) {
