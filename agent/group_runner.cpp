@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "agent/debugger_wait.h"
 #include "agent/ending.h"
 #include "agent/error_file.h"
 #include "agent/failure_report.h"
@@ -462,6 +463,9 @@ void GroupRunner::perform(const StartWorkers& action) {
   if (const std::string change = describe_change(start_, host_); !change.empty()) {
     log_->warn("{}", change);
   }
+  for (const int rank : job_.debugged_ranks) {
+    if (rank >= start_.world_size) log_->warn("{}", nobody_to_debug(rank, start_.world_size));
+  }
   std::optional<Error> refused;
   std::vector<WorkerEnded> not_started;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
@@ -548,6 +552,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = &keeper_->slot(static_cast<std::size_t>(local_rank));
+  spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   if (link) {
     spec.link_socket_fd = link->worker_socket();
@@ -563,6 +568,10 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
     return fail(std::move(worker.error()));
   }
   log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
+  if (spec.waits_for_debugger) {
+    console_.say(Stream::kStderr,
+                 waits_for_debugger_text(identity.rank, (*worker)->pid(), host_, job_.environment));
+  }
   if (link) {
     link->started((*worker)->pid(), [this, rank = identity.rank](std::string_view what) {
       log_->warn("rank {} {}", rank, what);
@@ -740,7 +749,7 @@ void GroupRunner::await_job_control() {
       if (!worker) continue;
       // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
       // spared.
-      signal == SIGCONT ? worker->signal_group(signal) : worker->signal_worker(signal);
+      signal == SIGCONT ? worker->resume() : worker->signal_worker(signal);
     }
   });
 }
@@ -748,7 +757,7 @@ void GroupRunner::await_job_control() {
 // Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
 void GroupRunner::pause() {
   for (const auto& worker : workers_) {
-    if (worker) worker->signal_group(SIGSTOP);
+    if (worker) worker->pause();
   }
   if (status_line_) status_line_->hide();
   console_.flush(std::chrono::steady_clock::now() + kPausePatience);

@@ -113,6 +113,7 @@ struct Job {
   bool exit_code_as_torchrun = false;     // 1 for any failure
   std::string record;                     // file for what the cores are told; empty: none
   std::string version;                    // of this ddprun, for people
+  std::vector<int> debugged_ranks;  // of the whole job; each waits for a debugger, in every round
 
   bool operator==(const Job&) const = default;
 };

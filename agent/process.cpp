@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "agent/file_text.h"
 #include "rendezvous/base/signals_blocked.h"
 #include "rendezvous/base/worker_link.h"
 
@@ -91,12 +93,31 @@ class GroupLauncher {
       }
       ec.assign(exec_errno_, boost::system::system_category());
     } else {
+      if (spec_.waits_for_debugger) leave_stopped(pid);
       return Process(executor, pid);
     }
     return Process(executor);
   }
 
+  // What an error of the call above is about.
+  std::string what_failed() const {
+    if (!is_tracing_refused_) return "cannot start " + spec_.path;
+    return "a worker cannot wait for a debugger, because tracing is refused here (a container "
+           "needs "
+           "the capability SYS_PTRACE)";
+  }
+
  private:
+  // Of its program nothing has run when exec has stopped it for us, who trace it. Let go of with
+  // SIGSTOP it is stopped as by anybody, and free for another tracer.
+  static void leave_stopped(pid_t pid) {
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
+           errno == EINTR) {
+    }
+    if (info.si_code == CLD_TRAPPED) ::ptrace(PTRACE_DETACH, pid, nullptr, SIGSTOP);
+  }
+
   // A function of its own, so that nothing of the caller's frame is shared with the child.
   [[gnu::noinline]] pid_t start_child() {
     const pid_t pid = ::vfork();
@@ -124,9 +145,25 @@ class GroupLauncher {
     ::setsid();
     if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
     ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
+    if (spec_.waits_for_debugger) be_traced();
     ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
              const_cast<char* const*>(environment_.data()));
     exec_errno_ = errno;  // seen by the parent, whose memory this is
+    ::_exit(127);
+  }
+
+  // Right before exec: until then a signal would stop the child for its parent, who waits for exec.
+  // exec itself tells by SIGTRAP.
+  void be_traced() {
+    sigset_t trap;
+    sigemptyset(&trap);
+    sigaddset(&trap, SIGTRAP);
+    ::sigprocmask(SIG_UNBLOCK, &trap, nullptr);
+    // Where a process may be traced by its ancestors alone (Yama), also by the user's debugger.
+    ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) return;
+    exec_errno_ = errno;
+    is_tracing_refused_ = true;
     ::_exit(127);
   }
 
@@ -149,16 +186,24 @@ class GroupLauncher {
   link::Header link_header_;
   pid_t parent_ = -1;
   volatile int exec_errno_ = 0;
+  volatile bool is_tracing_refused_ = false;
 };
+
+// By a signal, and not by somebody who traces it.
+bool is_stopped(pid_t pid) {
+  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.substr(name_end, 3) == ") T";
+}
 
 class Worker final : public WorkerProcess {
  public:
-  Worker(asio::io_context& io, Process process, int pid_fd, std::atomic<pid_t>* keeper_slot,
-         OnEnd on_end)
+  Worker(asio::io_context& io, Process process, int pid_fd, const ProcessSpec& spec, OnEnd on_end)
       : process_(std::move(process)),
         pid_(process_.id()),
         end_(io, pid_fd),
-        keeper_slot_(keeper_slot),
+        keeper_slot_(spec.keeper_slot),
+        waits_for_debugger_(spec.waits_for_debugger),
         on_end_(std::move(on_end)) {
     await_end();
   }
@@ -173,6 +218,17 @@ class Worker final : public WorkerProcess {
 
   void signal_worker(int signal) override {
     if (!has_ended_) ::kill(pid_, signal);
+  }
+
+  // One that is stopped already, before we stopped it, is waiting still.
+  void pause() override {
+    if (waits_for_debugger_ && is_stopped(pid_)) return;
+    is_paused_ = true;
+    signal_group(SIGSTOP);
+  }
+
+  void resume() override {
+    if (std::exchange(is_paused_, false) || !waits_for_debugger_) signal_group(SIGCONT);
   }
 
   void abandon() override {
@@ -215,6 +271,8 @@ class Worker final : public WorkerProcess {
   pid_t pid_;
   asio::posix::stream_descriptor end_;
   std::atomic<pid_t>* keeper_slot_;
+  const bool waits_for_debugger_;
+  bool is_paused_ = false;
   OnEnd on_end_;
   bool has_ended_ = false;
 };
@@ -229,8 +287,9 @@ void adopt_signal_state() {
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,
                                                             const ProcessSpec& spec, OnEnd on_end) {
   boost::system::error_code ec;
-  Process process = GroupLauncher(spec)(io.get_executor(), ec);
-  if (ec) return fail(error_from_errno(ec.value(), "cannot start " + spec.path));
+  GroupLauncher launcher(spec);
+  Process process = launcher(io.get_executor(), ec);
+  if (ec) return fail(error_from_errno(ec.value(), launcher.what_failed()));
   const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, process.id(), 0));
   if (pid_fd < 0) {
     const Error error = error_from_errno(errno, "pidfd_open for " + spec.path);
@@ -238,8 +297,7 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io
     process.terminate();
     return fail(error);
   }
-  return std::make_unique<Worker>(io, std::move(process), pid_fd, spec.keeper_slot,
-                                  std::move(on_end));
+  return std::make_unique<Worker>(io, std::move(process), pid_fd, spec, std::move(on_end));
 }
 
 }  // namespace ddprun::agent

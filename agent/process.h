@@ -35,6 +35,8 @@ struct ProcessSpec {
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int preempt_signal = 0;  // told to the worker over its link; 0: none
+  // It is stopped before its first instruction, until a debugger or SIGCONT lets it go on.
+  bool waits_for_debugger = false;
 };
 
 class WorkerProcess {
@@ -51,6 +53,11 @@ class WorkerProcess {
   // To the whole process group, or to the worker alone. Nothing happens when it has ended.
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
+
+  // Job control: SIGSTOP and SIGCONT to the group, but one that still waits for its debugger is left
+  // to wait.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
 
   // Gives up on a process that SIGKILL did not end: it is no longer watched.
   virtual void abandon() = 0;

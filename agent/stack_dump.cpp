@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/process_stacks.h"
+#include "agent/search_path.h"
 #include "rendezvous/base/thread.h"
 #include "rendezvous/base/unique_fd.h"
 
@@ -19,19 +20,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::size_t kTextBytesMax = 4096;  // where there is no file, for each worker
-
-std::string find_in_path(const std::string& path, const std::string& program) {
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const auto end = std::min(path.find(':', begin), path.size());
-    const std::string candidate = path.substr(begin, end - begin) + "/" + program;
-    if (candidate.front() == '/' && candidate.size() > program.size() + 1 &&
-        ::access(candidate.c_str(), X_OK) == 0) {
-      return candidate;
-    }
-    begin = end + 1;
-  }
-  return {};
-}
 
 bool is_python(pid_t pid) {
   std::array<char, 4096> target{};

@@ -95,6 +95,14 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .group = Group::kProgram,
      .help = "bind each worker to the CPUs near its GPU: those of its NUMA node, of its socket, an "
              "equal share of the node's cores, or cores that share a cache"},
+    {.id = OptionId::kAttachDebugger,
+     .name = "attach-debugger",
+     .kind = Kind::kList,
+     .value_name = "RANK,...",
+     .group = Group::kProgram,
+     .variables = Variables::kOwn,
+     .help = "these ranks of the job wait before their first instruction, in every round, and the "
+             "command that lets a debugger in is printed"},
     {.id = OptionId::kLogDir,
      .name = "log-dir",
      .value_name = "DIR",

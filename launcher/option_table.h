@@ -26,6 +26,7 @@ enum class OptionId {
   kStartMethod,
   kVirtualLocalRank,
   kNumaBinding,
+  kAttachDebugger,
   kLogDir,
   kRedirects,
   kTee,

@@ -331,6 +331,7 @@ class Planner {
   void read_placement() {
     take(read_choice(option(OptionId::kStartMethod)));
     if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
+    read_debugged_ranks();
     const Given binding = option(OptionId::kNumaBinding);
     const std::string mode = take(read_choice(binding));
     if (error_ || mode.empty()) return;
@@ -343,6 +344,18 @@ class Planner {
                                     plan_.job.local_world_size);
     if (!cpus) return refuse(wrong(binding, cpus.error().to_string()));
     plan_.job.cpus_of = *std::move(cpus);
+  }
+
+  // How many ranks several nodes will have is known when they have met.
+  void read_debugged_ranks() {
+    const Given debugged = option(OptionId::kAttachDebugger);
+    plan_.job.debugged_ranks = take(read_ranks(debugged));
+    if (!plan_.job.nodes.is_alone()) return;
+    for (const int rank : plan_.job.debugged_ranks) {
+      if (rank < plan_.job.local_world_size) continue;
+      refuse(wrong(debugged, "there is no rank " + std::to_string(rank) + " among " +
+                                 std::to_string(plan_.job.local_world_size) + " workers"));
+    }
   }
 
   void virtualize_local_ranks() {

@@ -282,7 +282,8 @@ boost::json::object job_object(const agent::Job& job) {
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},
           {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
-          {"cpus_of", cpus_of}};
+          {"cpus_of", cpus_of},
+          {"debugged_ranks", boost::json::value_from(job.debugged_ranks)}};
 }
 
 boost::json::object rendezvous_object(const Rendezvous& rendezvous) {

@@ -125,7 +125,7 @@ Result<std::vector<int>> read_ranks(const Given& given) {
   if (given.text().empty()) return ranks;
   for (const std::string_view part : split(given.text(), ',')) {
     const auto rank = rank_number(trimmed(part));
-    if (!rank) return fail(wrong(given, "give local ranks, such as 0,2,5"));
+    if (!rank) return fail(wrong(given, "give ranks, such as 0,2,5"));
     ranks.push_back(*rank);
   }
   return ranks;
