@@ -2,6 +2,8 @@
 // only.
 #include "launcher/ddpctl.h"
 
+#include <sys/prctl.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -17,9 +19,8 @@ int report(const Error& error, int code) {
   return code;
 }
 
-namespace {
-
-int run(int argc, char** argv) {
+int run_ddpctl(int argc, char** argv) {
+  ::prctl(PR_SET_NAME, "ddpctl");
   CLI::App app("Tools for ddprun's jobs.");
   app.footer("--help of a command lists its options and exit codes.");
   app.set_version_flag("--version", [] {
@@ -43,7 +44,4 @@ int run(int argc, char** argv) {
   return commands.at(app.get_subcommands().front()->get_name())();
 }
 
-}  // namespace
 }  // namespace ddprun::cli
-
-int main(int argc, char** argv) { return ddprun::cli::run(argc, argv); }

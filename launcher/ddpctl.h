@@ -1,5 +1,5 @@
 // What the commands of ddpctl have in common. Each command adds itself to the command line and runs
-// when it was asked for; ddpctl.cpp alone has a main.
+// when it was asked for; ddprun's main calls run_ddpctl when it was started under that name.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,8 @@ class App;
 }
 
 namespace ddprun::cli {
+
+int run_ddpctl(int argc, char** argv);
 
 // As one sentence on stderr; returns the code.
 int report(const Error& error, int code);

@@ -1,5 +1,6 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
-// the agent; what may go wrong before a worker exists ends here as one sentence on stderr.
+// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Called
+// ddpctl it is that program.
 #include <strings.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -9,12 +10,14 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/agent.h"
 #include "agent/failure_copies.h"
 #include "launcher/completion.h"
 #include "launcher/config_file.h"
+#include "launcher/ddpctl.h"
 #include "launcher/help.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
@@ -140,10 +143,17 @@ int run(const std::vector<std::string>& arguments, const Environment& environmen
   return launch(*plan);
 }
 
+bool is_called(std::string_view name, int argc, char** argv) {
+  if (argc < 1) return false;
+  const std::string_view path(argv[0]);
+  return path.substr(path.rfind('/') + 1) == name;  // npos + 1 is 0
+}
+
 }  // namespace
 }  // namespace ddprun::cli
 
 int main(int argc, char** argv) {
+  if (ddprun::cli::is_called("ddpctl", argc, argv)) return ddprun::cli::run_ddpctl(argc, argv);
   return ddprun::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),
                           ddprun::environment_from(environ));
 }
