@@ -5,6 +5,7 @@
     page.py SIMULATED_JOB --screenshots DIR    also leaves pictures there, light and dark, narrow and wide
 """
 
+import math
 import pathlib
 import subprocess
 import sys
@@ -21,7 +22,9 @@ class SimulatedJob:
     def __init__(self, program, ranks, *more):
         self.process = subprocess.Popen([program, str(ranks), *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True)
-        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline().split()[1])}/"
+        _, port, loss = self.process.stdout.readline().split()
+        self.url = f"http://127.0.0.1:{int(port)}/"
+        self.has_loss = loss == "loss"
 
     def __enter__(self):
         return self
@@ -101,6 +104,29 @@ def test_numbers(browser, program):
         job.do("finish train.py succeeded")
         shows(browser, "banner", "The job has ended. train.py succeeded")
         shows(browser, "state", "ended")
+    has_no_errors(browser)
+
+
+def test_the_loss(browser, program):
+    with SimulatedJob(program, 8) as job:
+        browser.open(job.url)
+        for step in (100, 200, 300):
+            job.do("advance 100")
+            shows(browser, "step", str(step))
+        if not job.has_loss:
+            shows(browser, "loss-now", "")
+            return
+        loss = 0.35 + 2.1 * math.exp(-300 / 900) + 0.05 * math.sin(300 * 0.37) * math.exp(-300 / 2500)
+        shows(browser, "loss-now", f"{loss:.4g} at step 300")
+        points = browser.value("known.loss")
+        same("the steps of the curve", [step for step, _ in points], [100, 200, 300])
+        job.do("fail 0 x")  # from step 300 as a checkpoint
+        shows(browser, "round", "1")
+        job.do("advance 50")
+        shows(browser, "step", "350")
+        same("the steps of the curve", [step for step, _ in browser.value("known.loss")], [100, 200, 300, 350])
+        browser.open(job.url)
+        awaits("a page that is opened later has the history", lambda: browser.value("known.loss.length") == 4)
     has_no_errors(browser)
 
 
@@ -226,7 +252,7 @@ def main():
         if "--screenshots" in sys.argv:
             screenshots(browser, program, pathlib.Path(sys.argv[sys.argv.index("--screenshots") + 1]))
             return
-        for test in (test_numbers, test_a_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
+        for test in (test_numbers, test_the_loss, test_a_hang, test_a_connection_that_breaks, test_a_thousand_ranks, test_no_overflow):
             test(browser, program)
             print(f"page: {test.__name__} passed", flush=True)
 
