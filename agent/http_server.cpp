@@ -141,8 +141,16 @@ class HttpServer::Impl::Connection final : public HttpExchange,
                         if (self->server_ == nullptr) return;
                         self->is_writing_ = false;
                         self->deadline_.cancel();
-                        if (ec) self->close();
+                        if (ec) return self->close();
+                        if (self->last_event_)
+                          self->send_event(std::exchange(self->last_event_, {}));
+                        if (self->has_ended_ && !self->is_writing_) self->close();
                       });
+  }
+
+  void end_events(std::shared_ptr<const std::string> text) override {
+    if (server_ == nullptr || std::exchange(has_ended_, true)) return;
+    is_writing_ ? void(last_event_ = std::move(text)) : send_event(std::move(text));
   }
 
  private:
@@ -285,6 +293,8 @@ class HttpServer::Impl::Connection final : public HttpExchange,
   bool is_head_ = false;
   bool keeps_alive_ = false;
   bool is_writing_ = false;
+  bool has_ended_ = false;                         // the stream gets nothing more than
+  std::shared_ptr<const std::string> last_event_;  // this, which waits for the one before it
 };
 
 // ---- accepting ----------------------------------------------------------------------------------

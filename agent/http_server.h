@@ -56,6 +56,8 @@ class HttpExchange {
   // `text`: whole events, shared by all who get the same. Not while is_busy().
   virtual void send_event(std::shared_ptr<const std::string> text) = 0;
   virtual bool is_busy() const = 0;  // the client has not taken all of the last one yet
+  // The last one, also while it is busy; then the stream ends.
+  virtual void end_events(std::shared_ptr<const std::string> text) = 0;
   virtual bool is_open() const = 0;
 };
 

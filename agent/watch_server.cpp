@@ -165,7 +165,10 @@ void WatchServer::over(std::string_view sentence) {
   is_over_ = true;
   timer_.cancel();
   feed_.end(sentence);
-  if (is_watched()) tell_viewers();
+  if (!is_watched()) return;
+  for (const Viewer& viewer : viewers_) {
+    viewer.exchange->end_events(event_of(viewer.needs_whole ? feed_.whole() : feed_.change()));
+  }
 }
 
 }  // namespace ddprun::agent

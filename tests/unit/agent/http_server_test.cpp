@@ -70,6 +70,12 @@ class Server {
       return true;
     });
   }
+  void end(std::string text) {
+    ask([this, text = std::make_shared<const std::string>(std::move(text))] {
+      latest_->end_events(text);
+      return true;
+    });
+  }
 
  private:
   void answer(const std::shared_ptr<HttpExchange>& exchange) {
@@ -246,6 +252,20 @@ TEST(HttpServer, StreamsEvents) {
     server.tell(text);
     EXPECT_EQ(client.read_until("\n\n"), text);
   }
+}
+
+TEST(HttpServer, AStreamEndsWithItsLastEventAlsoWhereTheOneBeforeIsUnderWay) {
+  Server server;
+  RawHttp client(server.port());
+  client.send(get_request("/events"));
+  client.read_until("\r\n\r\n");
+  ASSERT_TRUE(eventually([&] { return !server.is_busy(); }));
+  server.tell(std::string(kBigBytes, 'x'));
+  server.end("data: last\n\n");
+  const std::string text = client.read_all();
+  EXPECT_TRUE(client.was_closed());
+  EXPECT_EQ(text.size(), kBigBytes + 12);
+  EXPECT_TRUE(text.ends_with("xdata: last\n\n"));
 }
 
 TEST(HttpServer, NoticesABrowserThatGoesAway) {

@@ -204,6 +204,7 @@ TEST_F(Watch, TheLastWordReachesThePage) {
     const auto change = event(*page);
     if (!change.contains("end")) continue;
     EXPECT_EQ(change.at("end"), "train.py succeeded");
+    EXPECT_EQ(page->read_all(), "");
     return;
   }
   ADD_FAILURE() << "it did not come";
