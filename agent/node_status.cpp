@@ -1,8 +1,10 @@
 #include "agent/node_status.h"
 
 #include <array>
+#include <cmath>
 
 #include "agent/status_json.h"
+#include "rendezvous/base/worker_link.h"
 
 namespace ddprun::agent {
 namespace {
@@ -33,6 +35,24 @@ std::optional<ExitStatus> exit_from(const json::value& value) {
   return exit;
 }
 
+// JSON has no NaN and nothing infinite: null.
+json::value values_value(const std::vector<NamedValue>& values) {
+  json::object object;
+  for (const NamedValue& value : values) {
+    object[value.name] = std::isfinite(value.value) ? json::value(value.value) : nullptr;
+  }
+  return object;
+}
+
+std::vector<NamedValue> values_from(const json::object& object) {
+  std::vector<NamedValue> values;
+  for (const auto& [name, value] : object) {
+    if (values.size() == link::kValuesMax) break;
+    values.push_back({name, value.is_null() ? NAN : value.to_number<double>()});
+  }
+  return values;
+}
+
 json::value progress_value(const std::optional<WorkerProgress>& progress) {
   if (!progress) return nullptr;
   return json::object{{"step", or_null(progress->step)},
@@ -40,7 +60,8 @@ json::value progress_value(const std::optional<WorkerProgress>& progress) {
                       {"since_step_us", us(progress->since_step)},
                       {"phase", text(name_of(progress->phase))},
                       {"since_phase_us", us(progress->since_phase)},
-                      {"collectives", progress->collectives}};
+                      {"collectives", progress->collectives},
+                      {"values", values_value(progress->values)}};
 }
 
 std::optional<WorkerProgress> progress_from(const json::value& value) {
@@ -55,6 +76,7 @@ std::optional<WorkerProgress> progress_from(const json::value& value) {
   progress.phase = from.one_of<WorkerPhase>(kPhases, "phase");
   progress.since_phase = from.us("since_phase_us");
   progress.collectives = from.number<std::uint64_t>("collectives");
+  progress.values = values_from(from.at("values").as_object());
   return progress;
 }
 

@@ -100,8 +100,8 @@ def shape(text, folder):
     for variable in (socket.gethostname(), str(folder)):
         text = text.replace(variable, "…")
     text = re.sub(r"(host +)\S+,", r"\1…,", text).replace("/srv/job", "…")
-    lines = [re.sub(r"\d+(\.\d+)?", "0", line).rstrip() for line in text.splitlines()]
-    return [line for line in lines if line and not re.match(r"epoch 0/0 +0 %", line)]  # a slow machine's
+    lines = [re.sub(r" +", " ", re.sub(r"\d+(\.\d+)?", "0", line)).rstrip() for line in text.splitlines()]
+    return [line for line in lines if line and not re.match(r"epoch 0/0 0 %", line)]  # a slow machine's
 
 
 class Documents(unittest.TestCase):
@@ -201,6 +201,24 @@ class Documents(unittest.TestCase):
             self.assertEqual(shape(printed, self.folder), shape("\n".join(output), self.folder),
                              f"{block.where}:\n{printed}")
 
+    def kill_a_worker(self, with_argument):
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            is_ours = b"DOCUMENTS_TEST=" + os.fsencode(self.folder) in variables
+            if is_ours and b"RANK=1" in variables and with_argument in arguments:
+                os.kill(int(pid), 9)
+
+    # What is looked at belongs to another process and cannot be awaited.
+    def await_that(self, what, is_so):
+        until = time.monotonic() + 60
+        while not is_so():
+            self.assertLess(time.monotonic(), until, what)
+            time.sleep(0.02)
+
     def test_transcript_report(self):
         self.transcript("report")
 
@@ -211,22 +229,32 @@ class Documents(unittest.TestCase):
         checkpoints = self.folder / "ckpt"
 
         def kill_rank_1(job):
-            until = time.monotonic() + 60
-            while not (checkpoints.exists() and any(checkpoints.iterdir())) and job.poll() is None:
-                self.assertLess(time.monotonic(), until, "no checkpoint")
-                time.sleep(0.01)  # a folder of another program's: there is nothing to await
-            for pid in filter(str.isdecimal, os.listdir("/proc")):
-                try:
-                    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                    arguments = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                is_ours = os.fsencode(self.environment["DOCUMENTS_TEST"]) in b"\n".join(variables)
-                if is_ours and b"RANK=1" in variables and b"ckpt" in arguments:
-                    os.kill(int(pid), 9)
+            self.await_that("no checkpoint", lambda: job.poll() is not None or
+                            checkpoints.exists() and any(checkpoints.iterdir()))
+            self.kill_a_worker(b"ckpt")
 
         self.environment["DOCUMENTS_TEST"] = str(self.folder)
         self.transcript("restart", kill_rank_1)
+
+    def test_transcript_status(self):
+        if not DATA.exists():
+            self.skipTest("Fashion-MNIST is not installed")
+        (self.folder / "train").unlink()  # the example's
+        self.environment["DOCUMENTS_TEST"] = str(self.folder)
+        self.environment["XDG_RUNTIME_DIR"] = str(self.folder)
+        status = lambda: self.run_in_folder(["ddpctl", "status", "fashion"]).stdout
+        job = subprocess.Popen(["ddprun", "--nproc_per_node=2", "--rdzv-id=fashion", "--max-restarts=3", "train",
+                                "--epochs", "50"], cwd=self.folder, env=self.environment, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        try:
+            self.await_that("no step", lambda: len(re.findall(r"\d of \d+  ", status())) == 2)
+            self.kill_a_worker(b"50")
+            self.await_that("no step again", lambda: "RESTARTS" in (text := status()) and
+                            len(re.findall(r"\d of \d+  ", text)) == 2)
+            self.transcript("status")
+        finally:
+            job.terminate()
+            job.wait()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ NodeStatus full_node() {
   progress.collectives = 900;
   progress.phase = WorkerPhase::kSaving;
   progress.since_phase = 20us;
+  progress.values = {{"loss", 0.25}, {"learning_rate", 1e-5}};
   node.workers = {{2, 0, 77, "cuda:0", WorkerState::kRunning, std::nullopt, progress},
                   {3, 1, 78, "", WorkerState::kFailed, ExitStatus::killed(11, true), std::nullopt}};
   node.workers_left_out = 3;
