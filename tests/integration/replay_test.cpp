@@ -49,7 +49,7 @@ TEST(Replay, TellsEveryDecisionOfAJobAndWhatLedToIt) {
   EXPECT_THAT(told.out, HasSubstr("leader  node 0: WorkerFailed of round 0: rank 0"));
   EXPECT_THAT(
       told.out,
-      HasSubstr("running (round 0) -> stopping (round 0)\n              because a failure  "));
+      HasSubstr("running (round 0) -> stopping (round 0)\n              because a failure "));
   EXPECT_THAT(told.out, HasSubstr("the budget pays for restart 1 of 1\n"));
   EXPECT_THAT(told.out, HasSubstr("because every worker of every node has ended with 0\n"));
   EXPECT_THAT(told.out, HasSubstr("every one of them was decided as it was then\n"));
