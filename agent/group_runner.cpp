@@ -94,6 +94,7 @@ GroupRunner::GroupRunner(const Job& job)
       stop_timer_(io_),
       stranger_timer_(io_),
       core_(group_config(job, /*leads=*/false)),
+      store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
       workers_(static_cast<std::size_t>(job.local_world_size)),
       links_(workers_.size()),
       service_(
@@ -259,7 +260,7 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
   if (recorder_) record_leader(events);
   if (job_.nodes.shares_store_port) {
     events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
-      if (store_) store_->adopt(std::move(client), std::move(received));
+      store_.adopt(std::move(client), std::move(received));
     };
   }
   return events;
@@ -313,10 +314,7 @@ NodeStatus GroupRunner::node_status(std::size_t events_max) const {
     const auto& link = links_[static_cast<std::size_t>(worker.local_rank)];
     if (link) worker.progress = link->progress();
   }
-  if (store_) {
-    const rdzv::StoreStats stats = store_->stats();
-    status.store = StoreStatus{stats.requests, stats.connections, stats.keys, stats.memory_bytes};
-  }
+  status.store = store_.status();
   return status;
 }
 
@@ -346,8 +344,12 @@ Result<Round> GroupRunner::restart_round() {
 
 // ---- the leader, at the end
 
-// While the leader can still be asked.
+// While the leader can still be asked. What workers wrote last has to be in their files first.
 void GroupRunner::await_last_logs() {
+  if (!control_.is_busy()) return;
+  bool is_delivered = false;
+  output_.when_delivered(kLogsLimit, [&is_delivered] { is_delivered = true; });
+  while (!is_delivered) io_.run_one();
   control_.finish();
   const auto until = std::chrono::steady_clock::now() + kLogsLimit;
   while (control_.is_busy() && !is_in_a_hurry_) {
@@ -407,51 +409,18 @@ void GroupRunner::announce_wait(const rdzv::WaitForNodes& wait) {
             wait.left.count());
 }
 
-void GroupRunner::perform(const CloseStore&) {
-  store_.reset();
-  reserved_port_.reset();
-}
+void GroupRunner::perform(const CloseStore&) { store_.close(); }
 
 void GroupRunner::perform(const OpenRoundStore& action) {
   StoreResult result{action.round, 0, {}};
-  if (auto port = open_store(); port) {
+  const std::string own = store_address_.empty() ? leader_->local_address() : "";
+  if (auto port = store_.open(store_address_, own); port) {
     result.port = *port;
   } else {
     result.error = "cannot open the store that workers meet at: " + port.error().to_string() +
                    "; give another --master-port, or none and get a free one";
   }
   queue_.push_back(std::move(result));
-}
-
-Result<std::uint16_t> GroupRunner::open_store() {
-  const MeetingPlace& place = job_.meeting_place;
-  const std::string address = store_address_.empty() ? leader_->local_address() : store_address_;
-  std::optional<rdzv::PortRange> range;
-  if (place.first_port != place.last_port) range = {place.first_port, place.last_port};
-  if (!place.agent_hosts_store) {
-    auto reserved =
-        rdzv::reserve_port({.address = address, .port = place.first_port, .port_range = range});
-    if (!reserved) return fail(std::move(reserved.error()));
-    reserved_port_ = std::move(*reserved);
-    return reserved_port_->bound.port;
-  }
-  rdzv::StoreServerOptions options;
-  options.address = address;
-  options.port = place.first_port;
-  options.port_range = range;
-  options.memory_limit = place.store_memory;
-  options.log = [log = log_](std::string_view line) { log->warn("store: {}", line); };
-  options.listens = !job_.nodes.shares_store_port;
-  auto server = rdzv::StoreServer::start(options);
-  // --local-addr may be one that is translated on the way here.
-  const bool may_be_translated = !job_.nodes.is_alone() && !store_address_.empty();
-  if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
-    options.address = "::";
-    server = rdzv::StoreServer::start(options);
-  }
-  if (!server) return fail(std::move(server.error()));
-  store_ = std::move(*server);
-  return options.listens ? store_->port() : job_.nodes.leader.endpoint.port;
 }
 
 void GroupRunner::perform(const StartWorkers& action) {
@@ -805,8 +774,7 @@ void GroupRunner::end_strangers() {
   }
   for (const pid_t pid : strangers.pids) log_->error("process {} of a worker does not end", pid);
   stranger_timer_.cancel();
-  store_.reset();
-  reserved_port_.reset();
+  store_.close();
   post(RoundClosed{*std::exchange(closing_, std::nullopt)});
 }
 

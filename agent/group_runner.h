@@ -27,6 +27,7 @@
 #include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "agent/process.h"
+#include "agent/round_store.h"
 #include "agent/service_notify.h"
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
@@ -35,8 +36,6 @@
 #include "agent/worker_logs.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader.h"
-#include "rendezvous/listener.h"
-#include "rendezvous/store_server.h"
 
 namespace spdlog {
 class logger;
@@ -79,7 +78,6 @@ class GroupRunner {
   void await_last_report();
 
   Result<void> prepare();
-  Result<std::uint16_t> open_store();
   Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
@@ -137,8 +135,7 @@ class GroupRunner {
   bool will_pump_ = false;
 
   rdzv::RoundStart start_;  // of the current round
-  std::unique_ptr<rdzv::StoreServer> store_;
-  std::optional<rdzv::Listener> reserved_port_;          // where rank 0 hosts the store instead
+  RoundStore store_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
   bool is_grace_over_ = false;                           // in this round
