@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "agent/status_json.h"
-#include "rendezvous/base/worker_link.h"
 
 namespace ddprun::agent {
 namespace {
@@ -35,33 +34,20 @@ std::optional<ExitStatus> exit_from(const json::value& value) {
   return exit;
 }
 
-// JSON has no NaN and nothing infinite: null.
-json::value values_value(const std::vector<NamedValue>& values) {
-  json::object object;
-  for (const NamedValue& value : values) {
-    object[value.name] = std::isfinite(value.value) ? json::value(value.value) : nullptr;
-  }
-  return object;
-}
-
-std::vector<NamedValue> values_from(const json::object& object) {
-  std::vector<NamedValue> values;
-  for (const auto& [name, value] : object) {
-    if (values.size() == link::kValuesMax) break;
-    values.push_back({name, value.is_null() ? NAN : value.to_number<double>()});
-  }
-  return values;
-}
-
 json::value progress_value(const std::optional<WorkerProgress>& progress) {
   if (!progress) return nullptr;
+  json::object values;
+  for (const NamedValue& each : progress->values) {
+    // JSON has no NaN.
+    values[each.name] = std::isfinite(each.value) ? json::value(each.value) : nullptr;
+  }
   return json::object{{"step", or_null(progress->step)},
                       {"total_steps", progress->total_steps},
                       {"since_step_us", us(progress->since_step)},
                       {"phase", text(name_of(progress->phase))},
                       {"since_phase_us", us(progress->since_phase)},
                       {"collectives", progress->collectives},
-                      {"values", values_value(progress->values)}};
+                      {"values", std::move(values)}};
 }
 
 std::optional<WorkerProgress> progress_from(const json::value& value) {
@@ -76,7 +62,10 @@ std::optional<WorkerProgress> progress_from(const json::value& value) {
   progress.phase = from.one_of<WorkerPhase>(kPhases, "phase");
   progress.since_phase = from.us("since_phase_us");
   progress.collectives = from.number<std::uint64_t>("collectives");
-  progress.values = values_from(from.at("values").as_object());
+  for (const auto& each : from.at("values").as_object()) {
+    const double read = each.value().is_null() ? std::nan("") : each.value().to_number<double>();
+    progress.values.push_back({std::string(each.key()), read});
+  }
   return progress;
 }
 

@@ -180,6 +180,18 @@ std::string last_of(const WorkerStatus& worker) {
   return in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) + " ago";
 }
 
+// The first few of what the program says of itself.
+std::string values_of(const WorkerStatus& worker) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  if (!worker.progress) return text;
+  const auto& values = worker.progress->values;
+  for (std::size_t i = 0; i < std::min(values.size(), kShown); ++i) {
+    text += (i == 0 ? "" : "  ") + printable(values[i].name) + " " + number_text(values[i].value);
+  }
+  return text;
+}
+
 // Lower ones are looked at first.
 std::pair<int, std::int64_t> order_of(const WorkerStatus& worker) {
   const bool is_well =
@@ -219,9 +231,9 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
     rows.push_back({std::to_string(worker.rank), printable(each.node->host),
                     worker.pid == 0 ? "-" : std::to_string(worker.pid),
                     worker.device.empty() ? "-" : printable(worker.device), state_of(worker),
-                    step_of(worker), last_of(worker)});
+                    step_of(worker), last_of(worker), values_of(worker)});
   }
-  text += table(rows, "rlrllrr");
+  text += table(rows, "rlrllrrl");
   if (left_out > 0)
     text += "  … and " + counted(left_out, "worker") + " that are further on (--all)\n";
   return text;

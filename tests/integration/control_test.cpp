@@ -295,6 +295,9 @@ TEST_P(ControlOfNodes, StatusFromAnyNodeShowsAll) {
     EXPECT_EQ(status.at("leader").at("members").as_array().size(), 2U);
     EXPECT_TRUE(status.at("late").as_array().empty()) << json::serialize(status);
     ASSERT_EQ(status.at("nodes").as_array().size(), 2U);
+    EXPECT_GT(status.at("nodes").at(0).at("store").at("requests").to_number<int>(), 0)
+        << "workers have met there";
+    EXPECT_TRUE(status.at("nodes").at(1).at("store").is_null());
     for (const int rank : {0, 1}) {
       EXPECT_EQ(
           status.at("nodes").at(static_cast<std::size_t>(rank)).at("workers").at(0).at("rank"),
@@ -456,8 +459,13 @@ TEST_F(Control, LogsAreReadFromTheFilesOfAllNodesAndFollowedIntoTheNextRound) {
   EXPECT_EQ(ask({"restart", agent}).code, 0);
   ASSERT_TRUE(has_told("err of 1 in 1\n")) << follow.out() << follow.err();
   ASSERT_TRUE(has_told("out of 1 in 1\n")) << follow.out() << follow.err();
+  Job follow_own(ddpctl({"logs", "-f", "--rank=0", agent}), here());
+  ASSERT_TRUE(follow_own.reaches(
+      [&] { return follow_own.out().find("err of 0 in 1\n") != std::string::npos; }));
   cluster.let_finish();
   for (const auto& [node, ended] : cluster.wait()) EXPECT_EQ(ended, exited(0)) << cluster.told();
+  EXPECT_EQ(follow_own.wait(), exited(0)) << follow_own.err();
+  EXPECT_THAT(follow_own.out(), HasSubstr("last of 0\n")) << "the node's own logs are told whole";
   EXPECT_EQ(follow.wait(), exited(0)) << follow.err();
   EXPECT_THAT(follow.out(), Not(HasSubstr("of 0")));
 }

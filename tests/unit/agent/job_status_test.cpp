@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <cmath>
 
 namespace ddprun::agent {
 namespace {
@@ -36,7 +37,7 @@ NodeStatus full_node() {
   progress.collectives = 900;
   progress.phase = WorkerPhase::kSaving;
   progress.since_phase = 20us;
-  progress.values = {{"loss", 0.25}, {"learning_rate", 1e-5}};
+  progress.values = {{"loss", 0.41}, {"lr", 1e-5}};
   node.workers = {{2, 0, 77, "cuda:0", WorkerState::kRunning, std::nullopt, progress},
                   {3, 1, 78, "", WorkerState::kFailed, ExitStatus::killed(11, true), std::nullopt}};
   node.workers_left_out = 3;
@@ -123,6 +124,14 @@ TEST(JobStatus, HoldsWhateverAWorkerCallsItself) {
   ASSERT_TRUE(read) << read.error().to_string();
   EXPECT_EQ(read->host, "b\xEF\xBF\xBD\"\n");
   EXPECT_EQ(read->recent_restarts.at(0).sentence, "\xEF\xBF\xBD(");
+}
+
+TEST(JobStatus, AValueThatIsNoNumberStaysNone) {
+  NodeStatus node = full_node();
+  node.workers[0].progress->values = {{"loss", std::nan("")}};
+  const auto read = node_status_from(to_json(node));
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_TRUE(std::isnan(read->workers.at(0).progress->values.at(0).value));
 }
 
 TEST(JobStatus, RefusesWhatIsCutOffOrOfAnotherKind) {

@@ -87,6 +87,7 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
   node.workers[0].state = WorkerState::kFailed;
   node.workers[0].exit = ExitStatus::killed(SIGSEGV, true);
   node.workers[0].device = "cuda:3";
+  node.workers[0].progress->values = {{"loss", 0.41}, {"lr", 1e-5}};
   node.restarts = 1;
   node.max_restarts = 3;
   node.lost = 600ms;
@@ -107,6 +108,7 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                         "  1  b12  10.0.0.12  1 worker  in_round  late: no answer within 90 ms\n"
                         "  0  b11"));
   EXPECT_THAT(screen, HasSubstr("cuda:3  failed, SIGSEGV (signal 11, core dumped)"));
+  EXPECT_THAT(screen, HasSubstr("400 of 1000  300 ms ago  loss 0.41  lr 1e-05\n"));
   EXPECT_THAT(screen, HasSubstr("round 2  600 ms lost  rank 1 ended with exit code 3\n"));
 }
 
