@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace ddprun::agent {
 namespace {
@@ -70,6 +71,9 @@ Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& 
 }  // namespace
 
 std::vector<std::string> control_folders(const Environment& environment, uid_t user) {
+  if (std::string only = value_or_empty(environment, "DDPRUN_CONTROL_DIR"); only.starts_with('/')) {
+    return {std::move(only)};
+  }
   const std::string id = std::to_string(user);
   std::vector<std::string> folders;
   const std::string given = value_or_empty(environment, "XDG_RUNTIME_DIR");

@@ -1,7 +1,7 @@
 // Where the control sockets of a user's jobs are on this machine, for the agent that makes one and
-// for ddpctl that looks for it: $XDG_RUNTIME_DIR/ddprun, else /tmp/ddprun-<uid>, a folder that only
-// its owner may enter. In it each job has ID.sock; where that name is taken by another job that
-// runs, ID.PID.sock. Any thread; nothing here waits for anybody.
+// for ddpctl that looks for it: $DDPRUN_CONTROL_DIR, else $XDG_RUNTIME_DIR/ddprun, else
+// /tmp/ddprun-<uid>, a folder that only its owner may enter. In it each job has ID.sock; where that
+// name is taken by another job that runs, ID.PID.sock. Any thread; nothing here waits for anybody.
 //
 // The mistake to avoid: going by paths. In /tmp somebody else may have made the folder, or a link in
 // its place: it is opened once, without following links, its owner and mode are looked at, and all

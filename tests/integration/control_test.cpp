@@ -42,7 +42,7 @@ constexpr int kNotYours = 6;
 // A folder for sockets that only the jobs of this test use.
 class Control : public ::testing::Test {
  protected:
-  JobSetup here() const { return {.environment = {{"XDG_RUNTIME_DIR", runtime_.path()}}}; }
+  JobSetup here() const { return {.environment = {{"DDPRUN_CONTROL_DIR", runtime_ / "ddprun"}}}; }
   std::map<std::string, std::string> environment() const { return here().environment; }
 
   // Two workers that have begun.

@@ -22,6 +22,9 @@ TEST(ControlFolder, IsTheRuntimeFolderElseOneInTmp) {
               ElementsAre("/run/user/7/ddprun", "/tmp/ddprun-7"));
   EXPECT_THAT(control_folders({{"XDG_RUNTIME_DIR", "not/absolute"}}, 7),
               ElementsAre("/run/user/7/ddprun", "/tmp/ddprun-7"));
+  EXPECT_THAT(
+      control_folders({{"XDG_RUNTIME_DIR", "/run/mine"}, {"DDPRUN_CONTROL_DIR", "/c/d"}}, 7),
+      ElementsAre("/c/d"));
   EXPECT_THAT(control_folders({}, 7), ElementsAre("/run/user/7/ddprun", "/tmp/ddprun-7"));
 }
 
