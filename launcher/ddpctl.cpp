@@ -33,6 +33,7 @@ int run_ddpctl(int argc, char** argv) {
       {"events", add_events_command(app)},   {"stop", add_stop_command(app)},
       {"restart", add_restart_command(app)}, {"store", add_store_command(app)},
       {"leader", add_leader_command(app)},   {"replay", add_replay_command(app)},
+      {"doctor", add_doctor_command(app)},
   };
   try {
     app.parse(argc, argv);

@@ -27,5 +27,6 @@ std::function<int()> add_events_command(CLI::App& app);
 std::function<int()> add_stop_command(CLI::App& app);
 std::function<int()> add_restart_command(CLI::App& app);
 std::function<int()> add_replay_command(CLI::App& app);
+std::function<int()> add_doctor_command(CLI::App& app);
 
 }  // namespace ddprun::cli
