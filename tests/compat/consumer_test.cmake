@@ -37,7 +37,7 @@ foreach(file CMakeLists.txt main.cpp)
   endif()
 endforeach()
 
-foreach(component launcher worker)
+foreach(component launcher cmake worker)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} --component ${component})
 endforeach()
 run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/found -G Ninja -DCMAKE_BUILD_TYPE=Release

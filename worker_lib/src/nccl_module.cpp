@@ -1,5 +1,6 @@
 #include "worker_lib/src/nccl_module.h"
 
+#include <ATen/Context.h>
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -11,7 +12,17 @@ namespace {
 
 constexpr const char* kModule = "libddprun_nccl.so";
 
+// Once loaded from where this program's LibTorch lies, it is found by its name when the module asks
+// for it, which therefore need not know that place. Where there is none, loading the module says so.
+void load_torch_cuda() {
+  Dl_info torch{};
+  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &torch) == 0) return;
+  const auto folder = std::filesystem::path(torch.dli_fname).parent_path();
+  dlopen((folder / "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+}
+
 NcclBackendMaker find_maker() {
+  load_torch_cuda();
   std::error_code ignored;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   const std::string places[] = {(program / "../lib" / kModule).string(),

@@ -1,0 +1,82 @@
+# What `cmake --install` puts where, and the package that find_package(ddprun) finds:
+#
+#   bin/ddprun, bin/ddpctl                         component launcher
+#   share/man, completions of bash, zsh and fish   component launcher
+#   lib/systemd/system/ddprun@.service             component service
+#   include/ddprun/ddprun/*.h, lib/*               component worker, target ddprun::worker
+#   lib/cmake/ddprun/                              component cmake
+#
+# The libraries are static and fit the LibTorch that they were built with, whose place the package
+# remembers unless told not to (DDPRUN_TORCH_DIR names another one of the same version).
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(_package lib/cmake/ddprun)
+install(TARGETS ddprun ddpctl EXPORT ddprun_launcher RUNTIME DESTINATION bin COMPONENT launcher)
+install(EXPORT ddprun_launcher NAMESPACE ddprun:: FILE ddprun-launcher.cmake
+        DESTINATION ${_package} COMPONENT cmake)
+
+# The program writes these itself, from its table of options.
+set(_written)
+function(ddprun_written_by_itself file command destination name)
+  set(output ${PROJECT_BINARY_DIR}/share/${file})
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/share
+    COMMAND sh -c "${command} > ${output}" $<TARGET_FILE:ddprun>
+    DEPENDS ddprun ${ARGN} VERBATIM)
+  install(FILES ${output} DESTINATION ${destination} COMPONENT launcher RENAME ${name})
+  set(_written ${_written} ${output} PARENT_SCOPE)
+endfunction()
+ddprun_written_by_itself(ddprun.1.gz "$0 --print-man-page | gzip -9n"
+                         ${CMAKE_INSTALL_MANDIR}/man1 ddprun.1.gz)
+ddprun_written_by_itself(ddpctl.1.gz "gzip -9nc ${PROJECT_SOURCE_DIR}/launcher/ddpctl.1"
+                         ${CMAKE_INSTALL_MANDIR}/man1 ddpctl.1.gz
+                         ${PROJECT_SOURCE_DIR}/launcher/ddpctl.1)
+ddprun_written_by_itself(ddprun.bash "$0 --print-completion=bash"
+                         share/bash-completion/completions ddprun)
+ddprun_written_by_itself(ddprun.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddprun)
+ddprun_written_by_itself(ddprun.fish "$0 --print-completion=fish"
+                         share/fish/vendor_completions.d ddprun.fish)
+add_custom_target(ddprun_share ALL DEPENDS ${_written} ddpctl)
+
+# The unit as an administrator copies it, but for the place of ddprun.
+file(READ ${PROJECT_SOURCE_DIR}/scripts/systemd/ddprun@.service _unit)
+string(REPLACE "/usr/local/bin/ddprun" "${CMAKE_INSTALL_FULL_BINDIR}/ddprun" _unit "${_unit}")
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/share/ddprun@.service CONTENT "${_unit}" @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/share/ddprun@.service DESTINATION lib/systemd/system
+        COMPONENT service)
+
+if(DDPRUN_WORKER_LIB)
+  add_custom_target(ddprun_worker_package DEPENDS ddprun_worker)
+  set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
+  install(TARGETS ddprun_worker ddprun_worker_base ddprun_store_client ddprun_base ddprun_options
+          EXPORT ddprun_worker ARCHIVE DESTINATION lib COMPONENT worker)
+  if(TARGET ddprun_nccl)
+    add_dependencies(ddprun_worker_package ddprun_nccl)
+    install(TARGETS ddprun_nccl LIBRARY DESTINATION lib COMPONENT worker)
+  endif()
+  install(EXPORT ddprun_worker NAMESPACE ddprun:: FILE ddprun-worker.cmake
+          DESTINATION ${_package} COMPONENT cmake)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/include/ddprun
+          DESTINATION include/ddprun COMPONENT worker FILES_MATCHING PATTERN "*.h")
+  # The one header of ours that the public ones include.
+  install(FILES ${PROJECT_SOURCE_DIR}/rendezvous/base/result.h
+          DESTINATION include/ddprun/rendezvous/base COMPONENT worker)
+  install(FILES ${PROJECT_SOURCE_DIR}/worker_lib/cmake/FindDdprunTorch.cmake
+          DESTINATION ${_package} COMPONENT cmake)
+endif()
+
+set(DDPRUN_REMEMBERED_TORCH "")
+if(DDPRUN_REMEMBER_TORCH)
+  set(DDPRUN_REMEMBERED_TORCH "${DDPRUN_TORCH_FOUND_DIR}")
+endif()
+configure_package_config_file(${PROJECT_SOURCE_DIR}/worker_lib/cmake/ddprunConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/ddprunConfig.cmake INSTALL_DESTINATION ${_package}
+  NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ddprunConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/ddprunConfig.cmake
+              ${PROJECT_BINARY_DIR}/ddprunConfigVersion.cmake
+        DESTINATION ${_package} COMPONENT cmake)
+
+include(scripts/packages/debian.cmake)
