@@ -119,6 +119,7 @@ int GroupRunner::run() {
     events_.job_started();
     find_leader();
     open_control();
+    open_watch();
     while (!outcome_) io_.run_one();
     await_last_logs();
     await_leaders_leave();
@@ -133,6 +134,7 @@ int GroupRunner::run() {
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   status_line_.reset();
   service_.over(headline(*outcome_, job_.program.name));
+  if (watch_) watch_->over(headline(*outcome_, job_.program.name));
   Ending({io_, console_, output_, events_, stop_signals_}, job_)
       .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
@@ -294,6 +296,21 @@ void GroupRunner::open_control() {
   const bool is_wrong = opened.error().code == ErrorCode::kPermissionDenied;
   log_->log(is_wrong ? spdlog::level::warn : spdlog::level::info,
             "ddpctl cannot reach this job: {}", opened.error().to_string());
+}
+
+// Nor is a port that is taken a reason to end one that can train.
+void GroupRunner::open_watch() {
+  if (!job_.metrics_port) return;
+  auto server = WatchServer::start(io_, *job_.metrics_port, inquiry_,
+                                   {job_.run_id, job_.program.name, job_.version});
+  if (!server) {
+    return log_->warn("--metrics-port={}: {}; nobody can watch the job there, the job goes on",
+                      *job_.metrics_port, server.error().to_string());
+  }
+  watch_ = *std::move(server);
+  // Who gave the port knows it.
+  log_->log(*job_.metrics_port == 0 ? spdlog::level::warn : spdlog::level::info,
+            "metrics and a live page: http://127.0.0.1:{}/", watch_->port());
 }
 
 NodeStatus GroupRunner::node_status(std::size_t events_max) const {

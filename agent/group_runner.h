@@ -32,6 +32,7 @@
 #include "agent/stack_dump.h"
 #include "agent/status_line.h"
 #include "agent/trainer_push.h"
+#include "agent/watch_server.h"
 #include "agent/worker_link.h"
 #include "agent/worker_logs.h"
 #include "rendezvous/find_leader.h"
@@ -90,6 +91,7 @@ class GroupRunner {
 
   JobInquiry::Access inquiry_access();
   void open_control();
+  void open_watch();
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job();
   Result<Round> restart_round();
@@ -149,6 +151,7 @@ class GroupRunner {
   JobInquiry inquiry_;
   WorkerLogs logs_;
   JobControl control_;
+  std::unique_ptr<WatchServer> watch_;  // with --metrics-port
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_preempted_ = false;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome

@@ -101,6 +101,7 @@ struct Job {
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;
   EventSpec events;
+  std::optional<std::uint16_t> metrics_port;  // of loopback, 0: any; none: nobody is to watch
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   // Signals to the agent that stop the job; an inherited "ignore" of SIGHUP is the agent's to
   // respect.

@@ -134,21 +134,17 @@ void put_progress(PrometheusText& text, const NodeStatus& status, StepTimes& ste
            });
 }
 
-// A template, so that it means the same before workers can say such values.
-template <typename Worker>
-void put_values(PrometheusText& text, const std::vector<Worker>& workers) {
-  if constexpr (requires(const Worker& worker) { worker.progress->values; }) {
-    bool has_begun = false;
-    for (const Worker& worker : workers) {
-      if (!worker.progress) continue;
-      for (const auto& [name, value] : worker.progress->values) {
-        if (!std::exchange(has_begun, true)) {
-          text.family("ddprun_worker_value", Type::kGauge, "What else it says, by its name.");
-        }
-        text.sample(value, {{"rank", std::to_string(worker.rank)},
-                            {"local_rank", std::to_string(worker.local_rank)},
-                            {"name", label(name)}});
+void put_values(PrometheusText& text, const NodeStatus& status) {
+  bool has_begun = false;
+  for (const WorkerStatus& worker : status.workers) {
+    if (!worker.progress) continue;
+    for (const auto& [name, value] : worker.progress->values) {
+      if (!std::exchange(has_begun, true)) {
+        text.family("ddprun_worker_value", Type::kGauge, "What else it says, by its name.");
       }
+      text.sample(value, {{"rank", std::to_string(worker.rank)},
+                          {"local_rank", std::to_string(worker.local_rank)},
+                          {"name", label(name)}});
     }
   }
 }
@@ -162,7 +158,7 @@ std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels,
   put_restarts(text, status);
   put_store(text, status);
   put_progress(text, status, step_times, now);
-  put_values(text, status.workers);
+  put_values(text, status);
   return text.take();
 }
 

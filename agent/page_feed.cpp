@@ -40,15 +40,9 @@ void append(std::string& out, Number number) {
   out.append(digits.data(), end);
 }
 
-// A template, so that it means the same before workers can say such values.
-template <typename Progress>
-std::optional<double> value_named(std::string_view name, const Progress& progress) {
-  if constexpr (requires { progress.values; }) {
-    for (const auto& each : progress.values) {
-      if (each.name == name) return each.value;
-    }
-  }
-  return std::nullopt;
+std::optional<double> value_named(std::string_view name, const WorkerProgress& progress) {
+  const auto found = std::ranges::find(progress.values, name, &NamedValue::name);
+  return found == progress.values.end() ? std::nullopt : std::optional<double>(found->value);
 }
 
 // The field of a line of --events, for finding one among many before it is parsed.

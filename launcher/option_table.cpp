@@ -175,6 +175,13 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .choices = "null|console|dynamic_rendezvous",
      .group = Group::kOutput,
      .help = "console: torchrun's event records on stderr"},
+    {.id = OptionId::kMetricsPort,
+     .name = "metrics-port",
+     .value_name = "PORT",
+     .group = Group::kOutput,
+     .variables = Variables::kOwn,
+     .help = "serve Prometheus metrics at /metrics and a live page at / of this port of 127.0.0.1; "
+             "0 takes a free one and says which"},
     {.id = OptionId::kSignalsToHandle,
      .name = "signals-to-handle",
      .kind = Kind::kList,

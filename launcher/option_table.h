@@ -38,6 +38,7 @@ enum class OptionId {
   kEvents,
   kRecord,
   kEventLogHandler,
+  kMetricsPort,
   kSignalsToHandle,
   kPreemptSignal,
   kShutdownTimeout,

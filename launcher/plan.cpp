@@ -279,8 +279,15 @@ class Planner {
     if (plan_.job.record.empty() && !record.is_default()) refuse(wrong(record, "give a file"));
   }
 
-  // Whom else the agent tells of the job, because variables say so.
+  // Whom else the agent tells of the job.
   void read_listeners() {
+    if (const Given port = option(OptionId::kMetricsPort); !port.is_default()) {
+      const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
+      plan_.job.metrics_port = static_cast<std::uint16_t>(number);
+      plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
+                            (number == 0 ? "(chosen at the start)" : std::to_string(number)) +
+                            "/, for every user of this machine");
+    }
     if (const auto trainer = agent::trainer_endpoint(environment_)) {
       plan_.notes.push_back("Kubeflow Trainer is told of the progress at " + trainer->url + " (" +
                             trainer->url_variable + ")");

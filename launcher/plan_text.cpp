@@ -262,6 +262,8 @@ boost::json::object job_object(const agent::Job& job) {
   for (const std::vector<int>& cpus : job.cpus_of) cpus_of.emplace_back(agent::to_cpu_list(cpus));
   boost::json::value preempt_signal;
   if (job.preempt_signal) preempt_signal = signal_name(*job.preempt_signal);
+  boost::json::value metrics_port;
+  if (job.metrics_port) metrics_port = *job.metrics_port;
   return {{"run_id", job.run_id},
           {"role", job.role},
           {"local_world_size", job.local_world_size},
@@ -277,6 +279,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"master_port_last", job.meeting_place.last_port},
           {"store_memory", job.meeting_place.store_memory},
           {"log_dir", job.output.log_dir},
+          {"metrics_port", metrics_port},
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},

@@ -12,8 +12,9 @@ from benchmarks.shm import bench_shm
 from benchmarks.start import bench_start
 from benchmarks.store import bench_store
 from benchmarks.trainer import bench_trainer
+from benchmarks.watch import bench_watch
 
 BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_memory, "output": bench_output,
            "link": bench_link, "nodes": bench_nodes, "etcd": bench_etcd, "start": bench_start, "ddp": bench_ddp,
            "store": bench_store, "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer,
-           "shm": bench_shm, "control": bench_control}
+           "shm": bench_shm, "control": bench_control, "watch": bench_watch}

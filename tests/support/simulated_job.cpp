@@ -3,7 +3,7 @@
 //
 //   ddprun_simulated_job RANKS [live MS] [parse]
 //
-// Says "port N loss" on stdout (no-loss: workers cannot say one), then does what comes on stdin, a command per line, and answers "done" to
+// Says "port N" on stdout, then does what comes on stdin, a command per line, and answers "done" to
 // each. `live MS`: all ranks take a step every so often; else they take one only when told to.
 // `parse`: what nodes answer is read from JSON each time, as it is in a real job.
 //
@@ -49,16 +49,6 @@ constexpr int kCheckpointSteps = 100;
 double loss_at(std::int64_t step) {
   const auto x = static_cast<double>(step);
   return 0.35 + 2.1 * std::exp(-x / 900) + 0.05 * std::sin(x * 0.37) * std::exp(-x / 2500);
-}
-
-// A template, so that it means the same before workers can say such values. False: they cannot.
-template <typename Progress>
-bool say_loss(Progress& progress, double loss) {
-  if constexpr (requires { progress.values; }) {
-    progress.values.push_back({"loss", loss});
-    return true;
-  }
-  return false;
 }
 
 class SimulatedJob final : public JobView {
@@ -139,7 +129,7 @@ class SimulatedJob final : public JobView {
     progress.since_step = steady_clock::now() - rank.stepped_at;
     progress.collectives = rank.collectives;
     progress.phase = rank.phase;
-    if (rank.step > 0) say_loss(progress, loss_at(rank.step));
+    if (rank.step > 0) progress.values.push_back({"loss", loss_at(rank.step)});
     return progress;
   }
 
@@ -329,8 +319,7 @@ int main(int argc, char** argv) {
     std::cerr << server.error().to_string() << "\n";
     return 1;
   }
-  WorkerProgress progress;
-  std::printf("port %d %s\n", (*server)->port(), say_loss(progress, 0) ? "loss" : "no-loss");
+  std::printf("port %d\n", (*server)->port());
   std::fflush(stdout);
   boost::asio::steady_timer timer(io);
   if (live != arguments.end()) advance_every(timer, milliseconds(std::stoi(*(live + 1))), job);

@@ -99,6 +99,7 @@ TEST(Metrics, SayWhatTheStatusSays) {
            {"ddprun_worker_step{rank=\"2\",local_rank=\"0\"}", "412"},
            {"ddprun_worker_steps_planned{rank=\"2\",local_rank=\"0\"}", "1000"},
            {"ddprun_worker_seconds_since_step{rank=\"2\",local_rank=\"0\"}", "0.25"},
+           {"ddprun_worker_value{rank=\"2\",local_rank=\"0\",name=\"loss\"}", "0.25"},
            {"ddprun_worker_collectives_total{rank=\"2\",local_rank=\"0\"}", "900"}}) {
     EXPECT_EQ(value_in(text, sample), value) << sample;
   }

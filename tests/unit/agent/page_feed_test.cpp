@@ -61,12 +61,44 @@ TEST(PageFeed, TheWholeHasAll) {
   EXPECT_EQ(whole.at("leader").at("missing"), 1);
   EXPECT_EQ(whole.at("leader").at("late"),
             json::parse(R"([["b6","it has not answered within 100 ms"]])"));
-  EXPECT_EQ(whole.at("loss"), json::array());
+  EXPECT_EQ(whole.at("loss"), json::parse("[[412,0.25]]"));
+}
+
+TEST(PageFeed, TheLossIsToldPointByPoint) {
+  PageFeed feed;
+  JobStatus job = sample_job();
+  WorkerProgress& progress = *job.nodes[0].workers[0].progress;
+  feed.look(job, kNow);
+  progress.step = 413;
+  progress.values[1].value = 0.125;
+  feed.look(job, kNow + 1s);
+  auto change = parsed(feed.change());
+  EXPECT_EQ(change.at("loss_from"), 1);
+  EXPECT_EQ(change.at("loss"), json::parse("[[413,0.125]]"));
+  progress.step = 400;  // after a restart from a checkpoint
+  feed.look(job, kNow + 2s);
+  change = parsed(feed.change());
+  EXPECT_EQ(change.at("loss_from"), 0);
+  EXPECT_EQ(change.at("loss"), json::parse("[[400,0.125]]"));
+}
+
+TEST(PageFeed, TheLossIsKeptWhileNobodyWatches) {
+  PageFeed feed;
+  NodeStatus own = sample_node();
+  feed.sample(own);
+  EXPECT_EQ(parsed(feed.whole()).at("loss"), json::array()) << "rank 0 is another node's";
+  own.rank_offset = 0;
+  for (const int step : {1, 2}) {
+    own.workers[0].progress->step = step;
+    feed.sample(own);
+  }
+  EXPECT_EQ(parsed(feed.whole()).at("loss"), json::parse("[[1,0.25],[2,0.25]]"));
 }
 
 TEST(PageFeed, AChangeHasWhatIsDifferentAndNothingElse) {
   PageFeed feed;
   JobStatus job = sample_job();
+  job.nodes[0].workers[0].progress->values.clear();
   feed.look(job, kNow);
   job.when += 1s;
   job.nodes[0].wall += 1s;

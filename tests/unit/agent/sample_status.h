@@ -29,6 +29,7 @@ inline NodeStatus sample_node() {
   worker.progress->since_step = 250ms;
   worker.progress->collectives = 900;
   worker.progress->phase = WorkerPhase::kCollective;
+  worker.progress->values = {{"lr", 0.5}, {"loss", 0.25}};
   node.workers.push_back(worker);
   WorkerStatus failed;
   failed.rank = 3;

@@ -178,6 +178,10 @@ TEST_F(Planning, WarnsOfOutputOptionsWithoutEffect) {
 }
 
 TEST_F(Planning, ReadsEventTargets) {
+  EXPECT_FALSE(job({}).metrics_port);
+  EXPECT_EQ(job({"--metrics-port=0"}).metrics_port, 0);
+  EXPECT_EQ(job({"--metrics-port=65535"}).metrics_port, 65535);
+  EXPECT_THAT(refusal({"--metrics-port="}), HasSubstr("--metrics-port"));
   EXPECT_EQ(job({}).events, agent::EventSpec{});
   EXPECT_EQ(job({"--events=e.jsonl"}).events.file, "e.jsonl");
   EXPECT_EQ(job({"--events=fd:7"}).events.descriptor, 7);
