@@ -11,7 +11,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kRequestBytesMax = 8 * 1024;
+constexpr std::size_t kRequestBytesMax = std::size_t{8} * 1024;
 constexpr std::size_t kClientsMax = 32;
 constexpr std::chrono::seconds kPause{1};
 

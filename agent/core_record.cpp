@@ -132,7 +132,7 @@ GroupEvent own_event_from(const Reader& from) {
 
 GroupInput group_input_from(const Reader& from) {
   if (!from.object.contains("message")) return {own_event_from(from)};
-  return std::visit([](auto&& each) { return GroupInput{GroupEvent(std::move(each))}; },
+  return std::visit([](const auto& each) { return GroupInput{GroupEvent(each)}; },
                     to_agent_in(from, "message"));
 }
 

@@ -17,9 +17,9 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kPartBytesMax = 64 * 1024;
-constexpr std::size_t kAnswerBytesMax = 256 * 1024;  // of all parts together
-constexpr int kReadersMax = 4;                       // that a file server may hold up
+constexpr std::size_t kPartBytesMax = std::size_t{64} * 1024;
+constexpr std::size_t kAnswerBytesMax = std::size_t{256} * 1024;  // of all parts together
+constexpr int kReadersMax = 4;                                    // that a file server may hold up
 
 // One stream, and how it is to be read.
 struct Reading {

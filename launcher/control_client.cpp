@@ -24,7 +24,7 @@ using std::chrono::steady_clock;
 
 // That a job takes to say who it is. Who is slower is listed all the same, and may be meant.
 constexpr milliseconds kWhoPatience{500};
-constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 
 std::string silent(pid_t agent, milliseconds patience) {
   return "the job's agent (pid " + std::to_string(agent) + ") does not answer within " +

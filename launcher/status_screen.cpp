@@ -262,7 +262,9 @@ std::string in_words(microseconds duration) {
   char text[64];
   if (us < 10'000'000) {
     if (us < 1'000'000) return std::to_string(us / 1000) + " ms";
-    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(us / 100'000) / 10.0);
+    // cut, not rounded: 9.99 s is not 10
+    std::snprintf(text, sizeof text, "%d.%d s", static_cast<int>(us / 1'000'000),
+                  static_cast<int>(us / 100'000 % 10));
   } else if (us < 60'000'000) {
     return std::to_string(us / 1'000'000) + " s";
   } else if (const auto seconds = us / 1'000'000; seconds < 3600) {

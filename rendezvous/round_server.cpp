@@ -124,7 +124,7 @@ void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connec
     auto frame = !payload    ? Result<wire::AgentFrame>(fail(payload.error()))
                  : !*payload ? Result<wire::AgentFrame>(wire::Heartbeat{})
                              : wire::decode_agent_frame(**payload);
-    if (!frame || (*payload && !take_frame(id, *std::move(frame)))) {
+    if (!frame || (*payload && !take_frame(id, *frame))) {
       admission_->drop(connection, frame ? "it breaks the protocol" : frame.error().to_string());
       return lose(id, connection);
     }
@@ -137,7 +137,7 @@ void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connec
 }
 
 // False: it breaks the protocol.
-bool RoundServer::take_frame(NodeId id, wire::AgentFrame frame) {
+bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
   Peer& peer = peers_.at(id);
   if (core_.has(id)) liveness_.heard(id, clock_.now());
   if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {

@@ -76,7 +76,7 @@ class RoundServer final : public Leader {
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);
   void read(NodeId id, const std::shared_ptr<RoundConnection>& connection, std::string_view bytes);
-  bool take_frame(NodeId id, wire::AgentFrame frame);
+  bool take_frame(NodeId id, wire::AgentFrame& frame);
   void lose(NodeId id, const std::shared_ptr<RoundConnection>& connection);
   void set_address(Peer& peer, std::string address);
   void hand_to_store(const std::shared_ptr<RoundConnection>& connection, std::string received);
