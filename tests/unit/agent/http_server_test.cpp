@@ -22,7 +22,6 @@ using test::RawHttp;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::size_t kBigBytes = std::size_t{64} << 20;  // more than any socket takes at once
@@ -224,6 +223,7 @@ TEST(HttpServer, MakesRoomByClosingWhoHasWaitedLongest) {
   second.send(get_request("/"));
   EXPECT_THAT(second.read_reply(), HasSubstr("200 OK"));
   std::vector<std::string> replies;
+  replies.reserve(50);
   for (int i = 0; i < 50; ++i) replies.push_back(test::http_get(server.port(), "/a"));
   EXPECT_THAT(replies, ::testing::Each(HasSubstr("200 OK")));
   EXPECT_THAT(first.read_all(), IsEmpty());
@@ -233,6 +233,7 @@ TEST(HttpServer, MakesRoomByClosingWhoHasWaitedLongest) {
 TEST(HttpServer, AFloodOfSilentConnectionsKeepsNobodyOut) {
   Server server({.connections = 8});
   std::vector<std::unique_ptr<RawHttp>> flood;
+  flood.reserve(200);
   for (int i = 0; i < 200; ++i) {
     flood.push_back(std::make_unique<RawHttp>(server.port()));
     flood.back()->send("GET / HT");
