@@ -15,8 +15,6 @@ namespace json = boost::json;
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 using ::testing::ElementsAre;
-using ::testing::Pair;
-using ::testing::UnorderedElementsAre;
 
 const steady_clock::time_point kNow{1000s};
 constexpr std::int64_t kAtMs = 1'790'000'050'000;
