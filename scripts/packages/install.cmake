@@ -2,6 +2,7 @@
 #
 #   bin/ddprun, bin/ddpctl                         component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
+#   lib/python3/dist-packages/ddprun_progress.py   component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
 #   include/ddprun/ddprun/*.h, lib/*               component worker, target ddprun::worker
 #   lib/cmake/ddprun/                              component cmake
@@ -38,6 +39,14 @@ ddprun_written_by_itself(ddprun.zsh "$0 --print-completion=zsh" share/zsh/site-f
 ddprun_written_by_itself(ddprun.fish "$0 --print-completion=fish"
                          share/fish/vendor_completions.d ddprun.fish)
 add_custom_target(ddprun_share ALL DEPENDS ${_written} ddpctl)
+
+# For workers in Python.
+set(_modules lib/python3/dist-packages)
+if(DEFINED SKBUILD_PLATLIB_DIR)
+  set(_modules ${SKBUILD_PLATLIB_DIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun_progress.py DESTINATION ${_modules}
+        COMPONENT launcher)
 
 # The unit as an administrator copies it, but for the place of ddprun.
 file(READ ${PROJECT_SOURCE_DIR}/scripts/systemd/ddprun@.service _unit)

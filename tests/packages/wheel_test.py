@@ -111,6 +111,10 @@ class Wheel(unittest.TestCase):
         self.assertIn(torch.__version__.split('+')[0], checks['all-reduce']['what'])
         self.assertEqual(checks['ddprun']['verdict'], 'ok', checks)
 
+    def test_brings_the_module_for_workers(self):
+        run(self.bin / 'python', '-c', 'import ddprun_progress; ddprun_progress.report(1, 10, loss=0.5)',
+            env=self.environment)
+
     def test_brings_manual_and_completions(self):
         for name in 'man/man1/ddprun.1.gz', 'man/man1/ddpctl.1.gz', 'bash-completion/completions/ddprun':
             self.assertTrue((self.bin.parent / 'share' / name).exists(), name)
