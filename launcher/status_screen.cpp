@@ -168,9 +168,10 @@ std::string step_of(const WorkerStatus& worker) {
 std::string state_of(const WorkerStatus& worker) {
   std::string text(name_of(worker.state));
   if (worker.exit && !worker.exit->is_success()) return text + ", " + worker.exit->to_string();
-  if (worker.state == WorkerState::kRunning && worker.progress &&
-      worker.progress->phase != WorkerPhase::kUnknown) {
-    text += ", " + std::string(name_of(worker.progress->phase));
+  if (worker.state != WorkerState::kRunning || !worker.progress) return text;
+  const WorkerPhase phase = worker.progress->phase;
+  if (phase != WorkerPhase::kUnknown && phase != WorkerPhase::kRunning) {
+    text += ", " + std::string(name_of(phase));
   }
   return text;
 }

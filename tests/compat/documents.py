@@ -100,7 +100,10 @@ def shape(text, folder):
     for variable in (socket.gethostname(), str(folder)):
         text = text.replace(variable, "…")
     text = re.sub(r"(host +)\S+,", r"\1…,", text).replace("/srv/job", "…")
-    lines = [re.sub(r" +", " ", re.sub(r"\d+(\.\d+)?", "0", line)).rstrip() for line in text.splitlines()]
+    text = re.sub(r"\d+(\.\d+)?", "0", text)
+    text = re.sub(r"\b0 (ms|s)\b", "0 s", text)
+    text = re.sub(r"\brunning, (collective|joining)\b", "running", text)  # one moment or another
+    lines = [re.sub(r" +", " ", line).rstrip() for line in text.splitlines()]
     return [line for line in lines if line and not re.match(r"epoch 0/0 0 %", line)]  # a slow machine's
 
 
