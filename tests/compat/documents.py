@@ -49,13 +49,15 @@ def documents():
 
 
 class Block:
-    def __init__(self, where, mark, lines):
-        self.where, self.mark, self.lines = where, mark, lines
+    def __init__(self, where, mark, lines, is_fenced):
+        self.where, self.mark, self.lines, self.is_fenced = where, mark, lines, is_fenced
 
     # [(command, [output lines])]; a block without any prompt is of commands only where it is indented.
     def commands(self):
         found = []
         has_prompts = any(PROMPT.match(line) for line in self.lines)
+        if self.is_fenced and not has_prompts:
+            return []  # a picture
         lines = iter(self.lines)
         for line in lines:
             if has_prompts and not PROMPT.match(line):
@@ -78,7 +80,7 @@ def blocks(path):
                 fenced = [] if line == "```" else False  # of a language: no transcript
             else:
                 if fenced:
-                    found.append(Block(where, mark, fenced))
+                    found.append(Block(where, mark, fenced, True))
                 fenced, mark = None, None
         elif fenced is not None:
             if fenced is not False:
@@ -87,7 +89,7 @@ def blocks(path):
             indented.append(line[4:])
         else:
             if indented:
-                found.append(Block(where, mark, indented))
+                found.append(Block(where, mark, indented, False))
                 indented, mark = [], None
             if MARK.match(line):
                 mark = MARK.match(line).groups()
