@@ -1,5 +1,6 @@
 #include "agent/control_folder.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -10,13 +11,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 namespace ddprun::agent {
 namespace {
 
 constexpr int kBacklog = 16;
-constexpr std::size_t kNameBytesMax = 60;  // of the id in a file's name
+constexpr std::size_t kNameBytesMax = 60;   // of the id in a file's name
+constexpr int kSweptAtStart = 16;           // a launch is not to be felt
+constexpr std::time_t kLeftOverAfter = 10;  // seconds
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
 Error wrong_owner(const std::string& path, uid_t owner) {
@@ -68,7 +72,34 @@ Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& 
   return socket;
 }
 
+// With the lock.
+void sweep(const rdzv::UniqueFd& folder, uid_t user, int at_most) {
+  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* entries = listed < 0 ? nullptr : ::fdopendir(listed);
+  if (entries == nullptr) return;
+  const std::time_t now = ::time(nullptr);
+  while (const dirent* entry = at_most > 0 ? ::readdir(entries) : nullptr) {
+    const std::string name = entry->d_name;
+    struct stat found {};
+    if (!name.ends_with(".sock") ||
+        ::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 ||
+        now - found.st_mtime < kLeftOverAfter) {
+      continue;
+    }
+    at_most -= 1;
+    const auto other = connect_control(folder, name, user);
+    if (!other && other.error().code == ErrorCode::kUnavailable) {
+      ::unlinkat(folder.get(), name.c_str(), 0);
+    }
+  }
+  ::closedir(entries);
+}
+
 }  // namespace
+
+void remove_left_over(const rdzv::UniqueFd& folder, uid_t user, int at_most) {
+  if (const Lock lock(folder); lock) sweep(folder, user, at_most);
+}
 
 std::vector<std::string> control_folders(const Environment& environment, uid_t user) {
   if (std::string only = value_or_empty(environment, "DDPRUN_CONTROL_DIR"); only.starts_with('/')) {
@@ -169,6 +200,7 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user) {
   const Lock lock(folder);
+  if (lock) sweep(folder, user, kSweptAtStart);
   // Without the lock the name of the job is not contested: another agent is at it just now.
   for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
     if (!lock && name == control_name(run_id)) continue;

@@ -36,7 +36,11 @@ std::string control_name(std::string_view run_id, pid_t pid);
 Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::string& name,
                                        uid_t user);
 
-// Bound, listening, for its owner only, and the name that it got.
+// Removes sockets of this user's at which nobody listens, of killed jobs; looks at `at_most` of them.
+// One that is a few seconds old is spared: its agent may be about to listen.
+void remove_left_over(const rdzv::UniqueFd& folder, uid_t user, int at_most);
+
+// Bound, listening, for its owner only, and the name that it got. Removes what others left over.
 struct BoundControl {
   rdzv::UniqueFd socket;
   std::string name;

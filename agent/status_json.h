@@ -90,6 +90,9 @@ auto parse_status(std::string_view text, std::string_view what, Parse&& parse)
     -> Result<decltype(parse(json::value()))> {
   try {
     return parse(json::parse(json::string_view(text.data(), text.size())));
+  } catch (const boost::system::system_error& error) {  // without its place in Boost's sources
+    return fail(ErrorCode::kProtocol,
+                std::string(what) + " cannot be read: " + error.code().message());
   } catch (const std::exception& error) {
     return fail(ErrorCode::kProtocol, std::string(what) + " cannot be read: " + error.what());
   }

@@ -102,6 +102,7 @@ Found look(const Environment& environment, const std::string& job) {
       if (!may_be_meant(name, peer.pid, job)) continue;
       found.jobs.push_back({ControlClient(std::move(*socket), peer.pid), name, {}, {}, {}, {}});
     }
+    if (!found.dead.empty()) agent::remove_left_over(*folder, user, /*at_most=*/1000);
   }
   // All at once, so that one that hangs costs its time but once.
   for (Candidate& each : found.jobs) static_cast<void>(each.client.say(R"({"ask":"who"})"));
@@ -235,8 +236,12 @@ Result<ControlClient> find_job(const Environment& environment, const std::string
       job.empty() ? "no job of yours runs on this node" : "no job '" + job + "' runs on this node";
   std::erase_if(found.jobs, [&](const Candidate& each) { return is_meant(each, job); });
   if (!found.jobs.empty()) sentence += "; there are:" + list_of(found.jobs);
-  for (const std::string& each : found.dead) {
-    sentence += "\n  " + each + " was left over by a job that was killed";
+  constexpr std::size_t kDeadShown = 3;
+  for (std::size_t i = 0; i < std::min(found.dead.size(), kDeadShown); ++i) {
+    sentence += "\n  " + found.dead[i] + " was left over by a job that was killed";
+  }
+  if (found.dead.size() > kDeadShown) {
+    sentence += "\n  and " + std::to_string(found.dead.size() - kDeadShown) + " more of these";
   }
   return fail(ErrorCode::kNotFound, sentence);
 }

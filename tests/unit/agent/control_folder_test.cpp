@@ -1,19 +1,24 @@
 // Where control sockets are, and whose. What is wrong there is tested by tests/integration/control_test.
 #include "agent/control_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace ddprun::agent {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 TEST(ControlFolder, IsTheRuntimeFolderElseOneInTmp) {
   EXPECT_THAT(control_folders({{"XDG_RUNTIME_DIR", "/run/mine"}}, 7),
@@ -54,6 +59,32 @@ class Folder : public ::testing::Test {
   std::string root_;
   rdzv::UniqueFd folder_;
 };
+
+// A killed job's socket stays, and its id may never come again.
+TEST_F(Folder, IsSweptByTheJobsThatCome) {
+  const auto age = [this](const std::string& name, std::time_t seconds) {
+    const timespec when{::time(nullptr) - seconds, 0};
+    const timespec times[2] = {when, when};
+    ASSERT_EQ(::utimensat(folder_.get(), name.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+  };
+  const auto names = [this] {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(root_ + "/ddprun")) {
+      found.push_back(entry.path().filename());
+    }
+    return found;
+  };
+  const auto live = bind_control(folder_, "live", 1, ::geteuid());
+  ASSERT_TRUE(live);
+  for (const char* id : {"old", "new"}) ASSERT_TRUE(bind_control(folder_, id, 1, ::geteuid()));
+  age("live.sock", 3600);
+  age("old.sock", 3600);
+  ASSERT_TRUE(bind_control(folder_, "next", 1, ::geteuid()));
+  EXPECT_THAT(names(), UnorderedElementsAre("live.sock", "new.sock", "next.sock"));
+  age("new.sock", 3600);
+  remove_left_over(folder_, ::geteuid(), 100);
+  EXPECT_THAT(names(), UnorderedElementsAre("live.sock", "next.sock"));
+}
 
 TEST_F(Folder, IsMadeForItsOwnerOnly) {
   struct stat found {};
