@@ -1,9 +1,9 @@
 #include "agent/event_lines.h"
 
 #include <boost/json.hpp>
-#include <cmath>
 #include <ctime>
 
+#include "agent/json_value.h"
 #include "rendezvous/base/exit_codes.h"
 
 namespace ddprun::agent {
@@ -27,10 +27,7 @@ std::string utc(std::chrono::system_clock::time_point time) {
   return text;
 }
 
-json::value text(std::string_view bytes) {
-  const std::string valid = as_utf8(bytes, kTextBytesMax);
-  return json::value(json::string_view(valid.data(), valid.size()));
-}
+json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 
 json::value number_or_null(int number) {
   return number == 0 ? json::value(nullptr) : json::value(number);
@@ -84,29 +81,6 @@ json::value node_object(const std::optional<rdzv::NodeGone>& gone) {
   return json::object{{"node_rank", gone->node_rank},
                       {"host", text(gone->host)},
                       {"how", text(name_of(gone->how))}};
-}
-
-std::int64_t in_us(std::chrono::nanoseconds duration) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-}
-
-json::value progress_object(const std::optional<WorkerProgress>& progress) {
-  if (!progress) return nullptr;
-  json::object object;
-  object["step"] = progress->step ? json::value(*progress->step) : json::value(nullptr);
-  object["total_steps"] = progress->total_steps;
-  object["since_step_us"] = in_us(progress->since_step);
-  object["phase"] = text(name_of(progress->phase));
-  object["since_phase_us"] = in_us(progress->since_phase);
-  object["collectives"] = progress->collectives;
-  json::object values;
-  for (const NamedValue& value : progress->values) {
-    // JSON has no NaN.
-    values[value.name] =
-        std::isfinite(value.value) ? json::value(value.value) : json::value(nullptr);
-  }
-  object["values"] = std::move(values);
-  return object;
 }
 
 std::string_view name_of(const rdzv::JobOutcome& outcome) {
@@ -181,7 +155,7 @@ struct Filler {
     line["was_told_to_stop"] = event.was_told_to_stop;
     line["killed_for_memory"] = event.killed_for_memory;
     line["message"] = text(event.message);
-    line["progress"] = progress_object(event.progress);
+    line["progress"] = json_progress(event.progress);
   }
   void operator()(const RoundStopping& event) {
     line["round"] = number(event.round);

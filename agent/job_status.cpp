@@ -44,7 +44,7 @@ json::value leader_value(const std::optional<LeaderStatus>& leader) {
       {"max_nodes", leader->max_nodes},
       {"missing", leader->missing},
       {"missing_ranks", json::array(leader->missing_ranks.begin(), leader->missing_ranks.end())},
-      {"left_us", leader->left ? json::value(us(*leader->left)) : nullptr},
+      {"left_us", leader->left ? json::value(in_us(*leader->left)) : nullptr},
       {"restarts", leader->restarts},
       {"max_restarts", leader->max_restarts},
       {"members", std::move(members)}};

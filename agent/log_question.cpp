@@ -14,10 +14,7 @@ constexpr std::array<std::string_view, 2> kStreams{"stdout", "stderr"};
 constexpr std::array<std::string_view, 3> kSources{"file", "recent", "elsewhere"};
 constexpr std::size_t kAll = SIZE_MAX / 2;
 
-json::value whole_text(std::string_view bytes) {
-  const std::string valid = as_utf8(bytes, kAll);
-  return json::value(json::string_view(valid.data(), valid.size()));
-}
+json::value whole_text(std::string_view bytes) { return json_text(bytes, kAll); }
 
 json::object place_object(const LogPlace& place) {
   return {{"rank", place.rank},

@@ -34,22 +34,6 @@ std::optional<ExitStatus> exit_from(const json::value& value) {
   return exit;
 }
 
-json::value progress_value(const std::optional<WorkerProgress>& progress) {
-  if (!progress) return nullptr;
-  json::object values;
-  for (const NamedValue& each : progress->values) {
-    // JSON has no NaN.
-    values[each.name] = std::isfinite(each.value) ? json::value(each.value) : nullptr;
-  }
-  return json::object{{"step", or_null(progress->step)},
-                      {"total_steps", progress->total_steps},
-                      {"since_step_us", us(progress->since_step)},
-                      {"phase", text(name_of(progress->phase))},
-                      {"since_phase_us", us(progress->since_phase)},
-                      {"collectives", progress->collectives},
-                      {"values", std::move(values)}};
-}
-
 std::optional<WorkerProgress> progress_from(const json::value& value) {
   if (value.is_null()) return std::nullopt;
   constexpr std::array<std::string_view, 6> kPhases{"unknown",    "joining", "running",
@@ -76,7 +60,7 @@ json::value worker_value(const WorkerStatus& worker) {
                       {"device", worker.device.empty() ? nullptr : text(worker.device)},
                       {"state", text(name_of(worker.state))},
                       {"exit", exit_value(worker.exit)},
-                      {"progress", progress_value(worker.progress)}};
+                      {"progress", json_progress(worker.progress)}};
 }
 
 WorkerStatus worker_from(const json::value& value) {
@@ -99,7 +83,7 @@ json::value record_value(const RestartRecord& record) {
                       {"rank", or_null(record.rank)},
                       {"host", record.host.empty() ? nullptr : text(record.host)},
                       {"sentence", text(record.sentence)},
-                      {"lost_us", us(record.lost)}};
+                      {"lost_us", in_us(record.lost)}};
 }
 
 RestartRecord record_from(const json::value& value) {
@@ -116,8 +100,9 @@ RestartRecord record_from(const json::value& value) {
 }
 
 json::value total_value(const RestartTotal& total) {
-  return json::object{
-      {"reason", text(name_of(total.reason))}, {"count", total.count}, {"lost_us", us(total.lost)}};
+  return json::object{{"reason", text(name_of(total.reason))},
+                      {"count", total.count},
+                      {"lost_us", in_us(total.lost)}};
 }
 
 RestartTotal total_from(const json::value& value) {
@@ -193,15 +178,15 @@ json::value status_json::value_of(const NodeStatus& status) {
       {"rank_offset", status.rank_offset},
       {"master_addr", text(status.master_addr)},
       {"master_port", status.master_port},
-      {"round_age_us", us(status.round_age)},
+      {"round_age_us", in_us(status.round_age)},
       {"local_world_size", status.local_world_size},
       {"workers", array_of(status.workers, worker_value)},
       {"workers_left_out", status.workers_left_out},
       {"restarts", status.restarts},
       {"max_restarts", status.max_restarts},
-      {"wall_us", us(status.wall)},
-      {"until_run_us", us(status.until_run)},
-      {"lost_us", us(status.lost)},
+      {"wall_us", in_us(status.wall)},
+      {"until_run_us", in_us(status.until_run)},
+      {"lost_us", in_us(status.lost)},
       {"restart_totals", array_of(status.restart_totals, total_value)},
       {"recent_restarts", array_of(status.recent_restarts, record_value)},
       {"store", store_value(status.store)},

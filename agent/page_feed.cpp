@@ -7,7 +7,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "agent/event_lines.h"
+#include "agent/json_value.h"
 
 namespace ddprun::agent {
 namespace {
@@ -20,10 +20,7 @@ constexpr std::size_t kTextBytesMax = 2048;
 // that has moved by less is the same one.
 constexpr std::int64_t kJitterMs = 750;
 
-json::value text(std::string_view bytes) {
-  const std::string valid = as_utf8(bytes, kTextBytesMax);
-  return json::value(json::string_view(valid.data(), valid.size()));
-}
+json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 
 std::int64_t in_ms(std::chrono::nanoseconds time) {
   return std::chrono::duration_cast<milliseconds>(time).count();

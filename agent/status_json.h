@@ -1,6 +1,6 @@
-// What the status values have in common on their way to JSON and back. Pure; used by node_status.cpp
-// and job_status.cpp alone. Reading throws what Boost.JSON throws; parse_status() is the one place
-// that catches it.
+// What values have in common on their way to JSON and back: status, records, questions. Pure; for
+// sources, not for headers. Reading throws what Boost.JSON throws; parse_status() is the one place that
+// catches it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "agent/event_lines.h"
+#include "agent/json_value.h"
 #include "agent/node_status.h"
 #include "rendezvous/base/result.h"
 
@@ -22,17 +22,10 @@ namespace json = boost::json;
 
 inline constexpr std::size_t kTextBytesMax = 4096;
 
-inline json::value text(std::string_view bytes) {
-  const std::string valid = as_utf8(bytes, kTextBytesMax);
-  return json::value(json::string_view(valid.data(), valid.size()));
-}
-
-inline std::int64_t us(std::chrono::nanoseconds duration) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
-}
+inline json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 
 inline std::int64_t unix_us(std::chrono::system_clock::time_point time) {
-  return us(time.time_since_epoch());
+  return in_us(time.time_since_epoch());
 }
 
 template <typename T>

@@ -2,7 +2,7 @@
 
 #include <boost/json.hpp>
 
-#include "agent/event_lines.h"
+#include "agent/json_value.h"
 
 namespace ddprun::agent {
 namespace {
@@ -11,10 +11,7 @@ namespace json = boost::json;
 
 constexpr std::size_t kTextBytesMax = 64 * 1024;
 
-json::value text(std::string_view bytes) {
-  const std::string valid = as_utf8(bytes, kTextBytesMax);
-  return json::value(json::string_view(valid.data(), valid.size()));
-}
+json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 
 json::value text_or_null(std::string_view bytes) {
   return bytes.empty() ? json::value(nullptr) : text(bytes);
