@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <utility>
 
 namespace ddprun::agent {
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kBacklog = 16;
 constexpr std::size_t kNameBytesMax = 60;   // of the id in a file's name
-constexpr int kSweptAtStart = 16;           // a launch is not to be felt
+constexpr std::size_t kSweptAtStart = 16;   // a launch is not to be felt
 constexpr std::time_t kLeftOverAfter = 10;  // seconds
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
@@ -73,32 +74,49 @@ Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& 
 }
 
 // With the lock.
-void sweep(const rdzv::UniqueFd& folder, uid_t user, int at_most) {
-  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* entries = listed < 0 ? nullptr : ::fdopendir(listed);
-  if (entries == nullptr) return;
+void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid_t user) {
   const std::time_t now = ::time(nullptr);
-  while (const dirent* entry = at_most > 0 ? ::readdir(entries) : nullptr) {
-    const std::string name = entry->d_name;
+  for (const std::string& name : names) {
     struct stat found {};
-    if (!name.ends_with(".sock") ||
-        ::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 ||
+    if (::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 ||
         now - found.st_mtime < kLeftOverAfter) {
       continue;
     }
-    at_most -= 1;
     const auto other = connect_control(folder, name, user);
     if (!other && other.error().code == ErrorCode::kUnavailable) {
       ::unlinkat(folder.get(), name.c_str(), 0);
     }
   }
-  ::closedir(entries);
 }
 
 }  // namespace
 
-void remove_left_over(const rdzv::UniqueFd& folder, uid_t user, int at_most) {
-  if (const Lock lock(folder); lock) sweep(folder, user, at_most);
+std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder) {
+  std::vector<std::string> names;
+  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listed), ::closedir);
+  if (!entries) {
+    if (listed >= 0) ::close(listed);
+    return names;
+  }
+  while (const dirent* each = ::readdir(entries.get())) {
+    std::string name = each->d_name;
+    if (name.ends_with(".sock")) names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string> names,
+                      uid_t user) {
+  if (const Lock lock(folder); lock) sweep(folder, names, user);
+}
+
+std::optional<ucred> peer_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer;
 }
 
 std::vector<std::string> control_folders(const Environment& environment, uid_t user) {
@@ -189,10 +207,9 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
     }
     return fail(error_from_errno(errno, "cannot connect to " + name));
   }
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != user) {
-    return fail(wrong_owner("who listens at " + name, peer.uid));
+  const auto peer = peer_of(socket.get());
+  if (!peer || peer->uid != user) {
+    return fail(wrong_owner("who listens at " + name, peer.value_or(ucred{}).uid));
   }
   return socket;
 }
@@ -200,7 +217,10 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user) {
   const Lock lock(folder);
-  if (lock) sweep(folder, user, kSweptAtStart);
+  if (lock) {
+    const std::vector<std::string> names = control_sockets_in(folder);
+    sweep(folder, std::span(names).first(std::min(names.size(), kSweptAtStart)), user);
+  }
   // Without the lock the name of the job is not contested: another agent is at it just now.
   for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
     if (!lock && name == control_name(run_id)) continue;

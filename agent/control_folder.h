@@ -8,8 +8,11 @@
 // that follows goes through that descriptor.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,9 +39,15 @@ std::string control_name(std::string_view run_id, pid_t pid);
 Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::string& name,
                                        uid_t user);
 
-// Removes sockets of this user's at which nobody listens, of killed jobs; looks at `at_most` of them.
-// One that is a few seconds old is spared: its agent may be about to listen.
-void remove_left_over(const rdzv::UniqueFd& folder, uid_t user, int at_most);
+// The names of those that are there, sorted.
+std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder);
+
+// Removes those of `names` at which nobody listens: killed jobs left them. One that is only a few
+// seconds old is spared: its agent may be about to listen.
+void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid_t user);
+
+// Who is at the other end, as the kernel says; nothing: that cannot be known.
+std::optional<ucred> peer_of(int socket);
 
 // Bound, listening, for its owner only, and the name that it got. Removes what others left over.
 struct BoundControl {

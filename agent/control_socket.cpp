@@ -16,10 +16,8 @@ constexpr std::size_t kClientsMax = 32;
 constexpr std::chrono::seconds kPause{1};
 
 bool is_ours(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+  const auto peer = peer_of(socket);
+  return peer && (peer->uid == ::geteuid() || peer->uid == 0);
 }
 
 }  // namespace

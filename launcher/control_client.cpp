@@ -1,6 +1,5 @@
 #include "launcher/control_client.h"
 
-#include <dirent.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -47,18 +46,6 @@ std::string field(const json::object& object, std::string_view name) {
   return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
 }
 
-std::vector<std::string> sockets_in(const rdzv::UniqueFd& folder) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(::dup(folder.get())), ::closedir);
-  if (!entries) return names;
-  while (const dirent* each = ::readdir(entries.get())) {
-    std::string name = each->d_name;
-    if (name.ends_with(".sock")) names.push_back(std::move(name));
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 struct Found {
   std::vector<Candidate> jobs;
   std::vector<std::string> dead;
@@ -86,23 +73,23 @@ Found look(const Environment& environment, const std::string& job) {
       }
       continue;
     }
-    for (const std::string& name : sockets_in(*folder)) {
+    std::vector<std::string> dead;
+    for (const std::string& name : agent::control_sockets_in(*folder)) {
       auto socket = agent::connect_control(*folder, name, user);
       if (!socket) {
         const auto code = socket.error().code;
-        if (code == ErrorCode::kUnavailable) found.dead.push_back(path + "/" + name);
+        if (code == ErrorCode::kUnavailable) dead.push_back(name);
         if (code == ErrorCode::kPermissionDenied && !found.refused) {
           found.refused = std::move(socket.error()).with("folder", path);
         }
         continue;
       }
-      ucred peer{};
-      socklen_t size = sizeof peer;
-      ::getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
-      if (!may_be_meant(name, peer.pid, job)) continue;
-      found.jobs.push_back({ControlClient(std::move(*socket), peer.pid), name, {}, {}, {}, {}});
+      const pid_t agent = agent::peer_of(socket->get()).value_or(ucred{}).pid;
+      if (!may_be_meant(name, agent, job)) continue;
+      found.jobs.push_back({ControlClient(std::move(*socket), agent), name, {}, {}, {}, {}});
     }
-    if (!found.dead.empty()) agent::remove_left_over(*folder, user, /*at_most=*/1000);
+    for (const std::string& name : dead) found.dead.push_back(path + "/" + name);
+    if (!dead.empty()) agent::remove_left_over(*folder, dead, user);
   }
   // All at once, so that one that hangs costs its time but once.
   for (Candidate& each : found.jobs) static_cast<void>(each.client.say(R"({"ask":"who"})"));

@@ -82,7 +82,7 @@ TEST_F(Folder, IsSweptByTheJobsThatCome) {
   ASSERT_TRUE(bind_control(folder_, "next", 1, ::geteuid()));
   EXPECT_THAT(names(), UnorderedElementsAre("live.sock", "new.sock", "next.sock"));
   age("new.sock", 3600);
-  remove_left_over(folder_, ::geteuid(), 100);
+  remove_left_over(folder_, control_sockets_in(folder_), ::geteuid());
   EXPECT_THAT(names(), UnorderedElementsAre("live.sock", "next.sock"));
 }
 
