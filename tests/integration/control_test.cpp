@@ -57,15 +57,8 @@ class Control : public ::testing::Test {
     return job;
   }
 
-  struct Told {
-    int code = -1;
-    std::string out;
-    std::string err;
-  };
   Told ask(const std::vector<std::string>& arguments) const {
-    Job command(ddpctl(arguments), here());
-    const Ended ended = command.wait();
-    return {ended.code.value_or(-1), command.out(), command.err()};
+    return run_to_its_end(ddpctl(arguments), here());
   }
   json::object status_of(const std::string& job) const {
     const Told told = ask({"status", "--json", job});

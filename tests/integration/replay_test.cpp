@@ -21,17 +21,7 @@ constexpr int kFailed = 1;
 constexpr int kDamaged = 3;
 constexpr int kDiffers = 4;
 
-struct Told {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-Told replay(const std::string& file) {
-  Job command(ddpctl({"replay", file}));
-  const Ended ended = command.wait();
-  return {ended.code.value_or(-1), command.out(), command.err()};
-}
+Told replay(const std::string& file) { return run_to_its_end(ddpctl({"replay", file})); }
 
 // With a restart.
 std::string record(const TempDir& folder) {

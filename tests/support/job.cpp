@@ -340,4 +340,10 @@ std::vector<std::string> Job::left_over(milliseconds deadline) const {
   return words;
 }
 
+Told run_to_its_end(const Command& command, JobSetup setup) {
+  Job job(command, std::move(setup));
+  const Ended ended = job.wait();
+  return {ended.code.value_or(-1), job.out(), job.err()};
+}
+
 }  // namespace ddprun::test

@@ -143,4 +143,12 @@ class Job {
   std::optional<Ended> ended_;
 };
 
+// For commands that end by themselves and are judged by what they say.
+struct Told {
+  int code = -1;  // when it ended by a signal
+  std::string out;
+  std::string err;
+};
+Told run_to_its_end(const Command& command, JobSetup setup = {});
+
 }  // namespace ddprun::test
