@@ -42,6 +42,7 @@ class Row:
             "median": {name: self.median(name) for name in self.samples},
             "samples": self.samples,
             "bars": self.bars,
+            "cells": self.cells(),
         }
 
 
