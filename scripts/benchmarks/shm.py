@@ -43,7 +43,7 @@ def all_reduces(quick):
 
 
 def steps(quick):
-    share = f"--share={0.1 if quick else 1}"
+    share = f"--share={0.1 if quick else 0.4}"
     program = [str(BUILD / "bench/ddp_step"), "--mlps", share]
     contestants = [("ddprun", ddprun_command(WORKERS, *program, "--backend=shm")),
                    ("floor", ddprun_command(WORKERS, *program, "--backend=none")),
@@ -51,7 +51,7 @@ def steps(quick):
                                  str(ROOT / "tests/compat/ddp_step.py"), "--mlps", share]),
                    ("Gloo", ddprun_command(WORKERS, *program, "--backend=gloo"))]
     rows, ratios, losses = {}, {}, {}
-    for turn in range(1 if quick else 11):
+    for turn in range(1 if quick else 25):
         medians = {}
         for name, command in contestants if turn % 2 == 0 else contestants[::-1]:
             for line in lines_of(command):

@@ -1,5 +1,6 @@
 // Times all_reduce of float32 tensors of several sizes, as a program of worker_lib calls it, and the
-// joining of the group. Run under a launcher; rank 0 prints one line of JSON:
+// joining of the group, from the moment when the last rank wanted to join to the one when the last had
+// joined. Run under a launcher, on one machine; rank 0 prints one line of JSON:
 //   {"backend": "shm", "ranks": 2, "join_ms": 3.1, "median_us": {"1000": 2.4, …}}
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +17,16 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds_since(Clock::time_point begun) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
+}
+
+double milliseconds_between(Clock::time_point begun, Clock::time_point ended) {
+  return std::chrono::duration<double, std::milli>(ended - begun).count();
+}
+
+// Of all ranks; they have one clock.
+Clock::time_point greatest(ddprun::Context& context, Clock::time_point own) {
+  const auto all = context.all_gather(own.time_since_epoch().count());
+  return Clock::time_point(Clock::duration(*std::max_element(all.begin(), all.end())));
 }
 
 double median_of(std::vector<double> values) {
@@ -49,7 +60,8 @@ int main(int argc, char** argv) {
 
   const auto begun = Clock::now();
   ddprun::Context context({.backend = ddprun::backend_from(backend)});
-  const double join_ms = microseconds_since(begun) / 1000;
+  const auto joined = Clock::now();
+  const double join_ms = milliseconds_between(greatest(context, begun), greatest(context, joined));
   std::string medians;
   for (const auto& [count, repetitions] : std::vector<std::pair<std::int64_t, int>>{
            {1000, 2000}, {55000, 1000}, {250000, 400}, {2800000, 60}}) {
