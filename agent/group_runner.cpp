@@ -30,11 +30,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStrangerLimit = 2s;  // that the end of a round waits for strangers, at most
-constexpr auto kKilledStrangerInterval = 100ms;  // the end of one is also told by SIGCHLD
-constexpr auto kUnseenStrangerInterval = 1ms;
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
-constexpr std::chrono::milliseconds kLogsLimit = 2s;   // for those who follow logs
+constexpr std::chrono::milliseconds kLogsLimit = 2s;      // for those who follow logs
 constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
@@ -46,13 +43,6 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   return name.data();
-}
-
-// A signal that was ignored when we were started (nohup) stays ignored.
-void add_unless_ignored(boost::asio::signal_set& set, int signal) {
-  struct sigaction current {};
-  if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) return;
-  set.add(signal);
 }
 
 // Started with one of them closed, the next file opened would take its number, and a worker's
@@ -88,11 +78,15 @@ GroupRunner::GroupRunner(const Job& job)
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
       events_(io_.get_executor(), console_, job, host_),
-      stop_signals_(io_),
-      control_signals_(io_),
-      child_signal_(io_),
+      signals_(
+          io_, [this](int signal) { on_stop_signal(signal); },
+          [this](int signal) { on_control_signal(signal); }),
+      children_(io_, agent_id_,
+                {.is_owned = [this](pid_t pid) { return is_owned(pid); },
+                 .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+                 .warn = [this](std::string_view sentence) { log_->warn("{}", sentence); },
+                 .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
       stop_timer_(io_),
-      stranger_timer_(io_),
       core_(group_config(job, /*leads=*/false)),
       store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
       workers_(static_cast<std::size_t>(job.local_world_size)),
@@ -135,7 +129,7 @@ int GroupRunner::run() {
   status_line_.reset();
   service_.over(headline(*outcome_, job_.program.name));
   if (watch_) watch_->over(headline(*outcome_, job_.program.name));
-  Ending({io_, console_, output_, events_, stop_signals_}, job_)
+  Ending({io_, console_, output_, events_, signals_.stop_signals()}, job_)
       .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
 }
@@ -148,21 +142,8 @@ Result<void> GroupRunner::prepare() {
     if (!recorder) return fail(std::move(recorder.error()));
     recorder_ = std::move(*recorder);
   }
-  become_subreaper();
-  child_signal_.add(SIGCHLD);  // from the first child on: the keeper may be killed at once
-  auto keeper = Keeper::start(workers_.size());
-  if (!keeper) return fail(std::move(keeper.error()));
-  keeper_ = std::move(*keeper);
-  for (const int signal : job_.stop_signals) add_unless_ignored(stop_signals_, signal);
-  if (job_.preempt_signal) stop_signals_.add(*job_.preempt_signal);
-  for (const int signal : {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH}) {
-    const bool is_a_stop =
-        std::ranges::count(job_.stop_signals, signal) > 0 || job_.preempt_signal == signal;
-    if (!is_a_stop) add_unless_ignored(control_signals_, signal);
-  }
-  await_stop_signals();
-  await_job_control();
-  await_children();
+  if (auto started = children_.start(workers_.size()); !started) return started;
+  signals_.start(job_);
   if (const std::string& name =
           job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
       !name.empty()) {
@@ -525,7 +506,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   if (!streams) return fail(std::move(streams.error()));
   const std::string error_file = output_.error_file_of(number(start.round), local_rank);
   if (output_.removes_error_files()) {
-    keeper_->set_file(static_cast<std::size_t>(local_rank), error_file);
+    children_.keeper().set_file(static_cast<std::size_t>(local_rank), error_file);
   }
   Environment environment = worker_environment(job_, start, local_rank, error_file);
   environment[kAgentVariable] = agent_id_;
@@ -537,7 +518,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.environment = to_lines(environment);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
-  spec.keeper_slot = &keeper_->slot(static_cast<std::size_t>(local_rank));
+  spec.keeper_slot = &children_.keeper().slot(static_cast<std::size_t>(local_rank));
   spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   if (link) {
@@ -638,9 +619,10 @@ void GroupRunner::take_stacks(Round round) {
 void GroupRunner::perform(const CloseRound& action) {
   stop_timer_.cancel();
   stacks_.reset();
-  closing_ = action.round;
-  strangers_until_ = std::chrono::steady_clock::now() + kStrangerLimit;
-  end_strangers();
+  children_.end_strangers([this, round = action.round] {
+    store_.close();
+    post(RoundClosed{round});
+  });
 }
 
 void GroupRunner::perform(const Finish& action) {
@@ -669,7 +651,7 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   if (ended.rank == 0) trainer_.look();
   worker.reset();
   links_[static_cast<std::size_t>(local_rank)].reset();
-  reap();  // the zombie may have stood before strangers
+  children_.reap();
   post(WorkerEnded{round, local_rank, std::move(failure)});
 }
 
@@ -702,20 +684,16 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
 
 // ---- signals
 
-void GroupRunner::await_stop_signals() {
-  stop_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
-    if (ec) return;
-    await_stop_signals();
-    if (outcome_) is_in_a_hurry_ = true;
-    events_.signal_received(signal);
-    if (signal == job_.preempt_signal) {
-      preempted_by(signal);
-    } else {
-      log_->warn("got {}, stopping the workers", signal_name(signal));
-      post(StopSignal{signal});
-      service_.stopping(job_.shutdown_timeout + kEndLimit);
-    }
-  });
+void GroupRunner::on_stop_signal(int signal) {
+  if (outcome_) is_in_a_hurry_ = true;
+  events_.signal_received(signal);
+  if (signal == job_.preempt_signal) {
+    preempted_by(signal);
+  } else {
+    log_->warn("got {}, stopping the workers", signal_name(signal));
+    post(StopSignal{signal});
+    service_.stopping(job_.shutdown_timeout + kEndLimit);
+  }
 }
 
 void GroupRunner::preempted_by(int signal) {
@@ -724,20 +702,16 @@ void GroupRunner::preempted_by(int signal) {
   post(PreemptSignal{signal});
 }
 
-void GroupRunner::await_job_control() {
-  control_signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
-    if (ec) return;
-    await_job_control();
-    if (signal == SIGWINCH) return output_.window_changed();
-    events_.signal_received(signal);
-    if (signal == SIGTSTP) return pause();
-    for (const auto& worker : workers_) {
-      if (!worker) continue;
-      // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
-      // spared.
-      signal == SIGCONT ? worker->resume() : worker->signal_worker(signal);
-    }
-  });
+void GroupRunner::on_control_signal(int signal) {
+  if (signal == SIGWINCH) return output_.window_changed();
+  events_.signal_received(signal);
+  if (signal == SIGTSTP) return pause();
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
+    // spared.
+    signal == SIGCONT ? worker->resume() : worker->signal_worker(signal);
+  }
 }
 
 // Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
@@ -752,56 +726,10 @@ void GroupRunner::pause() {
   if (status_line_) status_line_->start();
 }
 
-// ---- children that are no workers
-
-void GroupRunner::await_children() {
-  child_signal_.async_wait([this](const boost::system::error_code& ec, int) {
-    if (ec) return;
-    await_children();
-    reap();
-    if (closing_) end_strangers();
-  });
-}
-
-bool GroupRunner::is_known_child(pid_t pid) const {
-  if (keeper_ && keeper_->pid() == pid) return true;
-  if (stacks_ && stacks_->owns(pid)) return true;
-  return std::any_of(workers_.begin(), workers_.end(),
-                     [pid](const auto& worker) { return worker && worker->pid() == pid; });
-}
-
-void GroupRunner::reap() {
-  if (keeper_ && keeper_->has_died()) replace_keeper();
-  reap_strangers([this](pid_t pid) { return is_known_child(pid); });
-}
-
-// A killed stranger's children become ours in turn, so this goes on until there is none left. What
-// does not end (it hangs in the kernel) is named and left behind.
-void GroupRunner::end_strangers() {
-  const auto strangers = strangers_of(agent_id_, [this](pid_t pid) { return is_known_child(pid); });
-  const bool are_all_gone = strangers.pids.empty() && !strangers.some_unseen;
-  if (!are_all_gone && std::chrono::steady_clock::now() < strangers_until_) {
-    for (const pid_t pid : strangers.pids) ::kill(pid, SIGKILL);
-    stranger_timer_.expires_after(strangers.some_unseen ? kUnseenStrangerInterval
-                                                        : kKilledStrangerInterval);
-    stranger_timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec && closing_) end_strangers();
-    });
-    return;
-  }
-  for (const pid_t pid : strangers.pids) log_->error("process {} of a worker does not end", pid);
-  stranger_timer_.cancel();
-  store_.close();
-  post(RoundClosed{*std::exchange(closing_, std::nullopt)});
-}
-
-void GroupRunner::replace_keeper() {
-  if (auto replaced = keeper_->replace(); !replaced) {
-    log_->error("the keeper died and cannot be replaced: {}", replaced.error().to_string());
-  } else {
-    log_->warn("the keeper was killed; there is a new one");
-    events_.keeper_replaced(keeper_->pid());
-  }
+bool GroupRunner::is_owned(pid_t child) const {
+  if (stacks_ && stacks_->owns(child)) return true;
+  return std::ranges::any_of(
+      workers_, [child](const auto& worker) { return worker && worker->pid() == child; });
 }
 
 int run(const Job& job) {

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
@@ -16,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/agent_signals.h"
+#include "agent/children.h"
 #include "agent/console.h"
 #include "agent/core_recorder.h"
 #include "agent/event_log.h"
@@ -23,7 +24,6 @@
 #include "agent/job.h"
 #include "agent/job_control.h"
 #include "agent/job_inquiry.h"
-#include "agent/keeper.h"
 #include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "agent/process.h"
@@ -96,16 +96,11 @@ class GroupRunner {
   Result<void> stop_job();
   Result<Round> restart_round();
 
-  void await_stop_signals();
+  void on_stop_signal(int signal);
   void preempted_by(int signal);
-  void await_job_control();
-  void await_children();
+  void on_control_signal(int signal);
   void pause();
-
-  bool is_known_child(pid_t pid) const;
-  void reap();
-  void end_strangers();
-  void replace_keeper();
+  bool is_owned(pid_t child) const;
 
   const Job& job_;
   const std::string host_;
@@ -117,13 +112,10 @@ class GroupRunner {
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
   EventLog events_;
-  boost::asio::signal_set stop_signals_;
-  boost::asio::signal_set control_signals_;
-  boost::asio::signal_set child_signal_;
+  AgentSignals signals_;
+  Children children_;
   boost::asio::steady_timer stop_timer_;
-  boost::asio::steady_timer stranger_timer_;
 
-  std::optional<Keeper> keeper_;
   OomWatch oom_watch_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
@@ -143,9 +135,7 @@ class GroupRunner {
   bool is_grace_over_ = false;                           // in this round
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder
-  std::optional<Round> closing_;                         // a round whose strangers are being ended
-  std::chrono::steady_clock::time_point strangers_until_;
-  std::optional<StatusLine> status_line_;  // where there is a terminal for it
+  std::optional<StatusLine> status_line_;                // where there is a terminal for it
   ServiceNotify service_;
   TrainerPush trainer_;
   JobInquiry inquiry_;

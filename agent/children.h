@@ -1,0 +1,64 @@
+// The agent's children that are no workers: its keeper, which is replaced when somebody kills it, and
+// strangers, which workers left behind and which are ended when a round closes.
+//
+// Owned by the GroupRunner; event loop thread only. The mistake to avoid: reaping a child that has an
+// owner (a worker, a stack dump), who then waits for ever; hence `is_owned`.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "agent/keeper.h"
+#include "rendezvous/base/result.h"
+
+namespace ddprun::agent {
+
+class Children {
+ public:
+  struct Hooks {
+    std::function<bool(pid_t)> is_owned;
+    std::function<void(pid_t)> on_keeper_replaced;
+    std::function<void(std::string_view)> warn;
+    std::function<void(std::string_view)> error;
+  };
+  // `agent_id` marks this job's own (kAgentVariable).
+  Children(boost::asio::io_context& io, std::string agent_id, Hooks hooks);
+
+  // Before the agent has another thread or child. Orphans of workers come to this process from here
+  // on, and the keeper has room for `workers`.
+  Result<void> start(std::size_t workers);
+
+  Keeper& keeper() { return *keeper_; }
+  pid_t keeper_pid() const { return keeper_ ? keeper_->pid() : -1; }
+
+  // For the owner of a child that has just reaped it: others may have waited behind it.
+  void reap();
+
+  // Kills strangers until there is none left; names and leaves behind what does not end within a
+  // bounded time. `done` may be called from here.
+  void end_strangers(std::function<void()> done);
+
+ private:
+  void await();
+  bool is_known(pid_t pid) const;
+  void replace_keeper();
+  void kill_strangers();
+
+  boost::asio::signal_set signal_;
+  boost::asio::steady_timer timer_;
+  const std::string agent_id_;
+  const Hooks hooks_;
+  std::optional<Keeper> keeper_;
+  std::function<void()> done_;  // while strangers are being ended
+  std::chrono::steady_clock::time_point until_;
+};
+
+}  // namespace ddprun::agent
