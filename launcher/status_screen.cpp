@@ -63,6 +63,13 @@ std::string time_of_day(std::chrono::system_clock::time_point when) {
   return text;
 }
 
+// As a person reads it; in JSON it is a name.
+std::string words_of(agent::RestartReason reason) {
+  std::string words(name_of(reason));
+  std::ranges::replace(words, '_', ' ');
+  return words;
+}
+
 // ---- the job
 
 const NodeStatus* latest(const JobStatus& status) {
@@ -93,7 +100,7 @@ std::string head(const JobStatus& status) {
   for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
     const agent::RestartTotal& total = node->restart_totals[i];
     text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " +
-            std::string(name_of(total.reason)) + " " + in_words(total.lost);
+            words_of(total.reason) + " " + in_words(total.lost);
   }
   return text + "\n";
 }

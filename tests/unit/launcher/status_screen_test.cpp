@@ -101,7 +101,7 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                            600ms}};
   const std::string screen = status_screen(job, 30);
   EXPECT_THAT(screen, HasSubstr("restarts 1 of 3; of 1 min 00 s 600 ms lost to restarts (1.0 %): "
-                                "1 worker_failed 600 ms\n"));
+                                "1 worker failed 600 ms\n"));
   EXPECT_THAT(screen,
               HasSubstr("NODES  3 joined of 1 to 4, 1 missing, 1 late; the leader is running\n"
                         "  -  b13  10.0.0.13  1 worker  spare\n"
