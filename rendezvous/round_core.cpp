@@ -202,6 +202,8 @@ LeaderView RoundCore::view(CoreTime now) const {
 
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
   if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
+  const bool is_of_leader = from == NodeId{0} && !config_.own_node;
+  if (is_of_leader && std::holds_alternative<StopAsked>(message)) return false;
   if (!members_.has(from)) return true;
   const auto round = std::visit([](const auto& event) { return round_of(event); }, message);
   return round.has_value() && (*round != round_ || !members_.is_in_group(from));

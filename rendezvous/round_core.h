@@ -30,7 +30,7 @@
 //   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
 //   RestartAsked     ignore            ignore          ignore              stop; costs nothing ignore              ignore
-//   StopAsked        end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
+//   StopAsked (5)    end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
@@ -43,6 +43,7 @@
 //   (2) once a worker has ended with 0 a newcomer only waits
 //   (3) the next round number, another host; in every state: too few nodes are gathered again
 //   (4) the going of a spare stops nothing
+//   (5) of a node that is there, or of a leader that is no node, as node 0
 //
 // clang-format on
 //

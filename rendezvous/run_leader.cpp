@@ -49,16 +49,14 @@ class StandaloneLeader {
         server_(io, options(job), events(), std::move(listener)) {}
 
   int run() {
-    signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
-      if (!ec) stopped_by_ = signal;
-    });
-    while (!stopped_by_ && !server_.may_exit()) {
+    await_signals();
+    while (!is_in_a_hurry_ && !server_.may_exit()) {
       io_.run_one();
       tell_of_rounds();
     }
     const JobOutcome* outcome = server_.core().outcome();
     if (outcome == nullptr) {
-      say("stopped by " + signal_name(*stopped_by_) + "; the agents stop their workers");
+      say("it goes before the job has ended; agents that lose it stop their workers");
       return 128 + *stopped_by_;
     }
     say("the job has ended: " + in_words(*outcome));
@@ -66,6 +64,19 @@ class StandaloneLeader {
   }
 
  private:
+  // The first one ends the job in good order, the second one this process.
+  void await_signals() {
+    signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
+      if (ec) return;
+      if (std::exchange(stopped_by_, signal)) {
+        is_in_a_hurry_ = true;
+        return;
+      }
+      await_signals();
+      say("got " + signal_name(signal) + ", the job is being stopped on all nodes");
+      server_.tell(StopAsked{signal});
+    });
+  }
   static RoundServerOptions options(const LeaderJob& job) {
     const bool is_everywhere = job.listen.host == "0.0.0.0" || job.listen.host == "::";
     RoundServerOptions options{job.round, job.keep_alive, job.token,
@@ -95,6 +106,7 @@ class StandaloneLeader {
   boost::asio::signal_set signals_;
   RoundServer server_;
   std::optional<int> stopped_by_;
+  bool is_in_a_hurry_ = false;
   std::optional<Round> told_;
   std::optional<Round> told_of_the_first_end_;
 };

@@ -1,6 +1,7 @@
 // `ddpctl leader`: a leader that is no agent, for sites that want the endpoint to outlive every
-// node. Blocks the calling thread until the job has ended and everybody was told, or until SIGTERM
-// or SIGINT.
+// node. Blocks the calling thread until the job has ended and everybody was told. SIGTERM or SIGINT
+// stops the job on all nodes; a second one ends the leader at once, and agents that lose it stop
+// their workers.
 #pragma once
 
 #include <string>

@@ -305,6 +305,17 @@ TEST_P(LostLeader, EndsTheJobAtOnceWhenItIsKilled) {
   EXPECT_THAT(network_->left_over(), IsEmpty());
 }
 
+TEST_P(LostLeader, EndsTheJobInGoodOrderWhenItGetsSigterm) {
+  Cluster& cluster = cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2});
+  cluster.start_all(3);
+  ASSERT_EQ(cluster.next_round(6), 0) << cluster.told();
+  cluster.leader().signal(SIGTERM);
+  EXPECT_EQ(cluster.leader().wait(), exited(128 + SIGTERM)) << cluster.told();
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(128 + SIGTERM)))) << cluster.told();
+  EXPECT_THAT(cluster[1].err(), HasSubstr("STOPPED by SIGTERM"));
+  EXPECT_THAT(network_->left_over(), IsEmpty());
+}
+
 TEST_P(LostLeader, EndsTheJobInTimeWhenItsCableIsPulled) {
   Cluster& cluster =
       cluster_of(3, {.meeting = GetParam(), .nnodes = "3", .nproc = 2, .conf = kQuickly});
@@ -333,13 +344,12 @@ TEST_P(LostLeader, EndsTheWaitToo) {
   for (const int signal : {SIGKILL, SIGTERM}) {
     Cluster& cluster = cluster_of(2, {.meeting = GetParam(), .nnodes = "3"});
     cluster.start_all(2);
+    // The one that came second is told so at once.
     ASSERT_TRUE(cluster[1].reaches([&] {
-      return cluster[1].err().find("2 of 3 are here") != std::string::npos;
+      return cluster.told().find("2 of 3 are here") != std::string::npos;
     })) << cluster.told();
     cluster.leader().signal(signal);
-    // `ddpctl leader` is no part of the job: when it stops, the job has lost it.
-    const bool ends_the_job = signal == SIGTERM && GetParam() != Meeting::kLeader;
-    EXPECT_EQ(cluster[1].wait(), exited(ends_the_job ? 128 + SIGTERM : kLeaderLost))
+    EXPECT_EQ(cluster[1].wait(), exited(signal == SIGTERM ? 128 + SIGTERM : kLeaderLost))
         << cluster.told();
     cluster_.reset();
   }

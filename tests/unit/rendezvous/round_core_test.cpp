@@ -702,6 +702,23 @@ TEST(RoundCore, AStopThatIsAskedForEndsTheJobForAllOnceTheyHaveStopped) {
   EXPECT_EQ(outcome_in(out).exit_code, 128 + SIGTERM);
 }
 
+TEST(RoundCore, ALeaderThatIsNoNodeMayAskForTheStop) {
+  RoundConfig config = config_of(2, 2);
+  config.own_node.reset();
+  Leader job(config);
+  EXPECT_THAT(job.said(0, RestartAsked{kFirst}), IsEmpty());
+  const auto out = job.said(0, StopAsked{SIGINT});
+  EXPECT_THAT(out, IsEmpty()) << "nobody has come yet";
+  ASSERT_TRUE(job.core.was_everyone_told());
+  EXPECT_EQ(job.core.outcome()->exit_code, 128 + SIGINT);
+}
+
+TEST(RoundCore, ANodeThatIsNotThereMayNotAskForTheStop) {
+  Leader job(config_of(2, 2));
+  EXPECT_THAT(job.said(0, StopAsked{SIGTERM}), IsEmpty());
+  EXPECT_FALSE(job.core.has_ended());
+}
+
 TEST(RoundCore, AStopWhileARoundIsStoppedEndsTheJobInsteadOfTheNextRound) {
   OneNode job(3);
   job.running();
