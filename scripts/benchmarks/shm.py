@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+import time
 
 from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, run
 from benchmarks.table import Row
@@ -76,6 +77,18 @@ def steps(quick):
         yield row
 
 
+def demo(quick):
+    row = Row(f"an epoch of the demo, {WORKERS} ranks, start to end (peer: Gloo)", "s", digits=2)
+    for turn in range(1 if quick else 5):
+        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if turn % 2 == 0 else -1]:
+            begun = time.monotonic()
+            run(ddprun_command(WORKERS, str(BUILD / "bin/train"), "--epochs=1", f"--limit={6000 if quick else 0}",
+                               f"--backend={backend}"))
+            row.add(name, time.monotonic() - begun)
+    yield row
+
+
 def bench_shm(quick):
     yield from all_reduces(quick)
     yield from steps(quick)
+    yield from demo(quick)

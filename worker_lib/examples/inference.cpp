@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   app.add_option("--limit", settings.limit, "classify only the first images; 0: all")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--output", settings.output, "write the classes there, as a .npy file");
-  app.add_option("--backend", settings.backend, "auto, gloo (CPU) or nccl (GPU)");
+  app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

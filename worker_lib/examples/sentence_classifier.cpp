@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", settings.epochs, "passes over the sentences")
       ->check(CLI::PositiveNumber);
   app.add_option("--lr", settings.lr, "learning rate")->check(CLI::PositiveNumber);
-  app.add_option("--backend", settings.backend, "auto, gloo (CPU) or nccl (GPU)");
+  app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -314,7 +314,7 @@ int main(int argc, char** argv) {
   app.add_option("--checkpoint-every", settings.checkpoint_every,
                  "steps between checkpoints; 0: after each epoch")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--backend", settings.backend, "auto, gloo (CPU) or nccl (GPU)");
+  app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
   app.add_option("--loss-file", settings.loss_file,
                  "append each step's loss, exactly, to this name + .rank<N> (for tests)");
   app.add_option("--sample-file", settings.sample_file, "the same with each step's samples");

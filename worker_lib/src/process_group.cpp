@@ -115,10 +115,11 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
 
 Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device) {
   if (wanted == Backend::kShm) return wanted;
+  const Backend for_cpu = wanted == Backend::kAuto ? Backend::kShm : Backend::kGloo;
   const bool is_on_cpu = device ? device->is_cpu() : wanted == Backend::kGloo;
-  if (is_on_cpu && wanted != Backend::kNccl) return Backend::kGloo;
+  if (is_on_cpu && wanted != Backend::kNccl) return for_cpu;
   const int gpus = count_gpus();
-  if (!device && wanted == Backend::kAuto && gpus == 0) return Backend::kGloo;
+  if (!device && wanted == Backend::kAuto && gpus == 0) return for_cpu;
   if (gpus == 0) {
     throw UsageError(
         std::string(wanted == Backend::kNccl ? "the backend nccl" : "the device " + device->str()) +

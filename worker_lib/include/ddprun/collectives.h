@@ -13,16 +13,17 @@
 // with tensors of the same type and, where not said otherwise, shape. The others wait for the
 // missing one until it ends or the time limit (ContextOptions::timeout) is over.
 //
-// Tensors: on the CPU (Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend through
-// Gloo). Written in place they must be dense; what is only read may be laid out anyhow. No gradient
-// flows through a collective. Over NCCL "done" means, as in PyTorch, that the current stream waits:
-// the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
+// Tensors: on the CPU (shm or Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend
+// through Gloo). Written in place they must be dense; what is only read may be laid out anyhow. No
+// gradient flows through a collective. Over NCCL "done" means, as in PyTorch, that the current
+// stream waits: the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
 //
 // Throws Failure: kInvalidArgument for arguments that can never work (at once, on this rank alone);
 // else a peer failed, left or did not come in time, and the message says which and what it does
 // instead, as far as can be found out within a second. After that the group is of no further use.
-// Tensors that differ between ranks where they must not are undefined behaviour, as in PyTorch;
-// ContextOptions::check_collectives (or TORCH_DISTRIBUTED_DEBUG=DETAIL) compares every call first.
+// Tensors that differ between ranks where they must not are undefined behaviour, as in PyTorch, but
+// over shm, which compares all calls itself; ContextOptions::check_collectives (or
+// TORCH_DISTRIBUTED_DEBUG=DETAIL) compares every call first.
 //
 // Follows torch.distributed (distributed_c10d.py), whose names these are; unlike it, all_gather and
 // all_to_all take parts of different lengths, and Gloo averages.
@@ -208,7 +209,7 @@ class Group {
     receive_async(std::move(into), from, tag).wait();
   }
   Pending<> receive_async(Tensor into, int from, int tag = 0);
-  // From whoever sends first; returns who that was. Gloo only.
+  // From whoever sends first; returns who that was. On the CPU only.
   int receive_from_any(Tensor into, int tag = 0);
 
   // --- Plain values and strings, through the CPU, whatever the backend.

@@ -39,10 +39,10 @@ class AgentLink;
 class LeaveVote;
 
 enum class Backend {
-  kAuto,  // nccl where there is a GPU, else gloo
+  kAuto,  // nccl where there is a GPU, else shm
   kGloo,  // on the CPU; on a GPU too if ContextOptions::device is one
   kNccl,  // on this rank's GPU; what is on the CPU goes through gloo beside it
-  kShm,   // on the CPU, through memory that the ranks of a node share
+  kShm,   // on the CPU, through memory that the ranks of a node share; gloo where they cannot
 };
 
 // "auto", "gloo", "nccl", "shm", or for each kind of device as PyTorch has it:
