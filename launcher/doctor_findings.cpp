@@ -290,7 +290,7 @@ Finding judge_gpus(const GpuFacts& facts) {
 
 Finding judge_shared_memory(const SharedMemoryFacts& facts) {
   const std::string more =
-      "data loaders, NCCL and --backend shm need it: docker run --shm-size=8g or --ipc=host; on "
+      "data loaders of Python and NCCL need it: docker run --shm-size=8g or --ipc=host; on "
       "Kubernetes an emptyDir with medium: Memory at /dev/shm";
   if (!facts.is_there) return look("/dev/shm", "not there", more);
   if (!facts.is_writable) return look("/dev/shm", "nothing can be written there", more);
