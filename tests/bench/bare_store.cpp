@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/wire/bytes.h"
 #include "rendezvous/wire/store_protocol.h"
@@ -37,37 +38,67 @@ int listen_anywhere() {
   return ::listen(listener, INT_MAX) == 0 ? listener : -1;
 }
 
-// Replies as long as the store's would be, to the requests that the load makes.
-void answer(std::string_view input, std::string& reply) {
-  const auto skip_bytes = [&input] {
-    input.remove_prefix(8 + wire::load<std::uint64_t>(input.data()));
-  };
-  while (!input.empty()) {
+void send_all(int fd, std::string_view bytes) {
+  if (!bytes.empty()) ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+// Replies as long as the store's would be, to the requests that the load makes. Nobody waits, but
+// for a name that begins as release_ms's do, until somebody sets it.
+class Answers {
+ public:
+  void to(int fd, std::string_view input) {
+    reply_.clear();
+    while (!input.empty()) answer_one(fd, input);
+    send_all(fd, reply_);
+  }
+
+ private:
+  static std::string_view take_bytes(std::string_view& input) {
+    const auto size = wire::load<std::uint64_t>(input.data());
+    const std::string_view bytes = input.substr(8, size);
+    input.remove_prefix(8 + size);
+    return bytes;
+  }
+
+  static bool can_be_waited_for(std::string_view key) { return key.starts_with("/release/"); }
+
+  void answer_one(int fd, std::string_view& input) {
     const auto query = static_cast<Query>(input.front());
     input.remove_prefix(1);
     if (query == Query::kValidate) {
       input.remove_prefix(4);
     } else if (query == Query::kPing) {
-      reply += input.substr(0, 4);
+      reply_ += input.substr(0, 4);
       input.remove_prefix(4);
     } else if (query == Query::kSet) {
-      skip_bytes();
-      skip_bytes();
+      if (can_be_waited_for(take_bytes(input))) release();
+      take_bytes(input);
     } else if (query == Query::kWait) {  // of one key
       input.remove_prefix(8);
-      skip_bytes();
-      reply += wire::kStopWaiting;
+      if (can_be_waited_for(take_bytes(input))) {
+        waiting_.push_back(fd);
+      } else {
+        reply_ += wire::kStopWaiting;
+      }
     } else if (query == Query::kGet) {
-      skip_bytes();
-      wire::append<std::uint64_t>(reply, 16);
-      reply.append(16, 'v');
+      take_bytes(input);
+      wire::append<std::uint64_t>(reply_, 16);
+      reply_.append(16, 'v');
     } else {  // ADD
-      skip_bytes();
+      take_bytes(input);
       input.remove_prefix(8);
-      wire::append<std::int64_t>(reply, 1);
+      wire::append<std::int64_t>(reply_, 1);
     }
   }
-}
+
+  void release() {
+    for (const int fd : waiting_) send_all(fd, std::string_view(&wire::kStopWaiting, 1));
+    waiting_.clear();
+  }
+
+  std::string reply_;
+  std::vector<int> waiting_;
+};
 
 void serve(int listener) {
   const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
@@ -80,7 +111,7 @@ void serve(int listener) {
   watch(listener);
   std::array<epoll_event, 64> events;
   std::array<char, 64 * 1024> buffer;
-  std::string reply;
+  Answers answers;
   for (;;) {
     const int count = ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), -1);
     for (int i = 0; i < count; ++i) {
@@ -98,9 +129,7 @@ void serve(int listener) {
         ::close(fd);
         continue;
       }
-      reply.clear();
-      answer({buffer.data(), static_cast<std::size_t>(got)}, reply);
-      if (!reply.empty()) ::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
+      answers.to(fd, {buffer.data(), static_cast<std::size_t>(got)});
     }
   }
 }
