@@ -78,9 +78,8 @@ void Rounds::publish() {
 
 int Rounds::first_missing() const {
   for (int other = 0; other < size(); ++other) {
-    if (!is_at(segment_->page(other).published.load(std::memory_order_acquire), round_)) {
-      return other;
-    }
+    // In one order with the sleepers' count (shm_bell.h): not a mere acquire.
+    if (!is_at(segment_->page(other).published.load(), round_)) return other;
   }
   return -1;
 }

@@ -7,7 +7,7 @@
 // A rank has two slots, used in turn. Who fills a slot for round r + 2 has waited for round r + 1,
 // which every rank publishes only after it has read all of round r: so nothing is overwritten that
 // somebody still reads, and no rank is ever more than a round ahead. That is all the protocol there
-// is; tests/model/shm_rounds.pml checks it for every interleaving of two ranks.
+// is; tests/model/shm_rounds.pml checks it for every interleaving of two and of three ranks.
 //
 // A rank that has died, left or given up before it published ends the wait of all the others with a
 // Failure that names it; what it did publish stays valid. After a Failure the group is of no use:
