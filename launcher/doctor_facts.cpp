@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <sstream>
@@ -24,6 +23,7 @@
 #include "agent/file_text.h"
 #include "agent/placement_files.h"
 #include "launcher/text.h"
+#include "rendezvous/base/cgroup.h"
 #include "rendezvous/base/unique_fd.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -36,14 +36,6 @@ using agent::names_in;
 using std::chrono::steady_clock;
 
 constexpr std::array kOurPorts{29400, 29500};
-
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  const std::string text = file_text(path);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end == text.data()) return std::nullopt;
-  return value;
-}
 
 // The number behind "key " or "key: " at the beginning of a line.
 std::uint64_t field(const std::string& text, const std::string& key) {
@@ -86,34 +78,8 @@ std::int64_t nanoseconds(clockid_t clock) {
 
 Limit limit_of(rlim_t value) { return value == RLIM_INFINITY ? Limit{} : Limit{value}; }
 
-// The folders of a controller's groups, from this process's own to the root. In a container the path
-// is often the host's and names nothing here; then the mount's own root is this container's group.
-std::vector<std::string> groups_of(const std::string& root, std::string_view controller) {
-  std::istringstream lines(file_text(root + "/proc/self/cgroup"));
-  std::vector<std::string> folders;
-  for (std::string line; std::getline(lines, line);) {
-    const std::vector<std::string_view> parts = split(line, ':');
-    if (parts.size() < 3) continue;
-    const bool is_v2 = parts[1].empty();
-    const auto named = split(parts[1], ',');
-    if (!is_v2 && std::ranges::count(named, controller) == 0) continue;
-    const std::string mount =
-        root + "/sys/fs/cgroup" + (is_v2 ? "" : "/" + std::string(controller));
-    std::string path = line.substr(line.find(':', line.find(':') + 1) + 1);
-    for (; !path.empty() && path != "/"; path.erase(path.rfind('/'))) {
-      folders.push_back(mount + path);
-      if (path.find('/') == std::string::npos) break;
-    }
-    folders.push_back(mount);
-  }
-  return folders;
-}
-
-// Version 1 says "no limit" by a number near the highest.
-constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
-
 void take_tighter(UseFacts& facts, Limit limit, std::uint64_t used) {
-  if (!limit || *limit >= kNoLimit) return;
+  if (!limit) return;
   const auto left = [](std::uint64_t whole, std::uint64_t taken) {
     return whole - std::min(whole, taken);
   };
@@ -288,26 +254,20 @@ CpuFacts read_cpus(const agent::Machine& machine) {
   return {agent::count_cpus(machine), agent::count_usable_cpus(machine), agent::cpu_quota(machine)};
 }
 
+// Files that were used more than once count as used: to take them back costs the job time.
 UseFacts read_memory_use(const std::string& root) {
   UseFacts facts;
-  for (const std::string& group : groups_of(root, "memory")) {
-    const bool is_v2 = number_in(group + "/memory.current").has_value();
-    const Limit limit = number_in(group + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes"));
-    const std::uint64_t used =
-        number_in(group + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
-    // Files in the page cache are given back when memory is wanted.
-    const std::uint64_t cache =
-        field(file_text(group + "/memory.stat"), is_v2 ? "inactive_file" : "total_inactive_file");
-    take_tighter(facts, limit, used - std::min(used, cache));
+  for (const cgroup::Memory& group : cgroup::memory(root)) {
+    take_tighter(facts, group.limit, group.used - std::min(group.used, group.inactive_files));
   }
   return facts;
 }
 
 UseFacts read_task_use(const std::string& root) {
   UseFacts facts;
-  for (const std::string& group : groups_of(root, "pids")) {
-    take_tighter(facts, number_in(group + "/pids.max"),
-                 number_in(group + "/pids.current").value_or(0));
+  for (const std::string& group : cgroup::folders("pids", root)) {
+    take_tighter(facts, cgroup::number_in(group + "/pids.max"),
+                 cgroup::number_in(group + "/pids.current").value_or(0));
   }
   return facts;
 }
