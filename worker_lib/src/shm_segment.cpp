@@ -11,10 +11,14 @@
 #include <string>
 #include <utility>
 
+#include "rendezvous/base/cgroup.h"
+
 namespace ddprun::shm {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// What a control group is left with: the pages' tables, and whatever else happens in it.
+constexpr std::size_t kSpare = std::size_t{1} << 20;
 
 struct Header {
   std::uint32_t magic;
@@ -29,11 +33,25 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
-tl::unexpected<Error> short_of_memory(std::size_t bytes, const char* what, int error) {
+tl::unexpected<Error> short_of_memory(std::size_t bytes, const std::string& why) {
   return fail(ErrorCode::kResourceExhausted,
               "there is no room for the " + mebibytes(bytes) +
-                  " of memory that the ranks of this node would share: " +
-                  error_from_errno(error, what).message);
+                  " of memory that the ranks of this node would share (" + why +
+                  "): raise that limit, or lower ContextOptions::shared_bytes_per_rank");
+}
+
+tl::unexpected<Error> short_of_memory(std::size_t bytes, const char* what, int error) {
+  return short_of_memory(bytes, error_from_errno(error, what).message);
+}
+
+// Where a control group has not so many bytes left, taking them does not fail: the kernel kills. What
+// others take meanwhile it may yet kill for.
+Result<void> ask_control_groups(std::size_t taken, std::size_t total) {
+  const auto room = cgroup::memory_room();
+  if (!room || room->left >= taken + kSpare) return {};
+  return short_of_memory(total, "the control group " + room->folder + " has " +
+                                    std::to_string(room->left >> 20) + " MiB left of " +
+                                    std::to_string(room->limit >> 20) + " MiB");
 }
 
 }  // namespace
@@ -80,6 +98,7 @@ Result<Segment> Segment::make(const Geometry& geometry) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < total) {
     return short_of_memory(total, "the limit on file sizes (ulimit -f)", EFBIG);
   }
+  if (auto ok = ask_control_groups(total, total); !ok) return fail(ok.error());
   rdzv::UniqueFd memory(::memfd_create("ddprun", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return short_of_memory(total, "memfd_create", errno);
   if (::ftruncate(memory.get(), static_cast<off_t>(total)) != 0) {
@@ -125,13 +144,16 @@ Result<void> Segment::take(std::size_t offset, std::size_t size) {
       ::fallocate(memory_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(size)) == 0) {
     return {};
   }
-  return short_of_memory(geometry_.total(), "taking memory", errno);
+  // What would be a SIGBUS is EFAULT here.
+  return short_of_memory(geometry_.total(), "taking memory", errno == EFAULT ? ENOSPC : errno);
 }
 
 Result<void> Segment::touch(int rank) {
   const auto own = static_cast<std::size_t>(rank);
   const std::size_t slots = kSlots * geometry_.slot_bytes;
   const std::size_t mail = geometry_.ranks * geometry_.mail_bytes;
+  // This rank may be in another group than the one that has made the memory.
+  if (auto ok = ask_control_groups(slots + mail, geometry_.total()); !ok) return ok;
   if (auto ok = take(geometry_.pages_offset() + own * sizeof(RankPage), sizeof(RankPage)); !ok) {
     return ok;
   }

@@ -97,7 +97,7 @@ Geometry geometry_for(int ranks, std::size_t bytes_per_rank);
 class Segment {
  public:
   // A new one, and its descriptor for the others. Errors: kResourceExhausted where memory or a
-  // limit is short.
+  // limit is short: of files, of addresses, or of the control group that the process is in.
   static Result<Segment> make(const Geometry& geometry);
   // One that another rank has made. kProtocol: it is no segment of this version and geometry, or
   // its size could change under us.
@@ -107,7 +107,7 @@ class Segment {
   Segment& operator=(Segment&&) = delete;
 
   // Takes the memory that is `rank`'s to write, now and not at the first collective; maps the rest.
-  // kResourceExhausted where it is short, which later would be a SIGBUS.
+  // kResourceExhausted where it is short, which later would be a SIGBUS or a SIGKILL.
   Result<void> touch(int rank);
 
   const Geometry& geometry() const { return geometry_; }

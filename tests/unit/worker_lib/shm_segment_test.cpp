@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <optional>
 #include <thread>
 
+#include "rendezvous/base/cgroup.h"
 #include "worker_lib/src/shm_door.h"
 #include "worker_lib/src/shm_segment.h"
 
@@ -88,6 +94,81 @@ TEST(ShmSegment, ALimitThatIsTooSmallIsAnErrorAndNoSignal) {
     ::waitpid(pid, &status, 0);
     EXPECT_EQ(status, 0) << "limit " << limit;
   }
+}
+
+// A control group with a limit, inside one that this process is in; none where such may not be made.
+class SmallGroup {
+ public:
+  static std::optional<std::string> make(std::uint64_t limit) {
+    for (const std::string& around : cgroup::folders("memory")) {
+      const std::string folder = around + "/ddprun_test_" + std::to_string(::getpid());
+      if (::mkdir(folder.c_str(), 0755) != 0) continue;
+      for (const char* name : {"/memory.max", "/memory.limit_in_bytes"}) {
+        if (write(folder + name, std::to_string(limit))) return folder;
+      }
+      ::rmdir(folder.c_str());
+    }
+    return std::nullopt;
+  }
+
+  explicit SmallGroup(std::string folder) : folder_(std::move(folder)) {}
+  ~SmallGroup() { ::rmdir(folder_.c_str()); }
+  SmallGroup(const SmallGroup&) = delete;
+  SmallGroup& operator=(const SmallGroup&) = delete;
+
+  // The status of a child in this group.
+  int run(const std::function<int()>& body) const {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      if (!write(folder_ + "/cgroup.procs", "0")) ::_exit(100);
+      ::_exit(body());
+    }
+    int status = -1;
+    ::waitpid(pid, &status, 0);
+    return status;
+  }
+
+ private:
+  // Never makes the file.
+  static bool write(const std::string& path, const std::string& text) {
+    const rdzv::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    return file &&
+           ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  }
+
+  std::string folder_;
+};
+
+bool speaks_of_the_group(const Result<void>& result) {
+  if (result) return false;
+  std::fprintf(stderr, "%s\n", result.error().message.c_str());
+  return result.error().code == ErrorCode::kResourceExhausted &&
+         result.error().message.find("/ddprun_test_") != std::string::npos &&
+         result.error().message.find("shared_bytes_per_rank") != std::string::npos;
+}
+
+TEST(ShmSegment, AControlGroupThatIsTooSmallIsAnErrorAndNoKill) {
+  const auto folder = SmallGroup::make(16 << 20);
+  if (!folder) GTEST_SKIP() << "no control group for memory can be made here";
+  const SmallGroup group(*folder);
+  const auto make_and_touch = [](const Geometry& geometry) -> Result<void> {
+    auto segment = Segment::make(geometry);
+    if (!segment) return fail(segment.error());
+    for (int rank = 0; rank < segment->ranks(); ++rank) {
+      if (auto ok = segment->touch(rank); !ok) return ok;
+    }
+    return {};
+  };
+  EXPECT_EQ(group.run([&] {
+    return speaks_of_the_group(make_and_touch(geometry_for(8, kUsual))) ? 0 : 1;
+  }),
+            0);
+  EXPECT_EQ(group.run([&] { return make_and_touch(geometry_for(2, kUsual)) ? 0 : 1; }), 0)
+      << "and what there is room for can be had";
+  // Made by a rank outside.
+  auto segment = Segment::make(geometry_for(2, 20 << 20));
+  ASSERT_TRUE(segment);
+  EXPECT_EQ(group.run([&] { return speaks_of_the_group(segment->touch(1)) ? 0 : 1; }), 0);
 }
 
 TEST(ShmDoor, GivesTheMemoryToWhoKnowsTheWord) {
