@@ -102,8 +102,9 @@ bool Queue::wait_until(Task& task, Clock::time_point until) {
 
 bool Queue::is_over(Task& task) {
   Lock lock(mutex_);
-  if (!task.is_over_ && !is_wanted_) wake_thread(lock);
-  return task.is_over_;
+  if (task.is_over_) return true;
+  if (!is_wanted_) wake_thread(lock);  // and lets go of the lock
+  return false;
 }
 
 void Queue::run_on(Task& last) {
