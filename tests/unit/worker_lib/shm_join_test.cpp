@@ -138,5 +138,17 @@ TEST(ShmJoin, AllHearTheSameOfRanksThatAreKeptApart) {
   }
 }
 
+TEST(ShmJoin, AllHearTheSameOfAPeerOfAnotherVersion) {
+  const std::string own = identity_of_this_process(0);
+  const std::string version = "version=" + std::to_string(kVersion);
+  std::string newer = own;
+  ASSERT_NE(newer.find(version), std::string::npos);
+  newer.replace(newer.find(version), version.size(), "version=" + std::to_string(kVersion + 1));
+  for (const auto& one : join_all({own, own, newer}, kUsual)) {
+    ASSERT_FALSE(one);
+    EXPECT_EQ(one.error().message, "ranks 0 and 2 are on one machine but not of one version");
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::shm::test
