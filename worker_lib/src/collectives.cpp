@@ -190,21 +190,21 @@ void Flight::wait() {
 
 // In a handler. What c10d refuses is this rank's own mistake; all else is the connections'.
 void Flight::fail() {
-  const auto explain = [&](const std::string& words) {
-    if (!membership_->roll_call) throw Failure(ErrorCode::kUnavailable, words);
-    Failure failure = membership_->roll_call->explain(membership_->job_ranks, words);
+  const auto explain = [&](const std::exception& error) {
+    if (!membership_->roll_call) throw Failure(ErrorCode::kUnavailable, words_of(error));
+    Failure failure = membership_->roll_call->explain(membership_->job_ranks, error);
     membership_->roll_call->exit();
     throw failure;
   };
   try {
     throw;
   } catch (const c10::DistError& error) {
-    explain(words_of(error));
+    explain(error);
   } catch (const c10::Error& error) {
     if (membership_->roll_call) membership_->roll_call->exit();
     refuse(name_, words_of(error));
   } catch (const std::exception& error) {
-    explain(words_of(error));
+    explain(error);
   }
   throw;
 }

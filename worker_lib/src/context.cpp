@@ -245,7 +245,7 @@ void Context::fail() {
   };
   const auto explain = [&](const std::exception& error) {
     if (!membership.roll_call) throw;
-    Failure failure = membership.roll_call->explain(membership.job_ranks, words_of(error));
+    Failure failure = membership.roll_call->explain(membership.job_ranks, error);
     tell(failure.what());
     throw failure;
   };

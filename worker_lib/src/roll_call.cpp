@@ -10,6 +10,8 @@
 #include "ddprun/serialize.h"
 #include "rendezvous/base/signals_blocked.h"
 #include "worker_lib/src/client_store.h"
+#include "worker_lib/src/shm_work.h"
+#include "worker_lib/src/words.h"
 
 namespace ddprun {
 namespace {
@@ -84,15 +86,6 @@ bool wait_for(c10d::Store& store, const std::vector<int>& ranks, std::string (*k
   } catch (const std::exception&) {
     return false;
   }
-}
-
-// As the backend shm says it, which has seen the process end: there is nobody to wait for.
-bool speaks_of_death(const std::string& words) {
-  return words.find(") has died") != std::string::npos;
-}
-
-bool speaks_of_time(const std::string& words) {
-  return words.find("imed out") != std::string::npos || words.find("imeout") != std::string::npos;
 }
 
 }  // namespace
@@ -280,15 +273,16 @@ std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine,
                            : seconds_text(other.for_ms) + ", since " + other.to_string());
 }
 
-Failure RollCall::explain(const std::vector<int>& ranks, const std::string& words) {
+Failure RollCall::explain(const std::vector<int>& ranks, const std::exception& error) {
   const Doing mine = doing();
-  const bool is_late = speaks_of_time(words);
+  const std::string words = words_of(error);
+  const ErrorCode code = code_of(error);
   give(*store_, {Kind::kHere, {}, mine});
   std::string found;
   try {
     store_->setTimeout(kAnswersWithin);  // of every question from here on
     store_->set(kCallKey, std::vector<std::uint8_t>{1});
-    found = findings(ranks, mine, speaks_of_death(words));
+    found = findings(ranks, mine, /*is_death_seen=*/code == ErrorCode::kClosed);
   } catch (const std::exception&) {
     found = "the store that could say who is missing does not answer either: " + host_ +
             ", which serves it, is gone or cannot be reached";
@@ -303,7 +297,7 @@ Failure RollCall::explain(const std::vector<int>& ranks, const std::string& word
     if (!mine.call.empty()) message << ", after " << mine.to_string();
   }
   message << ": " << (found.empty() ? words : found + " (" + words + ")");
-  return Failure(is_late ? ErrorCode::kTimeout : ErrorCode::kUnavailable, message.str());
+  return Failure(code == ErrorCode::kTimeout ? code : ErrorCode::kUnavailable, message.str());
 }
 
 }  // namespace ddprun

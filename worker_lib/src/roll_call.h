@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -69,8 +70,8 @@ class RollCall {
   // one does not in time.
   bool await_end(const std::vector<int>& ranks, std::chrono::milliseconds timeout);
 
-  // The failure of a call of these ranks, `words` being the backend's; takes a second at most.
-  Failure explain(const std::vector<int>& ranks, const std::string& words);
+  // The failure of a call of these ranks, `error` being the backend's; takes a second at most.
+  Failure explain(const std::vector<int>& ranks, const std::exception& error);
 
  private:
   enum class Kind : std::uint8_t { kLeft, kFailed, kHere };

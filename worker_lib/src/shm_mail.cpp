@@ -266,7 +266,7 @@ void Mail::fail_lost() {
       continue;
     }
     pull(rank);
-    const auto lost = [&] { return failure(ErrorCode::kUnavailable, rounds_.loss_of(rank)); };
+    const auto lost = [&] { return failure(rounds_.kind_of_loss(rank), rounds_.loss_of(rank)); };
     auto& queue = sending_[static_cast<std::size_t>(rank)];
     for (; !queue.empty(); queue.pop_front()) end(std::move(queue.front().message), lost(), rank);
     Inbox& inbox = inbox_[static_cast<std::size_t>(rank)];

@@ -96,7 +96,7 @@ class NodesBackend::Job : public ShmJob {
     try {
       between_();
     } catch (const std::exception& error) {
-      node_.rounds().give_up(Failure(ErrorCode::kUnavailable, words_of(error)));
+      node_.rounds().give_up(Failure(code_of(error), words_of(error)));
     }
   }
 

@@ -119,6 +119,13 @@ std::string Rounds::loss_of(int rank) const {
   return name + " is there";
 }
 
+ErrorCode Rounds::kind_of_loss(int rank) const {
+  const RankPage& page = segment_->page(rank);
+  const int culprit = page.state.load() == State::kGaveUp ? page.culprit.load() : -1;
+  const State state = culprit < 0 ? page.state.load() : segment_->page(culprit).state.load();
+  return state == State::kDead ? ErrorCode::kClosed : ErrorCode::kUnavailable;
+}
+
 void Rounds::wait(const Patience& patience, const std::function<std::string()>& what) {
   throw_if_given_up();
   const auto begun = Clock::now();
@@ -150,8 +157,7 @@ void Rounds::wait(const Patience& patience, const std::function<std::string()>& 
   if (is_in_time) {
     // The first cause goes from rank to rank.
     const int cause = segment_->page(lost).culprit.load();
-    give_up(Failure(ErrorCode::kUnavailable, what() + ": " + loss_of(lost)),
-            cause >= 0 ? cause : lost);
+    give_up(Failure(kind_of_loss(lost), what() + ": " + loss_of(lost)), cause >= 0 ? cause : lost);
   }
   give_up(Failure(ErrorCode::kTimeout, what() + " timed out: rank " +
                                            std::to_string(job_rank(missing)) +

@@ -13,7 +13,7 @@
 // Failure that names it; what it did publish stays valid. After a Failure the group is of no use:
 // this rank has given up, says so to the others, and every later call throws the same.
 //
-// Owned by a NodeGroup; one thread at a time, but for died(), leave(), loss_of() and is_lost() (any).
+// Owned by a NodeGroup; one thread at a time, but for died(), leave(), loss_of(), kind_of_loss() and is_lost() (any).
 #pragma once
 
 #include <atomic>
@@ -69,6 +69,8 @@ class Rounds {
   // One that has died, left or given up; its failure in words.
   std::string loss_of(int rank) const;
   bool is_lost(int rank) const;
+  // kClosed: its process has ended, or that of the rank it had given up on; else kUnavailable.
+  ErrorCode kind_of_loss(int rank) const;
 
   // Whether there is a core for each rank, so that looking takes none from a rank that works.
   bool may_spin() const { return may_spin_; }

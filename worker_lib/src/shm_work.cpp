@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "worker_lib/src/words.h"
+
 namespace ddprun {
 
 shm::Type shm_type_of(const at::Tensor& tensor) {
@@ -64,12 +66,24 @@ shm::Op shm_op_of(const c10d::ReduceOp& op) {
   return shm::Op::kNone;
 }
 
+ShmError::ShmError(const Failure& failure)
+    : DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, failure.what()),
+      code_(failure.error().code) {}
+
+ErrorCode code_of(const std::exception& error) {
+  if (const auto* const ours = dynamic_cast<const ShmError*>(&error)) return ours->code();
+  if (const auto* const ours = dynamic_cast<const Failure*>(&error)) return ours->error().code;
+  const std::string words = words_of(error);
+  const bool is_late =
+      words.find("imed out") != std::string::npos || words.find("imeout") != std::string::npos;
+  return is_late ? ErrorCode::kTimeout : ErrorCode::kUnavailable;
+}
+
 std::exception_ptr torch_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Failure& failure) {
-    return std::make_exception_ptr(c10::DistBackendError(
-        {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, failure.what()));
+    return std::make_exception_ptr(ShmError(failure));
   } catch (...) {
     return error;
   }
@@ -119,8 +133,9 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
   if (timeout <= kNoTimeout) {
     queue().wait(*job_);
   } else if (!queue().wait_until(*job_, shm::Clock::now() + timeout)) {
-    C10_THROW_ERROR(DistBackendError,
-                    "shm: timed out after " + std::to_string(timeout.count()) + " ms of waiting");
+    throw ShmError(
+        Failure(ErrorCode::kTimeout,
+                "shm: timed out after " + std::to_string(timeout.count()) + " ms of waiting"));
   }
   if (job_->error()) std::rethrow_exception(torch_error(job_->error()));
   return true;

@@ -5,6 +5,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -19,7 +20,22 @@ namespace ddprun {
 shm::Type shm_type_of(const at::Tensor& tensor);
 shm::Op shm_op_of(const c10d::ReduceOp& op);
 
-// As c10d expects errors of a backend: a Failure as a DistBackendError, others as they are.
+// A Failure as c10d expects errors of a backend; kClosed: a rank's process has ended.
+class ShmError : public c10::DistBackendError {
+ public:
+  explicit ShmError(const Failure& failure);
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Of what any backend throws: kTimeout, kClosed (of ours), or as a rule kUnavailable. Gloo and LibTorch
+// throw the same types for a time limit as for a connection that broke: of theirs, words are all
+// there is.
+ErrorCode code_of(const std::exception& error);
+
+// A Failure as a ShmError, others as they are.
 std::exception_ptr torch_error(const std::exception_ptr& error);
 
 // A future that is completed once, by whoever sees the end, and asked for at any time.
