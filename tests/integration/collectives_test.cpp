@@ -39,18 +39,40 @@ TEST(CollectivesExample, RunsOverSharedMemory) {
   EXPECT_THAT(job.err(), Not(HasSubstr("Gloo instead")));
 }
 
-TEST(CollectivesExample, RanksInDifferentNamespacesSaySoOnceAndUseGloo) {
-  Job probe({"unshare", "--mount", "true"});
-  if (probe.wait() != exited(0)) GTEST_SKIP() << "no mount namespace can be made here";
+TEST(CollectivesExample, AloneItUsesTheBackendOfSharedMemoryWithoutAny) {
+  Job job({DDPRUN_COLLECTIVES, "shm"});
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), EndsWith(kLastLine));
+  EXPECT_THAT(job.err(), Not(HasSubstr("Gloo instead")));
+}
+
+struct Apart {
+  const char* space;
+  const char* options;  // of unshare
+};
+void PrintTo(const Apart& apart, std::ostream* out) { *out << apart.space; }
+
+class RanksApart : public testing::TestWithParam<Apart> {};
+INSTANTIATE_TEST_SUITE_P(InAnother, RanksApart,
+                         testing::Values(Apart{"mount", "--mount"},
+                                         Apart{"user", "--user --map-root-user"},
+                                         Apart{"process", "--pid --fork --kill-child"}),
+                         [](const auto& tested) { return std::string(tested.param.space); });
+
+TEST_P(RanksApart, SaySoOnceAndUseGloo) {
+  const std::string unshare = std::string("unshare ") + GetParam().options + " ";
+  Job probe({"sh", "-c", unshare + "true"});
+  if (probe.wait() != exited(0)) GTEST_SKIP() << "no such namespace can be made here";
   const std::string program = DDPRUN_COLLECTIVES;
   Job job(ddprun({"--nproc-per-node=2"}, {"sh", "-c",
-                                          "test $LOCAL_RANK = 0 || exec unshare --mount " +
-                                              program + " shm; exec " + program + " shm"}));
+                                          "test $LOCAL_RANK = 0 || exec " + unshare + program +
+                                              " shm; exec " + program + " shm"}));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.out(), EndsWith(kLastLine));
   const std::string said =
-      "no shared memory, Gloo instead: ranks 0 and 1 are on one machine but not of one mount "
-      "namespace";
+      std::string(
+          "no shared memory, Gloo instead: ranks 0 and 1 are on one machine but not of one ") +
+      GetParam().space + " namespace";
   const std::size_t first = job.err().find(said);
   ASSERT_NE(first, std::string::npos) << job.err();
   EXPECT_EQ(job.err().find(said, first + 1), std::string::npos) << "once, not per rank";
