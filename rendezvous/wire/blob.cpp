@@ -36,9 +36,10 @@ void Blob::append(std::string_view bytes) {
   size_ += bytes.size();
 }
 
-std::span<char> Blob::space(std::size_t wanted) {
+std::span<char> Blob::space(std::size_t wanted, std::size_t beside) {
   if (size_ == capacity_) {
-    grow(std::min(size_ + wanted, std::max(kFirstCapacity, capacity_ * kGrowth)));
+    const std::size_t most = kGrowth * (beside + size_) - beside;
+    grow(std::min(size_ + wanted, std::max(kFirstCapacity, most)));
     fetch_pages(data_.get() + size_, capacity_ - size_);
   }
   return {data_.get() + size_, std::min(wanted, capacity_ - size_)};

@@ -23,9 +23,9 @@ class Blob {
 
   void append(std::string_view bytes);
 
-  // Room for up to `wanted` more bytes (fewer at a time: growth follows arrival); then commit what
-  // was written there.
-  std::span<char> space(std::size_t wanted);
+  // Room for up to `wanted` more bytes (fewer at a time: growth follows arrival, here and of
+  // `beside` bytes of the same request); then commit what was written there.
+  std::span<char> space(std::size_t wanted, std::size_t beside);
   void commit(std::size_t written) { size_ += written; }
 
  private:

@@ -185,7 +185,7 @@ std::span<char> RequestDecoder::direct_space() {
   if (blob_left_ == 0) return {};
   Blob& blob = blobs_.back();
   const std::size_t before = blob.capacity();
-  const auto space = blob.space(blob_left_);
+  const auto space = blob.space(blob_left_, blob_bytes_ - before);
   blob_bytes_ += blob.capacity() - before;
   return space;
 }

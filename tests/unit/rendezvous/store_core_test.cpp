@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "rendezvous/wire/store_encoder.h"
 #include "tests/unit/rendezvous/golden.h"
 #include "tests/unit/rendezvous/memory_store.h"
@@ -238,6 +240,20 @@ TEST(StoreDecoder, HoldsNothingBetweenRequests) {
   EXPECT_LE(store.decoder(client).held_bytes(), 4 * 600'000u);
   store.send(client, std::string_view(request).substr(600'000));
   EXPECT_EQ(store.decoder(client).held_bytes(), 0u);
+}
+
+TEST(StoreDecoder, HoldsAtMostFourTimesWhatHasArrivedOfAList) {
+  MemoryStore store;
+  const ClientId client = join(store);
+  RequestEncoder request(Query::kMultiSet);
+  request.number<std::uint64_t>(3);
+  for (const char* key : {"a", "b", "c"}) request.bytes(key).bytes(std::string(3'000'000, 'x'));
+  constexpr std::size_t kPiece = 10'000;
+  constexpr std::size_t kFirst = 300'000;  // whatever small values take
+  for (std::size_t sent = kPiece; sent < request.str().size(); sent += kPiece) {
+    store.send(client, std::string_view(request.str()).substr(sent - kPiece, kPiece));
+    ASSERT_LE(store.decoder(client).held_bytes(), std::max(kFirst, 4 * sent)) << sent;
+  }
 }
 
 TEST(StoreDecoder, AllocatesNothingForAnAnnouncedLength) {
