@@ -13,6 +13,7 @@
 #include "ddprun/devices.h"
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
+#include "worker_lib/src/freed_memory.h"
 #include "worker_lib/src/leave_vote.h"
 #include "worker_lib/src/membership.h"
 #include "worker_lib/src/nccl_module.h"
@@ -140,6 +141,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   const auto begun = std::chrono::steady_clock::now();
   const Backend backend = choose_backend(options.backend, options.device);
   device_ = device_for(environment_, backend, options.device);
+  if (device_.is_cpu() && options.keep_freed_memory) keep_freed_memory();
   auto membership = std::make_shared<detail::Membership>();
   membership->name = "ddprun";
   membership->rank = rank();
