@@ -18,6 +18,7 @@ std::exception_ptr failure(ErrorCode code, std::string words) {
 // `bytes` of the ring from where `position`, which counts on and on, is.
 void put(Mailbox& box, std::size_t ring, std::uint64_t position, const void* from,
          std::size_t bytes) {
+  if (bytes == 0) return;  // of nowhere, too
   const std::size_t at = position % ring;
   const std::size_t first = std::min(bytes, ring - at);
   std::memcpy(box.ring() + at, from, first);
@@ -25,6 +26,7 @@ void put(Mailbox& box, std::size_t ring, std::uint64_t position, const void* fro
 }
 
 void get(Mailbox& box, std::size_t ring, std::uint64_t position, void* to, std::size_t bytes) {
+  if (bytes == 0) return;  // of nowhere, too
   const std::size_t at = position % ring;
   const std::size_t first = std::min(bytes, ring - at);
   std::memcpy(to, box.ring() + at, first);
