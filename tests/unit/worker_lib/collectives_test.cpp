@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <limits>
+#include <sstream>
 
 #include "ddprun/context.h"
 #include "group_of_threads.h"
@@ -27,6 +29,18 @@ class Collectives : public testing::TestWithParam<int> {
   static void on_all(const std::function<void(Context&)>& body) { run_ranks(GetParam(), body); }
 };
 INSTANTIATE_TEST_SUITE_P(WorldOf, Collectives, testing::Values(1, 2, 4));
+
+bool has_shared_memory() {
+  std::ostringstream mapped;
+  mapped << std::ifstream("/proc/self/maps").rdbuf();
+  return mapped.str().find("/memfd:ddprun") != std::string::npos;
+}
+
+TEST_P(Collectives, SharedMemoryIsTakenOnlyWhereThereIsSomebodyToShareItWith) {
+  run_ranks(
+      GetParam(), [](Context& context) { EXPECT_EQ(has_shared_memory(), context.size() > 1); },
+      [](int) { return Environment{}; }, {.backend = Backend::kShm});
+}
 
 TEST_P(Collectives, BroadcastGivesEverybodyTheRootsTensor) {
   on_all([](Context& context) {
