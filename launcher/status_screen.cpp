@@ -99,8 +99,8 @@ std::string head(const JobStatus& status) {
           in_words(node->lost) + " lost to restarts (" + percent(node->lost, wall) + ")";
   for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
     const agent::RestartTotal& total = node->restart_totals[i];
-    text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " +
-            words_of(total.reason) + " " + in_words(total.lost);
+    text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
+            " " + in_words(total.lost);
   }
   return text + "\n";
 }

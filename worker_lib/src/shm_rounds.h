@@ -13,7 +13,8 @@
 // Failure that names it; what it did publish stays valid. After a Failure the group is of no use:
 // this rank has given up, says so to the others, and every later call throws the same.
 //
-// Owned by a NodeGroup; one thread at a time, but for died(), leave(), loss_of(), kind_of_loss() and is_lost() (any).
+// Owned by a NodeGroup; one thread at a time, but for died(), leave(), loss_of(), kind_of_loss() and
+// is_lost() (any).
 #pragma once
 
 #include <atomic>
