@@ -80,23 +80,23 @@ JobInquiry::~JobInquiry() = default;
 
 void JobInquiry::ask(std::optional<NodeId> peer, std::string text,
                      std::function<void(Outcome)> done) {
-  const auto pending = std::make_shared<Pending>(io_);
-  pending->id = ++last_id_;
-  pending->peer = peer;
-  pending->done = std::move(done);
-  pending_[pending->id] = pending;
+  const std::uint64_t id = ++last_id_;
+  Pending& pending = *pending_.emplace(id, std::make_unique<Pending>(io_)).first->second;
+  pending.id = id;
+  pending.peer = peer;
+  pending.done = std::move(done);
   rdzv::Leader* leader = access_.leader();
   if (leader == nullptr) {
-    boost::asio::post(io_, [this, pending, life = std::weak_ptr(life_)] {
-      if (!life.expired()) finish(pending);
+    boost::asio::post(io_, [this, id, life = std::weak_ptr(life_)] {
+      if (!life.expired()) finish(id);
     });
     return;
   }
-  pending->patience.expires_after(kPatience);
-  pending->patience.async_wait([this, pending, life = std::weak_ptr(life_)](error_code ec) {
-    if (!ec && !life.expired()) finish(pending);
+  pending.patience.expires_after(kPatience);
+  pending.patience.async_wait([this, id, life = std::weak_ptr(life_)](error_code ec) {
+    if (!ec && !life.expired()) finish(id);
   });
-  leader->ask({pending->id, peer, std::move(text)});
+  leader->ask({id, peer, std::move(text)});
 }
 
 void JobInquiry::take(rdzv::Asked asked) {
@@ -110,27 +110,31 @@ void JobInquiry::take(rdzv::Asked asked) {
     }
   }
   pending.outcome.asked = std::move(asked);
-  finish_if_complete(found->second);
+  finish_if_complete(pending);
 }
 
 void JobInquiry::take(rdzv::Answer answer) {
   const auto found = pending_.find(answer.id);
   if (found == pending_.end()) return;
-  found->second->awaited.erase(answer.peer);
-  found->second->outcome.answers[answer.peer] = std::move(answer.text);
-  finish_if_complete(found->second);
+  Pending& pending = *found->second;
+  pending.awaited.erase(answer.peer);
+  pending.outcome.answers[answer.peer] = std::move(answer.text);
+  finish_if_complete(pending);
 }
 
-void JobInquiry::finish_if_complete(const std::shared_ptr<Pending>& pending) {
-  const bool is_complete = pending->peer ? !pending->outcome.answers.empty()
-                                         : pending->outcome.asked && pending->awaited.empty();
-  if (is_complete) finish(pending);
+void JobInquiry::finish_if_complete(const Pending& pending) {
+  const bool is_complete = pending.peer ? !pending.outcome.answers.empty()
+                                        : pending.outcome.asked && pending.awaited.empty();
+  if (is_complete) finish(pending.id);
 }
 
-void JobInquiry::finish(const std::shared_ptr<Pending>& pending) {
-  if (pending_.erase(pending->id) == 0) return;
-  pending->patience.cancel();
-  pending->done(std::move(pending->outcome));
+// Taken out first: done() may ask again, or be the end of this.
+void JobInquiry::finish(std::uint64_t id) {
+  const auto taken = pending_.extract(id);
+  if (!taken) return;
+  Pending& pending = *taken.mapped();
+  pending.patience.cancel();
+  pending.done(std::move(pending.outcome));
 }
 
 // ---- answering

@@ -71,8 +71,8 @@ class JobInquiry final : public JobView {
  private:
   struct Pending;
 
-  void finish_if_complete(const std::shared_ptr<Pending>& pending);
-  void finish(const std::shared_ptr<Pending>& pending);
+  void finish_if_complete(const Pending& pending);
+  void finish(std::uint64_t id);
   JobStatus put_together(const Outcome& outcome) const;
 
   boost::asio::io_context& io_;
@@ -80,7 +80,7 @@ class JobInquiry final : public JobView {
   const Access access_;
   std::map<std::string, std::function<void(std::string_view, Reply)>, std::less<>> handlers_;
   std::uint64_t last_id_;
-  std::map<std::uint64_t, std::shared_ptr<Pending>> pending_;
+  std::map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::vector<std::function<void(JobStatus)>> awaiting_status_;
 
   struct Life {};  // handlers that are under way end with it
