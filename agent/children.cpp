@@ -39,7 +39,9 @@ void Children::await() {
   });
 }
 
-bool Children::is_known(pid_t pid) const { return pid == keeper_pid() || hooks_.is_owned(pid); }
+bool Children::is_known(pid_t pid) const {
+  return (keeper_ && keeper_->pid() == pid) || hooks_.is_owned(pid);
+}
 
 void Children::reap() {
   if (keeper_ && keeper_->has_died()) replace_keeper();

@@ -37,7 +37,6 @@ class Children {
   Result<void> start(std::size_t workers);
 
   Keeper& keeper() { return *keeper_; }
-  pid_t keeper_pid() const { return keeper_ ? keeper_->pid() : -1; }
 
   // For the owner of a child that has just reaped it: others may have waited behind it.
   void reap();
