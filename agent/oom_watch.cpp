@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/file_text.h"
+#include "rendezvous/base/file_text.h"
 
 namespace ddprun::agent {
 namespace {

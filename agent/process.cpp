@@ -15,7 +15,7 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/file_text.h"
+#include "rendezvous/base/file_text.h"
 #include "rendezvous/base/signals_blocked.h"
 #include "rendezvous/base/worker_link.h"
 

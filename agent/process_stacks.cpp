@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include "agent/file_text.h"
+#include "rendezvous/base/file_text.h"
 
 namespace ddprun::agent {
 namespace {

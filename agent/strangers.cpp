@@ -13,7 +13,7 @@
 #include <optional>
 #include <sstream>
 
-#include "agent/file_text.h"
+#include "rendezvous/base/file_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -20,10 +20,10 @@
 #include <memory>
 #include <sstream>
 
-#include "agent/file_text.h"
 #include "agent/placement_files.h"
 #include "launcher/text.h"
 #include "rendezvous/base/cgroup.h"
+#include "rendezvous/base/file_text.h"
 #include "rendezvous/base/unique_fd.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
@@ -31,7 +31,6 @@
 namespace ddprun::cli::doctor {
 namespace {
 
-using agent::file_text;
 using agent::names_in;
 using std::chrono::steady_clock;
 

@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <sstream>
+
+#include "rendezvous/base/file_text.h"
 
 namespace ddprun::cgroup {
 namespace {
 
 // Version 1 says "no limit" by a number near the highest.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // The number behind "key " at the beginning of a line.
 std::uint64_t field(const std::string& text, const std::string& key) {
@@ -40,7 +34,7 @@ bool is_named(std::string_view controllers, std::string_view controller) {
 // container the path is often the host's and names nothing here; then the mount's own root is this
 // container's group.
 std::vector<std::string> folders(std::string_view controller, const std::string& root) {
-  std::istringstream lines(text_of(root + "/proc/self/cgroup"));
+  std::istringstream lines(file_text(root + "/proc/self/cgroup"));
   std::vector<std::string> folders;
   for (std::string line; std::getline(lines, line);) {
     const std::size_t first = line.find(':');
@@ -61,7 +55,7 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
 }
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
-  const std::string text = text_of(path);
+  const std::string text = file_text(path);
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end == text.data()) return std::nullopt;
@@ -76,7 +70,7 @@ std::vector<Memory> memory(const std::string& root) {
     const auto limit = number_in(folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes"));
     if (!limit || *limit >= kNoLimit) continue;
     const std::string total = is_v2 ? "" : "total_";
-    const std::string pages = text_of(folder + "/memory.stat");
+    const std::string pages = file_text(folder + "/memory.stat");
     groups.push_back(
         {.folder = folder,
          .limit = *limit,

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-namespace ddprun::agent {
+namespace ddprun {
 
 inline std::string file_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -15,4 +15,4 @@ inline std::string file_text(const std::string& path) {
   return text.str();
 }
 
-}  // namespace ddprun::agent
+}  // namespace ddprun
