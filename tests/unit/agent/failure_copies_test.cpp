@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::agent {
 namespace {

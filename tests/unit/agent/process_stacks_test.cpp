@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::agent {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::cli::doctor {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "launcher/plan.h"
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::cli {
 

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <vector>
 
-#include "tests/unit/launcher/temporary_tree.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun {
 namespace {
