@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -16,6 +17,7 @@ namespace ddprun::shm {
 namespace {
 
 constexpr std::size_t kWordBytes = 16;
+constexpr int kKind = SOCK_SEQPACKET | SOCK_CLOEXEC;
 
 std::string hex(const void* bytes, std::size_t size) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -37,6 +39,12 @@ std::string bytes_of_hex(const std::string& text) {
   }
   return bytes;
 }
+
+// What a visitor says at the door.
+struct Knock {
+  std::array<char, kWordBytes> word{};
+  std::int32_t place = 0;
+};
 
 // Until `fd` can be read; false at the deadline.
 bool await(int fd, Deadline until) {
@@ -78,16 +86,22 @@ struct DescriptorMessage {
   msghdr message{};
 };
 
+// An invalid one is a message without a descriptor.
 bool send_descriptor(int fd, int sent) {
   DescriptorMessage whole;
-  cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(head), &sent, sizeof sent);
+  if (sent < 0) {
+    whole.message.msg_controllen = 0;
+  } else {
+    cmsghdr* const head = CMSG_FIRSTHDR(&whole.message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(head), &sent, sizeof sent);
+  }
   return ::sendmsg(fd, &whole.message, MSG_NOSIGNAL) == 1;
 }
 
+// Invalid where none came.
 rdzv::UniqueFd receive_descriptor(int fd) {
   DescriptorMessage whole;
   if (::recvmsg(fd, &whole.message, MSG_CMSG_CLOEXEC) != 1) return {};
@@ -101,7 +115,16 @@ rdzv::UniqueFd receive_descriptor(int fd) {
   return rdzv::UniqueFd(received);
 }
 
-constexpr int kKind = SOCK_SEQPACKET | SOCK_CLOEXEC;
+tl::unexpected<Error> went_away(pid_t pid) {
+  return fail(ErrorCode::kClosed, "process " + std::to_string(pid) +
+                                      " went away while the ranks of its node made their group");
+}
+
+tl::unexpected<Error> is_silent(pid_t pid) {
+  return fail(ErrorCode::kTimeout,
+              "process " + std::to_string(pid) +
+                  " said nothing in time while the ranks of its node made their group");
+}
 
 }  // namespace
 
@@ -129,29 +152,40 @@ Result<Door> Door::open() {
   return Door(std::move(listener), std::string(word.data(), word.size()), address);
 }
 
-Result<void> Door::hand_out(const rdzv::UniqueFd& memory, int visitors, Deadline until) {
-  for (int came = 0; came < visitors;) {
-    if (!await(listener_.get(), until)) {
+Circle::Circle(std::vector<Member> others, bool is_host, Deadline until)
+    : others_(std::move(others)), is_host_(is_host), until_(until) {}
+
+Result<Circle> Circle::host(const Door& door, int size, Deadline until) {
+  std::vector<Member> others(static_cast<std::size_t>(size) - 1);
+  for (std::size_t came = 0; came < others.size();) {
+    if (!await(door.listener_.get(), until)) {
       return fail(ErrorCode::kTimeout, "only " + std::to_string(came) + " of " +
-                                           std::to_string(visitors) +
+                                           std::to_string(others.size()) +
                                            " ranks of this node came for its shared memory");
     }
-    const rdzv::UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!visitor) continue;
+    rdzv::UniqueFd visitor(::accept4(door.listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!visitor) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return fail(error_from_errno(errno, "letting in a rank of this node"));
+    }
     const auto peer = peer_of(visitor.get());
     if (!peer || peer->uid != ::geteuid()) continue;
-    std::array<char, kWordBytes> said{};
+    Knock knock;
     if (!await(visitor.get(), until)) continue;
-    if (::recv(visitor.get(), said.data(), said.size(), 0) != kWordBytes ||
-        std::string(said.data(), said.size()) != word_) {
+    if (::recv(visitor.get(), &knock, sizeof knock, 0) != sizeof knock ||
+        std::string_view(knock.word.data(), kWordBytes) != door.word_) {
       continue;
     }
-    if (send_descriptor(visitor.get(), memory.get())) ++came;
+    if (knock.place < 1 || knock.place >= size) continue;
+    Member& member = others[static_cast<std::size_t>(knock.place) - 1];
+    if (member.connection) continue;
+    member = {std::move(visitor), peer->pid};
+    ++came;
   }
-  return {};
+  return Circle(std::move(others), true, until);
 }
 
-Result<rdzv::UniqueFd> knock(const std::string& address, Deadline until) {
+Result<Circle> Circle::visit(const std::string& address, int place, Deadline until) {
   const std::size_t first = address.find(':');
   const std::size_t second = address.find(':', first + 1);
   if (first == std::string::npos || second == std::string::npos) {
@@ -162,10 +196,12 @@ Result<rdzv::UniqueFd> knock(const std::string& address, Deadline until) {
   const std::string word = bytes_of_hex(address.substr(second + 1));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  if (path.size() > sizeof name.sun_path) {
+  Knock knock{.place = place};
+  if (path.size() > sizeof name.sun_path || word.size() != knock.word.size()) {
     return fail(ErrorCode::kProtocol, "'" + address + "' is no address of shared memory");
   }
   std::memcpy(name.sun_path, path.data(), path.size());
+  std::copy(word.begin(), word.end(), knock.word.begin());
   rdzv::UniqueFd door(::socket(AF_UNIX, kKind, 0));
   if (!door || ::connect(door.get(), reinterpret_cast<const sockaddr*>(&name),
                          static_cast<socklen_t>(sizeof(sa_family_t) + path.size())) != 0) {
@@ -178,16 +214,63 @@ Result<rdzv::UniqueFd> knock(const std::string& address, Deadline until) {
                                                   std::to_string(peer->uid) +
                                                   " answers where process " + process + " should");
   }
-  if (::send(door.get(), word.data(), word.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(word.size())) {
-    return fail(error_from_errno(errno, "asking for this node's shared memory"));
+  if (::send(door.get(), &knock, sizeof knock, MSG_NOSIGNAL) != sizeof knock) {
+    return went_away(peer->pid);
   }
-  if (!await(door.get(), until)) {
-    return fail(ErrorCode::kTimeout, "process " + process + " gave out no shared memory in time");
+  std::vector<Member> others;
+  others.push_back({std::move(door), peer->pid});
+  return Circle(std::move(others), false, until);
+}
+
+Result<void> Circle::give(const rdzv::UniqueFd& memory) {
+  for (const Member& member : others_) {
+    if (!send_descriptor(member.connection.get(), memory.get())) return went_away(member.pid);
   }
-  rdzv::UniqueFd memory = receive_descriptor(door.get());
-  if (!memory) return fail(ErrorCode::kClosed, "process " + process + " gave out no shared memory");
-  return memory;
+  return {};
+}
+
+Result<rdzv::UniqueFd> Circle::take() {
+  const Member& host = others_.front();
+  if (!await(host.connection.get(), until_)) return is_silent(host.pid);
+  rdzv::UniqueFd memory = receive_descriptor(host.connection.get());
+  if (memory) return memory;
+  return fail(ErrorCode::kClosed,
+              "process " + std::to_string(host.pid) + " gave out no shared memory");
+}
+
+Result<std::string> Circle::agree(const std::string& trouble) {
+  if (!is_host_) {
+    if (auto said = say(others_.front(), trouble); !said) return fail(said.error());
+    return hear(others_.front());
+  }
+  std::string first = trouble.substr(0, kMostWords);
+  for (const Member& member : others_) {
+    auto heard = hear(member);
+    if (!heard) return heard;
+    if (first.empty()) first = std::move(*heard);
+  }
+  for (const Member& member : others_) {
+    if (auto said = say(member, first); !said) return fail(said.error());
+  }
+  return first;
+}
+
+// With a byte in front, since a message of no bytes reads like an end.
+Result<void> Circle::say(const Member& member, const std::string& words) {
+  const std::string message = "w" + words.substr(0, kMostWords);
+  if (::send(member.connection.get(), message.data(), message.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(message.size())) {
+    return went_away(member.pid);
+  }
+  return {};
+}
+
+Result<std::string> Circle::hear(const Member& member) const {
+  if (!await(member.connection.get(), until_)) return is_silent(member.pid);
+  std::string message(kMostWords + 1, '\0');
+  const ssize_t size = ::recv(member.connection.get(), message.data(), message.size(), 0);
+  if (size <= 0) return went_away(member.pid);
+  return message.substr(1, static_cast<std::size_t>(size) - 1);
 }
 
 }  // namespace ddprun::shm

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace ddprun::shm {
@@ -37,7 +38,9 @@ std::vector<std::string> keys_of(const char* what, std::size_t count) {
   return keys;
 }
 
-constexpr const char* kNoDoor = "none: ";
+// What follows a rank's identity in the store: the address of its door, or why it has none.
+constexpr std::string_view kDoor = "door=";
+constexpr std::string_view kNoDoor = "none: ";
 
 class Joiner {
  public:
@@ -45,96 +48,120 @@ class Joiner {
       : joining_(joining), watch_(watch) {}
 
   Result<Joined> join() {
+    const auto door = Door::open();
+    introduce(door);
     Joined joined;
-    const std::size_t size = joining_.job_ranks.size();
-    const auto own = static_cast<std::size_t>(joining_.rank);
-    joining_.exchange.set(keys_of("who", size)[own], joining_.identity);
-    joined.placement =
-        placement_of(joining_.exchange.get(keys_of("who", size)), joining_.job_ranks);
+    joined.placement = placement_of(identities_, joining_.job_ranks);
     if (!joined.placement.why_not.empty()) {
       return fail(ErrorCode::kUnavailable, joined.placement.why_not);
     }
     if (!joined.placement.has_neighbours()) return joined;
+    for (std::size_t rank = 0; rank < doors_.size(); ++rank) {
+      if (!doors_[rank].starts_with(kNoDoor)) continue;
+      return fail(ErrorCode::kUnavailable, by_rank(rank, doors_[rank].substr(kNoDoor.size())));
+    }
     for (const auto& node : joined.placement.nodes) {
       if (node.size() <= kMostRanks) continue;
       return fail(ErrorCode::kResourceExhausted,
                   "more than " + std::to_string(kMostRanks) + " ranks on a node");
     }
-    // Whatever comes, every rank says what came of it, and hears the same of all.
-    auto node = join_node(joined.placement.node_of(joining_.rank));
-    joining_.exchange.set(keys_of("well", size)[own], node ? "" : node.error().to_string());
-    const auto words = joining_.exchange.get(keys_of("well", size));
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      if (words[rank].empty()) continue;
-      return fail(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(joining_.job_ranks[rank]) + ": " + words[rank]);
-    }
+    auto node = join_node(*door, joined.placement.node_of(joining_.rank));
+    if (auto well = hear_of_nodes(joined.placement.nodes, node); !well) return fail(well.error());
+    if (!node) return fail(std::move(node.error()));
     joined.node = std::move(*node);
     return joined;
   }
 
  private:
-  Result<std::shared_ptr<NodeGroup>> join_node(const std::vector<int>& members) {
+  void introduce(const Result<Door>& door) {
+    const auto keys = keys_of("who", joining_.job_ranks.size());
+    const std::string own = door ? door->address() : std::string(kNoDoor) + door.error().message;
+    joining_.exchange.set(keys[static_cast<std::size_t>(joining_.rank)],
+                          joining_.identity + std::string(kDoor) + own);
+    for (const std::string& said : joining_.exchange.get(keys)) {
+      const std::size_t end = std::min(said.rfind(kDoor), said.size());
+      identities_.push_back(said.substr(0, end));
+      doors_.push_back(said.substr(std::min(end + kDoor.size(), said.size())));
+    }
+  }
+
+  // Whatever comes, every rank of the node says what came of it, and hears the same of all.
+  Result<std::shared_ptr<NodeGroup>> join_node(const Door& door, const std::vector<int>& members) {
     // Who is alone on its node has no use for more than what there has to be.
     const std::size_t bytes = members.size() == 1 ? 0 : joining_.bytes_per_rank;
-    const Geometry geometry = geometry_for(static_cast<int>(members.size()), bytes);
+    const int size = static_cast<int>(members.size());
+    const Geometry geometry = geometry_for(size, bytes);
     const auto at = std::find(members.begin(), members.end(), joining_.rank);
     const int place = static_cast<int>(at - members.begin());
-    auto segment = place == 0 ? make(members, geometry) : fetch(members, geometry);
+    std::optional<Result<Segment>> made;
+    if (place == 0) made.emplace(Segment::make(geometry));
+    auto circle = place == 0 ? Circle::host(door, size, joining_.until)
+                             : Circle::visit(doors_[static_cast<std::size_t>(members[0])], place,
+                                             joining_.until);
+    if (!circle) return fail(std::move(circle.error()));
+    auto segment = made ? hand_out(*circle, std::move(*made)) : fetch(*circle, geometry);
     if (segment) {
       if (auto ok = segment->touch(place); !ok) segment = fail(std::move(ok.error()));
     }
     if (segment) announce(*segment, place);
-    // Each tells the others of the node, so that nobody waits for one that has failed.
-    std::vector<std::string> keys;
-    for (const int member : members) keys.push_back("there/" + std::to_string(member));
-    joining_.exchange.set(keys[static_cast<std::size_t>(place)],
-                          segment ? "" : segment.error().to_string());
-    const auto words = joining_.exchange.get(keys);
-    if (!segment) return fail(std::move(segment.error()));
-    for (const std::string& why : words) {
-      if (!why.empty()) return fail(ErrorCode::kUnavailable, why);
-    }
+    if (auto ok = all_have(segment, *circle); !ok) return fail(std::move(ok.error()));
     std::vector<int> job_ranks;
     for (const int member : members) {
       job_ranks.push_back(joining_.job_ranks[static_cast<std::size_t>(member)]);
     }
-    return NodeGroup::make(std::make_shared<Segment>(std::move(*segment)), place,
-                           std::move(job_ranks), watch_);
+    auto node = NodeGroup::make(std::make_shared<Segment>(std::move(*segment)), place,
+                                std::move(job_ranks), watch_);
+    if (auto ok = all_have(node, *circle); !ok) return fail(std::move(ok.error()));
+    return node;
   }
 
-  static std::string door_key(const std::vector<int>& members) {
-    return "door/" + std::to_string(members.front());
-  }
-
-  Result<Segment> make(const std::vector<int>& members, const Geometry& geometry) {
-    auto segment = Segment::make(geometry);
-    auto door = Door::open();
-    if (!segment || !door) {
-      Error error = !segment ? segment.error() : door.error();
-      joining_.exchange.set(door_key(members), kNoDoor + error.to_string());
-      return fail(std::move(error));
-    }
-    joining_.exchange.set(door_key(members), door->address());
-    const int visitors = static_cast<int>(members.size()) - 1;
-    if (auto ok = door->hand_out(segment->memory(), visitors, joining_.until); !ok) {
-      return fail(std::move(ok.error()));
-    }
+  static Result<Segment> hand_out(Circle& circle, Result<Segment> segment) {
+    const rdzv::UniqueFd none;
+    auto given = circle.give(segment ? segment->memory() : none);
+    if (segment && !given) return fail(std::move(given.error()));
     return segment;
   }
 
-  Result<Segment> fetch(const std::vector<int>& members, const Geometry& geometry) {
-    const std::string address = joining_.exchange.get({door_key(members)}).front();
-    if (address.starts_with(kNoDoor)) {
-      return fail(ErrorCode::kUnavailable, address.substr(std::string(kNoDoor).size()));
-    }
-    auto memory = knock(address, joining_.until);
+  static Result<Segment> fetch(Circle& circle, const Geometry& geometry) {
+    auto memory = circle.take();
     if (!memory) return fail(std::move(memory.error()));
     return Segment::map(std::move(*memory), geometry);
   }
 
+  // An error on all ranks of the node when one of them has one.
+  template <typename T>
+  Result<void> all_have(const Result<T>& own, Circle& circle) const {
+    const std::string trouble =
+        own ? "" : by_rank(static_cast<std::size_t>(joining_.rank), own.error().to_string());
+    auto first = circle.agree(trouble);
+    if (!first) return fail(std::move(first.error()));
+    if (!first->empty()) return fail(ErrorCode::kUnavailable, std::move(*first));
+    return {};
+  }
+
+  // Fails everywhere with the words of the first node that has failed.
+  Result<void> hear_of_nodes(const std::vector<std::vector<int>>& nodes,
+                             const Result<std::shared_ptr<NodeGroup>>& own) {
+    if (nodes.size() == 1) return {};
+    const auto keys = keys_of("well", nodes.size());
+    for (std::size_t node = 0; node < nodes.size(); ++node) {
+      if (nodes[node].front() != joining_.rank) continue;
+      joining_.exchange.set(keys[node], own ? "" : own.error().to_string());
+    }
+    for (const std::string& words : joining_.exchange.get(keys)) {
+      if (!words.empty()) return fail(ErrorCode::kUnavailable, words);
+    }
+    return {};
+  }
+
+  std::string by_rank(std::size_t rank, const std::string& words) const {
+    return "rank " + std::to_string(joining_.job_ranks[rank]) + ": " + words;
+  }
+
   const Joining& joining_;
   const std::shared_ptr<PeerWatch>& watch_;
+  std::vector<std::string> identities_;
+  std::vector<std::string> doors_;
 };
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace ddprun::shm {
 
 inline constexpr std::uint32_t kMagic = 0x6d687364;  // "dshm"
-inline constexpr std::uint32_t kVersion = 1;         // of the layout and of all that is said in it
+inline constexpr std::uint32_t kVersion = 2;         // of the layout and of all that is said in it
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kLine = 64;
 inline constexpr int kSlots = 2;

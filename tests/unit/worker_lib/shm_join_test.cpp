@@ -122,13 +122,30 @@ TEST(ShmJoin, NothingIsSharedByRanksWithoutNeighbours) {
 }
 
 TEST(ShmJoin, AllHearTheSameOfMemoryThatCannotBeHad) {
-  // More than there are addresses for.
-  const auto joined = join_all({identity("a"), identity("a"), identity("b")}, std::size_t{1} << 46);
-  for (const auto& one : joined) {
-    ASSERT_FALSE(one);
-    EXPECT_EQ(one.error().message, joined[0].error().message);
-    EXPECT_THAT(one.error().message, HasSubstr("rank 0: there is no room for the"));
+  // On one node and on two.
+  for (const char* const machine : {"a", "b"}) {
+    const auto joined = join_all({identity("a"), identity("a"), identity(machine)},
+                                 std::size_t{1} << 46);  // more than there are addresses for
+    for (const auto& one : joined) {
+      ASSERT_FALSE(one);
+      EXPECT_EQ(one.error().message, joined[0].error().message);
+      EXPECT_THAT(one.error().message, HasSubstr("rank 0: there is no room for the"));
+    }
   }
+}
+
+TEST(ShmJoin, ARankThatTheOthersCannotReachSaysWhy) {
+  MapStore store;
+  store.exchange().set("who/1", identity("a") + "door=none: too many open files");
+  const auto joined = join({.exchange = store.exchange(),
+                            .identity = identity("a"),
+                            .rank = 0,
+                            .job_ranks = {4, 7},
+                            .bytes_per_rank = kUsual,
+                            .until = Clock::now() + 20s},
+                           value_or_throw(PeerWatch::start()));
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().message, "rank 7: too many open files");
 }
 
 TEST(ShmJoin, AllHearTheSameOfRanksThatAreKeptApart) {

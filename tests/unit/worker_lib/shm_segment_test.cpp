@@ -1,4 +1,4 @@
-// The memory itself, and how it is handed from process to process.
+// The memory itself.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,21 +12,16 @@
 #include <fstream>
 #include <functional>
 #include <optional>
-#include <thread>
 
 #include "rendezvous/base/cgroup.h"
-#include "worker_lib/src/shm_door.h"
 #include "worker_lib/src/shm_segment.h"
 
 namespace ddprun::shm {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 constexpr std::size_t kUsual = 2560 << 10;
-
-Deadline soon() { return std::chrono::steady_clock::now() + 20s; }
 
 rdzv::UniqueFd copy_of(const rdzv::UniqueFd& memory) {
   return rdzv::UniqueFd(::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0));
@@ -169,50 +164,6 @@ TEST(ShmSegment, AControlGroupThatIsTooSmallIsAnErrorAndNoKill) {
   auto segment = Segment::make(geometry_for(2, 20 << 20));
   ASSERT_TRUE(segment);
   EXPECT_EQ(group.run([&] { return speaks_of_the_group(segment->touch(1)) ? 0 : 1; }), 0);
-}
-
-TEST(ShmDoor, GivesTheMemoryToWhoKnowsTheWord) {
-  const auto segment = Segment::make(geometry_for(3, 1));
-  ASSERT_TRUE(segment);
-  auto door = Door::open();
-  ASSERT_TRUE(door);
-  std::thread visitors([&] {
-    std::string wrong = door->address();
-    wrong.back() = wrong.back() == '0' ? '1' : '0';
-    EXPECT_THAT(knock(wrong, soon()).error().message, HasSubstr("gave out no shared memory"));
-    for (int i = 0; i < 2; ++i) {
-      auto memory = knock(door->address(), soon());
-      ASSERT_TRUE(memory) << memory.error().message;
-      EXPECT_TRUE(Segment::map(std::move(*memory), segment->geometry()));
-    }
-  });
-  EXPECT_TRUE(door->hand_out(segment->memory(), 2, soon()));
-  visitors.join();
-}
-
-TEST(ShmDoor, WaitsForVisitorsOnlySoLong) {
-  auto door = Door::open();
-  ASSERT_TRUE(door);
-  const auto segment = Segment::make(geometry_for(2, 1));
-  const auto handed = door->hand_out(segment->memory(), 1, std::chrono::steady_clock::now() + 20ms);
-  ASSERT_FALSE(handed);
-  EXPECT_THAT(handed.error().message, HasSubstr("only 0 of 1 ranks of this node came"));
-}
-
-TEST(ShmDoor, IsFoundByItsOwnProcessOnly) {
-  std::string address;
-  {
-    const auto door = Door::open();
-    ASSERT_TRUE(door);
-    address = door->address();
-  }
-  EXPECT_FALSE(knock(address, soon())) << "after it is closed";
-  const auto door = Door::open();
-  std::string other = door->address();
-  const std::size_t colon = other.find(':');
-  other.insert(colon + 1, "1");
-  EXPECT_THAT(knock(other, soon()).error().message, HasSubstr("answers where process 1"));
-  EXPECT_THAT(knock("nonsense", soon()).error().message, HasSubstr("is no address"));
 }
 
 }  // namespace
