@@ -16,18 +16,17 @@
 namespace ddprun::shm {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // What a control group is left with: the pages' tables, and whatever else happens in it.
 constexpr std::size_t kSpare = std::size_t{1} << 20;
-
-struct Header {
-  std::uint32_t magic;
-  std::uint32_t version;
-  Geometry geometry;
-};
-static_assert(sizeof(Header) <= kPage);
+#ifdef MADV_COLLAPSE
+constexpr int kCollapse = MADV_COLLAPSE;
+#else
+constexpr int kCollapse = 25;  // Linux 6.1; the C library of Debian 12 does not know it
+#endif
 
 constexpr std::size_t round_down(std::size_t value) { return value / kPage * kPage; }
+
+bool has_huge_slots(const Geometry& geometry) { return geometry.slots_bytes() % kHugePage == 0; }
 
 std::string mebibytes(std::size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
@@ -65,9 +64,17 @@ Geometry geometry_for(int ranks, std::size_t bytes_per_rank) {
   const std::size_t for_slots = bytes_per_rank > mail ? bytes_per_rank - mail : 0;
   // All-to-all and its kin cut a slot into one part for each rank, of a cache line at least.
   const std::size_t least = round_down(geometry.ranks * kLine + kPage - 1);
-  geometry.slot_bytes = std::max(round_down(for_slots / kSlots), least);
+  // Two of them in huge pages of their own, where they are so large.
+  const std::size_t piece = for_slots >= kHugePage ? kHugePage : kSlots * kPage;
+  geometry.slot_bytes = std::max(for_slots / piece * piece / kSlots, least);
   return geometry;
 }
+
+struct Segment::Header {
+  std::uint32_t magic;
+  std::uint32_t version;
+  Geometry geometry;
+};
 
 Segment::Segment(rdzv::UniqueFd memory, const Geometry& geometry)
     : memory_(std::move(memory)), geometry_(geometry) {}
@@ -83,12 +90,28 @@ Segment::~Segment() {
 
 Result<void> Segment::open() {
   const std::size_t total = geometry_.total();
-  void* const at = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
-  if (at == MAP_FAILED) return short_of_memory(total, "mmap", errno);
-  base_ = static_cast<std::byte*>(at);
-  // A wish: granted where the system is set to give shared memory huge pages on advice.
-  if (total >= kHugePage) ::madvise(base_, total, MADV_HUGEPAGE);
+  // Addresses first, so many that a huge page begins in time.
+  const std::size_t reserved = total + kHugePage;
+  void* const room = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return short_of_memory(total, "mmap", errno);
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(begin) % kHugePage;
+  if (::mmap(begin + before, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.get(),
+             0) == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(begin, reserved);
+    return short_of_memory(total, "mmap", error);
+  }
+  base_ = begin + before;
+  if (before > 0) ::munmap(begin, before);
+  if (before < kHugePage) ::munmap(base_ + total, kHugePage - before);
+  if (has_huge_slots(geometry_)) ::madvise(base_, geometry_.mail_offset(), MADV_HUGEPAGE);
   return {};
+}
+
+Segment::Header& Segment::header() {
+  static_assert(sizeof(Header) <= kPage);
+  return *reinterpret_cast<Header*>(base_ + geometry_.header_offset());
 }
 
 Result<Segment> Segment::make(const Geometry& geometry) {
@@ -109,8 +132,10 @@ Result<Segment> Segment::make(const Geometry& geometry) {
   }
   Segment segment(std::move(memory), geometry);
   if (auto opened = segment.open(); !opened) return fail(opened.error());
-  if (auto taken = segment.take(0, kPage); !taken) return fail(taken.error());
-  *reinterpret_cast<Header*>(segment.base_) = {kMagic, kVersion, geometry};
+  if (auto taken = segment.take(geometry.header_offset(), kPage); !taken) {
+    return fail(taken.error());
+  }
+  segment.header() = {kMagic, kVersion, geometry};
   return segment;
 }
 
@@ -128,7 +153,7 @@ Result<Segment> Segment::map(rdzv::UniqueFd memory, const Geometry& geometry) {
   }
   Segment segment(std::move(memory), geometry);
   if (auto opened = segment.open(); !opened) return fail(opened.error());
-  const auto& header = *reinterpret_cast<const Header*>(segment.base_);
+  const Header& header = segment.header();
   if (header.magic != kMagic || header.version != kVersion || header.geometry != geometry) {
     return fail(ErrorCode::kProtocol, "the shared memory has another layout (version " +
                                           std::to_string(header.version) + ") than this rank's (" +
@@ -148,16 +173,28 @@ Result<void> Segment::take(std::size_t offset, std::size_t size) {
   return short_of_memory(geometry_.total(), "taking memory", errno == EFAULT ? ENOSPC : errno);
 }
 
+// A wish: what is not granted is taken in small pages. Shared memory gets huge pages from the start
+// only where the system is set so; elsewhere the kernel makes one, when asked, of what is there, which
+// must be something.
+void Segment::take_huge_pages(std::size_t offset, std::size_t size) {
+  if (!has_huge_slots(geometry_)) return;
+  for (std::size_t at = offset; at < offset + size; at += kHugePage) {
+    if (::madvise(base_ + at, kPage, MADV_POPULATE_WRITE) != 0) return;
+    if (::madvise(base_ + at, kHugePage, kCollapse) != 0) return;
+  }
+}
+
 Result<void> Segment::touch(int rank) {
   const auto own = static_cast<std::size_t>(rank);
-  const std::size_t slots = kSlots * geometry_.slot_bytes;
+  const std::size_t slots = geometry_.slots_bytes();
   const std::size_t mail = geometry_.ranks * geometry_.mail_bytes;
   // This rank may be in another group than the one that has made the memory.
   if (auto ok = ask_control_groups(slots + mail, geometry_.total()); !ok) return ok;
   if (auto ok = take(geometry_.pages_offset() + own * sizeof(RankPage), sizeof(RankPage)); !ok) {
     return ok;
   }
-  if (auto ok = take(geometry_.slots_offset() + own * slots, slots); !ok) return ok;
+  take_huge_pages(own * slots, slots);
+  if (auto ok = take(own * slots, slots); !ok) return ok;
   return take(geometry_.mail_offset() + own * mail, mail);
 }
 
@@ -167,7 +204,7 @@ RankPage& Segment::page(int rank) {
 
 std::byte* Segment::slot(int rank, std::uint32_t round) {
   const std::size_t index = static_cast<std::size_t>(rank) * kSlots + round % kSlots;
-  return base_ + geometry_.slots_offset() + index * geometry_.slot_bytes;
+  return base_ + index * geometry_.slot_bytes;
 }
 
 Mailbox& Segment::mailbox(int from, int to) {

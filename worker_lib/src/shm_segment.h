@@ -4,9 +4,10 @@
 // descriptor (shm_door.h). Owned by whoever communicates through it; what lies in it is for the
 // protocols to use: atomics for what is shared, slots and mailboxes for what was published.
 //
-//   | Header | RankPage 0 … n-1 | slots of rank 0 | … | slots of rank n-1 | mailboxes 0→0, 0→1 … |
+//   | slots of rank 0 | … | slots of rank n-1 | mailboxes 0→0, 0→1 … | Header | RankPage 0 … n-1 |
 //
-// A rank has two slots, which rounds use in turn. Everything begins at zero.
+// A rank has two slots, which rounds use in turn. Where they fill huge pages they begin at one, and
+// get it where the system lets them. Everything begins at zero.
 #pragma once
 
 #include <array>
@@ -22,6 +23,7 @@ namespace ddprun::shm {
 inline constexpr std::uint32_t kMagic = 0x6d687364;  // "dshm"
 inline constexpr std::uint32_t kVersion = 2;         // of the layout and of all that is said in it
 inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 inline constexpr std::size_t kLine = 64;
 inline constexpr int kSlots = 2;
 inline constexpr int kMostRanks = 1024;
@@ -85,10 +87,13 @@ struct Geometry {
   std::uint64_t mail_bytes = 0;  // of a mailbox with its head, too
 
   bool operator==(const Geometry&) const = default;
-  std::size_t pages_offset() const { return kPage; }
-  std::size_t slots_offset() const { return pages_offset() + ranks * sizeof(RankPage); }
-  std::size_t mail_offset() const { return slots_offset() + ranks * kSlots * slot_bytes; }
-  std::size_t total() const { return mail_offset() + std::size_t{ranks} * ranks * mail_bytes; }
+  std::size_t slots_bytes() const { return kSlots * slot_bytes; }  // of a rank
+  std::size_t mail_offset() const { return ranks * slots_bytes(); }
+  std::size_t header_offset() const {
+    return mail_offset() + std::size_t{ranks} * ranks * mail_bytes;
+  }
+  std::size_t pages_offset() const { return header_offset() + kPage; }
+  std::size_t total() const { return pages_offset() + ranks * sizeof(RankPage); }
 };
 
 // For `ranks` of a node and so many bytes for each: a twentieth of it at most for the mailboxes.
@@ -121,8 +126,12 @@ class Segment {
 
  private:
   Segment(rdzv::UniqueFd memory, const Geometry& geometry);
+  struct Header;
+
   Result<void> open();
+  Header& header();
   Result<void> take(std::size_t offset, std::size_t size);
+  void take_huge_pages(std::size_t offset, std::size_t size);
 
   rdzv::UniqueFd memory_;
   Geometry geometry_;

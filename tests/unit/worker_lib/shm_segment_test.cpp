@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -54,6 +55,53 @@ TEST(ShmSegment, PartsOfDifferentRanksDoNotOverlap) {
     EXPECT_EQ(segment.slot(rank, 7)[slot - 1], std::byte(2 * rank + 1));
     EXPECT_EQ(segment.slot(rank, 6)[0], std::byte(2 * rank));
   }
+}
+
+// The kilobytes of a huge page that this process has mapped there; as /proc/self/smaps says.
+std::size_t huge_kib_at(const std::byte* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool is_there = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    std::size_t kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<std::uintptr_t>(address);
+      is_there = begin <= at && at < end;
+    } else if (is_there && std::sscanf(line.c_str(), "ShmemPmdMapped: %zu", &kib) == 1) {
+      return kib;
+    }
+  }
+  return 0;
+}
+
+bool kernel_makes_huge_pages() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const std::size_t size = 2 * kHugePage;
+  const rdzv::UniqueFd memory(::memfd_create("test", MFD_CLOEXEC));
+  if (::ftruncate(memory.get(), static_cast<off_t>(size)) != 0) return false;
+  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  const auto begin = reinterpret_cast<std::uintptr_t>(at);
+  // The first of the file's where the first of the addresses begins.
+  void* const aligned = reinterpret_cast<void*>((begin + kHugePage - 1) / kHugePage * kHugePage);
+  bool is_made = ::mmap(aligned, kHugePage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                        memory.get(), 0) == aligned;
+  if (is_made) *static_cast<char*>(aligned) = 1;
+  is_made = is_made && ::madvise(aligned, kHugePage, kCollapse) == 0;
+  ::munmap(at, size);
+  return is_made;
+}
+
+TEST(ShmSegment, SlotsAreInHugePagesWhereTheKernelMakesThem) {
+  if (!kernel_makes_huge_pages()) GTEST_SKIP() << "no huge pages of shared memory here";
+  auto segment = Segment::make(geometry_for(3, kUsual));
+  ASSERT_TRUE(segment);
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(segment->touch(rank));
+    EXPECT_EQ(huge_kib_at(segment->slot(rank, 0)), (rank + 1) * kHugePage / 1024);
+  }
+  EXPECT_EQ(geometry_for(3, kUsual).slots_bytes(), kHugePage);
+  EXPECT_EQ(geometry_for(2, 10 * kHugePage).slots_bytes() % kHugePage, 0U);
 }
 
 TEST(ShmSegment, RefusesMemoryThatIsNotWhatItShouldBe) {
