@@ -1,6 +1,7 @@
 """What the ranks of one node exchange through shared memory, beside Gloo, and the training step it is for."""
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -9,6 +10,7 @@ from benchmarks.programs import BUILD, ROOT, TORCHRUN, ddprun_command, run
 from benchmarks.table import Row
 
 WORKERS = 2
+CROWD = 8
 ALL_REDUCE_BARS = {"1000": 30, "55000": 8, "250000": 4, "2800000": 2.5}
 STEP_BARS = {"mlp_64": 1.8, "mlp_256": 1.4, "mlp_1024": 1.1}
 JOIN_BAR_MS = 5
@@ -41,6 +43,22 @@ def all_reduces(quick):
         yield row
     join.bar(f"≤ {JOIN_BAR_MS} ms", join.median("ddprun"), join.median("ddprun") <= JOIN_BAR_MS)
     yield join
+
+
+def crowded(quick):
+    """More ranks than cores: who waits must leave its core to those who work."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+    rows = {count: Row(f"all_reduce of {int(count):,} float32, {CROWD} ranks on 2 cores (peer: Gloo)", "µs")
+            for count in ALL_REDUCE_BARS}
+    for pair in range(1 if quick else 5):
+        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
+            figures, = lines_of(["taskset", f"--cpu-list={cores}", *ddprun_command(
+                CROWD, str(BUILD / "bench/all_reduce"), f"--backend={backend}", f"--share={0.02 if quick else 0.2}")])
+            for count, row in rows.items():
+                row.add(name, figures["median_us"][count])
+    for row in rows.values():
+        row.bar("not slower than Gloo", row.median("ddprun") / row.median("Gloo"), row.median("ddprun") <= row.median("Gloo"))
+        yield row
 
 
 def steps(quick):
@@ -90,5 +108,6 @@ def demo(quick):
 
 def bench_shm(quick):
     yield from all_reduces(quick)
+    yield from crowded(quick)
     yield from steps(quick)
     yield from demo(quick)
