@@ -56,6 +56,21 @@ TEST_F(Idx, ReadsPlainAndGzippedAlike) {
   }
 }
 
+TEST_F(Idx, ReadsGzipOfSeveralPieces) {
+  const std::string whole = small_idx();
+  for (std::size_t at = 0; at <= whole.size(); ++at) {
+    const auto array = read_bytes(gzipped(whole.substr(0, at)) + gzipped(whole.substr(at)));
+    ASSERT_TRUE(array) << array.error().message;
+    EXPECT_EQ(array->bytes, read_bytes(whole)->bytes) << at;
+  }
+}
+
+TEST_F(Idx, ASizeThatGzipOnlyClaimsAllocatesNothing) {
+  std::string whole = gzipped(small_idx());
+  for (std::size_t i = 1; i <= 4; ++i) whole[whole.size() - i] = '\xff';
+  EXPECT_FALSE(read_bytes(whole));
+}
+
 TEST_F(Idx, CutOffAnywhereIsAnErrorThatSaysSo) {
   const std::string whole = small_idx();
   for (std::size_t size = 0; size < whole.size(); ++size) {
