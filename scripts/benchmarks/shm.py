@@ -52,7 +52,7 @@ def crowded(quick):
             for count in ALL_REDUCE_BARS}
     for pair in range(1 if quick else 5):
         for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
-            figures, = lines_of(["taskset", f"--cpu-list={cores}", *ddprun_command(
+            figures, = lines_of(["taskset", "--cpu-list", cores, *ddprun_command(
                 CROWD, str(BUILD / "bench/all_reduce"), f"--backend={backend}", f"--share={0.02 if quick else 0.2}")])
             for count, row in rows.items():
                 row.add(name, figures["median_us"][count])
