@@ -67,8 +67,8 @@ struct ContextOptions {
   // Compares every collective's name and tensor between the ranks before it, and says who differs.
   // Doubles and more the time of each; also on by TORCH_DISTRIBUTED_DEBUG=DETAIL.
   bool check_collectives = false;
-  // Of memory shared with the other ranks of the node, for every rank of every group over shm: what
-  // is larger goes through it in pieces.
+  // Of memory shared with the other ranks of the node, for every rank of every group over shm: at most
+  // a fifth for messages, else whole huge pages (2 MiB). What is larger goes through it in pieces.
   std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;
   // Up to 256 MiB that this process frees stay with it for its next step, where the device is the CPU;
   // else the system takes them and gives them back page by page. Not where the environment tunes malloc.
