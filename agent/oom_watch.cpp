@@ -2,33 +2,21 @@
 
 #include <sstream>
 #include <utility>
-#include <vector>
 
+#include "rendezvous/base/cgroup.h"
 #include "rendezvous/base/file_text.h"
 
 namespace ddprun::agent {
 namespace {
 
-// Where the counter may be, best first. /proc/self/cgroup has a line "0::/path" for v2 and
-// "4:memory:/path" for v1. Without a cgroup namespace a container is shown the host's path, which
-// it does not see: its own cgroup is then the root of what is mounted.
-std::vector<std::string> candidates(const std::string& own_cgroups, const std::string& root) {
-  std::vector<std::string> out;
-  std::istringstream lines(own_cgroups);
-  for (std::string line; std::getline(lines, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::string path = line.substr(second + 1);
-    if (line.starts_with("0:")) {
-      out.insert(out.end(), {root + path + "/memory.events", root + "/memory.events"});
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      out.insert(out.end(), {root + "/memory" + path + "/memory.oom_control",
-                             root + "/memory/memory.oom_control"});
+// The file with the counter, of version 2 or 1; none where memory is not counted.
+std::string find_counter(const std::string& root) {
+  for (const std::string& folder : cgroup::folders("memory", root)) {
+    for (const char* const name : {"/memory.events", "/memory.oom_control"}) {
+      if (oom_kills_in(file_text(folder + name))) return folder + name;
     }
   }
-  return out;
+  return {};
 }
 
 }  // namespace
@@ -43,17 +31,10 @@ std::optional<std::uint64_t> oom_kills_in(std::string_view counters) {
   return std::nullopt;
 }
 
-OomWatch::OomWatch(std::string cgroup_root, std::string own_cgroup_file)
-    : cgroup_root_(std::move(cgroup_root)), own_cgroup_file_(std::move(own_cgroup_file)) {}
+OomWatch::OomWatch(std::string root) : root_(std::move(root)) {}
 
 void OomWatch::begin_round() {
-  if (counter_file_.empty()) {
-    for (const auto& candidate : candidates(file_text(own_cgroup_file_), cgroup_root_)) {
-      if (!oom_kills_in(file_text(candidate))) continue;
-      counter_file_ = candidate;
-      break;
-    }
-  }
+  if (counter_file_.empty()) counter_file_ = find_counter(root_);
   seen_ = read();
 }
 

@@ -1,6 +1,7 @@
 // Tells whether the kernel has killed for want of memory: the oom_kill counter of the cgroup that
 // the agent, and so its workers, run in (a worker that was moved into a cgroup below is counted
-// there too). Nothing else tells such a SIGKILL from anybody's.
+// there too), else of the nearest one around it that has one. Nothing else tells such a SIGKILL from
+// anybody's.
 //
 // Owned by the GroupRunner, event loop only. The mistake to avoid: asking twice for one dead
 // worker. Every kill is told once, since each of several dead workers may have one of its own.
@@ -15,9 +16,8 @@ namespace ddprun::agent {
 
 class OomWatch {
  public:
-  // The paths are for tests: fake trees.
-  explicit OomWatch(std::string cgroup_root = "/sys/fs/cgroup",
-                    std::string own_cgroup_file = "/proc/self/cgroup");
+  // `root` is for tests: a tree with /proc and /sys.
+  explicit OomWatch(std::string root = "");
 
   // When the workers of a round have started: earlier kills are none of theirs.
   void begin_round();
@@ -28,8 +28,7 @@ class OomWatch {
  private:
   std::optional<std::uint64_t> read() const;
 
-  std::string cgroup_root_;
-  std::string own_cgroup_file_;
+  std::string root_;
   std::string counter_file_;  // empty: not looked for yet, or there is none
   std::optional<std::uint64_t> seen_;
 };
