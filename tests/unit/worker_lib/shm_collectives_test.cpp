@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -251,6 +253,31 @@ TEST(ShmMismatch, TypesOperationsAndRootsAreComparedToo) {
                                         HasSubstr("rank 1 makes "), HasSubstr(other.said)));
     });
   }
+}
+
+std::chrono::nanoseconds processor_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// Of all ranks together, which are threads of one process: one waits while the others sleep.
+TEST(ShmWait, CostsNoProcessorTimeWhenItIsLong) {
+  constexpr auto kLong = 400ms;
+  std::chrono::nanoseconds spent{0};
+  on_threads(3, kTiny, [&](NodeGroup& node) {
+    run<Barrier>(node);
+    if (node.rounds().rank() == 0) {
+      const auto before = processor_time();
+      run<Barrier>(node);
+      spent = processor_time() - before;
+    } else {
+      std::this_thread::sleep_for(kLong);
+      run<Barrier>(node);
+    }
+  });
+  EXPECT_GT(spent, 0ns);
+  EXPECT_LT(spent, kLong / 20);
 }
 
 TEST(ShmTimeLimit, NamesTheRankThatDidNotCome) {
