@@ -6,11 +6,14 @@ Compiles everything twice without a cache, libddprun-dev (worker_lib) too: only 
 repository; what --version says as the commit is given.
 """
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 if os.environ.get('DDPRUN_TEST_FULL') != '1':
@@ -38,6 +41,16 @@ def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def content(path):
+    """What lies in a package, by name: where to look when two differ."""
+    if path.suffix == '.whl':
+        with zipfile.ZipFile(path) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist()}
+    packed = subprocess.run(['dpkg-deb', '--fsys-tarfile', path], check=True, stdout=subprocess.PIPE).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        return {each.name: files.extractfile(each).read() for each in files if each.isfile()}
+
+
 with tempfile.TemporaryDirectory() as scratch:
     first = packages(Path(scratch) / 'here')
     second = packages(Path(scratch) / 'in' / 'another' / 'and' / 'longer' / 'place')
@@ -48,4 +61,8 @@ with tempfile.TemporaryDirectory() as scratch:
         print(name, digest(path) if same else 'DIFFERS')
         if not same:
             differing.append(name)
+            one, other = content(path), content(second[name])
+            for file in sorted(one.keys() | other.keys()):
+                if one.get(file) != other.get(file):
+                    print('   ', file)
     sys.exit(1 if differing else 0)
