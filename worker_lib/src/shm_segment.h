@@ -96,7 +96,8 @@ struct Geometry {
   std::size_t total() const { return pages_offset() + ranks * sizeof(RankPage); }
 };
 
-// For `ranks` of a node and so many bytes for each: a twentieth of it at most for the mailboxes.
+// For `ranks` of a node and so many bytes for each: a fifth of it at most for the mailboxes, the slots
+// in whole huge pages where there is room for one.
 Geometry geometry_for(int ranks, std::size_t bytes_per_rank);
 
 class Segment {
