@@ -3,11 +3,13 @@
 #include <libdeflate.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -23,11 +25,6 @@ constexpr int kMostDimensions = 8;
 
 tl::unexpected<Error> damaged(const std::string& path, const std::string& what) {
   return fail(ErrorCode::kDataLoss, path + " cannot be used: " + what);
-}
-
-std::int64_t big_endian(const std::uint8_t* bytes) {
-  return (std::int64_t{bytes[0]} << 24) | (std::int64_t{bytes[1]} << 16) |
-         (std::int64_t{bytes[2]} << 8) | std::int64_t{bytes[3]};
 }
 
 struct CloseGz {
@@ -80,27 +77,6 @@ std::optional<std::vector<std::uint8_t>> gunzip(std::string_view file) {
   return bytes;
 }
 
-// None for what is not exactly an array.
-std::optional<IdxArray> array_of(std::vector<std::uint8_t> bytes) {
-  if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0 || bytes[2] != 0x08) return std::nullopt;
-  const std::size_t header = 4 + 4 * std::size_t{bytes[3]};
-  if (bytes[3] == 0 || bytes[3] > kMostDimensions || bytes.size() < header) return std::nullopt;
-  IdxArray array;
-  const auto left = static_cast<std::int64_t>(bytes.size() - header);
-  for (std::size_t at = 4; at < header; at += 4) {
-    array.dimensions.push_back(big_endian(bytes.data() + at));
-  }
-  std::int64_t count = 1;
-  for (const std::int64_t dimension : array.dimensions) {
-    if (dimension == 0 || count > left / dimension) return std::nullopt;
-    count *= dimension;
-  }
-  if (count != left) return std::nullopt;
-  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(header));
-  array.bytes = std::move(bytes);
-  return array;
-}
-
 bool is_gzip(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
@@ -109,13 +85,70 @@ bool is_gzip(const std::string& path) {
          magic[1] == '\x8b';
 }
 
+// Where the bytes of an array come from: a file, as zlib unpacks it, or memory.
+struct Packed {
+  bool read(std::uint8_t* to, std::int64_t count) { return read_exactly(file, to, count); }
+  std::string why_not() const { return reason(file); }
+
+  gzFile file;
+};
+
+struct Unpacked {
+  bool read(std::uint8_t* to, std::int64_t count) {
+    if (left.size() < static_cast<std::size_t>(count)) return false;
+    std::copy_n(left.begin(), count, to);
+    left = left.subspan(static_cast<std::size_t>(count));
+    return true;
+  }
+  std::string why_not() const { return "it is cut off"; }
+
+  std::span<const std::uint8_t> left;
+};
+
+struct Header {
+  std::vector<std::int64_t> dimensions;
+  std::int64_t count = 1;  // of bytes behind it
+};
+
+template <typename Source>
+Result<Header> read_header(const std::string& path, Source& source) {
+  std::uint8_t magic[4];
+  if (!source.read(magic, 4)) return damaged(path, source.why_not());
+  if (magic[0] != 0 || magic[1] != 0 || magic[2] != 0x08) {
+    return damaged(path, "it is not an IDX file of unsigned bytes (it must begin with 00 00 08)");
+  }
+  if (magic[3] == 0 || magic[3] > kMostDimensions) {
+    return damaged(path, "its header claims " + std::to_string(magic[3]) + " dimensions");
+  }
+  Header header;
+  for (int i = 0; i < magic[3]; ++i) {
+    std::uint8_t size[4];
+    if (!source.read(size, 4)) return damaged(path, source.why_not());
+    const std::int64_t dimension = (std::int64_t{size[0]} << 24) | (std::int64_t{size[1]} << 16) |
+                                   (std::int64_t{size[2]} << 8) | std::int64_t{size[3]};
+    if (dimension == 0 || header.count > kMostBytes / dimension) {
+      return damaged(path, "its header claims a dimension of " + std::to_string(dimension));
+    }
+    header.count *= dimension;
+    header.dimensions.push_back(dimension);
+  }
+  return header;
+}
+
 // A gzipped file in one go, where nothing is wrong with it.
 std::optional<IdxArray> read_whole(const std::string& path) {
   if (!is_gzip(path)) return std::nullopt;
   const auto file = read_file(path);
   if (!file) return std::nullopt;
   auto bytes = gunzip(*file);
-  return bytes ? array_of(std::move(*bytes)) : std::nullopt;
+  if (!bytes) return std::nullopt;
+  Unpacked source{*bytes};
+  auto header = read_header(path, source);
+  if (!header || static_cast<std::int64_t>(source.left.size()) != header->count) {
+    return std::nullopt;
+  }
+  bytes->erase(bytes->begin(), bytes->end() - header->count);
+  return IdxArray{std::move(header->dimensions), std::move(*bytes)};
 }
 
 // Piece by piece, with the words for whatever may be wrong.
@@ -125,30 +158,14 @@ Result<IdxArray> read_in_pieces(const std::string& path) {
   if (!file) return fail(error_from_errno(errno == 0 ? ENOMEM : errno, "cannot open " + path));
   gzbuffer(file.get(), 1 << 18);
 
-  std::uint8_t magic[4];
-  if (!read_exactly(file.get(), magic, 4)) return damaged(path, reason(file.get()));
-  if (magic[0] != 0 || magic[1] != 0 || magic[2] != 0x08) {
-    return damaged(path, "it is not an IDX file of unsigned bytes (it must begin with 00 00 08)");
-  }
-  IdxArray array;
-  std::int64_t count = 1;
-  if (magic[3] == 0 || magic[3] > kMostDimensions) {
-    return damaged(path, "its header claims " + std::to_string(magic[3]) + " dimensions");
-  }
-  for (int i = 0; i < magic[3]; ++i) {
-    std::uint8_t size[4];
-    if (!read_exactly(file.get(), size, 4)) return damaged(path, reason(file.get()));
-    const std::int64_t dimension = big_endian(size);
-    if (dimension == 0 || count > kMostBytes / dimension) {
-      return damaged(path, "its header claims a dimension of " + std::to_string(dimension));
-    }
-    count *= dimension;
-    array.dimensions.push_back(dimension);
-  }
-  array.bytes.resize(static_cast<std::size_t>(count));
-  if (!read_exactly(file.get(), array.bytes.data(), count)) {
-    return damaged(path, reason(file.get()) + ", its header promises " + std::to_string(count) +
-                             " bytes of data");
+  Packed source{file.get()};
+  auto header = read_header(path, source);
+  if (!header) return fail(std::move(header.error()));
+  IdxArray array{std::move(header->dimensions), {}};
+  array.bytes.resize(static_cast<std::size_t>(header->count));
+  if (!source.read(array.bytes.data(), header->count)) {
+    return damaged(path, source.why_not() + ", its header promises " +
+                             std::to_string(header->count) + " bytes of data");
   }
   // Reading on to the end makes zlib verify the checksum behind the last byte.
   std::uint8_t extra = 0;
@@ -156,7 +173,7 @@ Result<IdxArray> read_in_pieces(const std::string& path) {
   if (rest > 0) return damaged(path, "it is longer than its header says");
   int code = Z_OK;
   gzerror(file.get(), &code);
-  if (rest < 0 || (code != Z_OK && code != Z_STREAM_END)) return damaged(path, reason(file.get()));
+  if (rest < 0 || (code != Z_OK && code != Z_STREAM_END)) return damaged(path, source.why_not());
   return array;
 }
 
