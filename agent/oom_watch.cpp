@@ -1,6 +1,5 @@
 #include "agent/oom_watch.h"
 
-#include <sstream>
 #include <utility>
 
 #include "rendezvous/base/cgroup.h"
@@ -9,27 +8,22 @@
 namespace ddprun::agent {
 namespace {
 
-// The file with the counter, of version 2 or 1; none where memory is not counted.
+// Of a memory.events (version 2) or memory.oom_control (version 1).
+std::optional<std::uint64_t> oom_kills_in(const std::string& file) {
+  return cgroup::field(file_text(file), "oom_kill");
+}
+
+// The file with the counter; none where memory is not counted.
 std::string find_counter(const std::string& root) {
   for (const std::string& folder : cgroup::folders("memory", root)) {
     for (const char* const name : {"/memory.events", "/memory.oom_control"}) {
-      if (oom_kills_in(file_text(folder + name))) return folder + name;
+      if (oom_kills_in(folder + name)) return folder + name;
     }
   }
   return {};
 }
 
 }  // namespace
-
-std::optional<std::uint64_t> oom_kills_in(std::string_view counters) {
-  std::istringstream words{std::string(counters)};
-  std::string name;
-  std::uint64_t count = 0;
-  while (words >> name >> count) {
-    if (name == "oom_kill") return count;
-  }
-  return std::nullopt;
-}
 
 OomWatch::OomWatch(std::string root) : root_(std::move(root)) {}
 
@@ -46,7 +40,7 @@ bool OomWatch::take_kill() {
 }
 
 std::optional<std::uint64_t> OomWatch::read() const {
-  return counter_file_.empty() ? std::nullopt : oom_kills_in(file_text(counter_file_));
+  return counter_file_.empty() ? std::nullopt : oom_kills_in(counter_file_);
 }
 
 }  // namespace ddprun::agent

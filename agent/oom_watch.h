@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace ddprun::agent {
 
@@ -32,8 +31,5 @@ class OomWatch {
   std::string counter_file_;  // empty: not looked for yet, or there is none
   std::optional<std::uint64_t> seen_;
 };
-
-// The number after `oom_kill` in a memory.events (cgroup v2) or memory.oom_control (v1).
-std::optional<std::uint64_t> oom_kills_in(std::string_view counters);
 
 }  // namespace ddprun::agent

@@ -12,17 +12,6 @@ namespace {
 // Version 1 says "no limit" by a number near the highest.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
 
-// The number behind "key " at the beginning of a line.
-std::uint64_t field(const std::string& text, const std::string& key) {
-  std::istringstream words(text);
-  std::string name;
-  std::uint64_t value = 0;
-  while (words >> name >> value) {
-    if (name == key) return value;
-  }
-  return 0;
-}
-
 bool is_named(std::string_view controllers, std::string_view controller) {
   const std::string list = "," + std::string(controllers) + ",";
   return list.find("," + std::string(controller) + ",") != std::string::npos;
@@ -54,6 +43,16 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
   return folders;
 }
 
+std::optional<std::uint64_t> field(const std::string& text, std::string_view key) {
+  std::istringstream words(text);
+  std::string name;
+  std::uint64_t value = 0;
+  while (words >> name >> value) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
 std::optional<std::uint64_t> number_in(const std::string& path) {
   const std::string text = file_text(path);
   std::uint64_t value = 0;
@@ -75,8 +74,8 @@ std::vector<Memory> memory(const std::string& root) {
         {.folder = folder,
          .limit = *limit,
          .used = is_v2 ? *current : number_in(folder + "/memory.usage_in_bytes").value_or(0),
-         .inactive_files = field(pages, total + "inactive_file"),
-         .active_files = field(pages, total + "active_file")});
+         .inactive_files = field(pages, total + "inactive_file").value_or(0),
+         .active_files = field(pages, total + "active_file").value_or(0)});
   }
   return groups;
 }

@@ -14,6 +14,9 @@ namespace ddprun::cgroup {
 // The folders of a controller's groups, from this process's own to the outermost that is seen.
 std::vector<std::string> folders(std::string_view controller, const std::string& root = "");
 
+// The number behind the word `key` in a text of words and numbers, as memory.stat and memory.events are.
+std::optional<std::uint64_t> field(const std::string& text, std::string_view key);
+
 // The number that a file of the kernel's begins with; none for "max" and for no file.
 std::optional<std::uint64_t> number_in(const std::string& path);
 
