@@ -1,7 +1,8 @@
 // How the ranks of a group find out which of them are on one node and get the memory that they
-// share: through the store that they meet at, given as two functions, so without LibTorch. All
-// members call; all come to the same answer, also when it is that shared memory cannot be had.
-// Blocking; one thread.
+// share: through the store that they meet at, given as two functions, so without LibTorch, and the
+// ranks of a node at the door of their first (shm_door.h). All members
+// call; all come to the same answer, also when it is that shared memory cannot be had. Blocking; one
+// thread.
 #pragma once
 
 #include <functional>
