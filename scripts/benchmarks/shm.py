@@ -17,6 +17,11 @@ JOIN_BAR_MS = 5
 INDEPENDENT_BAR = 1.25
 
 
+def backends(turn):
+    """Who is called what in the table, and its --backend: each goes first in every other turn."""
+    return (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if turn % 2 == 0 else -1]
+
+
 def lines_of(command):
     return [json.loads(line) for line in run(command).stdout.splitlines()]
 
@@ -28,7 +33,7 @@ def all_reduces(quick):
     ratios = {count: [] for count in rows}
     for pair in range(2 if quick else 15):
         medians = {}
-        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
+        for name, backend in backends(pair):
             figures, = lines_of(ddprun_command(WORKERS, str(BUILD / "bench/all_reduce"), f"--backend={backend}",
                                            f"--share={0.1 if quick else 1}"))
             join.add(name, figures["join_ms"])
@@ -51,13 +56,14 @@ def crowded(quick):
     rows = {count: Row(f"all_reduce of {int(count):,} float32, {CROWD} ranks on 2 cores (peer: Gloo)", "µs")
             for count in ALL_REDUCE_BARS}
     for pair in range(1 if quick else 5):
-        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if pair % 2 == 0 else -1]:
+        for name, backend in backends(pair):
             figures, = lines_of(["taskset", "--cpu-list", cores, *ddprun_command(
                 CROWD, str(BUILD / "bench/all_reduce"), f"--backend={backend}", f"--share={0.02 if quick else 0.2}")])
             for count, row in rows.items():
                 row.add(name, figures["median_us"][count])
     for row in rows.values():
-        row.bar("not slower than Gloo", row.median("ddprun") / row.median("Gloo"), row.median("ddprun") <= row.median("Gloo"))
+        ratio = row.ratio("ddprun", "Gloo")
+        row.bar("not slower than Gloo", ratio, ratio <= 1)
         yield row
 
 
@@ -98,7 +104,7 @@ def steps(quick):
 def demo(quick):
     row = Row(f"an epoch of the demo, {WORKERS} ranks, start to end (peer: Gloo)", "s", digits=2)
     for turn in range(1 if quick else 5):
-        for name, backend in (("ddprun", "shm"), ("Gloo", "gloo"))[::1 if turn % 2 == 0 else -1]:
+        for name, backend in backends(turn):
             begun = time.monotonic()
             run(ddprun_command(WORKERS, str(BUILD / "bin/train"), "--epochs=1", f"--limit={6000 if quick else 0}",
                                f"--backend={backend}"))
