@@ -8,7 +8,9 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <typeinfo>
+#include <utility>
 
 #include "worker_lib/src/error_file.h"
 #include "worker_lib/src/stderr_line.h"
@@ -24,11 +26,21 @@ std::string readable_name(const std::type_info& type) {
   return status == 0 ? name.get() : type.name();
 }
 
-// One line on stderr, and the error file if the launcher wants one.
-void report(const char* program, FailureDescription failure) {
+// What the handler of std::terminate needs: it is given nothing.
+std::atomic<const char*> running_program = nullptr;
+std::atomic<Context*> running_context = nullptr;
+std::atomic<std::terminate_handler> handler_before = nullptr;
+std::mutex report_mutex;
+bool is_reported = false;
+
+// One line on stderr, and the error file if the launcher wants one. The first report stands: what
+// another thread throws afterwards is a consequence.
+void report(FailureDescription failure) {
+  const std::scoped_lock lock(report_mutex);
+  if (std::exchange(is_reported, true)) return;
   failure.at = std::chrono::system_clock::now();
   const char* rank = std::getenv("RANK");
-  std::string line = std::filesystem::path(program).filename().string();
+  std::string line = std::filesystem::path(running_program.load()).filename().string();
   if (rank != nullptr) line += std::string(": rank ") + rank;
   line += ": " + failure.message;
   while (line.ends_with('\n')) line.pop_back();
@@ -52,10 +64,22 @@ FailureDescription describe(const std::exception& error) {
   return {readable_name(typeid(error)), message_of(error), {}, {}};
 }
 
-// What the handler of std::terminate needs: it is given nothing.
-std::atomic<const char*> running_program = nullptr;
-std::atomic<Context*> running_context = nullptr;
-std::atomic<std::terminate_handler> handler_before = nullptr;
+// Reports what is being handled, and gives the process' exit code.
+int report_current() {
+  constexpr int kWrongUsage = 2;
+  constexpr int kFailed = 1;
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    report(describe(error));
+    return kWrongUsage;
+  } catch (const std::exception& error) {
+    report(describe(error));
+  } catch (...) {
+    report({"unknown", message_of(std::current_exception()), {}, {}});
+  }
+  return kFailed;
+}
 
 // Gloo's own thread throws when a message has another length than was expected: the ranks gave
 // tensors of different sizes. Nobody can catch that, but everybody should hear of it.
@@ -65,7 +89,7 @@ std::atomic<std::terminate_handler> handler_before = nullptr;
       std::rethrow_exception(error);
     } catch (const std::exception& thrown) {
       if (Context* const context = running_context) context->tell_others(words_of(thrown));
-      report(running_program.load(), describe(thrown));
+      report(describe(thrown));
     } catch (...) {
     }
   }
@@ -84,26 +108,24 @@ int call(Context& context, const std::function<int()>& f) {
     return code;
   } catch (...) {
     running_context = nullptr;
-    context.fail();
+    try {
+      context.fail();
+    } catch (...) {
+      // Before the group ends: with NCCL that may take long, or abort the process.
+      return report_current();
+    }
   }
 }
 
 int run(const char* program, const std::function<int()>& joined) {
-  constexpr int kWrongUsage = 2;
-  constexpr int kFailed = 1;
   running_program = program;
+  is_reported = false;
   handler_before = std::set_terminate(terminated);
   try {
     return joined();
-  } catch (const UsageError& error) {
-    report(program, describe(error));
-    return kWrongUsage;
-  } catch (const std::exception& error) {
-    report(program, describe(error));
   } catch (...) {
-    report(program, {"unknown", message_of(std::current_exception()), {}, {}});
+    return report_current();
   }
-  return kFailed;
 }
 
 }  // namespace ddprun::detail
