@@ -221,6 +221,20 @@ TEST(TrainAlone, RefusesWhatCannotWorkWithOneSentence) {
   }
 }
 
+#ifdef DDPRUN_FAKE_CUDA
+TEST(TrainAlone, SaysThatTheDriverShowsGpusWhichLibTorchCannotUse) {
+  const TempDir folder;
+  fs::create_symlink(DDPRUN_FAKE_CUDA, folder / "libcuda.so.1");
+  for (const char* const backend : {"auto", "nccl"}) {
+    Job job({DDPRUN_TRAIN, std::string("--backend=") + backend},
+            {.environment = {{"LD_LIBRARY_PATH", folder.path()}}});
+    EXPECT_EQ(job.wait(), exited(2)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"));
+    EXPECT_THAT(job.err(), HasSubstr("too old"));
+  }
+}
+#endif
+
 TEST(TrainAlone, NamesADataFileThatIsCutOff) {
   const TempDir folder;
   for (const auto& entry : fs::directory_iterator("/usr/share/datasets/fashion-mnist")) {

@@ -1,8 +1,10 @@
 #include "ddprun/collectives.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 
+#include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
 #include "worker_lib/src/membership.h"
 #include "worker_lib/src/words.h"
@@ -31,25 +33,37 @@ Tensor in_place(const char* name, const Tensor& tensor) {
     refuse(name, "a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
            " cannot be written in place; give its contiguous() copy and use that");
   }
+  if (tensor.is_conj() || tensor.is_neg()) {
+    refuse(name, "a conjugated view cannot be written in place; give its resolve_conj() copy");
+  }
   return tensor.detach();
 }
 
 Tensor dense(const char* name, const Tensor& tensor) {
   if (!tensor.defined()) refuse(name, "the tensor is not defined");
-  return tensor.detach().contiguous();
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-// What is only moved needs no type that Gloo can calculate with. Keeps `tensor`'s memory alive.
-Tensor as_bytes(const Tensor& tensor, std::vector<std::int64_t> shape = {}) {
-  if (!tensor.is_cpu()) return tensor;
-  if (shape.empty()) shape = {static_cast<std::int64_t>(tensor.nbytes())};
-  return torch::from_blob(
-      tensor.data_ptr(), shape, [tensor](void*) {}, torch::kUInt8);
+// A dense tensor's elements in the order of its memory, in one dimension: a transposed one too, which
+// NCCL refuses. Of another layout the tensor itself.
+Tensor as_it_lies(const Tensor& tensor) {
+  return tensor.layout() == torch::kStrided ? tensor.as_strided({tensor.numel()}, {1}) : tensor;
+}
+
+// What is only moved needs no type that the backend can calculate with.
+Tensor as_bytes(const Tensor& tensor, at::IntArrayRef shape = {}) {
+  const Tensor bytes = as_it_lies(tensor).view(torch::kUInt8);
+  return shape.empty() ? bytes : bytes.view(shape);
 }
 
 // Alone, or between nodes.
 bool is_gloo(const Membership& membership, const Tensor& tensor) {
   return membership.group->getBackend(tensor.device().type())->getBackendName().starts_with("gloo");
+}
+
+// Whether the memory must be the CPU's: Gloo hands a message to a socket as it is.
+bool goes_through_cpu(const Membership& membership, const Tensor& tensor) {
+  return !tensor.is_cpu() && is_gloo(membership, tensor);
 }
 
 // Gloo knows no average: the sum is divided afterwards.
@@ -211,9 +225,19 @@ void Flight::fail() {
 
 }  // namespace detail
 
-Group::Group(std::shared_ptr<Membership> membership) { open(std::move(membership)); }
+Group::Group(std::shared_ptr<Membership> membership) : is_ours_to_end_(true) {
+  open(std::move(membership));
+}
 
-Group::~Group() = default;
+// While an exception is on its way nobody waits for the others any more.
+Group::~Group() {
+  if (!is_ours_to_end_ || !membership_->group || std::uncaught_exceptions() > 0) return;
+  try {
+    shut_down(*membership_->group);
+  } catch (const std::exception& error) {
+    log::warning("the group ", membership_->name, " did not end well: ", words_of(error));
+  }
+}
 
 void Group::open(std::shared_ptr<Membership> membership) { membership_ = std::move(membership); }
 
@@ -340,7 +364,7 @@ Pending<> Group::broadcast_async(Tensor tensor, int root) {
 Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   tensor = in_place("all_reduce", tensor);
   const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{tensor};
+  Tensors tensors{as_it_lies(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
   std::function<void()> finish;
@@ -354,7 +378,7 @@ Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
   const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{tensor};
+  Tensors tensors{as_it_lies(tensor)};
   c10d::ReduceOptions options;
   options.reduceOp = asked;
   options.rootRank = root;
@@ -548,11 +572,27 @@ Pending<> Group::barrier_async() {
   }));
 }
 
+namespace {
+
+// Where a message for `into` comes in, and what is left to do then.
+struct Arrival {
+  Arrival(const Membership& membership, const Tensor& into) : buffer(into) {
+    if (!goes_through_cpu(membership, into)) return;
+    buffer = torch::empty_like(into, torch::kCPU);
+    finish = [into, buffer = buffer] { into.copy_(buffer); };
+  }
+  Tensor buffer;
+  std::function<void()> finish;
+};
+
+}  // namespace
+
 Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
   check_rank("send", to);
   if (to == rank()) refuse("send", "a rank cannot send to itself");
-  const Tensor own = dense("send", tensor);
+  Tensor own = dense("send", tensor);
   if (own.numel() == 0) return Pending<>(Flight());
+  if (goes_through_cpu(*membership_, own)) own = own.cpu();
   Tensors moved{as_bytes(own)};
   return Pending<>(Flight(
       membership_, "send", {own}, [&] { return membership_->group->send(moved, to, tag); },
@@ -564,20 +604,22 @@ Pending<> Group::receive_async(Tensor into, int from, int tag) {
   if (from == rank()) refuse("receive", "a rank cannot receive from itself");
   into = in_place("receive", into);
   if (into.numel() == 0) return Pending<>(Flight());
-  Tensors moved{as_bytes(into)};
+  const Arrival arrival(*membership_, into);
+  Tensors moved{as_bytes(arrival.buffer)};
   return Pending<>(Flight(
       membership_, "receive", {into}, [&] { return membership_->group->recv(moved, from, tag); },
-      nullptr));
+      arrival.finish));
 }
 
 int Group::receive_from_any(Tensor into, int tag) {
   into = in_place("receive_from_any", into);
   if (into.numel() == 0) refuse("receive_from_any", "an empty tensor receives nothing");
-  Tensors moved{as_bytes(into)};
+  const Arrival arrival(*membership_, into);
+  Tensors moved{as_bytes(arrival.buffer)};
   WorkPtr work;
   Flight(
       membership_, "receive_from_any", {into},
-      [&] { return work = membership_->group->recvAnysource(moved, tag); }, nullptr)
+      [&] { return work = membership_->group->recvAnysource(moved, tag); }, arrival.finish)
       .wait();
   return work->sourceRank();
 }

@@ -142,6 +142,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   const Backend backend = choose_backend(options.backend, options.device);
   device_ = device_for(environment_, backend, options.device);
   if (device_.is_cpu() && options.keep_freed_memory) keep_freed_memory();
+  if (device_.is_cuda()) use_gpu(device_.index());
   auto membership = std::make_shared<detail::Membership>();
   membership->name = "ddprun";
   membership->rank = rank();
@@ -219,6 +220,7 @@ void Context::leave() {
   detail::Membership& membership = *membership_;
   if (!membership.group) return;
   if (link_) link_->enter(WorkerPhase::kLeaving);
+  shut_down(*membership.group);  // before the store goes, which NCCL's threads look at
   if (membership.roll_call) membership.roll_call->leave();
   membership.group.reset();
   if (others_need_store_ && is_main_process() &&

@@ -127,6 +127,7 @@ Backend choose_backend(Backend wanted, const std::optional<torch::Device>& devic
         "CUDA_VISIBLE_DEVICES hides every device; use --backend gloo to train on the CPU");
   }
   load_nccl_module();
+  require_cuda(gpus);
   return wanted == Backend::kGloo ? Backend::kGloo : Backend::kNccl;
 }
 
@@ -208,11 +209,30 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
       [](c10d::Backend& gloo) { static_cast<ClosableGloo&>(gloo).close(); }, options_.timeout);
 }
 
+// All members have been connected over Gloo: what fails now is NCCL's own.
+c10::intrusive_ptr<c10d::Backend> GroupMaker::make_nccl(const std::string& name, int rank,
+                                                        const std::vector<int>& job_ranks) const {
+  try {
+    return make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
+                             {.group = name,
+                              .rank = rank,
+                              .job_ranks = {job_ranks.begin(), job_ranks.end()},
+                              .gpu = device_.index()},
+                             options_.timeout);
+  } catch (const std::exception& error) {
+    throw Failure(ErrorCode::kUnavailable,
+                  "NCCL could not connect the GPUs of the ranks: each needs a GPU of its own; "
+                  "NCCL_DEBUG=INFO says more (" +
+                      words_of(error) + ")");
+  }
+}
+
 c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, int rank,
                                                      const std::vector<int>& job_ranks) const {
   const int size = static_cast<int>(job_ranks.size());
   auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
   group->setGroupName(name);
+  if (backend_ == Backend::kNccl) group->setBoundDeviceId(device_);  // its backends get it from here
   if (backend_ == Backend::kShm) {
     const auto shared =
         make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, job_ranks);
@@ -228,15 +248,19 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (backend_ == Backend::kNccl) {
-    auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
-                                  rank, size, options_.timeout);
-    group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL, nccl);
+    group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL,
+                      make_nccl(name, rank, job_ranks));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
-    group->setBoundDeviceId(device_);
   } else if (device_.is_cuda()) {
     group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::GLOO, gloo);
   }
   return group;
+}
+
+void shut_down(ProcessGroup& group) {
+  for (const c10::Device device : group.getDeviceTypes()) {
+    if (device.is_cuda()) group.getBackend(device.type())->shutdown();
+  }
 }
 
 void close_connections(ProcessGroup& group) {

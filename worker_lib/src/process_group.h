@@ -44,6 +44,8 @@ class GroupMaker {
                                                  const std::vector<int>& job_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank, int size) const;
+  c10::intrusive_ptr<c10d::Backend> make_nccl(const std::string& name, int rank,
+                                              const std::vector<int>& job_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              const std::vector<int>& job_ranks) const;
   [[noreturn]] void fail(const std::string& name, const std::vector<int>& job_ranks,
@@ -56,6 +58,11 @@ class GroupMaker {
   ContextOptions options_;
   std::shared_ptr<shm::PeerWatch> watch_;  // for groups over shm
 };
+
+// Ends what serves tensors on a GPU when all went well: waits for what is still under way there.
+// Without it NCCL takes the end of a group for a failure, and stops calls that others wait for.
+// Collective, as the end of Python's process groups is.
+void shut_down(c10d::ProcessGroup& group);
 
 // Ends the connections of what serves tensors on the CPU, so that peers which wait on this rank fail at once; of no use afterwards.
 void close_connections(c10d::ProcessGroup& group);

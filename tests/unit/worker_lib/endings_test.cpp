@@ -4,12 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <latch>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "ddprun/context.h"
+#include "ddprun/run.h"
+#include "gpu.h"
 #include "group_of_threads.h"
 #include "rendezvous/listener.h"
 #include "temp_folder.h"
+#include "worker_lib/src/process_group.h"
 
 namespace ddprun::test {
 namespace {
@@ -138,6 +143,73 @@ TEST(Endings, AStrayExceptionOfAConnectionIsExplainedByFail) {
 TEST(Endings, AfterAllLeftInOrderNobodyComplains) {
   for (int repetition = 0; repetition < 5; ++repetition) {
     EXPECT_THAT(thrown_by_ranks(3, 20s, [](Context& context) { context.barrier(); }), Each(""));
+  }
+}
+
+// NCCL may take as long as a time limit to end a group that has failed.
+TEST(Endings, AFailureIsReportedBeforeTheContextEnds) {
+  const TempFolder folder;
+  const std::string error_file = folder.path() + "/error.json";
+  ::setenv("TORCHELASTIC_ERROR_FILE", error_file.c_str(), 1);
+  bool was_there = false;
+  const int code = run(
+      0, nullptr,
+      [&](Context& context) {
+        const std::shared_ptr<void> end_of_context(nullptr, [&](void*) {
+          was_there = std::filesystem::exists(error_file);
+        });
+        context.on_progress([end_of_context](const ProgressReport&) {});
+        throw std::runtime_error("the disk is full");
+      },
+      {.backend = Backend::kGloo});
+  ::unsetenv("TORCHELASTIC_ERROR_FILE");
+  EXPECT_EQ(code, 1);
+  EXPECT_TRUE(was_there);
+}
+
+class EndCounter : public c10d::Backend {
+ public:
+  EndCounter() : Backend(0, 1) {}
+  void shutdown() override { ++ends; }
+  int ends = 0;
+};
+
+TEST(Endings, AGroupInGoodOrderShutsDownWhatServesTheGpuAlone) {
+  using c10d::ProcessGroup;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto group = c10::make_intrusive<ProcessGroup>(store, 0, 1);
+  const auto on_cpu = c10::make_intrusive<EndCounter>();
+  const auto on_gpu = c10::make_intrusive<EndCounter>();
+  group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO,
+                    c10::intrusive_ptr<c10d::Backend>(on_cpu));
+  group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL,
+                    c10::intrusive_ptr<c10d::Backend>(on_gpu));
+  shut_down(*group);
+  EXPECT_EQ(on_cpu->ends, 0);
+  EXPECT_EQ(on_gpu->ends, 1);
+}
+
+TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
+  const TempFolder folder;
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), nullptr));
+  std::ofstream(folder.path() + "/nvidiactl") << "";
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), nullptr));
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), "0,2"));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), ""));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), "-1"));
+}
+
+// Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.
+TEST(Cuda, ThatCannotBeUsedIsSaid) {
+  if (has_gpu()) GTEST_SKIP() << "it can be used here";
+  torch::manual_seed(1);
+  try {
+    require_cuda(2);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
+                      HasSubstr("before libtorch_cuda was loaded")));
   }
 }
 

@@ -23,6 +23,20 @@ void use_every_collective(Context& context) {
   context.broadcast(last, n - 1);
   EXPECT_EQ(last[0][0].item<int>(), n);
   EXPECT_EQ(context.all_gather(mine).back()[0][0].item<int>(), n);
+  EXPECT_EQ(context.all_gather_uneven(mine.narrow(0, 0, context.rank() + 1)).back().size(0), n);
+  torch::Tensor transposed = mine.narrow(0, 0, 2).clone().t();
+  context.all_reduce(transposed);
+  EXPECT_EQ(transposed[2][0].item<int>(), n * (n + 1) / 2);
+  const torch::Tensor halves = torch::full({2, 3}, context.rank(), on_gpu.dtype(torch::kInt16));
+  EXPECT_EQ(context.all_gather(halves).back()[0][0].item<int>(), n - 1);
+  if (n > 1) {
+    torch::Tensor came = torch::zeros({2}, on_gpu);
+    auto sent = context.send_async(mine[0].narrow(0, 0, 2), (context.rank() + 1) % n);
+    const int before = (context.rank() + n - 1) % n;
+    context.receive(came, before);
+    sent.wait();
+    EXPECT_EQ(came[0].item<int>(), before + 1);
+  }
   EXPECT_EQ(context.all_reduce(1), n) << "on the CPU beside it";
   context.barrier();
 }

@@ -281,6 +281,7 @@ class Group {
 
  private:
   explicit Group(std::shared_ptr<detail::Membership> membership);
+  bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()
 
   struct Call;
   detail::Flight start(const Call& call, Tensors kept, const detail::Flight::Begin& begin,
