@@ -1,6 +1,6 @@
 #include "ddprun/gradients.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace ddprun {
 namespace {
@@ -24,17 +24,25 @@ std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parame
 
 }  // namespace
 
-double clip_gradient_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
-                          double norm_type) {
+torch::Tensor clip_gradient_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                                 double norm_type) {
   const torch::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  if (gradients.empty()) return 0;
+  if (gradients.empty()) return torch::zeros({});
   std::vector<torch::Tensor> norms = at::_foreach_norm(gradients, norm_type);
   for (torch::Tensor& norm : norms) norm = norm.to(norms.front().device());
   const torch::Tensor total = at::linalg_vector_norm(torch::stack(norms), norm_type);
   const torch::Tensor scale = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
-  for (const torch::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.device()));
-  return total.item<double>();
+  const bool are_on_one_device =
+      std::ranges::all_of(gradients, [&](const torch::Tensor& gradient) {
+        return gradient.device() == scale.device();
+      });
+  if (are_on_one_device) {
+    at::_foreach_mul_(gradients, scale);
+  } else {
+    for (const torch::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.device()));
+  }
+  return total;
 }
 
 void clip_gradient_value(const std::vector<torch::Tensor>& parameters, double value) {

@@ -35,7 +35,7 @@ void sum_over_ranks(Tensor tensor, c10d::ProcessGroup& group) {
 
 struct Statistics {
   Tensor mean, variance;  // biased, of all ranks' values
-  double count = 0;       // of values in each channel, over all ranks
+  Tensor count;           // of values in each channel, over all ranks: a double
 };
 
 // Each rank's mean and variance, weighted by its count (Chan's formula): the difference of the sum of
@@ -61,21 +61,20 @@ Statistics statistics_of_all(const Tensor& input, c10d::ProcessGroup& group) {
   const Tensor counts = all.narrow(1, 2 * channels, 1);
   const Tensor means = all.narrow(1, 0, channels);
   const Tensor variances = all.narrow(1, channels, channels);
-  const Tensor count = counts.sum();
+  const Tensor count = counts.sum(torch::kFloat64);
   const Tensor mean = (means * counts).sum(0) / count;
   const Tensor variance = ((variances + (means - mean).square()) * counts).sum(0) / count;
-  return {mean, variance, count.item<double>()};
+  return {mean, variance, count};
 }
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
                         const Tensor& bias, const Tensor& mean, const Tensor& variance,
-                        double count, double epsilon,
+                        const Tensor& count, double epsilon,
                         const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const Tensor inverse_deviation = (variance + epsilon).rsqrt();
-    context->save_for_backward({input, weight, mean, inverse_deviation});
-    context->saved_data["count"] = count;
+    context->save_for_backward({input, weight, mean, inverse_deviation, count});
     context->saved_data["group"] = group;
     if (input.numel() == 0) return torch::empty_like(input);
     return at::batch_norm(input, weight, bias, mean, variance, /*training=*/false, /*momentum=*/0,
@@ -84,9 +83,9 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
     const auto saved = context->get_saved_variables();
-    const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
+    const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
+                 &count = saved[4];
     const auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
-    const double count = context->saved_data["count"].toDouble();
     const auto channels = input.size(1);
     const auto type = mean.scalar_type();
 
@@ -129,7 +128,9 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   {
     const torch::NoGradGuard no_grad;
     all = statistics_of_all(input, *group);
-    if (all.count < 2) {
+    // On a GPU the question would hold the host up in every layer; two ranks with a value each are
+    // enough there, as in Python.
+    if (all.count.is_cpu() && all.count.item<double>() < 2) {
       throw UsageError(
           "SyncBatchNorm needs more than one value per channel over all ranks' batches to train");
     }

@@ -36,20 +36,21 @@ TEST(Gradients, AreScaledToTheNormTheyMayHave) {
   const Tensor a = parameter_with(torch::tensor({3.0F, 0.0F}));
   const Tensor b = parameter_with(torch::tensor({0.0F, 4.0F}));
   const Tensor none = torch::zeros({1}, torch::requires_grad());
-  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 10), 5);
+  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 10).item<float>(), 5);
   EXPECT_EQ(a.grad()[0].item<float>(), 3);  // within the limit: not touched
-  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 1), 5);
+  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 1).item<float>(), 5);
   EXPECT_NEAR(a.grad()[0].item<float>(), 0.6, 1e-6);
   EXPECT_NEAR(b.grad()[1].item<float>(), 0.8, 1e-6);
-  EXPECT_NEAR(clip_gradient_norm({a, b}, 1, std::numeric_limits<double>::infinity()), 0.8, 1e-6);
-  EXPECT_EQ(clip_gradient_norm({none}, 1), 0);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_NEAR(clip_gradient_norm({a, b}, 1, kInfinity).item<float>(), 0.8, 1e-6);
+  EXPECT_EQ(clip_gradient_norm({none}, 1).item<float>(), 0);
 }
 
 TEST(Gradients, OfTwoValuesForOneElementTheSumCounts) {
   const Tensor indices = torch::tensor({{1, 1}}, torch::kInt64);
   const Tensor sparse =
       parameter_with(torch::sparse_coo_tensor(indices, torch::tensor({3.0F, 1.0F}), {4}));
-  EXPECT_FLOAT_EQ(clip_gradient_norm({sparse}, 2), 4);
+  EXPECT_FLOAT_EQ(clip_gradient_norm({sparse}, 2).item<float>(), 4);
   EXPECT_NEAR(sparse.grad().to_dense()[1].item<float>(), 2, 1e-5);
   clip_gradient_value({sparse}, 0.5);
   EXPECT_EQ(sparse.grad().to_dense()[1].item<float>(), 0.5F);
@@ -78,31 +79,53 @@ TEST(Gradients, ThatAreViewsIntoBucketsCanBeCleared) {
   });
 }
 
-// A world of one through NCCL: the reducer, a hook, mixed precision and clipping on the device.
+// The reducer, a hook, mixed precision and clipping together: the clipped gradient. The loss is in
+// single precision, in which the scaled one has room on every device.
+Tensor gradient_of_a_mixed_precision_step(Context& context, torch::Device device) {
+  auto linear = std::make_shared<torch::nn::LinearImpl>(8, 4);
+  linear->weight.detach().copy_(drawn({4, 8}, 1));
+  linear->bias.detach().copy_(drawn({4}, 3));
+  linear->to(device);
+  const DdpOptions options{.gradient_as_bucket_view = true, .hook = bf16_hook()};
+  DistributedDataParallel model(linear, context, options);
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  GradScaler scaler({.initial_scale = 1024});
+  Tensor loss;
+  {
+    const Autocast autocast(device, torch::kHalf);
+    loss = model(drawn({5, 8}, 2).to(device)).to(torch::kFloat32).pow(2).mean();
+  }
+  scaler.scale(loss).backward();
+  scaler.unscale(optimizer);
+  clip_gradient_norm(model.parameters(), 1);
+  EXPECT_TRUE(scaler.step(optimizer));
+  scaler.update();
+  return linear->weight.grad().cpu();
+}
+
+TEST(MixedPrecision, AStepWithAHookAndClippingIsSinglePrecisionsButForRounding) {
+  test::run_ranks(1, [](Context& context) {
+    const Tensor mixed = gradient_of_a_mixed_precision_step(context, torch::kCPU);
+    const Tensor weight = parameter_with(torch::zeros({4, 8}));
+    const Tensor bias = parameter_with(torch::zeros({4}));
+    weight.detach().copy_(drawn({4, 8}, 1));
+    bias.detach().copy_(drawn({4}, 3));
+    weight.mutable_grad().reset();
+    bias.mutable_grad().reset();
+    torch::linear(drawn({5, 8}, 2), weight, bias).pow(2).mean().backward();
+    clip_gradient_norm({weight, bias}, 1);
+    EXPECT_TRUE(torch::allclose(mixed, weight.grad(), 0.02, 0.01));
+    EXPECT_GT(mixed.norm().item<float>(), 0.1);
+  });
+}
+
 TEST(OnAGpu, AMixedPrecisionStepIsTheCpusButForHalfPrecision) {
   if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   Context context(Environment{}, {.backend = Backend::kNccl});
-  const auto gradient_on = [&](torch::Device device) {
-    auto linear = std::make_shared<torch::nn::LinearImpl>(8, 4);
-    linear->weight.detach().copy_(drawn({4, 8}, 1));
-    linear->to(device);
-    const DdpOptions options{.gradient_as_bucket_view = true, .hook = bf16_hook()};
-    DistributedDataParallel model(linear, context, options);
-    torch::optim::SGD optimizer(model.parameters(), 0.1);
-    GradScaler scaler;
-    Tensor loss;
-    {
-      const Autocast autocast(device, torch::kHalf);
-      loss = model(drawn({5, 8}, 2).to(device)).pow(2).mean();
-    }
-    scaler.scale(loss).backward();
-    scaler.unscale(optimizer);
-    clip_gradient_norm(model.parameters(), 1);
-    EXPECT_TRUE(scaler.step(optimizer));
-    scaler.update();
-    return linear->weight.grad().cpu();
-  };
-  EXPECT_TRUE(torch::allclose(gradient_on(context.device()), gradient_on(torch::kCPU), 0.02, 0.01));
+  const Tensor on_gpu = gradient_of_a_mixed_precision_step(context, context.device());
+  const Tensor on_cpu = gradient_of_a_mixed_precision_step(context, torch::kCPU);
+  EXPECT_TRUE(torch::allclose(on_gpu, on_cpu, 0.02, 0.01));
+  context.leave();
 }
 
 TEST(Autocast, ComputesInHalfPrecisionWhileItLives) {

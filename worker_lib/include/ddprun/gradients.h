@@ -20,9 +20,10 @@ namespace ddprun {
 
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is that of all of them as one
 // vector; norm_type may be infinity. Returns the norm from before, as it is (NaN too: nothing is
-// checked). 0 when there are no gradients.
-double clip_gradient_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
-                          double norm_type = 2);
+// checked): one number on the gradients' device, which on a GPU nobody has waited for yet. 0 when
+// there are no gradients.
+torch::Tensor clip_gradient_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                                 double norm_type = 2);
 
 // Clamps every element to [-value, value].
 void clip_gradient_value(const std::vector<torch::Tensor>& parameters, double value);
