@@ -118,6 +118,18 @@ Parameters parameters_of(const torch::nn::Module& module) {
   return found;
 }
 
+// NCCL says so in the first backward, by no name.
+void refuse_sparse_over_nccl(const Parameters& parameters, c10d::ProcessGroup& group) {
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    const torch::Device device = parameters.tensors[i].device();
+    if (!parameters.are_sparse[i] || !device.is_cuda()) continue;
+    if (group.getBackend(device.type())->getBackendName() != "nccl") continue;
+    throw UsageError("the gradient of " + parameters.names.at(i) +
+                     " is sparse, and NCCL adds up no sparse tensors: make the embedding without "
+                     "sparse(true), or choose the backend gloo");
+  }
+}
+
 // c10d's reducer, and what it keeps to itself about its buckets.
 class Reducer : public c10d::Reducer {
  public:
@@ -329,6 +341,7 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
   parts.options = options;
   verify_same_model(group, module, options);
   parts.parameters = parameters_of(module);
+  refuse_sparse_over_nccl(parts.parameters, *parts.group);
   for (const auto& item : module.named_buffers()) parts.buffers.push_back(item.value());
   parts.broadcast_module(0);
   parts.make_reducer({});

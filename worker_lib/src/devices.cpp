@@ -88,7 +88,7 @@ int count_gpus(const char* driver) { return Driver(driver).count(); }
 
 Result<int> gpu_of_worker(const Environment& environment, int visible) {
   if (environment.local_rank < visible) return environment.local_rank;
-  if (visible > 0 && environment.is_slurm_step) return 0;
+  if (visible == 1 && environment.is_slurm_step) return 0;  // the step gave each task one
   return fail(ErrorCode::kInvalidArgument,
               "local rank " + std::to_string(environment.local_rank) +
                   " has no GPU of its own: this process sees " + std::to_string(visible) +

@@ -68,17 +68,17 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
   if (row_bytes == 0) {
     return is_wanted ? torch::empty(kind.shape_of(total), kind.type) : torch::Tensor();
   }
-  // As bytes, which every backend can carry whatever the type. The ranks behind those of the last,
+  // As bytes, which carry every type, and from CPU to CPU: all outputs together may be more than a
+  // GPU has memory for. The ranks behind those of the last,
   // incomplete row send one row more that nobody reads.
   torch::Tensor padded = torch::zeros({rows, row_bytes}, torch::kUInt8);
   if (mine.defined() && mine.size(0) > 0) {
     padded.narrow(0, 0, mine.size(0))
         .copy_(mine.contiguous().view({mine.size(0), -1}).view(torch::kUInt8));
   }
-  const torch::Tensor sent = padded.to(context.device());
-  auto gathered = where == Gather::kEverywhere ? context.all_gather(sent) : context.gather(sent);
+  const auto gathered =
+      where == Gather::kEverywhere ? context.all_gather(padded) : context.gather(padded);
   if (!is_wanted) return {};
-  for (torch::Tensor& part : gathered) part = part.cpu();
   // [rows, ranks, bytes]: row by row, rank by rank is the dataset's order.
   const torch::Tensor in_order =
       torch::stack(gathered, 1).view({rows * world, row_bytes}).narrow(0, 0, total);

@@ -28,6 +28,13 @@ std::string names_of(const std::size_t* first, std::size_t count) {
 
 }  // namespace
 
+LoaderOptions with_gpu_number(LoaderOptions options) {
+  if (options.device.is_cuda() && !options.device.has_index()) {
+    options.device = torch::empty({0}, options.device).device();
+  }
+  return options;
+}
+
 std::int64_t checked_batch_size(const LoaderOptions& options, const DistributedSampler& sampler) {
   if (options.threads < 0) throw UsageError("a loader cannot have a negative number of threads");
   if (options.threads > 0 && options.prefetch < 1) {

@@ -34,6 +34,7 @@ TEST(Devices, ATaskOfSlurmMaySeeItsOwnAlone) {
   task.is_slurm_step = true;
   EXPECT_EQ(gpu_of_worker(task, 1), 0);
   EXPECT_EQ(gpu_of_worker(task, 4), 3);
+  EXPECT_FALSE(gpu_of_worker(task, 2)) << "which of them would be another task's too";
   EXPECT_FALSE(gpu_of_worker(task, 0));
 }
 

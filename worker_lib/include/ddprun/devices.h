@@ -30,7 +30,7 @@ std::vector<Gpu> list_gpus(const char* driver = "libcuda.so.1");
 int count_gpus(const char* driver = "libcuda.so.1");
 
 // Which of `visible` GPUs is this worker's: that with the number of its local rank. A task of Slurm
-// that sees fewer was given its own alone, and takes the first. Error: kInvalidArgument.
+// that sees one alone was given it. Error: kInvalidArgument.
 Result<int> gpu_of_worker(const Environment& environment, int visible);
 
 }  // namespace ddprun

@@ -63,7 +63,7 @@ struct LoaderOptions {
   int prefetch = 2;                   // batches that are loaded ahead, per thread
   bool drop_last = false;             // a last batch that is shorter than the others is left out
   // Where batches are to be. For a GPU the threads put them into pinned memory, and the copy does
-  // not block the calling thread.
+  // not block the calling thread. "cuda" without a number: the one that the Context chose.
   torch::Device device = torch::kCPU;
 };
 
@@ -71,6 +71,8 @@ namespace detail {
 
 using Indices = std::vector<std::size_t>;
 
+// Its threads would take GPU 0 for "cuda": they are told the calling thread's.
+LoaderOptions with_gpu_number(LoaderOptions options);
 // A rank's batch size; throws UsageError for options that cannot be.
 std::int64_t checked_batch_size(const LoaderOptions& options, const DistributedSampler& sampler);
 void check_dataset_size(std::int64_t dataset_size, const DistributedSampler& sampler);
@@ -292,7 +294,7 @@ class Loader {
   Loader(std::shared_ptr<Dataset> dataset, DistributedSampler sampler, const LoaderOptions& options,
          bool is_shared)
       : sampler_(std::move(sampler)),
-        options_(options),
+        options_(detail::with_gpu_number(options)),
         batch_size_(detail::checked_batch_size(options, sampler_)) {
     detail::check_dataset_size(detail::size_of(*dataset), sampler_);
     datasets_.push_back(std::move(dataset));
