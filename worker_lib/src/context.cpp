@@ -232,8 +232,15 @@ void Context::leave() {
   store_.reset();
 }
 
-void Context::tell_others(const std::string& why) {
-  if (const auto roll_call = membership_->roll_call) roll_call->fail(why);
+std::string Context::last_words(const std::exception& error) noexcept {
+  const auto roll_call = membership_->roll_call;
+  if (!roll_call) return message_of(error);
+  std::string words = message_of(error);
+  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
+    words = roll_call->explain(membership_->job_ranks, error).what();
+  }
+  roll_call->fail(words.substr(0, words.find('\n')));
+  return words;
 }
 
 void Context::fail() {

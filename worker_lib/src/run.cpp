@@ -82,14 +82,16 @@ int report_current() {
 }
 
 // Gloo's own thread throws when a message has another length than was expected: the ranks gave
-// tensors of different sizes. Nobody can catch that, but everybody should hear of it.
+// tensors of different sizes. NCCL's throws when a collective takes too long, with the others or
+// without. Nobody can catch that, but everybody should hear of it.
 [[noreturn]] void terminated() {
   if (const std::exception_ptr error = std::current_exception()) {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& thrown) {
-      if (Context* const context = running_context) context->tell_others(words_of(thrown));
-      report(describe(thrown));
+      FailureDescription failure = describe(thrown);
+      if (Context* const context = running_context) failure.message = context->last_words(thrown);
+      report(std::move(failure));
     } catch (...) {
     }
   }

@@ -140,6 +140,28 @@ TEST(Endings, AStrayExceptionOfAConnectionIsExplainedByFail) {
   EXPECT_THAT(thrown[1], HasSubstr("rank 0 is alive but not in this call"));
 }
 
+// As on a thread of NCCL, which nobody can catch.
+TEST(Endings, TheLastWordsOfAnAbortNameTheRankThatIsMissing) {
+  std::string words;
+  const auto thrown = thrown_by_ranks(3, 20s, [&](Context& context) {
+    context.barrier();
+    if (context.rank() == 1) throw UsageError("cannot read the labels");
+    if (context.rank() == 2) return;
+    try {
+      context.all_reduce(torch::ones({3}));
+    } catch (...) {  // rank 1 has failed by now
+    }
+    std::thread watchdog([&] {
+      words = context.last_words(c10::DistBackendError(
+          {__func__, __FILE__, __LINE__}, "Watchdog caught a collective operation's time-out"));
+    });
+    watchdog.join();
+  });
+  EXPECT_EQ(thrown[1], "cannot read the labels");
+  EXPECT_THAT(words, AllOf(HasSubstr("rank 1 failed: cannot read the labels"),
+                           HasSubstr("Watchdog caught a collective operation's time-out")));
+}
+
 TEST(Endings, AfterAllLeftInOrderNobodyComplains) {
   for (int repetition = 0; repetition < 5; ++repetition) {
     EXPECT_THAT(thrown_by_ranks(3, 20s, [](Context& context) { context.barrier(); }), Each(""));

@@ -153,8 +153,10 @@ class Context : public Group {
   // comes out of backward() or another place that knows nothing of this library). run() does it;
   // without it the others only see that this rank has gone without a word.
   [[noreturn]] void fail();
-  // The first half alone, from any thread: for a process that is about to abort.
-  void tell_others(const std::string& why);
+  // The same without the throw, from any thread, for a process that is about to abort by `error` (what
+  // a thread of NCCL throws when a collective takes too long, for example): tells the others, and
+  // returns what is to be said here.
+  std::string last_words(const std::exception& error) noexcept;
 
  private:
   friend class Checkpointer;
