@@ -18,6 +18,7 @@
 #include "launcher/token_option.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_status.h"
+#include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::cli {
 namespace {
@@ -440,7 +441,11 @@ Result<void> prepare_log_dir(const Plan& plan) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return unusable(error.value());
-  // The permission bits do not tell about read-only and pseudo file systems; making a folder does.
+  // The permission bits do not tell about read-only and pseudo file systems; making a file does, and
+  // one without a name costs a tenth of a folder.
+  const rdzv::UniqueFd nameless(::open(directory.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (nameless) return {};
+  if (errno != EOPNOTSUPP && errno != EISDIR) return unusable(errno);  // else: not on this one
   std::string probe = directory + "/.ddprun_XXXXXX";
   if (::mkdtemp(probe.data()) == nullptr) return unusable(errno);
   ::rmdir(probe.c_str());

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 OLDEST_GLIBC = (2, 34)
-OF_GLIBC = {'libc.so.6', 'libm.so.6', 'ld-linux-x86-64.so.2', 'ld-linux-aarch64.so.1'}
+OF_GLIBC = {'libc.so.6', 'ld-linux-x86-64.so.2', 'ld-linux-aarch64.so.1'}
 
 ddprun = sys.argv.pop(1)
 
