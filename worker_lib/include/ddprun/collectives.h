@@ -202,14 +202,17 @@ class Group {
   Pending<> barrier_async();
 
   // From rank to rank; the pair must agree on shape and type. Messages with equal `tag` between the
-  // same two ranks keep their order; over NCCL there are no tags. Not to itself.
+  // same two ranks keep their order. Not to itself. Over NCCL there are no tags, and the calls of a
+  // group run one after the other on the GPU: where everybody sends before receiving, what NCCL's
+  // buffers cannot hold (some hundred kilobytes) waits for ever; have one side of each pair receive
+  // first.
   void send(const Tensor& tensor, int to, int tag = 0) { send_async(tensor, to, tag).wait(); }
   Pending<> send_async(const Tensor& tensor, int to, int tag = 0);
   void receive(Tensor into, int from, int tag = 0) {
     receive_async(std::move(into), from, tag).wait();
   }
   Pending<> receive_async(Tensor into, int from, int tag = 0);
-  // From whoever sends first; returns who that was. On the CPU only.
+  // From whoever sends first; returns who that was. Not over NCCL.
   int receive_from_any(Tensor into, int tag = 0);
 
   // --- Plain values and strings, through the CPU, whatever the backend.
