@@ -51,6 +51,6 @@ void train(const std::string& folder, ddprun::Context& context) {
 
 int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist";
-  return ddprun::run(
-      argc, argv, [&](ddprun::Context& context) { train(folder, context); }, {.device = torch::kCPU});
+  return ddprun::run(argc, argv, [&](ddprun::Context& context) { train(folder, context); },
+                     {.device = torch::kCPU});
 }

@@ -33,10 +33,9 @@ torch::Tensor clip_gradient_norm(const std::vector<torch::Tensor>& parameters, d
   for (torch::Tensor& norm : norms) norm = norm.to(norms.front().device());
   const torch::Tensor total = at::linalg_vector_norm(torch::stack(norms), norm_type);
   const torch::Tensor scale = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
-  const bool are_on_one_device =
-      std::ranges::all_of(gradients, [&](const torch::Tensor& gradient) {
-        return gradient.device() == scale.device();
-      });
+  const bool are_on_one_device = std::ranges::all_of(gradients, [&](const torch::Tensor& gradient) {
+    return gradient.device() == scale.device();
+  });
   if (are_on_one_device) {
     at::_foreach_mul_(gradients, scale);
   } else {

@@ -77,12 +77,11 @@ bool may_see_gpus(const char* folder, const char* visible) {
   const std::string_view shown = visible == nullptr ? "all" : visible;
   if (shown.empty() || shown.starts_with('-')) return false;
   // The second is Windows' own, for Linux programs under it.
-  return std::ranges::any_of(std::initializer_list<const char*>{"nvidiactl", "dxg"},
-                             [&](const char* name) {
-                               std::error_code ignored;
-                               return std::filesystem::exists(std::filesystem::path(folder) / name,
-                                                              ignored);
-                             });
+  return std::ranges::any_of(
+      std::initializer_list<const char*>{"nvidiactl", "dxg"}, [&](const char* name) {
+        std::error_code ignored;
+        return std::filesystem::exists(std::filesystem::path(folder) / name, ignored);
+      });
 }
 
 void load_nccl_module() { Module::loaded(); }
@@ -97,10 +96,11 @@ void require_cuda(int gpus) {
                      "it was asked about CUDA (torch::manual_seed does that) before libtorch_cuda "
                      "was loaded; make the Context first, or link libtorch_cuda");
   }
-  throw UsageError(found +
-                   "its CUDA does not run on them, most often because the driver is too old for it "
-                   "(nvidia-smi shows the newest CUDA that the driver knows); use --backend gloo to "
-                   "train on the CPU");
+  throw UsageError(
+      found +
+      "its CUDA does not run on them, most often because the driver is too old for it "
+      "(nvidia-smi shows the newest CUDA that the driver knows); use --backend gloo to "
+      "train on the CPU");
 }
 
 void use_gpu(int index) { Module::loaded().use_gpu(index); }

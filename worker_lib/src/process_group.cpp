@@ -232,7 +232,8 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   const int size = static_cast<int>(job_ranks.size());
   auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
   group->setGroupName(name);
-  if (backend_ == Backend::kNccl) group->setBoundDeviceId(device_);  // its backends get it from here
+  // Before its backends are set, which take it from here.
+  if (backend_ == Backend::kNccl) group->setBoundDeviceId(device_);
   if (backend_ == Backend::kShm) {
     const auto shared =
         make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, job_ranks);

@@ -64,7 +64,8 @@ class GroupMaker {
 // Collective, as the end of Python's process groups is.
 void shut_down(c10d::ProcessGroup& group);
 
-// Ends the connections of what serves tensors on the CPU, so that peers which wait on this rank fail at once; of no use afterwards.
+// Ends the connections of what serves tensors on the CPU, so that peers which wait on this rank fail
+// at once; of no use afterwards.
 void close_connections(c10d::ProcessGroup& group);
 
 }  // namespace ddprun

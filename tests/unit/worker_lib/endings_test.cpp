@@ -174,16 +174,15 @@ TEST(Endings, AFailureIsReportedBeforeTheContextEnds) {
   const std::string error_file = folder.path() + "/error.json";
   ::setenv("TORCHELASTIC_ERROR_FILE", error_file.c_str(), 1);
   bool was_there = false;
-  const int code = run(
-      0, nullptr,
-      [&](Context& context) {
-        const std::shared_ptr<void> end_of_context(nullptr, [&](void*) {
-          was_there = std::filesystem::exists(error_file);
-        });
-        context.on_progress([end_of_context](const ProgressReport&) {});
-        throw std::runtime_error("the disk is full");
-      },
-      {.backend = Backend::kGloo});
+  const int code = run(0, nullptr,
+                       [&](Context& context) {
+                         const std::shared_ptr<void> end_of_context(nullptr, [&](void*) {
+                           was_there = std::filesystem::exists(error_file);
+                         });
+                         context.on_progress([end_of_context](const ProgressReport&) {});
+                         throw std::runtime_error("the disk is full");
+                       },
+                       {.backend = Backend::kGloo});
   ::unsetenv("TORCHELASTIC_ERROR_FILE");
   EXPECT_EQ(code, 1);
   EXPECT_TRUE(was_there);
@@ -229,9 +228,8 @@ TEST(Cuda, ThatCannotBeUsedIsSaid) {
     require_cuda(2);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
-                      HasSubstr("before libtorch_cuda was loaded")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
+                                    HasSubstr("before libtorch_cuda was loaded")));
   }
 }
 
