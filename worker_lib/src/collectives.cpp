@@ -44,15 +44,17 @@ Tensor dense(const char* name, const Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
-// A dense tensor's elements in the order of its memory, in one dimension: a transposed one too, which
-// NCCL refuses. Of another layout the tensor itself.
-Tensor as_it_lies(const Tensor& tensor) {
-  return tensor.layout() == torch::kStrided ? tensor.as_strided({tensor.numel()}, {1}) : tensor;
+// A dense tensor's elements in the order of its memory, in one dimension.
+Tensor flat(const Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+// NCCL refuses a transposed tensor, though it is dense.
+Tensor for_reduction(const Tensor& tensor) {
+  return tensor.layout() != torch::kStrided || tensor.is_contiguous() ? tensor : flat(tensor);
 }
 
 // What is only moved needs no type that the backend can calculate with.
 Tensor as_bytes(const Tensor& tensor, at::IntArrayRef shape = {}) {
-  const Tensor bytes = as_it_lies(tensor).view(torch::kUInt8);
+  const Tensor bytes = flat(tensor).view(torch::kUInt8);
   return shape.empty() ? bytes : bytes.view(shape);
 }
 
@@ -364,7 +366,7 @@ Pending<> Group::broadcast_async(Tensor tensor, int root) {
 Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   tensor = in_place("all_reduce", tensor);
   const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{as_it_lies(tensor)};
+  Tensors tensors{for_reduction(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
   std::function<void()> finish;
@@ -378,7 +380,7 @@ Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
   const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{as_it_lies(tensor)};
+  Tensors tensors{for_reduction(tensor)};
   c10d::ReduceOptions options;
   options.reduceOp = asked;
   options.rootRank = root;

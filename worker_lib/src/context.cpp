@@ -233,9 +233,9 @@ void Context::leave() {
 }
 
 std::string Context::last_words(const std::exception& error) noexcept {
-  const auto roll_call = membership_->roll_call;
-  if (!roll_call) return message_of(error);
   std::string words = message_of(error);
+  const auto roll_call = membership_->roll_call;
+  if (!roll_call) return words;
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
     words = roll_call->explain(membership_->job_ranks, error).what();
   }

@@ -7,13 +7,6 @@
 namespace ddprun {
 namespace {
 
-// In place on the CPU, whatever device the group's collectives want.
-void sum_over_ranks(torch::Tensor counts, Context& context) {
-  const torch::Tensor there = counts.to(context.device());
-  context.all_reduce(there);
-  counts.copy_(there);
-}
-
 void check_one_target_each(std::int64_t samples, const torch::Tensor& target) {
   if (target.dim() == 1 && target.size(0) == samples) return;
   throw UsageError("a metric got " + std::to_string(samples) +
@@ -72,7 +65,7 @@ Mean::Total Mean::total(Context& context) const {
   auto* const data = all.mutable_data_ptr<std::int64_t>();
   std::copy(words.begin(), words.end(), data);
   data[ExactSum::kWords] = count_;
-  sum_over_ranks(all, context);
+  context.all_reduce(all);
   std::copy_n(data, ExactSum::kWords, words.begin());
   return {ExactSum::from_words(words).value(), data[ExactSum::kWords]};
 }
@@ -127,7 +120,7 @@ void ConfusionMatrix::add(const torch::Tensor& predicted, const torch::Tensor& t
 
 torch::Tensor ConfusionMatrix::counts(Context& context) const {
   torch::Tensor all = counts_.clone();
-  sum_over_ranks(all, context);
+  context.all_reduce(all);
   return all;
 }
 

@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <latch>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "ddprun/run.h"
-#include "gpu.h"
 #include "group_of_threads.h"
 #include "rendezvous/listener.h"
 #include "temp_folder.h"
@@ -208,29 +206,6 @@ TEST(Endings, AGroupInGoodOrderShutsDownWhatServesTheGpuAlone) {
   shut_down(*group);
   EXPECT_EQ(on_cpu->ends, 0);
   EXPECT_EQ(on_gpu->ends, 1);
-}
-
-TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
-  const TempFolder folder;
-  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), nullptr));
-  std::ofstream(folder.path() + "/nvidiactl") << "";
-  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), nullptr));
-  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), "0,2"));
-  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), ""));
-  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), "-1"));
-}
-
-// Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.
-TEST(Cuda, ThatCannotBeUsedIsSaid) {
-  if (has_gpu()) GTEST_SKIP() << "it can be used here";
-  torch::manual_seed(1);
-  try {
-    require_cuda(2);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
-                                    HasSubstr("before libtorch_cuda was loaded")));
-  }
 }
 
 TEST(CheckedCollectives, TensorsThatDifferAreNamedBeforeAnythingIsSent) {

@@ -1,13 +1,21 @@
 // Collectives on a GPU: a world of one over NCCL, and two ranks that share the GPU over Gloo.
-// Skipped, not passed, where there is none. More GPUs: the example gpu_smoke.
+// Skipped, not passed, where there is none. More GPUs: the example gpu_smoke. And, without one, when
+// CUDA is loaded and what is said where it cannot be used.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <fstream>
 
 #include "ddprun/context.h"
 #include "gpu.h"
 #include "group_of_threads.h"
+#include "temp_folder.h"
 
 namespace ddprun::test {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 void use_every_collective(Context& context) {
   const int n = context.size();
@@ -55,6 +63,29 @@ TEST(Gpu, TwoRanksShareItThroughGloo) {
   if (!test::has_gpu()) GTEST_SKIP() << "no GPU here";
   run_ranks(2, use_every_collective, [](int) { return Environment{}; },
             {.backend = Backend::kGloo, .device = torch::Device(torch::kCUDA, 0)});
+}
+
+TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
+  const TempFolder folder;
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), nullptr));
+  std::ofstream(folder.path() + "/nvidiactl") << "";
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), nullptr));
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), "0,2"));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), ""));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), "-1"));
+}
+
+// Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.
+TEST(Cuda, ThatCannotBeUsedIsSaid) {
+  if (has_gpu()) GTEST_SKIP() << "it can be used here";
+  torch::manual_seed(1);
+  try {
+    require_cuda(2);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
+                                    HasSubstr("before libtorch_cuda was loaded")));
+  }
 }
 
 }  // namespace

@@ -106,12 +106,8 @@ Tensor gradient_of_a_mixed_precision_step(Context& context, torch::Device device
 TEST(MixedPrecision, AStepWithAHookAndClippingIsSinglePrecisionsButForRounding) {
   test::run_ranks(1, [](Context& context) {
     const Tensor mixed = gradient_of_a_mixed_precision_step(context, torch::kCPU);
-    const Tensor weight = parameter_with(torch::zeros({4, 8}));
-    const Tensor bias = parameter_with(torch::zeros({4}));
-    weight.detach().copy_(drawn({4, 8}, 1));
-    bias.detach().copy_(drawn({4}, 3));
-    weight.mutable_grad().reset();
-    bias.mutable_grad().reset();
+    const Tensor weight = drawn({4, 8}, 1).requires_grad_();
+    const Tensor bias = drawn({4}, 3).requires_grad_();
     torch::linear(drawn({5, 8}, 2), weight, bias).pow(2).mean().backward();
     clip_gradient_norm({weight, bias}, 1);
     EXPECT_TRUE(torch::allclose(mixed, weight.grad(), 0.02, 0.01));
