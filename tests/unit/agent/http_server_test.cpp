@@ -215,19 +215,23 @@ TEST(HttpServer, DropsAnAnswerThatNeverComes) {
 }
 
 TEST(HttpServer, MakesRoomByClosingWhoHasWaitedLongest) {
-  Server server({.connections = 3});
-  RawHttp first(server.port());
-  first.send(get_request("/"));
-  EXPECT_THAT(first.read_reply(), HasSubstr("200 OK"));
-  RawHttp second(server.port());
-  second.send(get_request("/"));
-  EXPECT_THAT(second.read_reply(), HasSubstr("200 OK"));
-  std::vector<std::string> replies;
-  replies.reserve(50);
-  for (int i = 0; i < 50; ++i) replies.push_back(test::http_get(server.port(), "/a"));
-  EXPECT_THAT(replies, ::testing::Each(HasSubstr("200 OK")));
-  EXPECT_THAT(first.read_all(), IsEmpty());
-  EXPECT_TRUE(first.was_closed());
+  constexpr std::size_t kConnections = 3;
+  Server server({.connections = kConnections});
+  // All of them stay open: whoever comes when there are three takes the place of the oldest.
+  std::vector<std::unique_ptr<RawHttp>> clients;
+  for (std::size_t i = 0; i < 20; ++i) {
+    clients.push_back(std::make_unique<RawHttp>(server.port()));
+    clients.back()->send(get_request("/a"));
+    EXPECT_THAT(clients.back()->read_reply(), HasSubstr("200 OK"));
+    if (i < kConnections) continue;
+    RawHttp& oldest = *clients[i - kConnections];
+    EXPECT_THAT(oldest.read_all(), IsEmpty());
+    EXPECT_TRUE(oldest.was_closed());
+  }
+  for (std::size_t i = clients.size() - kConnections; i < clients.size(); ++i) {
+    clients[i]->send(get_request("/b"));
+    EXPECT_TRUE(clients[i]->read_reply().ends_with("\r\n\r\n/b"));
+  }
 }
 
 TEST(HttpServer, AFloodOfSilentConnectionsKeepsNobodyOut) {
