@@ -77,8 +77,13 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     context->save_for_backward({input, weight, mean, inverse_deviation, count});
     context->saved_data["group"] = group;
     if (input.numel() == 0) return torch::empty_like(input);
-    return at::batch_norm(input, weight, bias, mean, variance, /*training=*/false, /*momentum=*/0,
-                          epsilon, /*cudnn_enabled=*/false);
+    // All parameters of one type: the input's, or float beside a half precision's.
+    const auto type = input.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+    const auto typed = [type](const Tensor& tensor) {
+      return tensor.defined() ? tensor.to(type) : tensor;
+    };
+    return at::batch_norm(input, typed(weight), typed(bias), typed(mean), typed(variance),
+                          /*training=*/false, /*momentum=*/0, epsilon, /*cudnn_enabled=*/false);
   }
 
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {

@@ -289,6 +289,41 @@ TEST(SyncBatchNorm, IsBatchNormOverAllRanksTogether) {
   }
 }
 
+// Of the inputs' type or with float parameters beside half precision's inputs, as under Autocast.
+TEST(SyncBatchNorm, WorksInEveryPrecision) {
+  const std::tuple<torch::ScalarType, torch::ScalarType, double> cases[] = {
+      {torch::kFloat32, torch::kFloat32, 1e-5},
+      {torch::kBFloat16, torch::kFloat32, 4e-2},
+      {torch::kBFloat16, torch::kBFloat16, 4e-2},
+      {torch::kHalf, torch::kFloat32, 5e-3}};
+  for (const auto& [input_type, weight_type, tolerance] : cases) {
+    test::run_ranks(
+        2, [&, type = input_type, weights = weight_type, close = tolerance](Context& context) {
+          const Tensor whole = drawn({8, 3, 2, 2}, 1).to(type);
+          const Tensor all = whole.to(torch::kFloat64).requires_grad_();
+          torch::nn::BatchNorm2d reference(3);
+          reference->to(torch::kFloat64);
+          const Tensor expected = reference(all);
+          expected.pow(3).sum().backward();
+
+          SyncBatchNorm norm(3, context);
+          norm->to(weights);
+          const auto own_part = [&](const Tensor& tensor) {
+            return tensor.narrow(0, 4 * context.rank(), 4);
+          };
+          const Tensor own = own_part(whole).clone().requires_grad_();
+          const Tensor output = norm(own);
+          EXPECT_EQ(output.scalar_type(), type);
+          output.pow(3).sum().backward();
+          const auto in_double = [](const Tensor& tensor) { return tensor.to(torch::kFloat64); };
+          EXPECT_TRUE(torch::allclose(in_double(output), own_part(expected), close, close));
+          EXPECT_TRUE(
+              torch::allclose(in_double(own.grad()), own_part(all.grad()), 8 * close, 8 * close));
+          EXPECT_EQ(norm->weight.grad().scalar_type(), weights);
+        });
+  }
+}
+
 TEST(SyncBatchNorm, NeedsTwoValuesAndItsNumberOfFeatures) {
   test::run_ranks(2, [](Context& context) {
     SyncBatchNorm norm(3, context);
