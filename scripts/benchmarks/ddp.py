@@ -1,6 +1,7 @@
 """A training step of the worker library beside PyTorch's."""
 
 import json
+import math
 import statistics
 import sys
 
@@ -16,30 +17,48 @@ def one_ddp_run(command, share):
     return {model["model"]: model for model in map(json.loads, lines)}
 
 
-def bench_ddp(quick):
-    """One training step, forward to optimizer, on the CPU: the same programs in C++ and in Python."""
-    workers = 2
+def compared_steps(quick, workers, backend, where):
+    """A row for each model, and the ratios of its pairs. Equal losses on the CPU; on a GPU, where what is added up in
+    which order is the libraries' to choose, near ones."""
     contestants = [("ddprun", ddprun_command(workers, str(BUILD / "bench/ddp_step"))),
                    ("torchrun", [TORCHRUN, "--standalone", f"--nproc-per-node={workers}",
                                  str(ROOT / "tests/compat/ddp_step.py")])]
+    tolerance = 1e-2 if backend == "nccl" else 0
     rows, ratios = {}, {}
     for pair in range(1 if quick else 11):
-        runs = {name: one_ddp_run(command, 0.3 if quick else 1)
+        runs = {name: one_ddp_run([*command, f"--backend={backend}"], 0.3 if quick else 1)
                 for name, command in (contestants if pair % 2 == 0 else reversed(contestants))}
         for model, ours in runs["ddprun"].items():
             theirs = runs["torchrun"][model]
-            if ours["loss"] != theirs["loss"] or ours["parameters"] != theirs["parameters"]:
+            if (not math.isclose(ours["loss"], theirs["loss"], rel_tol=tolerance, abs_tol=tolerance)
+                    or ours["parameters"] != theirs["parameters"]):
                 sys.exit(f"bench: the two did not do the same work: {ours} {theirs}")
+            ranks = f"{workers} rank{'s' if workers > 1 else ''}{where}"
             row = rows.setdefault(
-                model, Row(f"DDP step, {workers} ranks, {model}, {ours['parameters'] / 1e6:.2g} M parameters", "ms",
-                           digits=3))
+                model, Row(f"DDP step, {ranks}, {model}, {ours['parameters'] / 1e6:.2g} M parameters", "ms", digits=3))
             for name in runs:
                 row.add(name, runs[name][model]["median_us"] / 1e3)
             ratios.setdefault(model, []).append(ours["median_us"] / theirs["median_us"])
     for model, row in rows.items():
-        ratio = statistics.median(ratios[model])
+        yield model, row, statistics.median(ratios[model])
+
+
+def bench_ddp(quick):
+    """One training step, forward to optimizer, on the CPU: the same programs in C++ and in Python."""
+    for model, row, ratio in compared_steps(quick, 2, "gloo", ""):
         if model in TINY:
             row.bar("median of pairs < PyTorch's", ratio, ratio < 1)
         else:
             row.bar("median of pairs ≤ 1.03 × PyTorch's", ratio, ratio <= 1.03)
+        yield row
+
+
+def bench_gpu(quick):
+    """The same on every GPU of this machine, over NCCL; nothing where there is none."""
+    gpus = int(run([str(BUILD / "bin/gpu_smoke"), "--count"]).stdout)
+    if gpus == 0:
+        print("bench: gpu is skipped, because there is no GPU here", file=sys.stderr)
+        return
+    for _, row, ratio in compared_steps(quick, gpus, "nccl", " over NCCL"):
+        row.bar("median of pairs ≤ 1.02 × PyTorch's", ratio, ratio <= 1.02)
         yield row

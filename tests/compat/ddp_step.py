@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import statistics
 import time
 
@@ -48,9 +49,9 @@ class Cnn(nn.Module):
 class Embedding(nn.Module):
     WORDS = 20000
 
-    def __init__(self):
+    def __init__(self, is_sparse):
         super().__init__()
-        self.bag = nn.EmbeddingBag(self.WORDS, 64, sparse=True, mode="sum")
+        self.bag = nn.EmbeddingBag(self.WORDS, 64, sparse=is_sparse, mode="sum")
         self.fc = nn.Linear(64, CLASSES)
 
     def forward(self, x):
@@ -118,23 +119,26 @@ MLPS = [
     ("mlp_256", lambda: Mlp(784, 256, 64), 300, 0.9),
     ("mlp_1024", lambda: Mlp(784, 1024, 64), 60, 0.9),
 ]
-MODELS = [
-    ("tiny_mlp", lambda: Mlp(32, 32, 16), 1000, 0.9),
-    ("cnn", Cnn, 100, 0.9),
-    ("wide_mlp", lambda: Mlp(784, 1024, 64), 60, 0.9),
-    ("embedding", Embedding, 400, 0.0),
-    ("lstm", Lstm, 150, 0.9),
-    ("transformer", Transformer, 200, 0.9),
-]
 
 
-def measure(name, make, steps, momentum, warm_up):
+def models(with_sparse):
+    return [
+        ("tiny_mlp", lambda: Mlp(32, 32, 16), 1000, 0.9),
+        ("cnn", Cnn, 100, 0.9),
+        ("wide_mlp", lambda: Mlp(784, 1024, 64), 60, 0.9),
+        ("embedding", lambda: Embedding(with_sparse), 400, 0.0),
+        ("lstm", Lstm, 150, 0.9),
+        ("transformer", Transformer, 200, 0.9),
+    ]
+
+
+def measure(name, make, steps, momentum, warm_up, device):
     torch.manual_seed(1)
-    model = DistributedDataParallel(make())
+    model = DistributedDataParallel(make().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum)
     torch.manual_seed(100 + dist.get_rank())
-    inputs = model.module.inputs()
-    targets = torch.randint(CLASSES, (inputs.shape[0],))
+    inputs = model.module.inputs().to(device)
+    targets = torch.randint(CLASSES, (inputs.shape[0],)).to(device)
 
     times = []
     for i in range(warm_up + steps):
@@ -143,10 +147,10 @@ def measure(name, make, steps, momentum, warm_up):
         loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
+        last_loss = loss.item()
         passed = time.perf_counter_ns() - begun
         if i >= warm_up:
             times.append(passed / 1000)
-        last_loss = loss.item()
     if dist.get_rank() == 0:
         print(
             json.dumps(
@@ -171,12 +175,17 @@ def main():
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--mlps", action="store_true")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     args = parser.parse_args()
 
-    dist.init_process_group("gloo", init_method="env://")
-    for name, make, steps, momentum in MLPS if args.mlps else MODELS:
+    device = torch.device("cpu")
+    if args.backend == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group(args.backend, init_method="env://")
+    for name, make, steps, momentum in MLPS if args.mlps else models(with_sparse=args.backend != "nccl"):
         if args.model in (None, name):
-            measure(name, make, max(10, round(steps * args.share)), momentum, args.warm_up)
+            measure(name, make, max(10, round(steps * args.share)), momentum, args.warm_up, device)
     dist.destroy_process_group()
 
 
