@@ -104,8 +104,8 @@ class Story {
   std::vector<std::string> unexpected_files();
 
   Dice dice_;
-  const TempDir folder_;
-  const TempDir temporary_;
+  const TemporaryTree folder_;
+  const TemporaryTree temporary_;
   std::ostringstream told_;
   std::optional<Job> job_;
 

@@ -79,7 +79,7 @@ TEST_P(RanksApart, SaySoOnceAndUseGloo) {
 }
 
 TEST(CollectivesExample, WritesALogPerRankWhenAsked) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"}, {DDPRUN_COLLECTIVES}),
           {.environment = {{"DDPRUN_LOG_DIR", folder / "logs"}}});
   ASSERT_EQ(job.wait(), exited(0)) << job.err();

@@ -47,7 +47,7 @@ class Control : public ::testing::Test {
 
   // Two workers that have begun.
   std::unique_ptr<Job> start(const std::string& id, const std::vector<std::string>& more = {}) {
-    const TempDir* stamps_of = folders_.emplace_back(std::make_unique<TempDir>()).get();
+    const TemporaryTree* stamps_of = folders_.emplace_back(std::make_unique<TemporaryTree>()).get();
     std::vector<std::string> options{"--nproc-per-node=2", "--rdzv-id=" + id};
     options.insert(options.end(), more.begin(), more.end());
     auto job = std::make_unique<Job>(ddprun(options, worker({"stamp", stamps_of->path(), "wait"})),
@@ -66,8 +66,8 @@ class Control : public ::testing::Test {
     return told.code == 0 ? json::parse(told.out).as_object() : json::object();
   }
 
-  TempDir runtime_;
-  std::vector<std::unique_ptr<TempDir>> folders_;  // that workers write to, in every round
+  TemporaryTree runtime_;
+  std::vector<std::unique_ptr<TemporaryTree>> folders_;  // that workers write to, in every round
 };
 
 // ---- finding a job
@@ -163,7 +163,7 @@ TEST_F(Control, AFolderThatIsNotThisUsersAloneIsNotUsedAndTheJobRuns) {
 }
 
 TEST_F(Control, ALinkInThePlaceOfTheFolderIsNotFollowed) {
-  const TempDir elsewhere;
+  const TemporaryTree elsewhere;
   ASSERT_EQ(::symlink(elsewhere.path().c_str(), (runtime_ / "ddprun").c_str()), 0);
   const auto job = start("linked");
   EXPECT_THAT(job->err(), HasSubstr("a link is not followed"));
@@ -234,7 +234,7 @@ TEST_F(Control, StatusShowsRoundsNodesAndWorkers) {
 }
 
 TEST_F(Control, StatusShowsHowFarWorkersAreAndWhyThereWereRestarts) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--rdzv-id=steps", "--max-restarts=3"},
                  worker({"on-round", "0", "exit", "3", "link", "progress", "41/100", "stamp",
                          folder.path(), "wait"})),
@@ -383,7 +383,7 @@ TEST_F(Control, StatusSaysWhichNodesAreMissing) {
 // ---- stop, restart, events of one node
 
 TEST_F(Control, StopWithoutWaitingReturnsWhileWorkersAreInTheirGrace) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(
       ddprun({"--shutdown-timeout=60"}, worker({"ignore", "15", "stamp", folder.path(), "wait"})),
       here());
@@ -423,7 +423,7 @@ TEST_F(Control, EventsAreThoseOfTheFileAndGoOnUntilTheEnd) {
 // ---- logs
 
 TEST_F(Control, LogsAreReadFromTheFilesOfAllNodesAndFollowedIntoTheNextRound) {
-  const TempDir logs;
+  const TemporaryTree logs;
   ClusterSetup setup;
   setup.environment = environment();
   setup.options = {"--redirects=3", "--log-dir=" + logs.path()};
@@ -464,7 +464,7 @@ TEST_F(Control, LogsAreReadFromTheFilesOfAllNodesAndFollowedIntoTheNextRound) {
 }
 
 TEST_F(Control, WithoutFilesThereAreTheLatestLinesOfStderr) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--rdzv-id=bare"},
                  worker({"print", "to the terminal", "complain", "kept", "stamp", folder.path(),
                          "until", folder / "go", "complain", "later", "wait"})),

@@ -55,7 +55,7 @@ TEST(DataExamples, InferenceGivesOneAnswerForEachImageOnOneRankAndOnTwo) {
 }
 
 TEST(DataExamples, InferenceWithSavedWeightsIsTheSameOnAnyNumberOfRanks) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job train(Command{DDPRUN_TRAIN, "--epochs=1", "--limit=3000", "--checkpoint-dir", folder.path()});
   ASSERT_EQ(train.wait(kTime), exited(0)) << train.err();
   std::string first;

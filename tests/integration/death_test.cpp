@@ -67,7 +67,7 @@ void dies_at(const std::vector<Point>& points, int ranks, const std::string& whe
               std::to_string(step) + ":" + std::to_string(rank);
   }
   SCOPED_TRACE(deaths + ", written " + when);
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(mortal_training(ranks, folder.path(), when, points.size()),
           {.environment = {{"DDPRUN_DEATHS", deaths}}});
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
@@ -86,7 +86,7 @@ class Death : public ::testing::TestWithParam<int> {};
 
 TEST_P(Death, AtAnyPointLeavesTheSameBits) {
   const int ranks = GetParam();
-  const TempDir undisturbed;
+  const TemporaryTree undisturbed;
   Job alone(mortal_training(ranks, undisturbed.path(), "now"));
   ASSERT_EQ(alone.wait(kTime), exited(0)) << alone.err();
   ASSERT_EQ(last_step_in(undisturbed.path()), kSteps);
@@ -139,14 +139,14 @@ class SmallDisk {
 };
 
 TEST(FullDisk, IsAnErrorOfAllRanksAndTheTrainingGoesOnFromWhatFitted) {
-  const TempDir undisturbed;
+  const TemporaryTree undisturbed;
   Job alone(mortal_training(2, undisturbed.path(), "now"));
   ASSERT_EQ(alone.wait(kTime), exited(0)) << alone.err();
   const auto one = fs::file_size(undisturbed / checkpoints_in(undisturbed.path()).back()) / 1024;
 
   for (const char* when : {"now", "later"}) {
     SCOPED_TRACE(when);
-    const TempDir folder;
+    const TemporaryTree folder;
     const std::string disk = folder / "disk";
     const SmallDisk small(disk, static_cast<int>(one * 5 / 2));  // the third does not fit
     if (!small.is_there()) GTEST_SKIP() << "only root can mount a small file system";

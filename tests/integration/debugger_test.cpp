@@ -63,7 +63,7 @@ class AttachDebugger : public ::testing::Test {
     return stamps(folder_.path(), round).contains(rank);
   }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
   const Command stamping_ = worker({"stamp", folder_.path()});
 };
 

@@ -34,13 +34,13 @@ struct Diagnosis {
   std::map<std::string, boost::json::value> checks;
 };
 
-std::string worker_script(const TempDir& folder, const std::string& text) {
+std::string worker_script(const TemporaryTree& folder, const std::string& text) {
   write_file(folder / "worker", "#!/bin/sh\n" + text + "\n", 0755);
   return folder / "worker";
 }
 
 TEST(Doctor, LooksAtEverythingAndStartsTwoWorkers) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string program =
       worker_script(folder, "echo $RANK of $WORLD_SIZE >>" + (folder / "started"));
   Job job(ddpctl({"doctor", "localhost", "--json", "--worker", program}));
@@ -62,7 +62,7 @@ TEST(Doctor, LooksAtEverythingAndStartsTwoWorkers) {
 
 // Whatever options the user's environment has for other jobs.
 TEST(Doctor, IsNotLedAstrayByVariablesOfAnotherJob) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string program = worker_script(folder, "exit 0");
   Job job(ddpctl({"doctor", "--json", "--worker", program}),
           {.environment = {{"PET_NNODES", "4"},
@@ -76,7 +76,7 @@ TEST(Doctor, IsNotLedAstrayByVariablesOfAnotherJob) {
 }
 
 TEST(Doctor, SaysWhyTheWorkersFailed) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string program = worker_script(folder, "echo 'no interface called ib7' >&2; exit 9");
   Job job(ddpctl({"doctor", "--worker", program}));
   EXPECT_EQ(job.wait(), exited(1)) << job.out();
@@ -86,7 +86,7 @@ TEST(Doctor, SaysWhyTheWorkersFailed) {
 }
 
 TEST(Doctor, GivesUpWhatHangsAndLeavesNothing) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string program = worker_script(folder, "while :; do sleep 1000; done");
   Job job(ddpctl({"doctor", "--json", "--timeout=1", "--worker", program}));
   EXPECT_EQ(job.wait(seconds(20)), exited(1));
@@ -99,7 +99,7 @@ TEST(Doctor, GivesUpWhatHangsAndLeavesNothing) {
 // Where there is neither torch nor a program of ours nothing was tried, and that is what it says.
 TEST(Doctor, SkipsTheAllReduceWhereNoTorchIs) {
   namespace fs = std::filesystem;
-  const TempDir folder;
+  const TemporaryTree folder;
   const fs::path built = fs::path(ddpctl({}).front()).parent_path();
   for (const char* const name : {"ddprun", "ddpctl"}) fs::copy(built / name, folder / name);
   Job job({folder / "ddpctl", "doctor", "--json"},

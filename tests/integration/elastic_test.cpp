@@ -39,7 +39,7 @@ auto ends_well(const std::string& worlds) {
 }
 
 TEST(ResumeElastic, GoesOnAfterTheDeathOfAWorker) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3"},
                  resume_elastic(folder.path(), {"--die-at=62"})));
   ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
@@ -48,7 +48,7 @@ TEST(ResumeElastic, GoesOnAfterTheDeathOfAWorker) {
 }
 
 TEST(ResumeElastic, GoesOnWithAnotherNumberOfRanks) {
-  const TempDir folder;
+  const TemporaryTree folder;
   {
     Job dies(ddprun({"--nproc-per-node=2"}, resume_elastic(folder.path(), {"--die-at=62"})));
     EXPECT_NE(dies.wait(kTime), exited(0)) << dies.err();
@@ -60,7 +60,7 @@ TEST(ResumeElastic, GoesOnWithAnotherNumberOfRanks) {
 }
 
 TEST(ResumeElastic, DiesAndGrows) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Cluster cluster({.nnodes = "1:2",
                    .nproc = 2,
                    .options = {"--max-restarts=3"},
@@ -76,7 +76,7 @@ TEST(ResumeElastic, DiesAndGrows) {
 }
 
 TEST(ResumeElastic, SaysWhichBatchSizeCannotBeDivided) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"}, resume_elastic(folder.path(), {"--batch-size=5"})));
   EXPECT_EQ(job.wait(), exited(2)) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("--batch-size 5 cannot be divided by 2 ranks"));

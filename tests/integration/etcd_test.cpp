@@ -118,7 +118,7 @@ TEST_F(Etcd, AFailureEndsTheJobOnAllNodesAlike) {
 
 TEST_F(Etcd, DdpctlReachesAllNodesAlsoAfterTheLossOfTheLeader) {
   const EtcdServers etcd;
-  const TempDir sockets;
+  const TemporaryTree sockets;
   const JobSetup here{.environment = {{"XDG_RUNTIME_DIR", sockets.path()}}};
   Cluster cluster(setup(etcd, {.nnodes = "2:3", .environment = here.environment}));
   const auto ask = [&](const Command& arguments) {
@@ -329,7 +329,7 @@ TEST_F(Etcd, AMemberThatHangsIsPassedBy) {
 // ---- what may be wrong with it
 
 TEST_F(Etcd, PasswordsAreAskedForAndChecked) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const EtcdServers etcd({.password = "sesame"});
   write_file(folder / "right", "sesame\n", 0600);
   write_file(folder / "wrong", "mustard\n", 0600);
@@ -349,7 +349,7 @@ TEST_F(Etcd, PasswordsAreAskedForAndChecked) {
 }
 
 TEST_F(Etcd, CertificatesAreAskedForAndChecked) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const Certificates certificates(folder.path());
   const EtcdServers etcd({.certificates = &certificates, .wants_client_certificate = true});
   const std::string ours = ",cert=" + certificates.client + ",key=" + certificates.client_key;
@@ -389,7 +389,7 @@ TEST_F(Etcd, AFullEtcdIsWaitedFor) {
   Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
   cluster.start_all(2);
   ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
-  const TempDir folder;
+  const TemporaryTree folder;
   while (!etcd.etcdctl({"put", "waste", std::string(100'000, 'x')}).empty()) {
   }
   ASSERT_THAT(etcd.etcdctl({"alarm", "list"}), HasSubstr("NOSPACE"));

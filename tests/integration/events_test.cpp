@@ -47,7 +47,7 @@ std::vector<std::string> names(const std::vector<json::object>& events, const ch
 }
 
 TEST(Events, TellTheLifeOfAJobWithARestart) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--max-restarts=1", "--rdzv-id=job-7", "--events=" + (folder / "events")},
                  worker({"on-round", "0", "exit", "3"})));
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
@@ -80,7 +80,7 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
 }
 
 TEST(Events, AreAppendedToTheFileOfAnEarlierJob) {
-  const TempDir folder;
+  const TemporaryTree folder;
   for (int run = 0; run < 2; ++run) {
     Job job(ddprun({"--events=" + (folder / "events")}, worker({"exit", "0"})));
     ASSERT_EQ(job.wait(), exited(0)) << job.err();
@@ -93,7 +93,7 @@ TEST(Events, GoToStdoutAndToAnInheritedDescriptor) {
   ASSERT_EQ(to_stdout.wait(), exited(0)) << to_stdout.err();
   EXPECT_EQ(lines_of(to_stdout.out()).size(), 4U);
 
-  const TempDir folder;
+  const TemporaryTree folder;
   Command command{"sh", "-c", "exec \"$0\" \"$@\" 7>" + (folder / "events")};
   for (auto& word : ddprun({"--events=fd:7"}, worker({"exit", "0"}))) command.push_back(word);
   Job to_descriptor(command);
@@ -102,7 +102,7 @@ TEST(Events, GoToStdoutAndToAnInheritedDescriptor) {
 }
 
 TEST(Events, TellOfSignalsAndOfWorkersKilledAfterTheirGrace) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--events=" + (folder / "events"), "--shutdown-timeout=0.2"},
                  worker({"ignore", "15", "stamp", folder.path(), "wait"})));
   ASSERT_TRUE(eventually([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
@@ -130,7 +130,7 @@ TEST(Events, AFullDiskIsReportedAndHoldsUpNothing) {
 // A FIFO that nobody reads takes 64 KiB, and the queue 128 KiB more: then lines are dropped, while
 // the job goes on; whoever reads at last is told how many.
 TEST(Events, AReaderThatDoesNotReadHoldsUpNothing) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string fifo = folder / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   Job job(ddprun({"--events=" + fifo, "--max-restarts=600"},

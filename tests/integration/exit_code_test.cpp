@@ -33,7 +33,7 @@ TEST(ExitCode, Is128PlusTheSignalForEverySignalThatKills) {
 }
 
 TEST(ExitCode, AStoppedWorkerHasNotEnded) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"stamp", folder.path(), "signal", "19", "exit", "4"})));
   ASSERT_TRUE(job.reaches([&] {
     const auto started = stamps(folder.path(), 0);
@@ -51,7 +51,7 @@ TEST(ExitCode, IsOfTheFirstCauseNotOfThoseItTookAlong) {
 }
 
 TEST(ExitCode, IsZeroOnlyWhenEveryWorkerEndedWithZero) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job good(ddprun({"--nproc-per-node=3"}, worker({"exit", "0"})));
   EXPECT_EQ(good.wait(), exited(0)) << good.err();
   // The failing one fails after the others have ended well.
@@ -76,7 +76,7 @@ TEST(ExitCode, IsOneForAnyFailureAsUnderTorchrunWhenAsked) {
 }
 
 TEST(ExitCode, OfAPreemptedJobAsksForARequeueWhenItsWorkersHaveLeft) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string leaves_when_told =
       "trap 'echo saved > $0.saved.$RANK; exit 0' USR1; echo > $0.$RANK; while :; do sleep 0.01; "
       "done";
@@ -94,7 +94,7 @@ TEST(ExitCode, OfAPreemptedJobAsksForARequeueWhenItsWorkersHaveLeft) {
 }
 
 TEST(ExitCode, OfAJobWhoseWorkersGetThePreemptSignalFirstIsThatOfAPreemption) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=SIGUSR1"},
                  worker({"stamp", folder.path(), "wait"})));
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; }));

@@ -25,7 +25,7 @@ JobSetup with(const std::string& name, const std::string& value) {
 }
 
 TEST(Failure, IsTheTerminationMessageOfTheContainer) {
-  const TempDir folder;
+  const TemporaryTree folder;
   write_file(folder / "message", "");
   const auto setup = with("DDPRUN_TERMINATION_LOG", folder / "message");
   Job good(ddprun({}, worker({"exit", "0"})), setup);
@@ -38,7 +38,7 @@ TEST(Failure, IsTheTerminationMessageOfTheContainer) {
 }
 
 TEST(Failure, ReachesTheLauncherOutsideThroughItsErrorFile) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const auto setup = with("TORCHELASTIC_ERROR_FILE", folder / "error.json");
   Job told(ddprun({"--nproc-per-node=2"}, worker({"on-rank", "1", "error-file", "ValueError: x",  //
                                                   "on-rank", "1", "exit", "3", "wait"})),
@@ -91,7 +91,7 @@ class MemoryGroup {
 TEST(Failure, AKillForWantOfMemoryIsToldAsOne) {
   const MemoryGroup group("268435456");
   if (!group.exists()) GTEST_SKIP() << "no group with a memory limit can be made here";
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(group.with(ddprun({"--nproc-per-node=2", "--events=" + (folder / "events")},
                             worker({"on-rank", "1", "take-memory", "2000", "wait"}))));
   EXPECT_EQ(job.wait(), exited(137));
@@ -121,7 +121,7 @@ class Stacks : public ::testing::Test {
     return {};
   }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
 };
 
 TEST_F(Stacks, OfAKilledWorkerAreBesideItsLogs) {

@@ -193,7 +193,7 @@ std::chrono::milliseconds use_store(std::uint16_t port, int visit) {
 }
 
 TEST(HostileJob, RestartsInTimeWhileItsStoreIsUnderAttack) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string events = folder / "events";
   Job job(ddprun({"--nproc-per-node=" + std::to_string(kWorkers), kPorts, "--events=" + events,
                   "--max-restarts=" + std::to_string(kRestarts)},

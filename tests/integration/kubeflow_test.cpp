@@ -84,7 +84,7 @@ class Kubeflow : public ::testing::Test {
             {"KUBEFLOW_TRAINER_SERVER_CA_CERT", certificates_.ca}};
   }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
   const Certificates certificates_;
 };
 

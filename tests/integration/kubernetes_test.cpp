@@ -70,7 +70,7 @@ class Pods {
   bool runs(int round, std::size_t workers = 2) {
     return eventually([&] { return test::stamps(stamps_->path(), round).size() == workers; });
   }
-  void begin_anew() { stamps_ = std::make_unique<TempDir>(); }
+  void begin_anew() { stamps_ = std::make_unique<TemporaryTree>(); }
   std::map<std::string, std::string> environment(int round, int rank) const {
     return environment_in(folder_ /
                           ("environment." + std::to_string(round) + "." + std::to_string(rank)));
@@ -98,8 +98,8 @@ class Pods {
 
  private:
   Network network_;
-  TempDir folder_;
-  std::unique_ptr<TempDir> stamps_ = std::make_unique<TempDir>();
+  TemporaryTree folder_;
+  std::unique_ptr<TemporaryTree> stamps_ = std::make_unique<TemporaryTree>();
   int next_machine_ = 0;
   std::map<int, int> machines_;
   std::map<int, std::unique_ptr<Job>> pods_;
@@ -208,7 +208,7 @@ TEST_F(Kubernetes, AnElasticJobGoesOnWithoutThePodThatIsLostAndTakesTheNewOneIn)
 // 30 s is what a pod has unless its manifest says otherwise.
 TEST_F(Kubernetes, APodWhoseWorkersDoNotWantToEndEndsInTime) {
   if (!full_tests()) GTEST_SKIP() << "takes 20 s: DDPRUN_TEST_FULL=1";
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(as_process_1(
               ddprun({"--nnodes=1"}, worker({"ignore", "15", "stamp", folder.path(), "wait"}))),
           {.environment = {{"JOB_COMPLETION_INDEX", "0"}, {"HOSTNAME", "train-0"}}});
@@ -232,7 +232,7 @@ TEST_F(Kubernetes, APodWhoseVariablesCannotBeIsRefusedInOneSentence) {
 
 // Where Kubernetes puts it, without a variable: made here in a /dev of the test's own.
 TEST_F(Kubernetes, TheTerminationMessageIsWhereKubernetesLooks) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string script =
       "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && : > /dev/termination-log && "
       "\"$@\"; code=$?; cp /dev/termination-log " +

@@ -16,7 +16,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=3", "--max-restarts=4", "--role=trainer", "--rdzv-id=job-7"},
                  worker({"environment", folder / "{rank}", "until", folder / "go"})),
           {.environment = {{"THE_USERS_OWN", "a b=c"}}, .removed_variables = {"OMP_NUM_THREADS"}});
@@ -50,7 +50,7 @@ TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
 }
 
 TEST(Launch, LeavesThreadCountAloneForOneWorkerOrWhenTheUserSetIt) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const Command program = worker({"environment", folder / "found"});
   EXPECT_EQ(Job(ddprun({}, program), {.removed_variables = {"OMP_NUM_THREADS"}}).wait(), exited(0));
   EXPECT_FALSE(environment_in(folder / "found").contains("OMP_NUM_THREADS"));
@@ -92,14 +92,14 @@ TEST(Launch, BothSpellingsOfAnOptionMeanTheSame) {
 }
 
 TEST(Launch, StdinIsInherited) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"copy-stdin", folder / "got"})), {.stdin_text = "from\nthe user"});
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(read_file(folder / "got"), "from\nthe user");
 }
 
 TEST(Launch, WorkerStartsAsCleanAsFromAShell) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"}, worker({"state", folder / "{rank}", "wait"})),
           {.directory = folder.path()});
   for (const std::string rank : {"0", "1"}) {
@@ -118,15 +118,15 @@ TEST(Launch, WorkerStartsAsCleanAsFromAShell) {
 
 // nohup, and shells that ignore SIGINT for what they start in the background.
 TEST(Launch, SignalsIgnoredBeforeStayIgnoredForWorkers) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"state", folder / "found"})), {.ignored = {SIGHUP, SIGPIPE}});
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(state_in(folder / "found").at("ignored"), "1,13");
 }
 
 TEST(Launch, FindsANameInTheCurrentFolderThenOnPath) {
-  const TempDir folder;
-  const TempDir on_path;
+  const TemporaryTree folder;
+  const TemporaryTree on_path;
   write_file(on_path / "tool", "#!/bin/sh\necho from PATH\n", 0755);
   const JobSetup setup{.environment = {{"PATH", on_path.path() + ":/usr/bin:/bin"}},
                        .directory = folder.path()};
@@ -148,7 +148,7 @@ TEST(Launch, FindsTheProgramsBesideDdprun) {
 }
 
 TEST(Launch, RunsPythonFilesWithPython) {
-  const TempDir folder;
+  const TemporaryTree folder;
   write_file(folder / "named.py", "import sys; print('ran', sys.argv[1])\n");
   write_file(folder / "unnamed", "import sys; print('ran', sys.argv[1])\n");
   for (const char* name : {"named.py", "unnamed"}) {
@@ -159,14 +159,14 @@ TEST(Launch, RunsPythonFilesWithPython) {
 }
 
 TEST(Launch, StartsSixtyFourWorkers) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=64"}, worker({"stamp", folder.path()})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(stamps(folder.path(), 0).size(), 64U);
 }
 
 TEST(Launch, DryRunStartsNothing) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--dry-run"}, worker({"touch", folder / "started"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("ddprun_test_worker"));

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-bool both_there(const TempDir& folder) {
+bool both_there(const TemporaryTree& folder) {
   return std::filesystem::exists(folder / "0") && std::filesystem::exists(folder / "1");
 }
 
@@ -43,7 +43,7 @@ TEST(Link, AProgramThatTheWorkerStartsHasNone) {
 }
 
 TEST(Link, IsGoneAfterAnExecOfAWorkerThatHasOpenedIt) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--preempt-signal=USR1"},
                  worker({"link", "take-leave", "become", "no-link", "end-well-on", "10", "touch",
                          folder / "0", "wait"})));
@@ -68,7 +68,7 @@ TEST(Link, OneOfALauncherInBetweenIsNotTaken) {
 }
 
 TEST(Link, APreemptionComesOverItToWorkersThatTakeItAndAsASignalToOthers) {
-  const TempDir folder;
+  const TemporaryTree folder;
   // Rank 0 would die by the signal, rank 1 only ends by it; it has opened its link, and does not
   // take requests.
   Job job(ddprun({"--nproc-per-node=2", "--preempt-signal=USR1"},
@@ -103,7 +103,7 @@ TEST(Link, APreemptionComesOverItToWorkersThatTakeItAndAsASignalToOthers) {
 }
 
 TEST(Link, APreemptionReachesTheWorkersOfANestedLauncher) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--preempt-signal=USR1"},
                  ddprun({"--preempt-signal=USR1", "--nproc-per-node=2"},
                         worker({"link", "take-leave", "touch", folder / "{rank}", "until-told",
@@ -116,7 +116,7 @@ TEST(Link, APreemptionReachesTheWorkersOfANestedLauncher) {
 }
 
 TEST(Link, AWorkerWhoseLinkIsClosedGetsTheSignal) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun(
       {"--nproc-per-node=2", "--preempt-signal=USR1"},
       worker({"end-well-on", "10", "link-garbage", "5", "touch", folder / "{rank}", "wait"})));
@@ -128,7 +128,7 @@ TEST(Link, AWorkerWhoseLinkIsClosedGetsTheSignal) {
 }
 
 TEST(Link, TheReportAndTheEventsTellHowFarTheFailedWorkerCame) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--events=" + (folder / "events")},
                  worker({"link", "progress", "412/1000", "on-rank", "1", "saving",  //
                          "on-rank", "1", "exit", "3", "wait"})));
@@ -140,7 +140,7 @@ TEST(Link, TheReportAndTheEventsTellHowFarTheFailedWorkerCame) {
 }
 
 TEST(Link, AWorkerKilledInTheMiddleOfANoteHasTheOneBefore) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"link", "progress", "1", "touch", folder / "0", "progress-forever"})));
   ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / "0"); })) << job.err();
   kill(job.workers().at(0), SIGKILL);

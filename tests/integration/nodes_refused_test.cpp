@@ -133,7 +133,7 @@ class Token : public ::testing::TestWithParam<Meeting> {
     write_file(folder_ / name, content, mode);
     return folder_ / name;
   }
-  TempDir folder_;
+  TemporaryTree folder_;
 };
 INSTANTIATE_TEST_SUITE_P(By, Token, ::testing::Values(Meeting::kStatic, Meeting::kC10d),
                          [](const auto& which) { return ::testing::PrintToString(which.param); });

@@ -34,7 +34,7 @@ class NodesTrain : public ::testing::Test {
  protected:
   // One node with two workers, which is the same world of two.
   static void SetUpTestSuite() {
-    undisturbed_ = new TempDir;
+    undisturbed_ = new TemporaryTree;
     Job job(ddprun({"--nproc-per-node=2"}, training(undisturbed_->path())));
     ASSERT_EQ(job.wait(kTrainingTime), exited(0)) << job.err();
   }
@@ -65,12 +65,12 @@ class NodesTrain : public ::testing::Test {
 
   std::string samples_file() const { return samples_folder_ / "samples"; }
 
-  static TempDir* undisturbed_;
-  TempDir folder_;
-  TempDir samples_folder_;
+  static TemporaryTree* undisturbed_;
+  TemporaryTree folder_;
+  TemporaryTree samples_folder_;
   std::optional<Cluster> cluster_;
 };
-TempDir* NodesTrain::undisturbed_ = nullptr;
+TemporaryTree* NodesTrain::undisturbed_ = nullptr;
 
 TEST_F(NodesTrain, EndWithTheSameWeightsWhicheverWorkerIsKilled) {
   Cluster& cluster = cluster_of({.meeting = Meeting::kStatic, .options = {"--max-restarts=2"}});
@@ -103,7 +103,7 @@ TEST_F(NodesTrain, EndWithTheSameWeightsOverANetworkThatFailsInEveryWay) {
   if (const auto& why = Network::obstacle()) GTEST_SKIP() << *why;
   // So many steps, and so slow a cable, that the training does not end before the last trouble.
   constexpr int kEpochs = 8;
-  const TempDir undisturbed;
+  const TemporaryTree undisturbed;
   Job alone(ddprun({"--nproc-per-node=2"}, training(undisturbed.path(), kEpochs)));
   ASSERT_EQ(alone.wait(kTrainingTime), exited(0)) << alone.err();
 
@@ -232,7 +232,7 @@ TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
 // Under torchrun 2.11 half of the restarts meet what the last round left in the store.
 TEST(GlooJob, RestartsAsOftenAsAskedWithoutOneFailedStart) {
   const int restarts = full_tests() ? 200 : 20;
-  const TempDir folder;
+  const TemporaryTree folder;
   Cluster cluster({.meeting = Meeting::kStatic,
                    .options = {"--max-restarts=" + std::to_string(restarts)},
                    .program = {DDPRUN_GLOO_WORKER, folder.path(), std::to_string(restarts)}});

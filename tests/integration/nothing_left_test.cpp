@@ -21,26 +21,26 @@ namespace {
 using ::testing::IsEmpty;
 
 // Two workers with two children each; they wait until `go` exists, if they wait at all.
-Command busy_job(const TempDir& folder, std::initializer_list<std::string> ending) {
+Command busy_job(const TemporaryTree& folder, std::initializer_list<std::string> ending) {
   Command command = ddprun({"--nproc-per-node=2", "--shutdown-timeout=0.2"},
                            worker({"child", "deaf-child", "stamp", folder.path()}));
   command.insert(command.end(), ending);
   return command;
 }
 
-bool both_started(Job& job, const TempDir& folder) {
+bool both_started(Job& job, const TemporaryTree& folder) {
   return job.reaches([&] { return stamps(folder.path(), 0).size() == 2; });
 }
 
 TEST(NothingIsLeft, AfterANormalEnd) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(busy_job(folder, {"exit", "0"}));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
 TEST(NothingIsLeft, AfterAFailure) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(busy_job(folder, {"on-rank", "1", "exit", "3", "wait"}));
   EXPECT_EQ(job.wait(), exited(3)) << job.err();
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -49,7 +49,7 @@ TEST(NothingIsLeft, AfterAFailure) {
 class NothingIsLeftAfterSignal : public ::testing::TestWithParam<int> {};
 
 TEST_P(NothingIsLeftAfterSignal, ToTheLauncher) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(busy_job(folder, {"wait"}));
   ASSERT_TRUE(both_started(job, folder)) << job.err();
   job.signal(GetParam());
@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Each, NothingIsLeftAfterSignal,
                          ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
 
 TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(busy_job(folder, {"ignore", "15", "wait"}));
   ASSERT_TRUE(both_started(job, folder)) << job.err();
   job.signal(SIGKILL);
@@ -72,7 +72,7 @@ TEST(NothingIsLeft, AfterTheLauncherItselfIsKilled) {
 // Those that made a session of their own lost their parent, but not their job.
 TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
   for (const int signal : {0, SIGTERM}) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(ddprun({"--nproc-per-node=2"}, worker({"daemon", "stamp", folder.path(), "until",
                                                    folder / "go", "exit", "0"})));
     ASSERT_TRUE(both_started(job, folder)) << job.err();
@@ -88,7 +88,7 @@ TEST(NothingIsLeft, OfProcessesThatLeftTheirWorkersSession) {
 }
 
 TEST(NothingIsLeft, OfOrphansNotEvenAsZombies) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"orphans", "20", "stamp", folder.path(), "wait"})));
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
   EXPECT_TRUE(eventually([&] {
@@ -102,7 +102,7 @@ TEST(NothingIsLeft, OfOrphansNotEvenAsZombies) {
 
 // The keeper is a process like any other: it can be killed too.
 TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(busy_job(folder, {"wait"}));
   ASSERT_TRUE(both_started(job, folder)) << job.err();
   const auto keeper = [&]() -> pid_t {
@@ -128,7 +128,7 @@ TEST(NothingIsLeft, AfterTheKeeperAndThenTheLauncherAreKilled) {
 // Before the launcher has done anything else: its first child is the keeper.
 TEST(NothingIsLeft, AKeeperThatIsKilledAtOnceIsReplaced) {
   for (int run = 0; run < (full_tests() ? 200 : 30); ++run) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(ddprun({}, worker({"until", folder / "go"})));
     const std::string self = std::to_string(job.pid());
     const std::string children = "/proc/" + self + "/task/" + self + "/children";
@@ -151,7 +151,7 @@ TEST(NothingIsLeft, AKeeperThatIsKilledAtOnceIsReplaced) {
 // Workers that are stopped cannot act on SIGTERM, and must not survive for it.
 TEST(NothingIsLeft, OfWorkersThatWereStopped) {
   for (const int signal : {SIGTERM, SIGKILL}) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(busy_job(folder, {"wait"}));
     ASSERT_TRUE(both_started(job, folder)) << job.err();
     for (const auto& [rank, stamp] : stamps(folder.path(), 0)) kill(-stamp.pid, SIGSTOP);
@@ -192,8 +192,8 @@ TEST(NothingIsLeft, WheneverTheLauncherIsInterrupted) {
 }
 
 TEST(NothingIsLeft, AfterTwoHundredStartsAndStops) {
-  const TempDir folder;
-  const TempDir temporary;
+  const TemporaryTree folder;
+  const TemporaryTree temporary;
   for (int run = 0; run < (full_tests() ? 2000 : 200); ++run) {
     Job job(ddprun({"--nproc-per-node=2"}, worker({"environment", folder / "environment.{rank}"})),
             {.environment = {{"TMPDIR", temporary.path()}}});
@@ -206,7 +206,7 @@ TEST(NothingIsLeft, AfterTwoHundredStartsAndStops) {
 }
 
 TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"stamp", folder.path(), "until", folder / "go"})),
           {.ignored = {SIGHUP}});
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; }));
@@ -218,7 +218,7 @@ TEST(Signals, AnInheritedIgnoreOfHangupIsKept) {
 
 // A worker that saves its work and ends with 0 when it is told to stop has not finished the job.
 TEST(Signals, WorkersThatEndWellWhenToldToStopDoNotHideTheStop) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"},
                  worker({"end-well-on", "15", "stamp", folder.path(), "wait"})));
   ASSERT_TRUE(both_started(job, folder));
@@ -227,7 +227,7 @@ TEST(Signals, WorkersThatEndWellWhenToldToStopDoNotHideTheStop) {
 }
 
 TEST(Signals, StoppingAndContinuingTheLauncherReachesTheWorkers) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"}, worker({"stamp", folder.path(), "until", folder / "go"})));
   ASSERT_TRUE(both_started(job, folder));
   const auto all_are = [&](bool stopped) {

@@ -71,7 +71,7 @@ TEST(Output, AReaderThatNeverReadsDoesNotKeepTheJobFromStopping) {
     SCOPED_TRACE("--tee=" + tee);
     std::array<int, 2> ends{};
     ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(ddprun({"--nproc-per-node=2", "--tee=" + tee, "--log-dir=" + (folder / "logs")},
                    worker({"stamp", folder.path(), "flood", "1000000"})),
             {.stdout_fd = ends[1]});
@@ -90,7 +90,7 @@ TEST(Output, AReaderThatNeverReadsDoesNotKeepADeathFromBeingSeen) {
     SCOPED_TRACE(option);
     std::array<int, 2> ends{};
     ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(
         ddprun({"--nproc-per-node=2", "--max-restarts=1", option,
                 "--log-dir=" + (option == "--tee=3" ? folder / "logs" : "")},
@@ -115,7 +115,7 @@ TEST(Output, EveryByteOfManyStreamsIsInItsFileInOrder) {
   constexpr int kWorkers = 4;
   constexpr int kLines = 10'000;
   for (const char* option : {"-r3", "-t3"}) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(ddprun(
         {"--nproc-per-node=" + std::to_string(kWorkers), option, "--log-dir=" + folder.path()},
         worker({"pour", std::to_string(kLines) + "@0"})));
@@ -142,7 +142,7 @@ TEST(Output, EveryByteOfManyStreamsIsInItsFileInOrder) {
 }
 
 TEST(Output, AWorkerMayCloseItsStdoutAndStderr) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"}, worker({"close", "1", "close", "2", "stamp", folder.path(),
                                                  "until", folder / "go", "exit", "6"})));
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 2; })) << job.err();
@@ -158,7 +158,7 @@ TEST(Output, StderrPassesThroughUnchanged) {
 }
 
 TEST(Output, TeeWritesToTheLogAndPrefixedToTheConsole) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--tee=3", "--log-dir=" + folder.path()},
                  worker({"print", "said {rank}", "complain", "cried {rank}"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
@@ -179,7 +179,7 @@ TEST(Output, TeeWritesToTheLogAndPrefixedToTheConsole) {
 }
 
 TEST(Output, RedirectKeepsItOffTheConsole) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "-r", "0:3", "--log-dir=" + folder.path()},
                  worker({"print", "said {rank}", "complain", "cried {rank}"})));
   EXPECT_EQ(job.wait(), exited(0));
@@ -189,7 +189,7 @@ TEST(Output, RedirectKeepsItOffTheConsole) {
 
 // Every round has files of its own: the reason for a restart is in the first one's.
 TEST(Output, LogsOfEarlierRoundsAreKept) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--max-restarts=1", "-r", "3", "--log-dir=" + folder.path()},
                  worker({"print", "round {round}", "on-round", "0", "exit", "1"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
@@ -221,7 +221,7 @@ class OnATerminal : public ::testing::Test {
     return terminal.seen();
   }
 
-  TempDir folder_;
+  TemporaryTree folder_;
   std::string awaited_;
 };
 

@@ -54,7 +54,7 @@ class PidOne : public ::testing::Test {
     return children.size() == 1 ? children.front().pid : -1;
   }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
   std::optional<Command> unshare_;
   std::optional<Job> job_;
 };

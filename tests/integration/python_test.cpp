@@ -65,7 +65,7 @@ TEST_F(Python, FormsItAgainAfterARestart) {
 
 // The module needs neither PyTorch nor anything else.
 TEST(PythonProgress, IsWhatTheEventOfAFailedWorkerSays) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const JobSetup setup{.environment = {{"PYTHONPATH", DDPRUN_SOURCE_DIR "/worker_lib/python"},
                                        {"PYTHONDONTWRITEBYTECODE", "1"}}};
   const std::string script = DDPRUN_SOURCE_DIR "/tests/integration/progress.py";
@@ -141,7 +141,7 @@ class PythonsChildren : public Python {
     ASSERT_GE(job_->processes().size(), 1U + 2 * 4U) << "keeper, workers, children";
   }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
   std::optional<Job> job_;
 };
 

@@ -24,7 +24,7 @@ constexpr int kDiffers = 4;
 Told replay(const std::string& file) { return run_to_its_end(ddpctl({"replay", file})); }
 
 // With a restart.
-std::string record(const TempDir& folder) {
+std::string record(const TemporaryTree& folder) {
   const std::string file = folder / "record";
   Job job(ddprun({"--max-restarts=1", "--record=" + file}, worker({"on-round", "0", "exit", "3"})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
@@ -32,7 +32,7 @@ std::string record(const TempDir& folder) {
 }
 
 TEST(Replay, TellsEveryDecisionOfAJobAndWhatLedToIt) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const Told told = replay(record(folder));
   EXPECT_EQ(told.code, 0) << told.out << told.err;
   EXPECT_THAT(told.out, HasSubstr("leader  begins: job none, 1 to 1 node, 1 restarts\n"));
@@ -46,7 +46,7 @@ TEST(Replay, TellsEveryDecisionOfAJobAndWhatLedToIt) {
 }
 
 TEST(Replay, OfSeveralNodesEachHasItsPart) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Cluster cluster({.meeting = Meeting::kC10d, .nnodes = "2:2"});
   cluster.start(0, {"--record=" + (folder / "0")});
   cluster.start(1, {"--record=" + (folder / "1")});
@@ -68,7 +68,7 @@ TEST(Replay, OfSeveralNodesEachHasItsPart) {
 }
 
 TEST(Replay, AFileThatIsCutOffIsPlayedAsFarAsItGoes) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string whole = read_file(record(folder));
   const std::string cut = folder / "cut";
   write_file(cut, whole.substr(0, whole.size() - 20));
@@ -79,7 +79,7 @@ TEST(Replay, AFileThatIsCutOffIsPlayedAsFarAsItGoes) {
 }
 
 TEST(Replay, WhatIsNoRecordingIsRefused) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string file = folder / "file";
   EXPECT_EQ(replay(file).code, kFailed);
   write_file(file, "");
@@ -96,7 +96,7 @@ TEST(Replay, WhatIsNoRecordingIsRefused) {
 }
 
 TEST(Replay, ADecisionThatIsAnotherOneNowIsPointedAt) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string file = record(folder);
   std::string text = read_file(file);
   const std::string said = "\"decisions\":1";

@@ -15,14 +15,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-bool all_started(Job& job, const TempDir& folder, int round, std::size_t workers) {
+bool all_started(Job& job, const TemporaryTree& folder, int round, std::size_t workers) {
   return job.reaches([&] { return stamps(folder.path(), round).size() == workers; });
 }
 
 TEST(Restart, AKilledWorkerRestartsTheWholeGroup) {
   for (int victim = 0; victim < 3; ++victim) {
     SCOPED_TRACE("victim " + std::to_string(victim));
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(ddprun({"--nproc-per-node=3", "--max-restarts=1"},
                    worker({"environment", folder / "environment.{round}.{rank}",  //
                            "stamp", folder.path(), "wait"})));
@@ -47,7 +47,7 @@ TEST(Restart, AKilledWorkerRestartsTheWholeGroup) {
 }
 
 TEST(Restart, TheStoreOfTheOldRoundIsGone) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--max-restarts=1"},
                  worker({"environment", folder / "environment.{round}", "stamp", folder.path(),  //
                          "on-round", "0", "until", folder / "go", "on-round", "0", "exit", "1",  //
@@ -66,7 +66,7 @@ TEST(Restart, TheStoreOfTheOldRoundIsGone) {
 }
 
 TEST(Restart, FinishedWorkersRunAgainToo) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1"},
                  worker({"stamp", folder.path(), "on-rank", "0", "exit", "0",  //
                          "on-round", "0", "until", folder / "go", "on-round", "0", "exit", "1"})));
@@ -78,7 +78,7 @@ TEST(Restart, FinishedWorkersRunAgainToo) {
 }
 
 TEST(Restart, EndsWithTheFirstCauseWhenTheBudgetIsSpent) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=2"},
                  worker({"stamp", folder.path(), "on-rank", "1", "exit", "5", "wait"})));
   EXPECT_EQ(job.wait(), exited(5));
@@ -89,7 +89,7 @@ TEST(Restart, EndsWithTheFirstCauseWhenTheBudgetIsSpent) {
 }
 
 TEST(Restart, DoesNotHappenUnlessAskedFor) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2"},
                  worker({"stamp", folder.path(), "on-rank", "0", "signal", "9", "wait"})));
   EXPECT_EQ(job.wait(), exited(137));
@@ -97,7 +97,7 @@ TEST(Restart, DoesNotHappenUnlessAskedFor) {
 }
 
 TEST(Restart, AWorkerDeafToSigtermIsKilledAtTheDeadline) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=0.2"},
                  worker({"on-rank",  "0", "ignore",   "15", "stamp", folder.path(),  //
                          "on-rank",  "1", "on-round", "0",  "until", folder / "go",  //
@@ -110,7 +110,7 @@ TEST(Restart, AWorkerDeafToSigtermIsKilledAtTheDeadline) {
 }
 
 TEST(Restart, AWorkerThatIsStoppedDoesNotHoldItUp) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1"},
                  worker({"stamp", folder.path(), "on-round", "1", "exit", "0",  //
                          "on-rank", "1", "until", folder / "go",                //
@@ -125,7 +125,7 @@ TEST(Restart, AWorkerThatIsStoppedDoesNotHoldItUp) {
 
 // The children of a failed worker must not live on beside the next round's.
 TEST(Restart, TakesTheChildrenOfDeadWorkersAlong) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun(
       {"--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=0.2"},
       worker({"on-round", "0", "deaf-child", "on-round", "0", "child",  //
@@ -136,7 +136,7 @@ TEST(Restart, TakesTheChildrenOfDeadWorkersAlong) {
 }
 
 TEST(Restart, TwoHundredInARowLeakNeitherDescriptorNorProcessNorPort) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const int restarts = full_tests() ? 2000 : 200;
   const std::string last = std::to_string(restarts);
   Job job(

@@ -58,7 +58,7 @@ class Slurm : public ::testing::Test {
     options.insert(options.end(), more.begin(), more.end());
     return SlurmCluster::srun(options, launcher);
   }
-  static bool run(const TempDir& folder, std::size_t workers, int round = 0) {
+  static bool run(const TemporaryTree& folder, std::size_t workers, int round = 0) {
     return stamps(folder.path(), round).size() == workers;
   }
   // As a line of a script.
@@ -137,7 +137,7 @@ TEST_F(Slurm, ListsOfNodesMeanWhatScontrolSays) {
 // --- what srun starts
 
 TEST_F(Slurm, SrunOfTwoNodesNeedsNoOption) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({}, meeting_worker({"environment", folder / "{rank}"}))),
           slurm().setup());
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
@@ -176,7 +176,7 @@ TEST_F(Slurm, AllRanksRunSoonAfterTheStepHasStarted) {
   std::vector<milliseconds> with;
   std::vector<milliseconds> without;
   for (int run = 0; run < kRuns; ++run) {
-    const TempDir folder;
+    const TemporaryTree folder;
     // What the step starts notes the time, and becomes ddprun.
     Command timed{"sh", "-c",
                   "RANK=$SLURM_NODEID TORCHELASTIC_RESTART_COUNT=" + std::to_string(kStepStart) +
@@ -216,7 +216,7 @@ TEST_F(Slurm, TheDryRunNamesSlurmAndItsVariables) {
 }
 
 TEST_F(Slurm, NodesOfAHeterogeneousJobBringTheWorkersThatEachHasCpusFor) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Command command{"salloc",    "--quiet",           "--nodes=1", "--cpus-per-task=2", ":",
                   "--nodes=1", "--cpus-per-task=1", "srun",      "--het-group=0,1"};
   const Command launcher = ddprun({}, meeting_worker({"environment", folder / "{rank}"}));
@@ -230,7 +230,7 @@ TEST_F(Slurm, NodesOfAHeterogeneousJobBringTheWorkersThatEachHasCpusFor) {
 }
 
 TEST_F(Slurm, AnElasticJobMeetsOnTheFirstNodeToo) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const Command launcher = ddprun({"--rdzv-backend=c10d", "--nnodes=1:2"},
                                   meeting_worker({"environment", folder / "{rank}"}));
   Job job(on_two_nodes(launcher), slurm().setup());
@@ -242,7 +242,7 @@ TEST_F(Slurm, AnElasticJobMeetsOnTheFirstNodeToo) {
 }
 
 TEST_F(Slurm, AWorkerIsStartedForEachGpuOfTheAllocation) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(
       on_two_nodes(ddprun({}, worker({"environment", folder / "{rank}"})), {"--gpus-per-node=3"}),
       slurm().setup());
@@ -251,7 +251,7 @@ TEST_F(Slurm, AWorkerIsStartedForEachGpuOfTheAllocation) {
 }
 
 TEST_F(Slurm, AJobsStepsAndShellsAreToldApart) {
-  const TempDir folder;
+  const TemporaryTree folder;
   // The script's shell is on one node of two; a step of one node is a job of its own.
   const std::string job = slurm().sbatch(
       {"--nodes=2", "--cpus-per-task=2", "--output=" + (folder / "out")},
@@ -273,7 +273,7 @@ TEST_F(Slurm, AJobsStepsAndShellsAreToldApart) {
 }
 
 TEST_F(Slurm, ABatchScriptOfOneNodeNeedsNoSrun) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string job =
       slurm().sbatch({"--nodes=1", "--cpus-per-task=2", "--output=" + (folder / "out")},
                      words_of(ddprun({}, worker({"environment", folder / "{rank}"}))));
@@ -342,7 +342,7 @@ TEST_F(Slurm, AVariableThatContradictsAnOptionLosesAndTheLogSaysSo) {
 // --- what ends it
 
 TEST_F(Slurm, ACancelledStepLeavesNothing) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({}, worker({"child", "deaf-child", "stamp", folder.path(), "wait"}))),
           slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -352,7 +352,7 @@ TEST_F(Slurm, ACancelledStepLeavesNothing) {
 }
 
 TEST_F(Slurm, AKilledStepLeavesNothing) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({}, worker({"child", "deaf-child", "stamp", folder.path(), "wait"}))),
           slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -362,7 +362,7 @@ TEST_F(Slurm, AKilledStepLeavesNothing) {
 }
 
 TEST_F(Slurm, AKilledDdprunOfANodeTakesTheStepAlongWithSrunsWait) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({}, worker({"child", "stamp", folder.path(), "wait"})), {"--wait=1"}),
           slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -383,7 +383,7 @@ TEST_F(Slurm, AFailedWorkerIsTheStepsExitCode) {
 // --- preemption
 
 // Gives the job's number; its output is in folder/out.
-std::string submit_script(const TempDir& folder, const Command& program,
+std::string submit_script(const TemporaryTree& folder, const Command& program,
                           const std::vector<std::string>& options) {
   Command command{"sbatch", "--parsable", "--nodes=2", "--output=" + (folder / "out")};
   command.insert(command.end(), options.begin(), options.end());
@@ -395,7 +395,7 @@ std::string submit_script(const TempDir& folder, const Command& program,
 
 // Waits for the notice, and then, as ranks do that end their last step together, for each other. In
 // another life it has nothing to wait for.
-Command until_preempted(const TempDir& folder) {
+Command until_preempted(const TemporaryTree& folder) {
   return worker({"environment", folder / "{rank}", "link", "take-leave", "stamp", folder.path(),
                  "unless", folder / "told{rank}", "until-told", "touch", folder / "told{rank}",
                  "until", folder / "told0", "until", folder / "told1", "until", folder / "told2",
@@ -403,7 +403,7 @@ Command until_preempted(const TempDir& folder) {
 }
 
 TEST_F(Slurm, APreemptedStepAsksForARequeue) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({}, until_preempted(folder))), slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
   slurm().ask({"scancel", "--signal=USR1", "--user=root"});
@@ -412,7 +412,7 @@ TEST_F(Slurm, APreemptedStepAsksForARequeue) {
 }
 
 TEST_F(Slurm, APreemptedElasticStepAsksForARequeueToo) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({"--rdzv-backend=c10d", "--nnodes=1:2"}, until_preempted(folder))),
           slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -423,7 +423,7 @@ TEST_F(Slurm, APreemptedElasticStepAsksForARequeueToo) {
 
 TEST_F(Slurm, ABatchScriptThatBecomesDdprunGetsTheSignal) {
   for (const std::string signal : {"USR1", "TERM"}) {
-    const TempDir folder;
+    const TemporaryTree folder;
     const Command program = worker(
         {"link", "take-leave", "stamp", folder.path(), "until-told", "touch", folder / "told"});
     const std::string job =
@@ -441,7 +441,7 @@ TEST_F(Slurm, ABatchScriptThatBecomesDdprunGetsTheSignal) {
 
 // proctrack/cgroup spares the workers: it signals a step's tasks alone, which are the ddpruns.
 TEST_F(Slurm, APreemptionByTermGivesNoticeToo) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(on_two_nodes(ddprun({"--preempt-signal=TERM"}, until_preempted(folder))),
           slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -451,7 +451,7 @@ TEST_F(Slurm, APreemptionByTermGivesNoticeToo) {
 }
 
 TEST_F(Slurm, APreemptionThatReachesOneNodeFirstEndsOnBothWithItsCode) {
-  const TempDir folder;
+  const TemporaryTree folder;
   // These leave at once, so that the round has ended when the other node gets its notice.
   Job job(on_two_nodes(
               ddprun({}, worker({"link", "take-leave", "stamp", folder.path(), "until-told"}))),
@@ -465,7 +465,7 @@ TEST_F(Slurm, APreemptionThatReachesOneNodeFirstEndsOnBothWithItsCode) {
 }
 
 TEST_F(Slurm, WorkersThatSlurmSignalsTooAreNoFailure) {
-  const TempDir folder;
+  const TemporaryTree folder;
   // They know nothing of notices, and die of the signal, sooner or later than ddprun gets its own.
   Job job(on_two_nodes(ddprun({}, worker({"stamp", folder.path(), "wait"}))), slurm().setup());
   ASSERT_TRUE(job.reaches([&] { return run(folder, 4); })) << job.err();
@@ -476,7 +476,7 @@ TEST_F(Slurm, WorkersThatSlurmSignalsTooAreNoFailure) {
 }
 
 TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string out = folder / "out";
   const std::string job = submit_script(folder, until_preempted(folder), {"--cpus-per-task=2"});
   ASSERT_TRUE(eventually([&] { return run(folder, 4); })) << read_file(out);
@@ -494,7 +494,7 @@ TEST_F(Slurm, TheScriptOfOursRequeuesAPreemptedJobWhichThenRunsToItsEnd) {
 
 TEST_F(Slurm, TheScriptsSignalComesTwoMinutesBeforeTheTimeIsUp) {
   if (!full_tests()) GTEST_SKIP() << "Slurm looks at times every 30 s: with DDPRUN_TEST_FULL=1";
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string job =
       submit_script(folder, until_preempted(folder), {"--cpus-per-task=2", "--time=2"});
   ASSERT_TRUE(eventually([&] { return fs::exists(folder / "told3"); }, seconds(100)))
@@ -508,7 +508,7 @@ TEST_F(Slurm, TheScriptsSignalComesTwoMinutesBeforeTheTimeIsUp) {
 #ifdef DDPRUN_TRAIN
 
 TEST_F(Slurm, SrunAloneStartsATrainingWithoutDdprun) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Command program = training(folder.path(), /*epochs=*/1);
   program.front() = DDPRUN_TRAIN;
   Job job(SlurmCluster::srun({"--nodes=2", "--ntasks-per-node=2"}, program),
@@ -520,8 +520,8 @@ TEST_F(Slurm, SrunAloneStartsATrainingWithoutDdprun) {
 }
 
 TEST_F(Slurm, APreemptedTrainingIsRequeuedAndGoesOnWhereItLeft) {
-  const TempDir folder;
-  const TempDir checkpoints;
+  const TemporaryTree folder;
+  const TemporaryTree checkpoints;
   // Long enough to be preempted in the middle.
   constexpr int kEpochs = 3;
   constexpr int kSteps = kEpochs * 63;

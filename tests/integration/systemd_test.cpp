@@ -101,7 +101,7 @@ class Systemd : public ::testing::Test {
   }
   std::string finish() const { return folder_ / "finish"; }
 
-  const TempDir folder_;
+  const TemporaryTree folder_;
 };
 
 TEST_F(Systemd, IsToldOfReadinessRoundAndStep) {
@@ -194,7 +194,7 @@ TEST_F(Systemd, IsLeftWithHowTheJobEnded) {
       {"ddprun_test_worker succeeded", worker({"exit", "0"})},
       {"ddprun_test_worker FAILED: rank 0", worker({"exit", "3"})}};
   for (const auto& [part, program] : programs) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Manager manager(folder / "notify");
     Job job(ddprun({}, program), told_of(manager));
     ASSERT_NE(job.wait(), Ended{}) << job.err();
@@ -264,7 +264,7 @@ TEST(SystemdUnit, StartsAgainWhatANewStartCanCure) {
 TEST(SystemdUnit, IsWhatSystemdAccepts) {
   Job version({"systemd-analyze", "--version"});
   if (version.wait() != exited(0)) GTEST_SKIP() << "no systemd-analyze here";
-  const TempDir folder;
+  const TemporaryTree folder;
   std::string unit = read_file(kUnit);
   const std::string installed = "/usr/local/bin/ddprun";
   const auto at = unit.find(installed);

@@ -34,7 +34,7 @@ class Training : public ::testing::Test {
  protected:
   // What an uninterrupted run leaves, made once for all tests of this program.
   static void SetUpTestSuite() {
-    undisturbed_ = new TempDir;
+    undisturbed_ = new TemporaryTree;
     Job job(training(2, undisturbed_->path()));
     ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
     ASSERT_EQ(last_step_in(undisturbed_->path()), 2 * kStepsPerEpoch);
@@ -45,7 +45,7 @@ class Training : public ::testing::Test {
   }
 
   // Waits for `steps` further steps to be on disk, then kills this rank of the present round.
-  static void kill_after(Job& job, const TempDir& folder, int rank, int steps) {
+  static void kill_after(Job& job, const TemporaryTree& folder, int rank, int steps) {
     const int wanted = last_step_in(folder.path()) + steps;
     ASSERT_TRUE(job.reaches([&] { return last_step_in(folder.path()) >= wanted; }, seconds(60)))
         << job.err();
@@ -54,12 +54,12 @@ class Training : public ::testing::Test {
     kill(workers.at(rank), SIGKILL);
   }
 
-  static TempDir* undisturbed_;
+  static TemporaryTree* undisturbed_;
 };
-TempDir* Training::undisturbed_ = nullptr;
+TemporaryTree* Training::undisturbed_ = nullptr;
 
 TEST_F(Training, IsDeterministicWhenUndisturbed) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(training(2, folder.path()));
   ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
   EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path()));
@@ -68,7 +68,7 @@ TEST_F(Training, IsDeterministicWhenUndisturbed) {
 TEST_F(Training, ResumesBitIdenticallyWhicheverWorkerIsKilled) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE("victim " + std::to_string(victim));
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(training(2, folder.path()));
     kill_after(job, folder, victim, /*steps=*/21);
     ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
@@ -83,7 +83,7 @@ TEST_F(Training, ResumesBitIdenticallyAfterManyDeathsAtAnyMoment) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (int run = 0; run < (full_tests() ? 20 : 2); ++run) {
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(training(2, folder.path()));
     for (int death = 0; death < 3; ++death) {
       const int victim = static_cast<int>(random() % 2);
@@ -99,10 +99,10 @@ TEST_F(Training, ResumesBitIdenticallyAfterManyDeathsAtAnyMoment) {
 TEST_F(Training, ResumesBitIdenticallyWithThreeAndMoreWorkers) {
   for (const int workers : full_tests() ? std::vector{3, 4, 5} : std::vector{3}) {
     SCOPED_TRACE(workers);
-    const TempDir undisturbed;
+    const TemporaryTree undisturbed;
     Job whole(training(workers, undisturbed.path()));
     ASSERT_EQ(whole.wait(seconds(120)), exited(0)) << whole.err();
-    const TempDir folder;
+    const TemporaryTree folder;
     Job job(training(workers, folder.path()));
     kill_after(job, folder, /*rank=*/workers - 1, /*steps=*/21);
     ASSERT_EQ(job.wait(seconds(120)), exited(0)) << job.err();
@@ -113,7 +113,7 @@ TEST_F(Training, ResumesBitIdenticallyWithThreeAndMoreWorkers) {
 
 // Power is cut: nobody restarts anything, the user starts the same command again.
 TEST_F(Training, ResumesBitIdenticallyAfterTheLauncherWasKilled) {
-  const TempDir folder;
+  const TemporaryTree folder;
   {
     Job job(training(2, folder.path()));
     ASSERT_TRUE(job.reaches([&] { return last_step_in(folder.path()) >= 70; }, seconds(60)))
@@ -141,7 +141,7 @@ std::vector<int> last_steps_of_ranks(const std::string& loss_file) {
 }
 
 TEST_F(Training, LeavesOnAllRanksAfterTheSameStepWhenPreemptedAndResumesBitIdentically) {
-  const TempDir folder;
+  const TemporaryTree folder;
   const std::string losses = folder / "losses";
   {
     // Far longer than any notice takes.
@@ -165,14 +165,14 @@ TEST_F(Training, LeavesOnAllRanksAfterTheSameStepWhenPreemptedAndResumesBitIdent
   Job resumed(training(2, folder.path(), epochs));
   ASSERT_EQ(resumed.wait(seconds(120)), exited(0)) << resumed.err();
   EXPECT_THAT(resumed.err(), HasSubstr("after step " + std::to_string(step)));
-  const TempDir whole;
+  const TemporaryTree whole;
   Job uninterrupted(training(2, whole.path(), epochs));
   ASSERT_EQ(uninterrupted.wait(seconds(120)), exited(0)) << uninterrupted.err();
   EXPECT_TRUE(end_with_the_same_bytes(whole.path(), folder.path())) << resumed.err();
 }
 
 TEST_F(Training, UsesThePreviousCheckpointWhenTheNewestIsDamaged) {
-  const TempDir folder;
+  const TemporaryTree folder;
   fs::copy(undisturbed_->path(), folder.path(), fs::copy_options::recursive);
   const auto names = checkpoints_in(folder.path());
   ASSERT_GE(names.size(), 2U);
@@ -194,7 +194,7 @@ TEST_F(Training, UsesThePreviousCheckpointWhenTheNewestIsDamaged) {
 }
 
 TEST(TrainAlone, RefusesWhatCannotWorkWithOneSentence) {
-  const TempDir folder;
+  const TemporaryTree folder;
   write_file(folder / "file", "");
   struct Case {
     std::vector<std::string> arguments;
@@ -223,7 +223,7 @@ TEST(TrainAlone, RefusesWhatCannotWorkWithOneSentence) {
 
 #ifdef DDPRUN_FAKE_CUDA
 TEST(TrainAlone, SaysThatTheDriverShowsGpusWhichLibTorchCannotUse) {
-  const TempDir folder;
+  const TemporaryTree folder;
   fs::create_symlink(DDPRUN_FAKE_CUDA, folder / "libcuda.so.1");
   for (const char* const backend : {"auto", "nccl"}) {
     Job job({DDPRUN_TRAIN, std::string("--backend=") + backend},
@@ -236,7 +236,7 @@ TEST(TrainAlone, SaysThatTheDriverShowsGpusWhichLibTorchCannotUse) {
 #endif
 
 TEST(TrainAlone, NamesADataFileThatIsCutOff) {
-  const TempDir folder;
+  const TemporaryTree folder;
   for (const auto& entry : fs::directory_iterator("/usr/share/datasets/fashion-mnist")) {
     fs::create_symlink(entry, folder / entry.path().filename());
   }

@@ -28,7 +28,7 @@ void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; 
 class Refused : public ::testing::TestWithParam<Refusal> {};
 
 TEST_P(Refused, WithOneSentenceAndNothingStarted) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun(GetParam().options, worker({"touch", folder / "started"})));
   EXPECT_EQ(job.wait(), exited(2)) << job.err();
   const std::string sentence = job.err();
@@ -87,7 +87,7 @@ TEST(Usage, AMissingValueIsRefused) {
 }
 
 TEST(Usage, AProgramThatIsNotThereGives127AndSaysWhereItWasLookedFor) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, {"no-such-program-anywhere"}),
           {.environment = {{"PATH", "/usr/bin:/opt/nothing"}}, .directory = folder.path()});
   EXPECT_EQ(job.wait(), exited(127));
@@ -100,7 +100,7 @@ TEST(Usage, AProgramThatIsNotThereGives127AndSaysWhereItWasLookedFor) {
 }
 
 TEST(Usage, AFolderOrABrokenInterpreterCannotBeExecuted) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job a_folder(ddprun({}, {folder.path()}));
   EXPECT_EQ(a_folder.wait(), exited(126));
   EXPECT_THAT(a_folder.err(), HasSubstr(folder.path()));
@@ -115,7 +115,7 @@ TEST(Usage, AFolderOrABrokenInterpreterCannotBeExecuted) {
 }
 
 TEST(Usage, AnUnwritableLogFolderIsRefused) {
-  const TempDir folder;
+  const TemporaryTree folder;
   write_file(folder / "file", "");
   Job job(
       ddprun({"--log-dir=" + (folder / "file"), "-r", "3"}, worker({"touch", folder / "started"})));

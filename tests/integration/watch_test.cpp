@@ -31,7 +31,7 @@ std::uint16_t port_of(Job& job) {
 }
 
 TEST(Watching, APortOfZeroIsAnyAndSaidAndScraped) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--metrics-port=0", "--rdzv-id=llm-7"},
                  worker({"link", "progress", "412", "until", folder / "go"})));
   const std::uint16_t port = port_of(job);
@@ -58,7 +58,7 @@ TEST(Watching, APortOfZeroIsAnyAndSaidAndScraped) {
 }
 
 TEST(Watching, RestartsAreCountedByTheirReason) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--max-restarts=3", "--metrics-port=0"},
                  worker({"on-round", "0", "exit", "3", "until", folder / "go"})));
   const std::uint16_t port = port_of(job);
@@ -80,7 +80,7 @@ TEST(Watching, PromtoolFindsNothingWrong) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "promtool is not installed; scripts/setup installs it";
   }
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(
       ddprun({"--metrics-port=0"}, worker({"link", "progress", "412", "until", folder / "go"})));
   const std::uint16_t port = port_of(job);
@@ -117,7 +117,7 @@ TEST(Watching, TheVariableStandsForTheOptionAndNonsenseIsRefused) {
 }
 
 TEST(Watching, NothingListensUnlessItIsAskedFor) {
-  const TempDir folder;
+  const TemporaryTree folder;
   Job job(ddprun({}, worker({"stamp", folder.path(), "until", folder / "go"})));
   ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; }));
   EXPECT_THAT(job.err(), Not(HasSubstr("http://")));

@@ -92,7 +92,7 @@ class Cluster {
   std::vector<std::string> left_over() const;  // of all agents and the leader
   std::string told() const;                    // all that they wrote, for the message of a failure
 
-  const TempDir& folder() const { return folder_; }
+  const TemporaryTree& folder() const { return folder_; }
   std::string address() const;  // where the leader is, and
   std::uint16_t port() const { return port_; }
   std::string endpoint() const;
@@ -100,7 +100,7 @@ class Cluster {
  private:
   ClusterSetup setup_;
   Network* network_;
-  TempDir folder_;
+  TemporaryTree folder_;
   UniqueFd held_port_;  // so that no other program gets it before the leader has it
   std::uint16_t port_ = 29400;
   int seen_round_ = -1;

@@ -62,7 +62,7 @@ class EtcdServers {
 
   EtcdSetup setup_;
   bool has_users_ = false;
-  TempDir folder_;
+  TemporaryTree folder_;
   std::vector<Member> members_;
 };
 

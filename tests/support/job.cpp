@@ -14,6 +14,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <ostream>
@@ -97,17 +98,6 @@ std::ostream& operator<<(std::ostream& out, const Ended& ended) {
   if (ended.code) return out << "exit code " << *ended.code;
   if (ended.signal) return out << "killed by signal " << *ended.signal;
   return out << "still running at the deadline";
-}
-
-TempDir::TempDir() {
-  std::string name = fs::temp_directory_path() / "ddprun_test_XXXXXX";
-  if (mkdtemp(name.data()) == nullptr) throw_errno(name);
-  path_ = name;
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
 }
 
 std::string read_file(const std::string& path) {

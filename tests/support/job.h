@@ -13,7 +13,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
@@ -21,6 +20,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::test {
 
@@ -46,21 +47,6 @@ struct Ended {
 inline Ended exited(int code) { return {code, std::nullopt}; }
 inline Ended killed_by(int signal) { return {std::nullopt, signal}; }
 std::ostream& operator<<(std::ostream& out, const Ended& ended);
-
-// A folder that is removed with everything in it.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  std::string path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string read_file(const std::string& path);  // empty if it cannot be read
 void write_file(const std::string& path, const std::string& content, int mode = 0644);
@@ -137,7 +123,7 @@ class Job {
  private:
   bool has_ended();
 
-  TempDir folder_;
+  TemporaryTree folder_;
   std::string marker_;
   pid_t pid_ = -1;
   std::optional<Ended> ended_;

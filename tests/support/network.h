@@ -72,7 +72,7 @@ class Network {
   std::vector<UniqueFd> make_nodes(int nodes);
   const Node& at(int node) const { return nodes_.at(static_cast<std::size_t>(node)); }
 
-  TempDir folder_;
+  TemporaryTree folder_;
   std::vector<Node> nodes_;
   std::optional<FrameSwitch> switch_;
 };

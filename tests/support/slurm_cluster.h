@@ -52,14 +52,14 @@ class SlurmCluster {
   std::vector<std::string> job_processes() const;
 
   static std::string host(int node) { return Network::host(node); }
-  const TempDir& folder() const { return folder_; }
+  const TemporaryTree& folder() const { return folder_; }
   std::string told() const;  // the daemons' logs, for the message of a failure
 
  private:
   void guard(int node);
   void start(int node, const Command& daemon);
 
-  TempDir folder_;
+  TemporaryTree folder_;
   Network network_{2};
   std::vector<std::unique_ptr<Job>> guards_;
   std::vector<std::unique_ptr<Job>> daemons_;

@@ -211,7 +211,7 @@ class HttpTls : public testing::Test {
     return {.server = server.endpoint(), .tls = context(files)};
   }
 
-  test::TempDir folder_;
+  TemporaryTree folder_;
   const Certificates certificates_{folder_.path()};
 };
 
