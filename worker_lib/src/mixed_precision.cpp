@@ -55,7 +55,10 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 }
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
-  return options_.is_enabled ? loss * scale_ : loss;
+  if (!options_.is_enabled) return loss;
+  if (!c10::isReducedFloatingType(loss.scalar_type())) return loss * scale_;
+  // Of a half precision number the product is a float, which has room for it; as in Python.
+  return loss * torch::full({}, scale_, loss.options().dtype(torch::kFloat32));
 }
 
 void GradScaler::unscale(torch::optim::Optimizer& optimizer) {

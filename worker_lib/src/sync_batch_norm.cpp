@@ -2,9 +2,11 @@
 
 #include <ATen/AccumulateType.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/nn/functional/batchnorm.h>
 
 #include <numeric>
+#include <optional>
 
 namespace ddprun {
 namespace {
@@ -69,10 +71,13 @@ Statistics statistics_of_all(const Tensor& input, c10d::ProcessGroup& group) {
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
-                        const Tensor& bias, const Tensor& mean, const Tensor& variance,
-                        const Tensor& count, double epsilon,
+  // An undefined tensor among the arguments is refused unless it is an optional.
+  static Tensor forward(AutogradContext* context, const Tensor& input,
+                        const std::optional<Tensor>& its_weight,
+                        const std::optional<Tensor>& its_bias, const Tensor& mean,
+                        const Tensor& variance, const Tensor& count, double epsilon,
                         const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const Tensor weight = its_weight.value_or(Tensor()), bias = its_bias.value_or(Tensor());
     const Tensor inverse_deviation = (variance + epsilon).rsqrt();
     context->save_for_backward({input, weight, mean, inverse_deviation, count});
     context->saved_data["group"] = group;
@@ -86,7 +91,32 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
                           /*training=*/false, /*momentum=*/0, epsilon, /*cudnn_enabled=*/false);
   }
 
+  // What all ranks have added up is a constant to autograd, so a derivative of this one would be
+  // wrong: another backward throws.
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    const bool may_be_derived_again = torch::GradMode::is_enabled();
+    tensor_list result;
+    {
+      const torch::NoGradGuard no_grad;
+      result = derivative(context, std::move(gradients));
+    }
+    if (may_be_derived_again) refuse_second_derivative(result);
+    return result;
+  }
+
+ private:
+  static void refuse_second_derivative(tensor_list& gradients) {
+    for (Tensor& gradient : gradients) {
+      if (!gradient.defined()) continue;
+      const auto refusal = std::make_shared<torch::autograd::DelayedError>(
+          "SyncBatchNorm has no second derivative: use BatchNorm where gradients of gradients are "
+          "needed (a gradient penalty)",
+          1);
+      gradient = refusal->apply({gradient.detach().requires_grad_()}).front();
+    }
+  }
+
+  static tensor_list derivative(AutogradContext* context, tensor_list gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
                  &count = saved[4];
@@ -149,8 +179,11 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
                 factor);
     }
   }
-  return SyncBatchNormFunction::apply(input, weight, bias, all.mean, all.variance, all.count,
-                                      options.eps(), group);
+  const auto optional = [](const Tensor& tensor) {
+    return tensor.defined() ? std::optional(tensor) : std::nullopt;
+  };
+  return SyncBatchNormFunction::apply(input, optional(weight), optional(bias), all.mean,
+                                      all.variance, all.count, options.eps(), group);
 }
 
 void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {

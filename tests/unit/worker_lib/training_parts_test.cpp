@@ -2,6 +2,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -154,6 +155,14 @@ TEST(GradScaler, UnscalesBeforeTheStep) {
   scaler.update();
   EXPECT_TRUE(torch::equal(weight.detach(), torch::tensor({-1.0F, -2.0F})));
   EXPECT_EQ(scaler.current_scale(), 1024);
+}
+
+TEST(GradScaler, AHalfPrecisionLossHasRoomForTheScale) {
+  GradScaler scaler;
+  const Tensor scaled = scaler.scale(torch::tensor(2.0).to(torch::kHalf));
+  EXPECT_EQ(scaled.scalar_type(), torch::kFloat32);
+  EXPECT_EQ(scaled.item<float>(), 131072);
+  EXPECT_EQ(scaler.scale(torch::tensor(2.0, torch::kFloat64)).scalar_type(), torch::kFloat64);
 }
 
 TEST(GradScaler, SkipsAStepThatIsNotFiniteAndHalvesTheScale) {
@@ -322,6 +331,35 @@ TEST(SyncBatchNorm, WorksInEveryPrecision) {
           EXPECT_EQ(norm->weight.grad().scalar_type(), weights);
         });
   }
+}
+
+TEST(SyncBatchNorm, MayHaveNoWeights) {
+  test::run_ranks(2, [](Context& context) {
+    SyncBatchNorm norm(torch::nn::BatchNormOptions(5).affine(false), context);
+    torch::nn::BatchNorm1d reference(torch::nn::BatchNormOptions(5).affine(false));
+    const Tensor whole = drawn({8, 5}, 1).requires_grad_();
+    const Tensor own = whole.detach().narrow(0, 4 * context.rank(), 4).clone().requires_grad_();
+    reference(whole).pow(3).sum().backward();
+    norm(own).pow(3).sum().backward();
+    EXPECT_TRUE(
+        torch::allclose(own.grad(), whole.grad().narrow(0, 4 * context.rank(), 4), 1e-4, 1e-4));
+  });
+}
+
+TEST(SyncBatchNorm, RefusesASecondDerivative) {
+  test::run_ranks(2, [](Context& context) {
+    SyncBatchNorm norm(3, context);
+    const Tensor input = drawn({4, 3}, 1).requires_grad_();
+    const Tensor gradient = torch::autograd::grad({norm(input).pow(3).sum()}, {input}, {},
+                                                  /*retain_graph=*/true, /*create_graph=*/true)[0];
+    try {
+      gradient.square().sum().backward();
+      ADD_FAILURE() << "it gave something";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("SyncBatchNorm has no second derivative"),
+                std::string::npos);
+    }
+  });
 }
 
 TEST(SyncBatchNorm, NeedsTwoValuesAndItsNumberOfFeatures) {
