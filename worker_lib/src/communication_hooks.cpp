@@ -22,9 +22,17 @@ c10::intrusive_ptr<c10d::Work> sum_over_ranks(c10d::ProcessGroup& group, const T
   return group.allreduce(tensors);
 }
 
+GradientFuture averaged(c10d::GradBucket& bucket, c10d::ProcessGroup& group) {
+  Tensor& buffer = bucket.getBufferRef();
+  buffer.div_(group.getSize());
+  return sum_over_ranks(group, buffer)->getFuture();
+}
+
 GradientFuture compressed(c10d::GradBucket& bucket, c10d::ProcessGroup& group,
                           torch::ScalarType type) {
   const Tensor buffer = bucket.getBuffer();
+  // Sparse ones are added up without arithmetic in half precision on the CPU.
+  if (buffer.is_sparse() && type == torch::kHalf) return averaged(bucket, group);
   const Tensor small = buffer.to(type).div_(group.getSize());
   const auto sum = sum_over_ranks(group, small)->getFuture();
   return sum->then(
@@ -65,7 +73,7 @@ class PowerSgd {
 
   void average(c10d::GradBucket& bucket, c10d::ProcessGroup& group) {
     Tensor buffer = bucket.getBuffer();
-    if (step_ < options_.start_step) {
+    if (step_ < options_.start_step || !shows_all_of(bucket, buffer)) {
       buffer.div_(group.getSize());
       sum_over_ranks(group, buffer)->wait();
     } else {
@@ -84,6 +92,14 @@ class PowerSgd {
     std::vector<Tensor> originals;
     Tensor matrices, p, q;
   };
+
+  // Not of sparse gradients, nor of complex ones, whose buffer is of their parts.
+  static bool shows_all_of(c10d::GradBucket& bucket, const Tensor& buffer) {
+    if (buffer.is_sparse()) return false;
+    std::int64_t shown = 0;
+    for (const Tensor& gradient : bucket.getGradients()) shown += gradient.numel();
+    return shown == buffer.numel();
+  }
 
   std::int64_t rank_for(const Tensor& matrix) const {
     return std::min({matrix.size(0), matrix.size(1), options_.rank});
@@ -232,13 +248,7 @@ class PowerSgd {
 
 }  // namespace
 
-CommunicationHook all_reduce_hook() {
-  return [](c10d::GradBucket& bucket, c10d::ProcessGroup& group) {
-    Tensor& buffer = bucket.getBufferRef();
-    buffer.div_(group.getSize());
-    return sum_over_ranks(group, buffer)->getFuture();
-  };
-}
+CommunicationHook all_reduce_hook() { return averaged; }
 
 CommunicationHook fp16_hook() {
   return [](c10d::GradBucket& bucket, c10d::ProcessGroup& group) {

@@ -48,6 +48,8 @@ std::string description_of(const torch::nn::Module& module, const DdpOptions& op
   };
   for (const auto& item : module.named_parameters()) {
     describe(item.key(), item.value());
+    // Gradients lie in the buckets as their parameters do in memory.
+    if (!item.value().is_contiguous()) text << " strides " << item.value().strides();
     text << (item.value().requires_grad() ? "\n" : " without gradient\n");
   }
   for (const auto& item : module.named_buffers()) {
@@ -352,6 +354,12 @@ GradientReducer::~GradientReducer() = default;
 void GradientReducer::before_forward() {
   Parts& parts = *parts_;
   const bool is_grad_enabled = torch::GradMode::is_enabled();
+  if (is_grad_enabled && !parts.is_synchronizing && parts.delays_reduction()) {
+    // c10d counts the parameters' uses in the first backward that it sees, and would count these too.
+    throw UsageError(
+        "with static_graph the first backward must be synchronized: use no_sync() from the second "
+        "step on, or leave static_graph off");
+  }
   if (is_grad_enabled && parts.is_synchronizing) parts.reducer->prepare_for_forward();
   if (parts.join) parts.tell_that_this_rank_trains();
   if (is_grad_enabled) {
@@ -365,6 +373,8 @@ void GradientReducer::before_forward() {
   // Ranks that are through ask whether the coming backward is synchronized.
   if (parts.join) parts.sum_over_ranks(parts.is_synchronizing ? 1 : 0);
 }
+
+bool GradientReducer::delays_reduction() const { return parts_->delays_reduction(); }
 
 bool GradientReducer::needs_outputs() const {
   return parts_->is_synchronizing && torch::GradMode::is_enabled() &&
@@ -434,7 +444,7 @@ void GradientReducer::Parts::shadow_step() {
     reductions.push_back(reducer->run_comm_hook(bucket));
   }
   for (const auto& reduction : reductions) reduction->waitAndThrow();
-  if (options.find_unused_parameters) {
+  if (looks_for_unused()) {
     torch::Tensor used = reducer->get_local_used_map_on_device();
     all_reduce(*group, used, c10d::ReduceOp::SUM);
   }
@@ -443,6 +453,11 @@ void GradientReducer::Parts::shadow_step() {
 
 void GradientReducer::begin_join(const JoinOptions& options) {
   if (parts_->join) throw UsageError("this model is in a join() already");
+  if (parts_->delays_reduction()) {
+    throw UsageError(
+        "with static_graph the first step needs all ranks: make it before join(), or leave "
+        "static_graph off");
+  }
   parts_->join = options;
 }
 

@@ -8,7 +8,11 @@
 
 #include <array>
 #include <mutex>
+#include <string_view>
+#include <unordered_map>
 
+#include "ddprun/gradients.h"
+#include "ddprun/loader.h"
 #include "ddprun/metrics.h"
 #include "group_of_threads.h"
 
@@ -169,6 +173,124 @@ TEST(Ddp, AnOutputOfAnUnknownTypeIsRefusedWithTheWayOut) {
     EXPECT_THAT(refusal_of([&] { model(inputs_of(0)); }), testing::HasSubstr("for_each_tensor"));
     DistributedDataParallel plain(std::make_shared<Wraps>(), context);
     EXPECT_EQ(plain(inputs_of(0)).tensor.size(0), 4);
+  });
+}
+
+// Types of a user's, one for each way to show its tensors, and one without any.
+namespace mine {
+struct Free {
+  Tensor tensor;
+};
+void for_each_tensor(Free& value, const TensorVisitor& visit) { visit(value.tensor); }
+struct Member {
+  Tensor tensor;
+  template <typename F>
+  void for_each_tensor(F& f) {
+    f(tensor);
+  }
+};
+struct Opaque {};
+}  // namespace mine
+
+template <typename Output>
+struct Gives : torch::nn::Module {
+  explicit Gives(std::function<Output(const Tensor&)> wrap_) : wrap(std::move(wrap_)) {
+    used = register_module("used", torch::nn::Linear(3, 2));
+    maybe = register_module("maybe", torch::nn::Linear(3, 2));
+  }
+  Output forward(const Tensor& x) { return wrap(used(x)); }
+  std::function<Output(const Tensor&)> wrap;
+  torch::nn::Linear used{nullptr}, maybe{nullptr};
+};
+
+template <typename Output>
+void expect_seen(Context& context, std::function<Output(const Tensor&)> wrap,
+                 std::function<Tensor(Output&)> unwrap) {
+  for (const DdpOptions& options :
+       {DdpOptions{.find_unused_parameters = true}, DdpOptions{.static_graph = true}}) {
+    DistributedDataParallel model(std::make_shared<Gives<Output>>(wrap), context, options);
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(model.parameters());
+      auto output = model(inputs_of(0));
+      unwrap(output).sum().backward();
+      EXPECT_TRUE(model->used->weight.grad().defined());
+      EXPECT_FALSE(model->maybe->weight.grad().defined());
+    }
+  }
+}
+
+// This file includes loader.h, which has to find the tensors of a batch.
+TEST(Ddp, TheTensorsOfAnyOutputAreFound) {
+  test::run_ranks(1, [](Context& context) {
+    expect_seen<mine::Free>(
+        context, [](const Tensor& x) { return mine::Free{x}; }, [](auto& y) { return y.tensor; });
+    expect_seen<mine::Member>(
+        context, [](const Tensor& x) { return mine::Member{x}; }, [](auto& y) { return y.tensor; });
+    expect_seen<std::array<Tensor, 1>>(
+        context, [](const Tensor& x) { return std::array{x}; }, [](auto& y) { return y[0]; });
+    expect_seen<std::unordered_map<std::string, mine::Free>>(
+        context,
+        [](const Tensor& x) {
+          return std::unordered_map<std::string, mine::Free>{{"x", {x}}};
+        },
+        [](auto& y) { return y.at("x").tensor; });
+    using Mixed = std::tuple<std::optional<Tensor>, std::vector<bool>, std::string_view, int>;
+    expect_seen<Mixed>(
+        context,
+        [](const Tensor& x) {
+          return Mixed{x, {true, false}, "text", 1};
+        },
+        [](auto& y) { return *std::get<0>(y); });
+  });
+}
+
+TEST(Ddp, AnOutputWithAPartOfAnUnknownTypeIsRefusedOnlyWhereItMustBeSeen) {
+  test::run_ranks(1, [](Context& context) {
+    using Output = std::pair<Tensor, std::vector<mine::Opaque>>;
+    const auto net = std::make_shared<Gives<Output>>([](const Tensor& x) { return Output{x, {}}; });
+    DistributedDataParallel plain(net, context);
+    EXPECT_EQ(plain(inputs_of(0)).first.size(0), 4);
+    DistributedDataParallel model(net, context, {.find_unused_parameters = true});
+    EXPECT_THAT(refusal_of([&] { model(inputs_of(0)); }), testing::HasSubstr("for_each_tensor"));
+    DistributedDataParallel silent(std::make_shared<Gives<void>>([](const Tensor&) {}), context);
+    silent(inputs_of(0));
+  });
+}
+
+TEST(Ddp, AStaticGraphsFirstStepIsMadeByAllRanksTogether) {
+  test::run_ranks(2, [](Context& context) {
+    DistributedDataParallel model(torch::nn::Linear(3, 2), context, {.static_graph = true});
+    const auto step = [&] { model(inputs_of(context.rank())).sum().backward(); };
+    EXPECT_TRUE(model.must_synchronize());
+    {
+      const auto no_sync = model.no_sync();
+      EXPECT_THAT(refusal_of(step), testing::HasSubstr("first backward must be synchronized"));
+    }
+    EXPECT_THAT(refusal_of([&] { model.join(step); }), testing::HasSubstr("before join()"));
+    step();
+    EXPECT_FALSE(model.must_synchronize());
+    for (int i = 0; i < 2; ++i) {
+      zero_gradients(model.parameters());
+      {
+        const auto no_sync = model.no_sync();
+        step();
+      }
+      step();
+      for (const Tensor& other : context.all_gather(model->weight.grad())) {
+        EXPECT_TRUE(torch::equal(other, model->weight.grad()));
+      }
+    }
+  });
+}
+
+TEST(Ddp, AParameterThatLiesOtherwiseInMemoryOnARankIsNamed) {
+  test::run_ranks(2, [](Context& context) {
+    torch::nn::Conv2d conv(torch::nn::Conv2dOptions(2, 3, 3));
+    if (context.rank() == 1) {
+      conv->weight.set_data(conv->weight.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+    }
+    EXPECT_THAT(refusal_of([&] { DistributedDataParallel(conv, context); }),
+                AllOf(testing::HasSubstr("weight"), testing::HasSubstr("strides")));
   });
 }
 
@@ -502,6 +624,37 @@ TEST(CommunicationHooks, PowerSgdIsExactForGradientsOfItsRank) {
     EXPECT_LT(greatest_relative_error(with_rank(6, false), expected), 1e-4);
     EXPECT_LT(greatest_relative_error(with_rank(6, true), expected), 1e-4);
     EXPECT_GT(greatest_relative_error(with_rank(1, false), expected), 1e-2);
+  });
+}
+
+// A bucket of complex gradients is one of their parts, and one of sparse gradients shows none.
+TEST(CommunicationHooks, PowerSgdSendsSparseAndComplexGradientsAsTheyAre) {
+  struct Complex : torch::nn::Module {
+    Complex() { w = register_parameter("w", torch::randn({6, 8}, torch::kComplexFloat)); }
+    Tensor forward(const Tensor& x) { return (w * x).abs(); }
+    Tensor w;
+  };
+  test::run_ranks(2, [](Context& context) {
+    const auto check = [&](auto net, const Tensor& input, const CommunicationHook& hook) {
+      DistributedDataParallel model(net, context, {.hook = hook});
+      for (int step = 0; step < 4; ++step) {
+        model->zero_grad();
+        model(input).pow(2).sum().backward();
+        Tensor gradient = model->parameters()[0].grad();
+        if (gradient.is_sparse()) gradient = gradient.to_dense();
+        EXPECT_GT(gradient.abs().sum().template item<float>(), 0);
+        for (const Tensor& other : context.all_gather(gradient)) {
+          EXPECT_TRUE(torch::equal(other, gradient)) << step;
+        }
+      }
+    };
+    const auto options = torch::nn::EmbeddingOptions(20, 6).sparse(true);
+    const Tensor words = torch::tensor({context.rank(), 3});
+    check(torch::nn::Embedding(options), words, power_sgd_hook({.start_step = 2}));
+    check(torch::nn::Embedding(options), words, fp16_hook());
+    check(torch::nn::Embedding(options), words, bf16_hook());
+    check(std::make_shared<Complex>(), torch::full({}, context.rank() + 1.0),
+          power_sgd_hook({.start_step = 2}));
   });
 }
 

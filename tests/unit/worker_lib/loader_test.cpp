@@ -416,7 +416,20 @@ TEST(Collate, FindsEveryTensorOfABatch) {
                              std::vector<std::string>{"no tensor"}),
                    Mine{});
   int count = 0;
-  for_each_tensor(batch, [&count](torch::Tensor&) { ++count; });
+  for_each_batch_tensor(batch, [&count](torch::Tensor&) { ++count; });
+  EXPECT_EQ(count, 4);
+}
+
+struct Shown {
+  torch::Tensor inner = torch::ones(1);
+};
+void for_each_tensor(Shown& value, const TensorVisitor& visit) { visit(value.inner); }
+
+TEST(Collate, FindsTheTensorsOfATypeThatAFunctionShows) {
+  std::pair batch(std::array{torch::ones(1), torch::ones(1)},
+                  std::unordered_map<int, Shown>{{1, {}}, {2, {}}});
+  int count = 0;
+  for_each_batch_tensor(batch, [&count](torch::Tensor&) { ++count; });
   EXPECT_EQ(count, 4);
 }
 

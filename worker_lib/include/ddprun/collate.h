@@ -1,5 +1,5 @@
 // How samples become a batch: collate() stacks them as Python's default_collate does, and
-// for_each_tensor() finds the tensors of a batch, to pin and to move them. Pure functions; any
+// for_each_batch_tensor() finds the tensors of a batch, to pin and to move them. Pure functions; any
 // thread.
 //
 //   Tensor                 stacked along a new first dimension; all of one shape
@@ -14,14 +14,19 @@
 #include <torch/data/example.h>
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "ddprun/output_tensors.h"
 
 namespace ddprun {
 namespace detail {
@@ -106,6 +111,8 @@ struct Tensors {
       if (value.defined()) f(value);
     } else if constexpr (requires { value.for_each_tensor(f); }) {
       value.for_each_tensor(f);
+    } else if constexpr (HasVisibleTensors<T>) {
+      for_each_tensor(value, TensorVisitor(std::ref(f)));
     }
   }
 };
@@ -146,10 +153,26 @@ struct Tensors<std::vector<T>> {
   }
 };
 
+template <typename T, std::size_t size>
+struct Tensors<std::array<T, size>> {
+  template <typename F>
+  static void visit(std::array<T, size>& values, F& f) {
+    for (T& value : values) Tensors<T>::visit(value, f);
+  }
+};
+
 template <typename Key, typename T>
 struct Tensors<std::map<Key, T>> {
   template <typename F>
   static void visit(std::map<Key, T>& values, F& f) {
+    for (auto& [key, value] : values) Tensors<T>::visit(value, f);
+  }
+};
+
+template <typename Key, typename T>
+struct Tensors<std::unordered_map<Key, T>> {
+  template <typename F>
+  static void visit(std::unordered_map<Key, T>& values, F& f) {
     for (auto& [key, value] : values) Tensors<T>::visit(value, f);
   }
 };
@@ -169,10 +192,10 @@ auto collate(std::vector<Sample> samples) {
   return detail::Collate<Sample>::apply(std::move(samples));
 }
 
-// Calls f(Tensor&) for each defined tensor in a tensor, Example, pair, tuple, vector, map, optional
-// of such, or in a batch type of yours that has a member for_each_tensor(f). Others have none.
+// Calls f(Tensor&) for each defined tensor in a tensor, Example, pair, tuple, vector, array, map,
+// optional of such, or in a type of yours that shows its tensors (output_tensors.h). Others have none.
 template <typename T, typename F>
-void for_each_tensor(T& value, F f) {
+void for_each_batch_tensor(T& value, F f) {
   detail::Tensors<T>::visit(value, f);
 }
 

@@ -24,13 +24,14 @@ using CommunicationHook =
 
 // As without a hook, but divided before the sum instead of while copying: the same bits.
 CommunicationHook all_reduce_hook();
-// Sends half precision: half the bytes; the sum is made in that precision too.
+// Sends half precision: half the bytes; the sum is made in that precision too. (Not of sparse
+// gradients with fp16: Torch cannot add those up.)
 CommunicationHook fp16_hook();
 CommunicationHook bf16_hook();
 
 // PowerSGD (Vogels et al., arXiv:1905.13727): every gradient matrix is sent as the product of two
-// narrow ones. Biased, therefore what was lost is added to the next step's gradients. Python's
-// defaults.
+// narrow ones. Biased, therefore what was lost is added to the next step's gradients. Sparse and
+// complex gradients are sent as they are. Python's defaults.
 struct PowerSgdOptions {
   std::int64_t rank = 1;  // columns of the narrow matrices: more is nearer, and slower
   // All-reduce before this step (counted from 0): early gradients suffer most. At least 2 with

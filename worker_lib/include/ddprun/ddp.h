@@ -44,7 +44,9 @@ struct DdpOptions {
   // For forwards that do not use every parameter. Costs a walk over the graph in each step.
   bool find_unused_parameters = false;
   // Promises that every step uses the same parameters, the same number of times each: unused ones
-  // are found once instead of in each step, and a parameter may be used several times.
+  // are found once instead of in each step, and a parameter may be used several times. The first
+  // backward must be a synchronized one (no no_sync(), no join()), and the first to go through the
+  // outputs: an autograd::grad() of them before it counts as it.
   bool static_graph = false;
   bool gradient_as_bucket_view = false;
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's) to all before each forward
@@ -75,6 +77,7 @@ class GradientReducer {
   void before_forward();
   // When true, after_forward() needs the tensors of the output and may exchange them.
   bool needs_outputs() const;
+  bool delays_reduction() const;  // static_graph, and the first backward is to come
   void after_forward(const std::vector<torch::Tensor*>& outputs);
 
   // While off, backward adds to the local gradients only. Returns the old setting.
@@ -117,20 +120,24 @@ class DistributedDataParallel : public Stateful {
   template <typename... Args>
   auto forward(Args&&... args) {
     reducer_->before_forward();
-    auto output = module_->forward(std::forward<Args>(args)...);
     std::vector<torch::Tensor*> tensors;
-    if (reducer_->needs_outputs()) {
-      if constexpr (HasVisibleTensors<decltype(output)>) {
-        for_each_tensor(output, [&](torch::Tensor& tensor) { tensors.push_back(&tensor); });
-      } else {
-        throw UsageError(
-            "find_unused_parameters and static_graph need to see the tensors in what forward "
-            "returns: write a function for_each_tensor(T&, const ddprun::TensorVisitor&) beside "
-            "that type (ddprun/output_tensors.h)");
+    if constexpr (std::is_void_v<decltype(module_->forward(std::forward<Args>(args)...))>) {
+      module_->forward(std::forward<Args>(args)...);
+      if (reducer_->needs_outputs()) refuse_output();
+      reducer_->after_forward(tensors);
+    } else {
+      auto output = module_->forward(std::forward<Args>(args)...);
+      if (reducer_->needs_outputs()) {
+        if constexpr (HasVisibleTensors<decltype(output)>) {
+          const TensorVisitor visit = [&](torch::Tensor& tensor) { tensors.push_back(&tensor); };
+          for_each_tensor(output, visit);
+        } else {
+          refuse_output();
+        }
       }
+      reducer_->after_forward(tensors);
+      return output;
     }
-    reducer_->after_forward(tensors);
-    return output;
   }
   template <typename... Args>
   auto operator()(Args&&... args) {
@@ -155,6 +162,8 @@ class DistributedDataParallel : public Stateful {
     bool was_on_;
   };
   NoSync no_sync() { return NoSync(*reducer_); }
+  // A forward under no_sync() would be refused now: with static_graph until the first backward.
+  bool must_synchronize() const { return reducer_->delays_reduction(); }
 
   // For ranks whose inputs are not equally many: calls `loop`, whose forwards are paired by ranks
   // that are through with theirs with empty ones (zero gradients), until all are through; then every
@@ -187,6 +196,13 @@ class DistributedDataParallel : public Stateful {
   std::vector<torch::Tensor> parameters() const { return distinct_parameters(*module_); }
 
  private:
+  [[noreturn]] static void refuse_output() {
+    throw UsageError(
+        "find_unused_parameters and static_graph need to see the tensors in what forward "
+        "returns: write a function for_each_tensor(T&, const ddprun::TensorVisitor&) beside "
+        "that type (ddprun/output_tensors.h)");
+  }
+
   std::shared_ptr<Module> module_;
   std::unique_ptr<GradientReducer> reducer_;
 };

@@ -16,7 +16,8 @@
 //   get_batch(indices)     a batch; indices convert from std::vector<std::size_t>
 //   get(index)             one sample
 // Samples become a batch by dataset.collate(std::vector<Sample>) if there is one, else as collate.h
-// says. All of torch::data's datasets are such, with Stack<> or without.
+// says; a std::vector that get_batch() returns is one of samples. All of torch::data's datasets that
+// have an index are such, with Stack<> or without (not its chunks and streams).
 //
 // The order is the sampler's, whatever the threads do, and so is the position: it moves when a
 // batch is handed out, not when it is loaded. sampler.consumed() inside the loop includes the batch
@@ -268,7 +269,7 @@ class Loader {
     asked_ -= static_cast<std::int64_t>(indices_.size());
     load_ahead();
     if (options_.device != torch::kCPU) {
-      for_each_tensor(*batch_, [this](torch::Tensor& tensor) {
+      for_each_batch_tensor(*batch_, [this](torch::Tensor& tensor) {
         tensor = tensor.to(options_.device, /*non_blocking=*/true);
       });
     }
@@ -351,7 +352,7 @@ class Loader {
           Batch batch = detail::load_batch(*datasets_[static_cast<std::size_t>(thread)], indices,
                                            seed, epoch);
           if (options_.device.is_cuda()) {
-            for_each_tensor(
+            for_each_batch_tensor(
                 batch, [this](torch::Tensor& tensor) { detail::pin(tensor, options_.device); });
           }
           return batch;

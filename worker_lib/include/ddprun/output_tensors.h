@@ -1,6 +1,7 @@
 // Finding the tensors inside what a module's forward returns: tensors, and optionals, pairs, tuples,
 // vectors, arrays and maps of them; anything else that is a number or text has none. For a type of
-// your own write a function beside it, found by its namespace:
+// your own write a function beside it, found by its namespace, or the same as a member without the
+// first argument; both also show the tensors of a batch (collate.h):
 //
 //   struct Prediction { torch::Tensor scores, boxes; };
 //   void for_each_tensor(Prediction& value, const ddprun::TensorVisitor& visit) {
@@ -18,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
@@ -32,9 +34,14 @@ inline void for_each_tensor(torch::Tensor& tensor, const TensorVisitor& visit) {
   if (tensor.defined()) visit(tensor);
 }
 inline void for_each_tensor(const std::string&, const TensorVisitor&) {}
+inline void for_each_tensor(const std::string_view&, const TensorVisitor&) {}
+inline void for_each_tensor(std::vector<bool>&, const TensorVisitor&) {}
 template <typename T>
 requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) void for_each_tensor(const T&,
                                                                             const TensorVisitor&) {}
+template <typename T>
+requires requires(T& value, const TensorVisitor& visit) { value.for_each_tensor(visit); }
+void for_each_tensor(T& value, const TensorVisitor& visit) { value.for_each_tensor(visit); }
 // Declared before defined, since each may contain the others.
 template <typename T>
 void for_each_tensor(std::optional<T>& value, const TensorVisitor& visit);
@@ -81,9 +88,31 @@ void for_each_tensor(std::tuple<Ts...>& values, const TensorVisitor& visit) {
   std::apply([&](auto&... value) { (for_each_tensor(value, visit), ...); }, values);
 }
 
+namespace detail {
+
 template <typename T>
-concept HasVisibleTensors = requires(T& value, const TensorVisitor& visit) {
+    struct ShowsTensors : std::bool_constant < requires(T& value, const TensorVisitor& visit) {
   for_each_tensor(value, visit);
-};
+} > {};
+template <typename T>
+struct ShowsTensors<std::optional<T>> : ShowsTensors<T> {};
+template <typename T>
+struct ShowsTensors<std::vector<T>> : ShowsTensors<T> {};
+template <typename T, std::size_t size>
+struct ShowsTensors<std::array<T, size>> : ShowsTensors<T> {};
+template <typename K, typename V>
+struct ShowsTensors<std::map<K, V>> : ShowsTensors<V> {};
+template <typename K, typename V>
+struct ShowsTensors<std::unordered_map<K, V>> : ShowsTensors<V> {};
+template <typename A, typename B>
+struct ShowsTensors<std::pair<A, B>> : std::conjunction<ShowsTensors<A>, ShowsTensors<B>> {};
+template <typename... Ts>
+struct ShowsTensors<std::tuple<Ts...>> : std::conjunction<ShowsTensors<Ts>...> {};
+
+}  // namespace detail
+
+// Every part of it is of a kind that the functions above, or one of yours, know.
+template <typename T>
+concept HasVisibleTensors = detail::ShowsTensors<T>::value;
 
 }  // namespace ddprun
