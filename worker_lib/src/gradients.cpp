@@ -1,17 +1,20 @@
 #include "ddprun/gradients.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace ddprun {
 namespace {
 
 // The dense tensors in which the gradients' values lie. A sparse gradient may hold several values
-// for one element, which count as their sum.
+// for one element, which count as their sum. A parameter that modules share is in C++'s parameters()
+// several times, and counts once.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
+  std::unordered_set<const void*> seen;
   for (torch::Tensor parameter : parameters) {
     torch::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) continue;
+    if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (gradient.is_sparse()) {
       gradient = gradient.coalesce();
       gradients.push_back(gradient._values());

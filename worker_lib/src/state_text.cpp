@@ -1,8 +1,10 @@
 #include "worker_lib/src/state_text.h"
 
 #include <boost/json.hpp>
-#include <cstdio>
-#include <cstdlib>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "ddprun/error.h"
@@ -12,6 +14,28 @@ namespace ddprun {
 namespace {
 
 namespace json = boost::json;
+
+// All bits, as printf's %a has them, but with a point whatever the locale is.
+std::string hexadecimal(double value) {
+  char digits[40];
+  const auto end =
+      std::to_chars(digits, digits + sizeof digits, std::abs(value), std::chars_format::hex).ptr;
+  return (std::signbit(value) ? "-" : "") + std::string(std::isfinite(value) ? "0x" : "") +
+         std::string(digits, end);
+}
+
+std::optional<double> from_hexadecimal(std::string_view text) {
+  const bool is_negative = text.starts_with('-');
+  if (is_negative) text.remove_prefix(1);
+  const bool has_prefix = text.starts_with("0x");
+  if (has_prefix) text.remove_prefix(2);
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(
+      text.data(), end, value, has_prefix ? std::chars_format::hex : std::chars_format::general);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return is_negative ? -value : value;
+}
 
 }  // namespace
 
@@ -37,9 +61,7 @@ StateText& StateText::put(const std::string& name, std::int64_t value) {
 }
 
 StateText& StateText::put(const std::string& name, double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%a", value);
-  return put(name, std::string(text));
+  return put(name, hexadecimal(value));
 }
 
 StateText& StateText::put(const std::string& name, std::string value) {
@@ -81,13 +103,12 @@ std::int64_t StateText::integer(const std::string& name) const {
 
 double StateText::number(const std::string& name) const {
   const std::string& value = text(name);
-  char* end = nullptr;
-  const double result = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0') {
+  const auto result = from_hexadecimal(value);
+  if (!result) {
     throw UsageError("the state of " + what_ + " has " + name + " = '" + value +
                      "', which is no number");
   }
-  return result;
+  return *result;
 }
 
 std::string StateText::to_string() const {

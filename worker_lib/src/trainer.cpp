@@ -1,10 +1,15 @@
 #include "ddprun/trainer.h"
 
+#include <torch/optim/lbfgs.h>
+
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <sstream>
 
+#include "ddprun/ddp.h"
 #include "ddprun/error.h"
 #include "ddprun/evaluation_mode.h"
 #include "ddprun/exact_sum.h"
@@ -54,16 +59,22 @@ struct EpochSums {
 };
 
 std::string words_text(const ExactSum& sum) {
-  std::ostringstream text;
-  for (const std::int64_t word : sum.words()) text << word << ' ';
-  return text.str();
+  std::string text;  // not by a stream, which writes as the program's locale has it
+  for (const std::int64_t word : sum.words()) text += std::to_string(word) + ' ';
+  return text;
 }
 
 ExactSum sum_in(const std::string& text) {
-  std::istringstream words(text);
   ExactSum::Words all{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
   for (std::int64_t& word : all) {
-    if (!(words >> word)) throw UsageError("the state of a Trainer has a sum that is cut off");
+    const auto parsed = std::from_chars(at, end, word);
+    if (parsed.ec != std::errc()) {
+      throw UsageError("the state of a Trainer has a sum that is cut off");
+    }
+    at = std::find(parsed.ptr, end, ' ');
+    if (at != end) ++at;
   }
   return ExactSum::from_words(all);
 }
@@ -133,7 +144,7 @@ std::string text_of(const Metrics& metrics) {
 
 void check(const TrainerOptions& options) {
   const auto refuse = [](const std::string& what) { throw UsageError("Trainer: " + what); };
-  if (options.epochs < 1) refuse("epochs must be at least 1");
+  if (options.epochs < 0) refuse("the number of epochs is negative");
   if (options.update_every < 1) refuse("update_every must be at least 1");
   if (options.steps < 0 || options.evaluate_every_steps < 0 || options.evaluate_every_epochs < 0) {
     refuse("a number of steps or epochs is negative");
@@ -155,9 +166,10 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
         module_state(its_state),
         optimizer(its_optimizer),
         options(its_options),
-        parameters(its_module.parameters()),
+        parameters(distinct_parameters(its_module)),
         failures(its_context),
         finite(failures) {
+    if (options.epochs == 0 && options.steps == 0) options.epochs = 1;
     if (options.patience > 0) {
       stopping.emplace(EarlyStoppingOptions{options.patience, options.min_delta, options.better});
     }
@@ -169,6 +181,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   std::int64_t epochs() const override { return options.epochs; }
   std::int64_t step() const override { return at.step; }
   double loss() const override {
+    if (window_losses.empty()) return saved_loss;
     double sum = 0;
     for (const BatchLoss& loss : window_losses) sum += loss.read();
     return sum / static_cast<double>(window_losses.size());
@@ -190,6 +203,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
       state.put(key + ".name", name).put(key + ".sum", words_text(sum));
     }
     state.put("history", record.to_state());
+    state.put("last_loss", loss()).put("last_learning_rate", last_learning_rate);
     if (stopping) state.put("stopping", stopping->save_state());
     return state.to_string();
   }
@@ -204,6 +218,10 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
     const std::int64_t batches = state.integer("batches_done");
     const auto world_size = static_cast<int>(state.integer("world_size"));
     if (stopping && state.has("stopping")) stopping->load_state(state.text("stopping"));
+    if (state.has("last_loss")) {
+      saved_loss = state.number("last_loss");
+      last_learning_rate = state.number("last_learning_rate");
+    }
     batches_done = batches;
     saved_world_size = world_size;
     record = std::move(loaded);
@@ -217,6 +235,13 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   void show_epoch(const EpochRecord& epoch_record) const;
   bool is_evaluated() const {
     return !record.evaluations.empty() && record.evaluations.back().step == at.step;
+  }
+  bool are_epochs_done() const { return options.epochs > 0 && at.epoch >= options.epochs; }
+  // "3/10", from 1; "3" where it is not known how many there will be.
+  std::string number_of(std::int64_t epoch) const {
+    std::string text = std::to_string(epoch + 1);
+    if (options.epochs > 0) text.append("/").append(std::to_string(options.epochs));
+    return text;
   }
   std::int64_t updates_in(std::int64_t batches) const {
     return (batches + options.update_every - 1) / options.update_every;
@@ -259,6 +284,8 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   std::int64_t saved_step = 0;  // and that of the newest checkpoint
   bool is_epoch_saved = true;   // it was of the position after the epoch's end, or none has ended
   bool is_new_best = false;     // and not in a checkpoint yet
+  bool is_evaluation_saved = true;
+  double saved_loss = std::numeric_limits<double>::quiet_NaN();  // of the step resumed after
 
   // Of the epoch that is running.
   std::int64_t batches_to_skip = 0;
@@ -310,6 +337,7 @@ void TrainerBase::Parts::evaluate() {
     if (stopping && stopping->add(found->second)) ending = Ending::kEarlyStopped;
   }
   record.evaluations.push_back({at.epoch, at.step, std::move(metrics)});
+  is_evaluation_saved = false;
   call(&Callback::on_evaluation_end);
   if (options.shows_progress) {
     log::info("step ", at.step, text_of(record.evaluations.back().metrics));
@@ -327,6 +355,7 @@ void TrainerBase::Parts::save() {
   saved_step = at.step;
   is_epoch_saved = true;
   is_new_best = false;
+  is_evaluation_saved = true;
 }
 
 void TrainerBase::Parts::tell_progress(std::int64_t total) {
@@ -340,7 +369,7 @@ void TrainerBase::Parts::tell_progress(std::int64_t total) {
 
 void TrainerBase::Parts::show_epoch(const EpochRecord& epoch_record) const {
   if (!options.shows_progress) return;
-  log::info("epoch ", epoch_record.epoch + 1, "/", options.epochs, ": loss ", epoch_record.loss,
+  log::info("epoch ", number_of(epoch_record.epoch), ": loss ", epoch_record.loss,
             text_of(epoch_record.metrics), ", learning rate ", epoch_record.learning_rate, ", ",
             epoch_record.seconds, " s");
 }
@@ -348,6 +377,12 @@ void TrainerBase::Parts::show_epoch(const EpochRecord& epoch_record) const {
 TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful* state,
                          torch::optim::Optimizer& optimizer, const TrainerOptions& options) {
   check(options);
+  if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw UsageError(
+        "Trainer: LBFGS computes the loss several times within a step, for which it needs a "
+        "closure "
+        "of yours: write this loop by hand (DistributedDataParallel is all it needs)");
+  }
   parts_ = std::make_unique<Parts>(context, module, state, optimizer, options);
 }
 
@@ -366,6 +401,7 @@ void TrainerBase::use(Checkpointer& checkpoints, const CheckpointCadence& cadenc
 void TrainerBase::use(const DistributedSampler& sampler) { set_sampler(sampler); }
 
 void TrainerBase::add(std::shared_ptr<Callback> callback, On on) {
+  if (!callback) throw UsageError("Trainer: the callback that was added is a null pointer");
   parts_->callbacks.push_back({std::move(callback), on});
 }
 
@@ -414,13 +450,22 @@ void TrainerBase::begin(Evaluation evaluation) {
       log::info("continuing in epoch ", p.at.epoch + 1, " after step ", p.at.step);
     }
   }
-  if (p.stopping && p.stopping->is_over()) p.ending = Ending::kEarlyStopped;
-  if (p.at.epoch >= p.options.epochs) p.ending = Ending::kDone;
+  if (p.are_epochs_done()) p.ending = Ending::kDone;
   if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
+  // As in the run that came to it: there the evaluation is the last to speak.
+  if (p.stopping && p.stopping->is_over()) p.ending = Ending::kEarlyStopped;
+  if (p.sampler) p.sampler->set_epoch(p.at.epoch, p.at.consumed);
   p.call(&Callback::on_train_begin);
 }
 
 bool TrainerBase::is_over() const { return parts_->ending.has_value(); }
+
+bool TrainerBase::has_sampler() const { return parts_->sampler.has_value(); }
+
+bool TrainerBase::is_epoch_done(std::optional<std::int64_t> batches) const {
+  const Parts& p = *parts_;
+  return batches && p.batches_done > 0 && *batches == (p.sampler ? 0 : p.batches_done);
+}
 
 std::int64_t TrainerBase::begin_epoch() {
   Parts& p = *parts_;
@@ -436,9 +481,8 @@ void TrainerBase::expect_batches(std::int64_t batches) {
   // A sampler stands after what is done already; other ranges begin anew.
   p.batches_expected = p.sampler ? p.batches_done + batches : batches;
   if (p.options.shows_progress && p.context.is_main_process()) {
-    p.bar.emplace(
-        true, "epoch " + std::to_string(p.at.epoch + 1) + "/" + std::to_string(p.options.epochs),
-        p.updates_in(p.batches_expected), p.updates_in(p.batches_done));
+    p.bar.emplace(true, "epoch " + p.number_of(p.at.epoch), p.updates_in(p.batches_expected),
+                  p.updates_in(p.batches_done));
   }
 }
 
@@ -501,10 +545,11 @@ void TrainerBase::end_update() {
     p.bar->advance(1, is_due ? "loss " + std::to_string(p.loss()) : std::string());
   }
   const std::int64_t left_in_epoch = p.updates_in(p.batches_expected - p.batches_done);
-  const std::int64_t by_epochs = p.batches_expected == 0 ? 0
-                                                         : p.at.step + left_in_epoch +
-                                                               (p.options.epochs - p.at.epoch - 1) *
-                                                                   p.updates_in(p.batches_expected);
+  const std::int64_t by_epochs =
+      p.batches_expected == 0 || p.options.epochs == 0
+          ? 0
+          : p.at.step + left_in_epoch +
+                (p.options.epochs - p.at.epoch - 1) * p.updates_in(p.batches_expected);
   p.tell_progress(p.options.steps > 0 ? p.options.steps : by_epochs);
 
   if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
@@ -530,7 +575,9 @@ void TrainerBase::end_epoch(bool is_whole) {
   const EpochSums sums = p.meter.over_ranks(p.context);
   if (sums.count == 0) {
     throw UsageError("Trainer: epoch " + std::to_string(p.at.epoch + 1) +
-                     " has no batches: is the dataset empty?");
+                     (p.batches_done > 0 ? " has batches without samples: BatchResult::count is 0"
+                                         : " has no batches: is the dataset empty, or smaller than "
+                                           "a batch where drop_last leaves a short one out?"));
   }
   EpochRecord epoch = sums.means();
   epoch.epoch = p.at.epoch;
@@ -552,7 +599,7 @@ void TrainerBase::end_epoch(bool is_whole) {
   p.batches_done = 0;
   p.meter = EpochMeter();
   p.is_epoch_saved = false;
-  if (p.at.epoch >= p.options.epochs && !p.ending) p.ending = Ending::kDone;
+  if (p.are_epochs_done() && !p.ending) p.ending = Ending::kDone;
   if (p.checkpoints != nullptr &&
       (p.is_new_best || (p.cadence.every_epochs > 0 && p.at.epoch % p.cadence.every_epochs == 0))) {
     p.save();
@@ -564,7 +611,7 @@ History TrainerBase::end() {
   const bool is_leaving = p.ending == Ending::kLeft;
   if (p.evaluation && !is_leaving && !p.is_evaluated() && p.at.step > 0) p.evaluate();
   if (p.checkpoints != nullptr) {
-    if (p.saved_step != p.at.step || !p.is_epoch_saved) p.save();
+    if (p.saved_step != p.at.step || !p.is_epoch_saved || !p.is_evaluation_saved) p.save();
     p.checkpoints->wait();
   }
   p.call(&Callback::on_train_end);

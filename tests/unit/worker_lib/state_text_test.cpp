@@ -10,7 +10,8 @@ namespace ddprun {
 namespace {
 
 TEST(StateText, GivesBackEveryBitOfANumber) {
-  const double values[] = {0.1, -1e-310, 1.0 / 3, std::numeric_limits<double>::infinity(), 0.0};
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double values[] = {0.1, -1e-310, 1.0 / 3, kInfinity, -kInfinity, 0.0, 1e308, 0x1.8p-1074};
   for (const double value : values) {
     const StateText state =
         StateText::parse("a part", StateText("a part").put("x", value).to_string());

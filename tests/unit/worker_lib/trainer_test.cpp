@@ -3,16 +3,20 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/nn.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <locale>
 #include <mutex>
 
 #include "ddprun/ddp.h"
 #include "ddprun/error.h"
 #include "ddprun/failure_vote.h"
+#include "ddprun/gradients.h"
 #include "ddprun/loader.h"
 #include "gpu.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
@@ -244,6 +248,56 @@ TEST(Trainer, EndsAfterSoManySteps) {
     // Step 8 is the last of an epoch, which is therefore complete.
     const Trained at_the_end = train(context, {.epochs = 9, .steps = 8}, 4);
     EXPECT_EQ(at_the_end.history.epochs.size(), 2u);
+    // Without a number of epochs as many as that takes.
+    const Trained without = train(context, {.steps = 8}, 4);
+    EXPECT_TRUE(are_equal(without.weights, at_the_end.weights));
+    EXPECT_EQ(train(context, {}, 4).history.epochs.size(), 1u);
+  });
+}
+
+// C++'s parameters() has a tensor that two modules share twice; Python's has it once.
+TEST(Trainer, ASharedParameterCountsOnceInTheNorm) {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      first = register_module("first", torch::nn::Linear(6, 6));
+      second = register_module("second", first);
+    }
+    Tensor forward(const Tensor& x) { return second(torch::tanh(first(x))); }
+    torch::nn::Linear first{nullptr}, second{nullptr};
+  };
+  run_ranks(1, [](Context& context) {
+    const auto net = std::make_shared<Tied>();
+    const Tensor before = net->first->weight.detach().clone();
+    DistributedDataParallel model(net, context);
+    torch::optim::SGD optimizer(model.parameters(), 1);
+    Trainer trainer(context, model, optimizer, quiet({.clip_norm = 0.5}));
+    trainer.fit(batches_of(0, 1), [](auto& wrapped, const Batch& batch) {
+      return wrapped(batch.inputs).square().sum() * 100;
+    });
+    const double moved = std::hypot((net->first->weight.detach() - before).norm().item<double>(),
+                                    net->first->bias.grad().norm().item<double>());
+    EXPECT_NEAR(moved, 0.5, 1e-4);
+    EXPECT_NEAR(clip_gradient_norm(net->parameters(), 9).item<double>(), 0.5, 1e-4);
+  });
+}
+
+TEST(Trainer, AccumulatesWithAStaticGraphToo) {
+  run_ranks(2, [](Context& context) {
+    const auto trained_with = [&](const DdpOptions& ddp_options) {
+      DistributedDataParallel model(make_net(), context, ddp_options);
+      auto optimizer = sgd(model.parameters());
+      Trainer(context, model, optimizer, quiet({.epochs = 2, .update_every = 3}))
+          .fit(batches_of(context.rank(), 7), kLossOf);
+      return weights_of(*model);
+    };
+    const auto expected = trained_with({});
+    const auto weights = trained_with({.static_graph = true});
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(weights[i], expected[i]));
+      for (const Tensor& other : context.all_gather(weights[i])) {
+        EXPECT_TRUE(torch::equal(other, weights[i]));
+      }
+    }
   });
 }
 
@@ -389,7 +443,12 @@ TEST(Trainer, RefusesOptionsAndResultsThatCannotBe) {
     const auto make = [&](const TrainerOptions& options) {
       return thrown_by([&] { Trainer(context, model, optimizer, options); });
     };
-    EXPECT_NE(make({.epochs = 0}).find("epochs must be at least 1"), std::string::npos);
+    EXPECT_NE(make({.epochs = -1}).find("number of epochs is negative"), std::string::npos);
+    torch::optim::LBFGS lbfgs(model.parameters());
+    EXPECT_NE(thrown_by([&] { Trainer(context, model, lbfgs); }).find("LBFGS"), std::string::npos);
+    EXPECT_NE(
+        thrown_by([&] { Trainer(context, model, optimizer).add(nullptr); }).find("null pointer"),
+        std::string::npos);
     EXPECT_NE(make({.update_every = 0}).find("update_every"), std::string::npos);
     EXPECT_NE(make({.patience = 2}).find("by which metric"), std::string::npos);
 
@@ -503,6 +562,142 @@ TEST(Trainer, AResumedRunEqualsTheUninterruptedOne) {
     });
     EXPECT_TRUE(std::filesystem::exists(disturbed.path() + "/best.safetensors"));
   }
+}
+
+// Evaluated only after the last step: its number is in the checkpoint, and may be the best.
+TEST(Trainer, TheLastEvaluationIsSavedToo) {
+  const test::TempFolder folder;
+  run_ranks(2, [&](Context& context) {
+    const auto run = [&] {
+      Checkpointer checkpoints(context, folder.path(), {.best = Best::kHighest});
+      return train(
+          context, {.epochs = 2, .evaluate_every_epochs = 0, .metric = "m"}, 3,
+          [&](TrainerBase& trainer) { trainer.use(checkpoints); },
+          [] {
+            return Metrics{{"m", 1}};
+          });
+    };
+    const Trained first = run();
+    ASSERT_EQ(first.history.evaluations.size(), 1u);
+    EXPECT_TRUE(std::filesystem::exists(folder.file("best.safetensors")));
+    EXPECT_EQ(run().history.evaluations, first.history.evaluations);
+  });
+}
+
+struct InterruptAtEpochEnd : Callback {
+  void on_epoch_end(const TrainingView& training) override {
+    losses.push_back(training.loss());
+    if (throws) throw Interrupted();
+  }
+  bool throws = true;
+  std::vector<double> losses;
+};
+
+// All steps of the epoch are done, and it has not ended: nothing is trained, and all is recorded.
+TEST(Trainer, ARunThatIsResumedBeforeItsEpochsEndRecordsTheEpochAsItWas) {
+  for (const TrainerOptions& options :
+       {TrainerOptions{.epochs = 1}, TrainerOptions{.epochs = 2, .steps = 3},
+        TrainerOptions{.epochs = 2, .evaluate_every_steps = 1, .metric = "m", .patience = 2}}) {
+    const test::TempFolder folder;
+    run_ranks(1, [&](Context& context) {
+      const auto run = [&](bool throws) {
+        Checkpointer checkpoints(context, folder.path());
+        const auto callback = std::make_shared<InterruptAtEpochEnd>();
+        callback->throws = throws;
+        Trained trained;
+        try {
+          trained = train(
+              context, options, 3,
+              [&](TrainerBase& trainer) {
+                trainer.use(checkpoints, {.every_steps = 1, .every_epochs = 0});
+                trainer.add(callback);
+              },
+              [] {
+                return Metrics{{"m", 1}};
+              });
+        } catch (const Interrupted&) {
+        }
+        EXPECT_EQ(callback->losses.size(), 1u);
+        EXPECT_TRUE(std::isfinite(callback->losses.at(0)));
+        return std::pair(trained, callback->losses);
+      };
+      const auto interrupted = run(true);
+      const auto resumed = run(false);
+      EXPECT_EQ(resumed.second, interrupted.second);
+      ASSERT_EQ(resumed.first.history.epochs.size(), 1u);
+      EXPECT_EQ(resumed.first.history.epochs[0].learning_rate, 0.1);
+      EXPECT_EQ(resumed.first.history.epochs[0].step, 3);
+      EXPECT_EQ(resumed.first.history.ending,
+                options.patience > 0 ? Ending::kEarlyStopped : Ending::kDone);
+    });
+  }
+}
+
+// A range that sets its sampler's epoch itself, which would begin it anew.
+TEST(Trainer, ARangeOfASamplerThatWasGivenGoesOnWhereItStopped) {
+  struct Numbers {
+    explicit Numbers(Context& context) : sampler(8, context, {.shuffle = false}) {}
+    void set_epoch(std::int64_t epoch) { sampler.set_epoch(epoch); }
+    struct Iterator {
+      Numbers* numbers;
+      std::optional<std::vector<std::size_t>> batch;
+      std::vector<std::size_t>& operator*() { return *batch; }
+      Iterator& operator++() {
+        batch = numbers->sampler.next(2);
+        return *this;
+      }
+      bool operator!=(std::default_sentinel_t) const { return batch.has_value(); }
+    };
+    Iterator begin() {
+      sampler.reset();
+      return {this, sampler.next(2)};
+    }
+    std::default_sentinel_t end() { return {}; }
+    DistributedSampler sampler;
+  };
+  const test::TempFolder folder;
+  run_ranks(1, [&](Context& context) {
+    std::vector<std::size_t> seen;
+    for (const bool is_first : {true, false}) {
+      DistributedDataParallel model(make_net(), context);
+      auto optimizer = sgd(model.parameters());
+      Checkpointer checkpoints(context, folder.path());
+      Trainer trainer(context, model, optimizer, quiet({.epochs = 1}));
+      Numbers numbers(context);
+      trainer.use(checkpoints, {.every_steps = 1});
+      trainer.use(numbers.sampler);
+      if (is_first) trainer.add(std::make_shared<InterruptAt>(3));
+      try {
+        trainer.fit(numbers, [&](auto& net, const std::vector<std::size_t>& indices) {
+          seen.insert(seen.end(), indices.begin(), indices.end());
+          return kLossOf(net, batch_of(0, 0));
+        });
+      } catch (const Interrupted&) {
+      }
+    }
+    // The third step came after the second checkpoint.
+    EXPECT_EQ(seen, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 4, 5, 6, 7}));
+  });
+}
+
+// As a program has it that calls std::locale::global(std::locale("")) in Germany.
+struct Grouping : std::numpunct<char> {
+  char do_thousands_sep() const override { return '.'; }
+  char do_decimal_point() const override { return ','; }
+  std::string do_grouping() const override { return "\3"; }
+};
+TEST(Trainer, ACheckpointDoesNotDependOnTheLocale) {
+  const test::TempFolder folder;
+  run_ranks(1, [&](Context& context) {
+    const auto whole = train_resumably(context, test::TempFolder().path(), true, 0);
+    const std::locale before =
+        std::locale::global(std::locale(std::locale::classic(), new Grouping));
+    train_resumably(context, folder.path(), true, 3);
+    std::locale::global(before);
+    const auto resumed = train_resumably(context, folder.path(), true, 0);
+    EXPECT_TRUE(are_equal(resumed.weights, whole.weights));
+    EXPECT_EQ(resumed.history.evaluations, whole.history.evaluations);
+  });
 }
 
 TEST(Trainer, ARangeWithoutASamplerGoesOnOnlyAtTheSameSize) {

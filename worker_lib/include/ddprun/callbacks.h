@@ -32,9 +32,11 @@ class TrainingView {
   virtual bool is_main_process() const = 0;
   // From 0: the one that is running or has just ended; before and after all: the next one.
   virtual std::int64_t epoch() const = 0;
-  virtual std::int64_t epochs() const = 0;  // there will be at most so many
-  virtual std::int64_t step() const = 0;    // optimizer steps done
-  // This rank's, of the last step: the mean over its window of batches. On a GPU reading it waits
+  // There will be at most so many; 0: as many as TrainerOptions::steps take.
+  virtual std::int64_t epochs() const = 0;
+  virtual std::int64_t step() const = 0;  // optimizer steps done
+  // This rank's, of the last step: the mean over its window of batches; before the first step of a
+  // resumed run rank 0's, of the step that it goes on after; before all NaN. On a GPU reading it waits
   // for the GPU: not after every step.
   virtual double loss() const = 0;
   virtual double learning_rate() const = 0;  // of the first parameter group, in the next step

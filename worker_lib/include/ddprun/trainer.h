@@ -48,8 +48,8 @@
 namespace ddprun {
 
 struct TrainerOptions {
-  std::int64_t epochs = 1;
-  std::int64_t steps = 0;  // end after so many optimizer steps, whatever the epoch; 0: no limit
+  std::int64_t epochs = 0;  // 0: one, or with `steps` as many as these take
+  std::int64_t steps = 0;   // end after so many optimizer steps, whatever the epoch; 0: no limit
 
   // Batches per optimizer step. The gradients of a step are the mean over its batches, also in the
   // last, shorter window of an epoch. A window's batches are in memory together.
@@ -160,6 +160,9 @@ class TrainerBase {
   // The stations of fit(), in its order.
   void begin(Evaluation evaluation);
   bool is_over() const;
+  bool has_sampler() const;
+  // Nothing of the resumed epoch is left but its end; `batches` as for expect_batches(), if known.
+  bool is_epoch_done(std::optional<std::int64_t> batches) const;
   std::int64_t begin_epoch();                 // which one; the sampler stands where it begins
   void expect_batches(std::int64_t batches);  // of the epoch, as far as it is still to come
   bool is_done_already();  // the next batch of a range without a sampler, in a resumed epoch
@@ -195,15 +198,28 @@ class Trainer : public TrainerBase {
   History fit(Batches&& batches, LossFunction&& loss_of, Evaluation evaluation = nullptr) {
     using Batch = std::remove_cvref_t<decltype(*std::begin(batches))>;
     if constexpr (requires { batches.sampler(); }) set_sampler(batches.sampler());
+    const auto batches_to_come = [&]() -> std::optional<std::int64_t> {
+      if constexpr (requires { batches.batches_left(); }) {
+        return batches.batches_left();
+      } else if constexpr (requires { std::size(batches); }) {
+        return static_cast<std::int64_t>(std::size(batches));
+      } else {
+        return std::nullopt;
+      }
+    };
     begin(std::move(evaluation));
+    // The run before was interrupted between its last step and the end of that step's epoch.
+    if (is_over() && is_epoch_done(batches_to_come())) {
+      begin_epoch();
+      expect_batches(*batches_to_come());
+      end_epoch(/*is_whole=*/true);
+    }
     while (!is_over()) {
       const std::int64_t epoch = begin_epoch();
-      if constexpr (requires { batches.set_epoch(epoch); }) batches.set_epoch(epoch);
-      if constexpr (requires { batches.batches_left(); }) {
-        expect_batches(batches.batches_left());
-      } else if constexpr (requires { std::size(batches); }) {
-        expect_batches(static_cast<std::int64_t>(std::size(batches)));
+      if constexpr (requires { batches.set_epoch(epoch); }) {
+        if (!has_sampler()) batches.set_epoch(epoch);
       }
+      if (const auto count = batches_to_come()) expect_batches(*count);
       std::vector<Batch> window;
       bool is_whole = true;
       for (auto&& batch : batches) {
@@ -230,11 +246,21 @@ class Trainer : public TrainerBase {
       part_of_update(as_result(loss_of(model_, batch)), window.size()).backward();
     };
     for (std::size_t i = 0; i + 1 < window.size(); ++i) {
+      // What is averaged once more with the window's last batch stays the same.
+      if (must_synchronize()) {
+        backward(window[i]);
+        continue;
+      }
       const auto no_sync = model_.no_sync();
       backward(window[i]);
     }
     backward(window.back());
     end_update();
+  }
+
+  bool must_synchronize() const {
+    if constexpr (requires { model_.must_synchronize(); }) return model_.must_synchronize();
+    return false;
   }
 
   static BatchResult as_result(BatchResult result) { return result; }
