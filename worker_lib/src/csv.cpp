@@ -1,5 +1,7 @@
 #include "ddprun/csv.h"
 
+#include <locale.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -210,6 +212,12 @@ class Reader {
   CsvTable table_;
 };
 
+// strtod() takes the locale's decimal point; this one the "C" locale's, whatever the program has set.
+double strtod_of_c(const std::string& digits) {
+  static const locale_t c = ::newlocale(LC_ALL_MASK, "C", nullptr);
+  return ::strtod_l(digits.c_str(), nullptr, c);
+}
+
 }  // namespace
 
 std::optional<double> number_from(const std::string& text) {
@@ -220,8 +228,7 @@ std::optional<double> number_from(const std::string& text) {
   const auto parsed = std::from_chars(digits.data(), end, value);
   if (parsed.ptr != end || digits.empty()) return std::nullopt;
   // Too large or too small for a double: infinity or zero, as Python's float() has it.
-  if (parsed.ec == std::errc::result_out_of_range)
-    return std::strtod(std::string(digits).c_str(), nullptr);
+  if (parsed.ec == std::errc::result_out_of_range) return strtod_of_c(std::string(digits));
   if (parsed.ec != std::errc()) return std::nullopt;
   return value;
 }

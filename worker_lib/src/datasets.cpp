@@ -71,14 +71,33 @@ bool is_integer(double value) {
 }
 
 // The target of a CSV file's labels, and the classes if they are names.
-std::pair<torch::Tensor, std::vector<std::string>> target_of(
-    const std::vector<std::string>& labels) {
+std::pair<torch::Tensor, std::vector<std::string>> target_of(const std::vector<std::string>& labels,
+                                                             const std::string& path,
+                                                             const CsvOptions& options) {
   if (labels.empty()) return {};
+  const auto refuse = [&path](std::size_t row, const std::string& what) {
+    throw UsageError(path + ": the label of row " + std::to_string(row + 1) + " " + what);
+  };
   std::vector<double> numbers;
-  for (const std::string& label : labels) {
-    if (const auto number = number_from(label)) numbers.push_back(*number);
+  std::optional<std::size_t> first_name;
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    const bool is_empty = labels[row].empty();
+    if (is_empty && !options.missing) {
+      refuse(row, "is empty: say what that means with the option `missing`");
+    }
+    const auto number = is_empty ? options.missing : number_from(labels[row]);
+    if (number && !options.labels_are_names) {
+      numbers.push_back(*number);
+    } else if (!first_name) {
+      first_name = row;
+    }
   }
-  if (numbers.size() == labels.size()) {
+  if (!numbers.empty() && first_name) {
+    refuse(*first_name, "is '" + labels[*first_name] +
+                            "', and others are numbers: remove it, or set labels_are_names if all "
+                            "of them are the names of classes");
+  }
+  if (!first_name) {
     const bool are_integers = std::all_of(numbers.begin(), numbers.end(), is_integer);
     return {
         torch::tensor(numbers, torch::kFloat64).to(are_integers ? torch::kInt64 : torch::kFloat32),
@@ -144,7 +163,7 @@ ImageDataset ImageDataset::first(std::int64_t count) const {
 
 CsvDataset csv_dataset(const std::string& path, const CsvOptions& options) {
   CsvTable table = value_or_usage_error(read_csv(path, options));
-  auto [target, classes] = target_of(table.labels);
+  auto [target, classes] = target_of(table.labels, path, options);
   CsvDataset dataset(torch::tensor(table.values, torch::kFloat64)
                          .to(torch::kFloat32)
                          .view({table.rows, static_cast<std::int64_t>(table.columns.size())}),

@@ -19,8 +19,9 @@ void check_classes(const torch::Tensor& values, std::int64_t classes, const char
     throw UsageError(std::string("the ") + what + " of a metric are classes, of an integer type");
   }
   if (values.numel() == 0) return;
-  const auto low = values.min().item<std::int64_t>();
-  const auto high = values.max().item<std::int64_t>();
+  const torch::Tensor numbers = values.to(torch::kInt64);
+  const auto low = numbers.min().item<std::int64_t>();
+  const auto high = numbers.max().item<std::int64_t>();
   if (low >= 0 && high < classes) return;
   throw UsageError("among the " + std::string(what) + " of a metric is " +
                    std::to_string(low < 0 ? low : high) + ", and its classes are 0 to " +
@@ -115,7 +116,9 @@ void ConfusionMatrix::add(const torch::Tensor& predicted, const torch::Tensor& t
   check_classes(chosen, classes_, "predictions");
   check_classes(target, classes_, "targets");
   const torch::Tensor cells = target.to(torch::kInt64) * classes_ + chosen.to(torch::kInt64);
-  counts_ += torch::bincount(cells, {}, classes_ * classes_).cpu().view({classes_, classes_});
+  // A new tensor: a copy of this matrix counts for itself.
+  counts_ =
+      counts_ + torch::bincount(cells, {}, classes_ * classes_).cpu().view({classes_, classes_});
 }
 
 torch::Tensor ConfusionMatrix::counts(Context& context) const {

@@ -100,9 +100,8 @@ std::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t bat
 }
 
 std::vector<std::size_t> DistributedSampler::peek(std::int64_t skip, std::size_t batch_size) const {
-  const std::int64_t take =
-      std::clamp<std::int64_t>(remaining() - skip, 0, static_cast<std::int64_t>(batch_size));
-  std::vector<std::size_t> batch(static_cast<std::size_t>(take));
+  const auto left = static_cast<std::size_t>(std::max<std::int64_t>(remaining() - skip, 0));
+  std::vector<std::size_t> batch(std::min(left, batch_size));
   std::int64_t nth = state_->taken + skip;
   for (std::size_t& index : batch) index = state_->index_of(nth++);
   return batch;

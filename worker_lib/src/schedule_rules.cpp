@@ -336,8 +336,10 @@ Rule one_cycle(const OneCycleOptions& options) {
   require(!options.max_lr.empty(), "one_cycle() needs max_lr");
   require(options.total_steps > 0,
           text_of("one_cycle() needs total_steps of at least 1, not ", options.total_steps));
-  require(options.pct_start >= 0 && options.pct_start <= 1,
-          text_of("one_cycle(): pct_start is ", options.pct_start, "; it must be from 0 to 1"));
+  require(
+      options.pct_start >= 0 && options.pct_start < 1,
+      text_of("one_cycle(): pct_start is ", options.pct_start,
+              "; it must be from 0 to less than 1: its formula divides by the part that falls"));
   // The rise would be of no length and still contain step 0.
   require(options.pct_start * static_cast<double>(options.total_steps) != 1,
           "one_cycle(): pct_start * total_steps is exactly 1, for which its formula divides zero "

@@ -62,6 +62,25 @@ TEST(Datasets, CsvLabelsBecomeTargets) {
   test::write(path, "x,y\n1,2\n3,0.5\n");
   EXPECT_TRUE(torch::equal(csv_dataset(path, {.label = "y"}).target(), torch::tensor({2.f, 0.5f})));
   EXPECT_THROW(csv_dataset(folder.file("absent.csv")), UsageError);
+
+  // One label that is not like the others changes none of them in silence.
+  const auto refusal = [&](const CsvOptions& options) -> std::string {
+    try {
+      csv_dataset(path, options);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  test::write(path, "x,y\n1,0\n2,\n3,1\n");
+  EXPECT_THAT(refusal({.label = "y"}), HasSubstr("the label of row 2 is empty"));
+  EXPECT_TRUE(torch::equal(csv_dataset(path, {.label = "y", .missing = -1}).target(),
+                           torch::tensor({0, -1, 1})));
+  test::write(path, "x,y\n1,7\n2,unknown\n3,11\n");
+  EXPECT_THAT(refusal({.label = "y"}),
+              HasSubstr("the label of row 2 is 'unknown', and others are"));
+  EXPECT_THAT(csv_dataset(path, {.label = "y", .labels_are_names = true}).classes,
+              ElementsAre("11", "7", "unknown"));
 }
 
 torch::Tensor doubles_of(const torch::Tensor& tensor) {

@@ -209,6 +209,32 @@ TEST(Metrics, WhatIsNoClassIsRefused) {
   EXPECT_THROW(Accuracy(0), UsageError);
 }
 
+TEST(Metrics, ClassesMayBeOfAnyIntegerType) {
+  test::run_ranks(1, [](Context& context) {
+    for (const auto type : {torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32,
+                            torch::kInt64, torch::kUInt16, torch::kUInt32, torch::kUInt64}) {
+      const Tensor targets = torch::tensor({0, 1, 1}).to(type);
+      Accuracy accuracy;
+      accuracy.add(torch::eye(3), targets);
+      EXPECT_DOUBLE_EQ(accuracy.value(context), 2.0 / 3);
+      ConfusionMatrix confusion(3);
+      confusion.add(targets, targets);
+      EXPECT_EQ(confusion.counts(context)[1][1].item<int>(), 2);
+    }
+  });
+}
+
+TEST(Metrics, ACopyCountsForItself) {
+  test::run_ranks(1, [](Context& context) {
+    std::vector<ConfusionMatrix> two(2, ConfusionMatrix(3));
+    two[0].add(torch::tensor({1, 2}), torch::tensor({1, 1}));
+    EXPECT_EQ(two[1].counts(context).sum().item<int>(), 0);
+    ConfusionMatrix copy = two[0];
+    two[0].reset();
+    EXPECT_EQ(copy.counts(context).sum().item<int>(), 2);
+  });
+}
+
 // --- predict()
 
 struct Numbers {
@@ -294,6 +320,8 @@ TEST(Inference, CallsTheBareModuleInEvaluationModeAndPutsItBack) {
     torch::nn::Identity holder;
     const auto numbers = std::make_shared<Numbers>(Numbers{3});
     EXPECT_EQ(predict(context, holder, numbers).size(0), 3);
+    torch::nn::Sequential layers{torch::nn::Identity(), torch::nn::Identity()};
+    EXPECT_TRUE(torch::equal(predict(context, layers, numbers), torch::arange(3)));
   });
 }
 

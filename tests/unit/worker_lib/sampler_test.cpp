@@ -69,6 +69,12 @@ TEST(Sampler, GivesPythonsIndices) {
   EXPECT_GT(cases, 1000);
 }
 
+TEST(Sampler, MoreThanThereIsGivesAllThatIsLeft) {
+  DistributedSampler sampler(7, 2, 0, {.shuffle = false});
+  EXPECT_EQ(sampler.next(SIZE_MAX)->size(), 4u);
+  EXPECT_FALSE(sampler.next(SIZE_MAX));
+}
+
 TEST(Sampler, ResumedInsideAnEpochGoesOnWhereItStopped) {
   for (const std::int64_t size : {23, 24, 25}) {
     DistributedSampler whole(size, 2, 1, {.seed = 5});

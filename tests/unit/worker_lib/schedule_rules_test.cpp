@@ -33,6 +33,7 @@ TEST(ScheduleRules, RefuseWhatCannotWorkAndSayWhy) {
       {[] { one_cycle({.total_steps = 5}); }, "needs max_lr"},
       {[] { one_cycle({.max_lr = {0.1}}); }, "total_steps of at least 1"},
       {[] { one_cycle({.max_lr = {0.1}, .total_steps = 9, .pct_start = 2}); }, "pct_start is 2"},
+      {[] { one_cycle({.max_lr = {0.1}, .total_steps = 9, .pct_start = 1}); }, "less than 1"},
       {[] { one_cycle({.max_lr = {0.1}, .total_steps = 2, .pct_start = 0.5}); }, "exactly 1"},
       {[] { chained({}); }, "at least one rule"},
       {[] { chained({one_cycle({.max_lr = {0.1}, .total_steps = 9})}); }, "cannot be chained"},

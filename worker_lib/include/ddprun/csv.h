@@ -24,6 +24,7 @@ struct CsvOptions {
   std::string label = {};
   std::optional<int> label_column = {};
   std::optional<double> missing = {};  // what an empty field is; nothing: an error
+  bool labels_are_names = false;       // also those that are numbers (csv_dataset)
 };
 
 struct CsvTable {

@@ -70,7 +70,8 @@ struct CsvDataset : TensorDataset {
 };
 
 // Data [rows, columns] float32. The target is int64 when all labels are integers or none is a
-// number, else float32; undefined without a label column.
+// number, else float32; undefined without a label column. Some numbers among names are refused, and
+// names among numbers (an "NA" would make classes of all): see CsvOptions::labels_are_names.
 CsvDataset csv_dataset(const std::string& path, const CsvOptions& options = {});
 
 // A contiguous tensor on the CPU with NumPy's shape and type, whatever the file's order.

@@ -12,6 +12,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -58,15 +59,22 @@ torch::nn::Module* module_of(Model& model) {
 
 template <typename Model, typename Input>
 concept TakesByCall = requires(Model& model, Input& input) {
-  model(input);
+  { model(input) } -> std::convertible_to<torch::Tensor>;
 };
 template <typename Model, typename Input>
 concept TakesByForward = requires(Model& model, Input& input) {
-  model.forward(input);
+  { model.forward(input) } -> std::convertible_to<torch::Tensor>;
+};
+// The call of torch::nn::Sequential and its like has no result by its type.
+template <typename Model, typename Input>
+concept TakesByHeldForward = requires(Model& model, Input& input) {
+  { model->forward(input) } -> std::convertible_to<torch::Tensor>;
 };
 template <typename Model, typename Batch>
 concept TakesData = requires(Batch& batch) {
-  requires TakesByCall<Model, decltype(batch.data)> || TakesByForward<Model, decltype(batch.data)>;
+  requires TakesByCall<Model, decltype(batch.data)> ||
+      TakesByForward<Model, decltype(batch.data)> ||
+      TakesByHeldForward<Model, decltype(batch.data)>;
 };
 
 template <typename Model, typename Batch>
@@ -75,6 +83,8 @@ torch::Tensor output_of(Model& model, Batch& batch) {
     return output_of(model, batch.data);
   } else if constexpr (TakesByCall<Model, Batch>) {
     return model(batch);
+  } else if constexpr (TakesByHeldForward<Model, Batch>) {
+    return model->forward(batch);
   } else {
     return model.forward(batch);
   }

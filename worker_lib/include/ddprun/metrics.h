@@ -104,7 +104,7 @@ class ConfusionMatrix {
   // Predicted classes [n] of an integer type, or scores [n, classes] of which the highest counts;
   // targets [n]. Throws UsageError for one that is no class.
   void add(const torch::Tensor& predicted, const torch::Tensor& target);
-  void reset() { counts_.zero_(); }
+  void reset() { counts_ = torch::zeros_like(counts_); }
 
   // [classes, classes] int64 on the CPU: row by target, column by prediction.
   torch::Tensor counts(Context& context) const;
