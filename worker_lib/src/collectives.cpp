@@ -26,10 +26,18 @@ template <typename... Parts>
   throw Failure(ErrorCode::kInvalidArgument, sentence.str());
 }
 
+void check_is_dense(const char* name, const Tensor& tensor) {
+  if (!tensor.defined()) refuse(name, "the tensor is not defined");
+  if (tensor.layout() == torch::kStrided) return;
+  refuse(name,
+         "the tensor is sparse, which all_reduce alone takes (with coordinates); give its "
+         "to_dense()");
+}
+
 // What is written in place: c10d takes the memory as it lies.
 Tensor in_place(const char* name, const Tensor& tensor) {
-  if (!tensor.defined()) refuse(name, "the tensor is not defined");
-  if (tensor.layout() == torch::kStrided && !tensor.is_non_overlapping_and_dense()) {
+  check_is_dense(name, tensor);
+  if (!tensor.is_non_overlapping_and_dense()) {
     refuse(name, "a tensor of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
            " cannot be written in place; give its contiguous() copy and use that");
   }
@@ -40,7 +48,7 @@ Tensor in_place(const char* name, const Tensor& tensor) {
 }
 
 Tensor dense(const char* name, const Tensor& tensor) {
-  if (!tensor.defined()) refuse(name, "the tensor is not defined");
+  check_is_dense(name, tensor);
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
@@ -49,7 +57,7 @@ Tensor flat(const Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {
 
 // NCCL refuses a transposed tensor, though it is dense.
 Tensor for_reduction(const Tensor& tensor) {
-  return tensor.layout() != torch::kStrided || tensor.is_contiguous() ? tensor : flat(tensor);
+  return tensor.is_contiguous() ? tensor : flat(tensor);
 }
 
 // What is only moved needs no type that the backend can calculate with.
@@ -68,21 +76,52 @@ bool goes_through_cpu(const Membership& membership, const Tensor& tensor) {
   return !tensor.is_cpu() && is_gloo(membership, tensor);
 }
 
+// Of a message: over Gloo it has the limit that the group was connected within.
+std::chrono::milliseconds limit_of_message(const Membership& membership, const Tensor& tensor) {
+  return is_gloo(membership, tensor) ? membership.maker->timeout() : kNoTimeout;
+}
+
 // Gloo knows no average: the sum is divided afterwards.
 struct Division {
   ReduceOp op;  // to ask for
   bool is_needed = false;
 };
-Division divided(const Membership& membership, const Tensor& tensor, const ReduceOp& op) {
+Division divided(const char* name, const Membership& membership, const Tensor& tensor,
+                 const ReduceOp& op) {
+  if (op == ReduceOp::AVG && tensor.scalar_type() == torch::kBool) {
+    refuse(name, "there is no average of bools; give a number type, or ask for MIN or MAX");
+  }
   if (op == ReduceOp::AVG && is_gloo(membership, tensor)) return {ReduceOp::SUM, true};
   return {op, false};
 }
 void divide(Tensor tensor, int by) {
+  if (tensor.is_complex() && !tensor.is_sparse()) tensor = torch::view_as_real(tensor);
   if (tensor.is_floating_point() || tensor.is_complex()) {
     tensor.div_(by);
   } else {
     tensor.div_(by, "trunc");
   }
+}
+
+// What Gloo can reduce: integers that it does not know as wider ones, a copy that is to be written
+// back, and that wraps around alike then.
+Tensor for_gloo(const Membership& membership, const Tensor& tensor) {
+  if (!is_gloo(membership, tensor)) return tensor;
+  switch (tensor.scalar_type()) {
+    case torch::kInt16:
+    case torch::kUInt16:
+      return tensor.to(torch::kInt32);
+    case torch::kUInt32:
+      return tensor.to(torch::kInt64);
+    default:
+      return tensor;
+  }
+}
+
+// A world of one knows every type, whatever its backend does: what is reduced is there already. Over
+// NCCL it goes the way of all others.
+bool is_reduced_already(const Membership& membership, const Tensor& tensor, const ReduceOp& op) {
+  return membership.size() == 1 && op != ReduceOp::PREMUL_SUM && is_gloo(membership, tensor);
 }
 
 std::string_view name_of(ReduceOp::RedOpType op) {
@@ -114,6 +153,7 @@ constexpr std::int64_t kMostDimensions = 16;
 constexpr std::int64_t kHeaderNumbers = 2 + kMostDimensions;
 
 Tensor header_of(const char* name, const Tensor& tensor) {
+  check_is_dense(name, tensor);
   if (tensor.dim() < 1 || tensor.dim() > kMostDimensions) {
     refuse(name, "a tensor of ", tensor.dim(), " dimensions; it must have 1 to ", kMostDimensions);
   }
@@ -193,7 +233,7 @@ void Flight::wait() {
   enter();
   try {
     const PhaseGuard phase(membership_->link, WorkerPhase::kCollective);
-    work_->wait();
+    work_->wait(limit_);
   } catch (...) {
     fail();
   }
@@ -364,31 +404,52 @@ Pending<> Group::broadcast_async(Tensor tensor, int root) {
 }
 
 Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
-  tensor = in_place("all_reduce", tensor);
-  const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{for_reduction(tensor)};
+  const char* const name = "all_reduce";
+  const bool is_sparse = tensor.defined() && tensor.layout() == torch::kSparse;
+  const Tensor original = tensor;
+  tensor = is_sparse ? tensor.detach() : in_place(name, tensor);
+  const auto [asked, is_divided] = divided(name, *membership_, tensor, op);
+  const Tensor lies = is_sparse ? tensor : for_reduction(tensor);
+  const Tensor sent = is_sparse ? tensor : for_gloo(*membership_, lies);
+  Tensors tensors{sent};
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
-  std::function<void()> finish;
-  if (is_divided) finish = [tensor, by = size()] { divide(tensor, by); };
+  const bool is_there = is_reduced_already(*membership_, tensor, op);
+  const auto finish = [=, by = is_divided ? size() : 1] {
+    const torch::NoGradGuard no_grad;
+    if (by > 1) divide(sent, by);
+    if (!sent.is_same(lies)) Tensor(lies).copy_(sent);
+    // A sparse tensor gets other values and other places for them: those of the one that was sent.
+    if (is_sparse) Tensor(original).copy_(sent);
+  };
   return Pending<>(start(
-      {.name = "all_reduce", .op = op}, {tensor},
-      [&] { return membership_->group->allreduce(tensors, options); }, std::move(finish)));
+      {.name = name, .op = op}, {tensor, sent},
+      [&] { return is_there ? WorkPtr() : membership_->group->allreduce(tensors, options); },
+      finish));
 }
 
 Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
-  const auto [asked, is_divided] = divided(*membership_, tensor, op);
-  Tensors tensors{for_reduction(tensor)};
+  const auto [asked, is_divided] = divided("reduce", *membership_, tensor, op);
+  const bool is_there = is_reduced_already(*membership_, tensor, op);
+  const Tensor lies = for_reduction(tensor);
+  const Tensor sent = for_gloo(*membership_, lies);
+  Tensors tensors{sent};
   c10d::ReduceOptions options;
   options.reduceOp = asked;
   options.rootRank = root;
   std::function<void()> finish;
-  if (is_divided && rank() == root) finish = [tensor, by = size()] { divide(tensor, by); };
+  if (rank() == root) {
+    finish = [=, by = is_divided ? size() : 1] {
+      if (by > 1) divide(sent, by);
+      if (!sent.is_same(lies)) Tensor(lies).copy_(sent);
+    };
+  }
   return Pending<>(start(
-      {.name = "reduce", .root = root, .op = op}, {tensor},
-      [&] { return membership_->group->reduce(tensors, options); }, std::move(finish)));
+      {.name = "reduce", .root = root, .op = op}, {tensor, sent},
+      [&] { return is_there ? WorkPtr() : membership_->group->reduce(tensors, options); },
+      std::move(finish)));
 }
 
 Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
@@ -487,17 +548,27 @@ Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
   }
   Tensor result = torch::empty(with_rows(own, own.size(0) / size()), own.options());
   if (own.numel() == 0) return {Flight(), std::move(result)};
-  const auto [asked, is_divided] = divided(*membership_, own, op);
+  const auto [asked, is_divided] = divided("reduce_scatter", *membership_, own, op);
+  const bool is_there = is_reduced_already(*membership_, own, op);
+  if (is_there) result.copy_(own);
   c10d::ReduceScatterOptions options;
   options.reduceOp = asked;
-  std::function<void()> finish;
-  if (is_divided) finish = [result, by = size()] { divide(result, by); };
-  Tensor output = result.view(-1);
-  Tensor input = own.view(-1);
+  Tensor input = for_gloo(*membership_, own.view(-1));
+  const Tensor flat_result = result.view(-1);
+  Tensor output = input.scalar_type() == own.scalar_type()
+                      ? flat_result
+                      : torch::empty(flat_result.sizes(), input.options());
+  const auto finish = [flat_result, output, by = is_divided ? size() : 1] {
+    if (by > 1) divide(output, by);
+    if (!output.is_same(flat_result)) Tensor(flat_result).copy_(output);
+  };
   return {start(
-              {.name = "reduce_scatter", .op = op}, {own, result},
-              [&] { return membership_->group->_reduce_scatter_base(output, input, options); },
-              std::move(finish)),
+              {.name = "reduce_scatter", .op = op}, {own, result, input, output},
+              [&] {
+                return is_there ? WorkPtr()
+                                : membership_->group->_reduce_scatter_base(output, input, options);
+              },
+              finish),
           result};
 }
 
@@ -596,9 +667,11 @@ Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
   if (own.numel() == 0) return Pending<>(Flight());
   if (goes_through_cpu(*membership_, own)) own = own.cpu();
   Tensors moved{as_bytes(own)};
+  const auto limit = limit_of_message(*membership_, own);
   return Pending<>(Flight(
-      membership_, "send", {own}, [&] { return membership_->group->send(moved, to, tag); },
-      nullptr));
+                       membership_, "send", {own},
+                       [&] { return membership_->group->send(moved, to, tag); }, nullptr)
+                       .within(limit));
 }
 
 Pending<> Group::receive_async(Tensor into, int from, int tag) {
@@ -608,9 +681,11 @@ Pending<> Group::receive_async(Tensor into, int from, int tag) {
   if (into.numel() == 0) return Pending<>(Flight());
   const Arrival arrival(*membership_, into);
   Tensors moved{as_bytes(arrival.buffer)};
+  const auto limit = limit_of_message(*membership_, into);
   return Pending<>(Flight(
-      membership_, "receive", {into}, [&] { return membership_->group->recv(moved, from, tag); },
-      arrival.finish));
+                       membership_, "receive", {into},
+                       [&] { return membership_->group->recv(moved, from, tag); }, arrival.finish)
+                       .within(limit));
 }
 
 int Group::receive_from_any(Tensor into, int tag) {
@@ -622,6 +697,7 @@ int Group::receive_from_any(Tensor into, int tag) {
   Flight(
       membership_, "receive_from_any", {into},
       [&] { return work = membership_->group->recvAnysource(moved, tag); }, arrival.finish)
+      .within(limit_of_message(*membership_, into))
       .wait();
   return work->sourceRank();
 }
@@ -719,7 +795,8 @@ void Group::throw_together(std::exception_ptr mine, const std::string& doing) {
 void Codec<torch::Tensor>::write(ByteWriter& writer, const torch::Tensor& tensor) {
   Codec<bool>::write(writer, tensor.defined());
   if (!tensor.defined()) return;
-  const Tensor dense_one = tensor.detach().cpu().contiguous();
+  const Tensor strided = tensor.layout() == torch::kStrided ? tensor : tensor.to_dense();
+  const Tensor dense_one = strided.detach().cpu().resolve_conj().resolve_neg().contiguous();
   Codec<std::int8_t>::write(writer, static_cast<std::int8_t>(dense_one.scalar_type()));
   Codec<std::vector<std::int64_t>>::write(writer, dense_one.sizes().vec());
   writer.count(dense_one.nbytes());
@@ -734,15 +811,14 @@ torch::Tensor Codec<torch::Tensor>::read(ByteReader& reader) {
   constexpr auto kTypes = static_cast<std::int8_t>(torch::ScalarType::NumOptions);
   const bool is_known = type >= 0 && type < kTypes &&
                         static_cast<torch::ScalarType>(type) != torch::ScalarType::Undefined;
+  const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
   std::uint64_t needed = is_known ? c10::elementSize(static_cast<torch::ScalarType>(type)) : 0;
+  bool fits = is_known;
   for (const std::int64_t size : sizes) {
-    if (size < 0 || (size > 0 && needed > bytes.size() / static_cast<std::uint64_t>(size))) {
-      needed = bytes.size() + 1;
-      break;
-    }
-    needed *= static_cast<std::uint64_t>(size);
+    fits = fits && size >= 0 &&
+           (is_empty || !__builtin_mul_overflow(needed, static_cast<std::uint64_t>(size), &needed));
   }
-  if (!is_known || needed != bytes.size()) {
+  if (!fits || (is_empty ? 0 : needed) != bytes.size()) {
     throw Failure(ErrorCode::kProtocol, "the bytes of a tensor do not fit its sizes");
   }
   Tensor tensor = torch::empty(sizes, static_cast<torch::ScalarType>(type));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -75,6 +76,23 @@ std::shared_ptr<::gloo::transport::Device> gloo_device(const Environment& enviro
   return ProcessGroupGloo::createDeviceForHostname(address);
 }
 
+// What FileStore tries for minutes in silence.
+void check_store_file(const std::string& path) {
+  const auto refuse = [&path](const std::string& what) {
+    throw UsageError("the ranks cannot meet in the file " + path + ": " + what);
+  };
+  std::error_code error;
+  const auto folder = std::filesystem::absolute(path, error).parent_path();
+  if (std::filesystem::is_directory(path, error)) refuse("it is a folder; name a file in it");
+  if (!std::filesystem::is_directory(folder, error)) {
+    refuse("there is no folder " + folder.string());
+  }
+  const bool is_there = std::filesystem::exists(path, error);
+  if (::access(is_there ? path.c_str() : folder.c_str(), R_OK | W_OK) != 0) {
+    refuse((is_there ? "it" : "its folder") + std::string(" cannot be written"));
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> host_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout) {
   c10d::TCPStoreOptions options;
@@ -100,6 +118,7 @@ c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
                                            std::chrono::milliseconds join_timeout) {
   if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   if (!environment.store_file.empty()) {
+    check_store_file(environment.store_file);
     return c10::make_intrusive<c10d::FileStore>(environment.store_file, environment.world_size);
   }
   c10::intrusive_ptr<c10d::Store> hosted;

@@ -39,6 +39,8 @@ class GroupMaker {
   c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank,
                                               const std::vector<int>& job_ranks) const;
 
+  std::chrono::milliseconds timeout() const { return options_.timeout; }  // of one collective
+
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
                                                  const std::vector<int>& job_ranks) const;

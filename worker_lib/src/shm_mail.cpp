@@ -296,9 +296,9 @@ void Mail::fail_late() {
   const auto late = [&](const char* doing, int peer) {
     return failure(ErrorCode::kTimeout,
                    std::string(doing) + " timed out: " +
-                       (peer == kAny ? std::string("no rank")
-                                     : "rank " + std::to_string(rounds_.job_rank(peer))) +
-                       " did not come in time");
+                       (peer == kAny ? std::string("no rank sent anything in time")
+                                     : "rank " + std::to_string(rounds_.job_rank(peer)) +
+                                           " did not come in time"));
   };
   for (std::size_t to = 0; to < sending_.size(); ++to) {
     auto& queue = sending_[to];

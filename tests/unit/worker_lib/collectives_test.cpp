@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <fstream>
+#include <future>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 #include "ddprun/context.h"
 #include "group_of_threads.h"
@@ -367,6 +369,99 @@ TEST_P(Collectives, TheMainProcessGoesFirst) {
         ThrowsMessage<Failure>(HasSubstr("no such host")));
     EXPECT_EQ(context.all_reduce(1), context.size());
   });
+}
+
+TEST_P(Collectives, ReductionsTakeEveryNumberType) {
+  on_all([](Context& context) {
+    const int n = context.size();
+    for (const auto type :
+         {torch::kUInt8, torch::kInt8, torch::kInt16, torch::kUInt16, torch::kInt32, torch::kUInt32,
+          torch::kInt64, torch::kHalf, torch::kBFloat16, torch::kFloat32, torch::kFloat64}) {
+      Tensor sum = torch::full({2 * n}, context.rank() + 1, torch::kInt64).to(type);
+      EXPECT_EQ(context.reduce_scatter(sum)[0].item<int>(), n * (n + 1) / 2) << type;
+      context.all_reduce(sum);
+      EXPECT_EQ(sum[n].item<int>(), n * (n + 1) / 2) << type;
+      context.reduce(sum, 0, ReduceOp::AVG);
+      if (context.rank() == 0) {
+        EXPECT_EQ(sum[0].item<int>(), n * (n + 1) / 2) << type;
+      }
+    }
+    Tensor complex = torch::full({2}, context.rank() + 1.0, torch::kComplexFloat);
+    context.all_reduce(complex, ReduceOp::AVG);
+    EXPECT_EQ(torch::real(complex)[0].item<float>(), static_cast<float>(n + 1) / 2);
+    EXPECT_THROW(context.all_reduce(torch::ones({2}, torch::kBool), ReduceOp::AVG), Failure);
+  });
+}
+
+TEST_P(Collectives, ASparseTensorIsAddedUpWhereItIs) {
+  on_all([](Context& context) {
+    Tensor sum =
+        torch::zeros({4, 2}).index_put_({context.rank()}, context.rank() + 1.0).to_sparse();
+    context.all_reduce(sum);
+    for (int rank = 0; rank < context.size(); ++rank) {
+      EXPECT_EQ(sum.to_dense()[rank][1].item<int>(), rank + 1);
+    }
+    EXPECT_THAT([&] { context.broadcast(sum); }, ThrowsMessage<Failure>(HasSubstr("to_dense()")));
+    EXPECT_THAT([&] { context.all_gather(sum); }, ThrowsMessage<Failure>(HasSubstr("to_dense()")));
+    EXPECT_THAT([&] { context.all_to_all(Tensors(static_cast<std::size_t>(context.size()))); },
+                ThrowsMessage<Failure>(HasSubstr("not defined")));
+  });
+}
+
+TEST_P(Collectives, UnsignedNumbersOf64BitsHaveTheirOrder) {
+  on_all([](Context& context) {
+    const auto check = [&](auto greatest) {
+      using Number = decltype(greatest);
+      const Number mine = context.rank() == 0 ? greatest : 1;
+      EXPECT_EQ(context.all_reduce(mine, ReduceOp::MAX), greatest);
+      EXPECT_EQ(context.all_reduce(mine, ReduceOp::MIN), context.size() == 1 ? greatest : 1u);
+      const Number high = context.rank() == 0 ? Number{1} << 63 : 0;
+      EXPECT_EQ(context.all_reduce(high, ReduceOp::AVG),
+                (Number{1} << 63) / static_cast<Number>(context.size()));
+    };
+    check(~0UL);
+    check(~0ULL);
+  });
+}
+
+TEST_P(Collectives, TensorsTravelAsObjectsWhateverTheirLayout) {
+  on_all([](Context& context) {
+    const Tensor eye = torch::eye(3);
+    const Tensor complex = torch::complex(eye, eye);
+    const std::pair<Tensor, Tensor> cases[] = {
+        {torch::ones({3, 0}), torch::ones({3, 0})},
+        {torch::ones({0, 3}), torch::ones({0, 3})},
+        {eye.to_sparse(), eye},
+        {eye.to_sparse_csr(), eye},
+        {complex.conj(), torch::complex(eye, -eye)},
+        {eye.slice(0, 0, 3, 2).t(), eye.slice(0, 0, 3, 2).t()}};
+    for (const auto& [sent, expected] : cases) {
+      EXPECT_TRUE(equal(context.all_gather_object(sent).back(), expected)) << expected;
+    }
+  });
+}
+
+TEST(Messages, OverGlooHaveTheLimitOfACollective) {
+  using namespace std::chrono_literals;
+  switch_flight_recorder_off();
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::promise<void> rank_0_has_given_up;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Environment environment;
+      environment.rank = environment.local_rank = rank;
+      environment.world_size = environment.local_world_size = 2;
+      Context context(environment, store,
+                      {.backend = Backend::kGloo, .join_timeout = 20s, .timeout = 300ms});
+      if (rank == 1) return rank_0_has_given_up.get_future().wait();
+      const auto begun = std::chrono::steady_clock::now();
+      EXPECT_THROW(context.receive(torch::ones({1}), 1), Failure);
+      EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
+      rank_0_has_given_up.set_value();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(SmallerGroups, WorkBesideEachOtherAndTheWhole) {

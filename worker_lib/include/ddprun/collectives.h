@@ -14,7 +14,8 @@
 // missing one until it ends or the time limit (ContextOptions::timeout) is over.
 //
 // Tensors: on the CPU (shm or Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend
-// through Gloo). Written in place they must be dense; what is only read may be laid out anyhow. No
+// through Gloo). Written in place they must be dense; what is only read may be laid out anyhow.
+// Sparse ones (with coordinates) all_reduce alone takes, which leaves every rank the sum. No
 // gradient flows through a collective. Over NCCL "done" means, as in PyTorch, that the current
 // stream waits: the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
 //
@@ -32,6 +33,7 @@
 #include <torch/types.h>
 
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,6 +66,11 @@ class Flight {
 
   bool is_done() const { return !work_ || work_->isCompleted(); }
   void wait();
+  // What wait() gives the operation, where that has no limit of its own.
+  Flight&& within(std::chrono::milliseconds limit) && {
+    limit_ = limit;
+    return std::move(*this);
+  }
 
  private:
   void enter();
@@ -73,6 +80,7 @@ class Flight {
   const char* name_ = "";
   std::int64_t number_ = 0;
   std::vector<torch::Tensor> kept_;
+  std::chrono::milliseconds limit_{0};  // 0: the operation's own
   std::function<void()> finish_;
   c10::intrusive_ptr<c10d::Work> work_;
 };
@@ -316,9 +324,12 @@ T Group::all_reduce(T value, ReduceOp op) {
   if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(all_reduce_double(value, op));
   } else {
+    constexpr bool is_unsigned_64 = std::is_unsigned_v<T> && sizeof(T) == sizeof(std::uint64_t);
+    if (is_unsigned_64 && op == ReduceOp::AVG) {
+      return all_reduce(value) / static_cast<T>(size());
+    }
     // Unsigned 64 bits have the order of signed ones when the highest bit is flipped.
-    const bool is_flipped =
-        std::is_same_v<T, std::uint64_t> && (op == ReduceOp::MIN || op == ReduceOp::MAX);
+    const bool is_flipped = is_unsigned_64 && (op == ReduceOp::MIN || op == ReduceOp::MAX);
     const std::uint64_t flip = is_flipped ? std::uint64_t{1} << 63 : 0;
     const auto bits = static_cast<std::uint64_t>(value) ^ flip;
     const std::int64_t sum = all_reduce_integer(std::bit_cast<std::int64_t>(bits), op);
