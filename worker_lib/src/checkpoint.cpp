@@ -19,6 +19,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::string_view kRngPrefix = "rng.";
+constexpr std::int64_t kGreatestStep = 999'999'999'999;  // files are found by their names' order
 
 // Rank 0's outcome, for all: an error is thrown on every rank, so that none waits for one that is
 // gone.
@@ -158,22 +159,36 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
   Parts& parts = *parts_;
   const PhaseGuard saving(parts.context.link_.get(), WorkerPhase::kSaving);
   // Whatever the program did wrong is thrown here, on every rank alike.
+  if (position.step < 0 || position.step > kGreatestStep) {
+    throw UsageError("a checkpoint of step " + std::to_string(position.step) +
+                     ": steps are counted from 0 to " + std::to_string(kGreatestStep));
+  }
   auto state = state_of(model.get(), optimizer);
   if (!state) throw UsageError(std::move(state.error()));
   if (auto ok = check_storable(*state); !ok) throw UsageError(std::move(ok.error()));
   if (parts.options.is_asynchronous) wait();
   state->merge(gather_rng(parts.context));
 
+  const bool is_best = metric && improves(parts.options.best, *metric, parts.best_metric);
+  CheckpointMetadata metadata;
+  std::exception_ptr thrown;  // by a part of the program's own
   if (parts.context.is_main_process()) {
-    const bool is_best = metric && improves(parts.options.best, *metric, parts.best_metric);
-    auto metadata = parts.describe(position, optimizer, metric, is_best);
+    try {
+      metadata = parts.describe(position, optimizer, metric, is_best);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  if (!parts.kept.empty()) parts.context.throw_together(thrown, "saving a checkpoint");
+
+  if (parts.context.is_main_process()) {
     parts.best_metric_written = metadata.best_metric;
     parts.buffer.copy(*state);
     parts.writing = std::async(std::launch::async, [&parts, step = position.step, is_best,
                                                     metadata = std::move(metadata)] {
-      const std::string head =
-          safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
-      return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
+      const auto head = safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
+      if (!head) return Result<CheckpointFolder::Warnings>(fail(head.error()));
+      return parts.folder.write(step, {*head, parts.buffer.bytes()}, is_best);
     });
   }
   if (!parts.options.is_asynchronous) wait();

@@ -69,8 +69,18 @@ std::string name_aside(const std::string& path) { return path + std::string(kUnf
 
 }  // namespace
 
-Result<void> write_file_atomically(const std::string& path,
+Result<void> write_file_atomically(const std::string& given,
                                    const std::vector<std::string_view>& pieces) {
+  std::error_code error;
+  const auto kind = std::filesystem::symlink_status(given, error).type();
+  // Through a link to what it names: the link stays.
+  const std::string path = kind == std::filesystem::file_type::symlink
+                               ? std::filesystem::weakly_canonical(given, error).string()
+                               : given;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument, path + " is not a regular file and is left as it is");
+  }
   const std::string aside = name_aside(path);
   if (auto ok = write_and_sync(aside, pieces); !ok) {
     ::unlink(aside.c_str());

@@ -74,6 +74,13 @@ std::string header_of(const Content& content) {
   return text;
 }
 
+// As the JSON parser that has to read it sees it.
+bool is_utf8(std::string_view text) {
+  json::error_code error;
+  json::parse(json::serialize(json::string_view(text.data(), text.size())), error);
+  return !error;
+}
+
 template <typename Number>
 std::optional<Number> number_of(const json::value& value) {
   json::error_code error;
@@ -129,8 +136,23 @@ std::int64_t element_size(std::string_view dtype) {
   return 0;
 }
 
-std::string pack_head(const Content& content) {
+Result<std::string> pack_head(const Content& content) {
   const std::string header = header_of(content);
+  if (header.size() > kMostHeaderBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the names, notes and states besides the tensors are " +
+                    std::to_string(header.size()) +
+                    " bytes, and safetensors has room for 100,000,000: keep large data in buffers");
+  }
+  if (!is_utf8(header)) {
+    for (const auto& [key, value] : content.metadata) {
+      if (is_utf8(key) && is_utf8(value)) continue;
+      return fail(ErrorCode::kInvalidArgument,
+                  "the note or state '" + key + "' is not UTF-8 text, which safetensors needs");
+    }
+    return fail(ErrorCode::kInvalidArgument,
+                "the name of a tensor is not UTF-8 text, which safetensors needs");
+  }
   std::string head;
   head.reserve(kLengthSize + header.size());
   for (std::size_t i = 0; i < kLengthSize; ++i) {
@@ -148,9 +170,10 @@ std::string pack_head(const Content& content) {
   return head;
 }
 
-std::string pack(const Content& content) {
-  std::string file = pack_head(content);
-  for (const Array& array : content.arrays) file += array.bytes;
+Result<std::string> pack(const Content& content) {
+  auto file = pack_head(content);
+  if (!file) return file;
+  for (const Array& array : content.arrays) *file += array.bytes;
   return file;
 }
 

@@ -38,11 +38,12 @@ std::int64_t element_size(std::string_view dtype);
 
 // What the file has before the data: the length, the header, and in it the checksum over the whole
 // file. The arrays' bytes in their order, without holes, are the rest. Readers in Python want every
-// array at a multiple of its element's size: have those with large elements first.
-std::string pack_head(const Content& content);
+// array at a multiple of its element's size: have those with large elements first. Error:
+// kInvalidArgument for what no reader would take (a header above 100 MB, text that is not UTF-8).
+Result<std::string> pack_head(const Content& content);
 
 // The whole file.
-std::string pack(const Content& content);
+Result<std::string> pack(const Content& content);
 
 // The arrays point into `file`. Errors: kDataLoss with what is wrong (cut off, checksum, not the
 // format).

@@ -79,6 +79,10 @@ Result<NamedTensors> tensors_of(const std::vector<safetensors::Array>& arrays) {
 
 Result<void> check_storable(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
+    if (name == "__metadata__") {
+      return fail(ErrorCode::kInvalidArgument,
+                  "a tensor is called '__metadata__', which safetensors keeps for itself");
+    }
     if (tensor.layout() != torch::kStrided) {
       return fail(ErrorCode::kInvalidArgument,
                   "the tensor '" + name + "' is sparse, which safetensors has no form for");

@@ -57,7 +57,8 @@ void save_weights(const BareModule& model, const std::string& path) {
   if (auto ok = check_storable(weights); !ok) throw UsageError(std::move(ok.error()));
   ArrayBuffer buffer;
   buffer.copy(weights);
-  const std::string head = safetensors::pack_head({{{"format", "pt"}}, buffer.arrays()});
+  const std::string head =
+      value_or_throw(safetensors::pack_head({{{"format", "pt"}}, buffer.arrays()}));
   value_or_throw(write_file_atomically(path, {head, buffer.bytes()}));
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 std::string checkpoint_bytes(const std::string& mark) {
-  return safetensors::pack({{{"ddprun_format", "1"}, {"mark", mark}}, {{"a", "U8", {4}, "data"}}});
+  return *safetensors::pack({{{"ddprun_format", "1"}, {"mark", mark}}, {{"a", "U8", {4}, "data"}}});
 }
 
 class CheckpointFolderTest : public testing::Test {

@@ -462,7 +462,42 @@ void change_format(const std::string& path, const std::string& format) {
   if (format == "1") {
     std::erase_if(content->arrays, [](const auto& array) { return array.name == "rng.cpu"; });
   }
-  test::write(path, safetensors::pack(*content));
+  test::write(path, *safetensors::pack(*content));
+}
+
+struct Throws : Stateful {
+  std::string save_state() const override { throw std::runtime_error("no state today"); }
+  void load_state(const std::string&) override {}
+};
+
+// Rank 0 alone asks for the state: the others hear of what it throws.
+TEST(Checkpoint, WhatCannotBeResumedIsNotSavedAndAllRanksHearOfIt) {
+  const test::TempFolder folder;
+  test::run_ranks(2, [&](Context& context) {
+    Net net;
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    const auto thrown = [&](Checkpointer& checkpoints, const TrainingPosition& position) {
+      try {
+        checkpoints.save(net, optimizer, position);
+      } catch (const std::exception& error) {
+        return std::string(error.what());
+      }
+      return std::string("saved");
+    };
+    {
+      Checkpointer checkpoints(context, folder.path());
+      EXPECT_THAT(thrown(checkpoints, {.step = -1}), HasSubstr("a checkpoint of step -1"));
+      EXPECT_THAT(thrown(checkpoints, {.step = 1'000'000'000'000}), HasSubstr("counted from 0"));
+      TrainingPosition position{.step = 1};
+      position.notes["place"] = "caf\xe9";
+      EXPECT_THAT(thrown(checkpoints, position), HasSubstr("not UTF-8"));
+    }
+    Throws part;
+    Checkpointer checkpoints(context, folder.path());
+    checkpoints.also_keep("part", part);
+    EXPECT_THAT(thrown(checkpoints, {.step = 1}), HasSubstr("no state today"));
+    EXPECT_FALSE(checkpoints.resume(net, optimizer));
+  });
 }
 
 TEST(Checkpoint, FormatOneIsResumedAndANewerOneRefusedOnEveryRank) {

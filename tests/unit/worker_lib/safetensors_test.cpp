@@ -21,7 +21,7 @@ std::string file_with(const std::string& header, const std::string& data) {
 }
 
 TEST(Safetensors, WhatIsPackedIsUnpacked) {
-  const std::string file = pack(sample());
+  const std::string file = *pack(sample());
   const auto content = unpack(file);
   ASSERT_TRUE(content) << content.error().message;
   EXPECT_EQ(content->metadata, sample().metadata);
@@ -35,12 +35,12 @@ TEST(Safetensors, WhatIsPackedIsUnpacked) {
 }
 
 TEST(Safetensors, DataBeginsAtAMultipleOf64) {
-  const std::string file = pack(sample());
+  const std::string file = *pack(sample());
   EXPECT_EQ((file.size() - 9) % 64, 0u);  // 9: the data
 }
 
 TEST(Safetensors, EveryCutAndEveryFlippedBitIsNoticed) {
-  const std::string whole = pack(sample());
+  const std::string whole = *pack(sample());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(unpack(std::string_view(whole).substr(0, size))) << size;
   }
@@ -94,6 +94,18 @@ TEST(Safetensors, HeadersThatLieAreErrors) {
   std::string huge = file_with("{}", "");
   huge[7] = 0x7f;
   EXPECT_FALSE(unpack(huge));
+}
+
+TEST(Safetensors, WhatNoReaderWouldTakeIsNotWritten) {
+  Content content = sample();
+  content.metadata["note"] = "caf\xe9";
+  const auto not_text = pack(content);
+  ASSERT_FALSE(not_text);
+  EXPECT_THAT(not_text.error().message, testing::HasSubstr("'note' is not UTF-8"));
+  content.metadata["note"] = std::string(100'000'001, 'x');
+  const auto too_long = pack(content);
+  ASSERT_FALSE(too_long);
+  EXPECT_THAT(too_long.error().message, testing::HasSubstr("room for 100,000,000"));
 }
 
 }  // namespace

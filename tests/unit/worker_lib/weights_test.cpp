@@ -5,7 +5,10 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include <sys/stat.h>
+
 #include <cstdlib>
+#include <filesystem>
 
 #include "ddprun/checkpoint.h"
 #include "group_of_threads.h"
@@ -108,7 +111,7 @@ TEST(Weights, ArraysThatAreNotAlignedAreRead) {
   const float numbers[] = {1.5F, -2.0F};
   test::write(
       folder.file("weights.safetensors"),
-      safetensors::pack(
+      *safetensors::pack(
           {{},
            {{"odd", "U8", {1}, "x"},
             {"numbers", "F32", {2}, {reinterpret_cast<const char*>(numbers), sizeof numbers}}}}));
@@ -182,6 +185,38 @@ TEST(Weights, WhatSafetensorsHasNoFormForIsRefused) {
   EXPECT_THROW(save_weights(Bag({{"a", torch::zeros({2}, torch::kComplexDouble)}}), file),
                UsageError);
   EXPECT_THROW(save_weights(Bag({{"a", torch::eye(2).to_sparse()}}), file), UsageError);
+}
+
+TEST(Weights, ReplaceOnlyARegularFileAndGoThroughALink) {
+  const test::TempFolder folder;
+  torch::nn::Linear linear(2, 2);
+  const auto thrown = [&](const std::string& path) {
+    try {
+      save_weights(linear, path);
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string("saved");
+  };
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(thrown(folder.file("pipe")), testing::HasSubstr("is not a regular file"));
+  EXPECT_THAT(thrown(folder.path()), testing::HasSubstr("is not a regular file"));
+  save_weights(linear, folder.file("weights"));
+  std::filesystem::create_symlink("weights", folder.file("link"));
+  linear->weight.detach().zero_();
+  save_weights(linear, folder.file("link"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+  linear->weight.detach().fill_(1);
+  load_weights(folder.file("weights"), linear);
+  EXPECT_EQ(linear->weight.abs().sum().item<float>(), 0);
+}
+
+TEST(Weights, ATensorMayNotHaveTheNameOfTheMetadata) {
+  struct Net : torch::nn::Module {
+    Net() { register_buffer("__metadata__", torch::ones(2)); }
+  };
+  const test::TempFolder folder;
+  EXPECT_THROW(save_weights(Net(), folder.file("w")), UsageError);
 }
 
 }  // namespace
