@@ -12,7 +12,7 @@ namespace {
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
   std::unordered_set<const void*> seen;
-  for (torch::Tensor parameter : parameters) {
+  for (const torch::Tensor& parameter : parameters) {
     torch::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (gradient.is_sparse()) {
