@@ -76,7 +76,7 @@ bool goes_through_cpu(const Membership& membership, const Tensor& tensor) {
   return !tensor.is_cpu() && is_gloo(membership, tensor);
 }
 
-// Of a message: over Gloo it has the limit that the group was connected within.
+// Of a message: over Gloo its own limit is the one that the group was connected within.
 std::chrono::milliseconds limit_of_message(const Membership& membership, const Tensor& tensor) {
   return is_gloo(membership, tensor) ? membership.maker->timeout() : kNoTimeout;
 }
@@ -415,17 +415,20 @@ Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
   const bool is_there = is_reduced_already(*membership_, tensor, op);
-  const auto finish = [=, by = is_divided ? size() : 1] {
-    const torch::NoGradGuard no_grad;
-    if (by > 1) divide(sent, by);
-    if (!sent.is_same(lies)) Tensor(lies).copy_(sent);
-    // A sparse tensor gets other values and other places for them: those of the one that was sent.
-    if (is_sparse) Tensor(original).copy_(sent);
-  };
+  std::function<void()> finish;
+  if (is_divided || is_sparse || !sent.is_same(lies)) {
+    finish = [=, by = is_divided ? size() : 1] {
+      const torch::NoGradGuard no_grad;
+      if (by > 1) divide(sent, by);
+      if (!sent.is_same(lies)) Tensor(lies).copy_(sent);
+      // A sparse tensor gets other values and other places for them: those of the one that was sent.
+      if (is_sparse) Tensor(original).copy_(sent);
+    };
+  }
   return Pending<>(start(
       {.name = name, .op = op}, {tensor, sent},
       [&] { return is_there ? WorkPtr() : membership_->group->allreduce(tensors, options); },
-      finish));
+      std::move(finish)));
 }
 
 Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {

@@ -105,6 +105,15 @@ void survive_broken_connections() {
   ::sigaction(SIGPIPE, &now, nullptr);
 }
 
+// The keys of the group of all ranks begin with it. In one and the same store, such as an agent's,
+// those of a process' second Context must not be the first one's; every rank counts its own.
+std::string name_of_group(c10d::Store& store, const Environment& environment) {
+  const std::string name = "ddprun";
+  if (environment.world_size == 1) return name;
+  const auto number = store.add(name + "/contexts/" + std::to_string(environment.rank), 1);
+  return number == 1 ? name : name + "-" + std::to_string(number);
+}
+
 std::vector<int> ranks_below(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -144,7 +153,6 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   if (device_.is_cpu() && options.keep_freed_memory) keep_freed_memory();
   if (device_.is_cuda()) use_gpu(device_.index());
   auto membership = std::make_shared<detail::Membership>();
-  membership->name = "ddprun";
   membership->rank = rank();
   membership->job_ranks = ranks_below(world_size());
   membership->is_whole_job = true;
@@ -152,27 +160,26 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   membership->link = link_.get();
   membership->compares_calls = wants_checks(options);
   const bool is_given = store_ != nullptr;
-  if (!is_given) {
-    try {
-      store_ = make_store(environment_, options.join_timeout);
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw Failure(ErrorCode::kUnavailable,
-                    "rank " + std::to_string(rank()) + " cannot reach " +
-                        host_of_store(environment_, is_given) +
-                        ", where the ranks meet: is it started, and do all have the same "
-                        "MASTER_ADDR and MASTER_PORT? (" +
-                        words_of(error) + ")");
-    }
-    others_need_store_ =
-        is_distributed() && !environment_.agent_hosts_store && environment_.store_file.empty();
+  try {
+    if (!is_given) store_ = make_store(environment_, options.join_timeout);
+    membership->name = name_of_group(*store_, environment_);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Failure(ErrorCode::kUnavailable,
+                  "rank " + std::to_string(rank()) + " cannot reach " +
+                      host_of_store(environment_, is_given) +
+                      ", where the ranks meet: is it started, and do all have the same "
+                      "MASTER_ADDR and MASTER_PORT? (" +
+                      words_of(error) + ")");
   }
+  others_need_store_ = !is_given && is_distributed() && !environment_.agent_hosts_store &&
+                       environment_.store_file.empty();
   membership->maker = std::make_shared<GroupMaker>(environment_, store_, backend, device_, options);
   membership->group = membership->maker->make(membership->name, rank(), membership->job_ranks);
   if (is_distributed()) {
-    membership->roll_call =
-        std::make_shared<RollCall>(store_, rank(), host_of_store(environment_, is_given));
+    membership->roll_call = std::make_shared<RollCall>(store_, membership->name, rank(),
+                                                       host_of_store(environment_, is_given));
   }
   open(std::move(membership));
   const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begun;

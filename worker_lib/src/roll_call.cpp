@@ -19,13 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAnswersWithin = 1s;
-constexpr const char* kCallKey = "ddprun/roll_call";
 constexpr std::size_t kMostNamed = 8;
-
-std::string word_key(int rank) { return "ddprun/word/" + std::to_string(rank); }
-
-// Set when a rank needs the store no longer.
-std::string end_key(int rank) { return "ddprun/end/" + std::to_string(rank); }
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -49,43 +43,12 @@ std::string names_of(const std::vector<int>& ranks) {
   return text.str();
 }
 
-// Those whose word is not there. Few questions when few are missing, however many there are.
-void find_missing(c10d::Store& store, const std::vector<int>& ranks, std::size_t begin,
-                  std::size_t end, std::vector<int>& missing) {
-  if (begin == end) return;
-  std::vector<std::string> keys;
-  for (std::size_t i = begin; i < end; ++i) keys.push_back(word_key(ranks[i]));
-  if (store.check(keys)) return;
-  if (end - begin == 1) return missing.push_back(ranks[begin]);
-  const std::size_t middle = begin + (end - begin) / 2;
-  find_missing(store, ranks, begin, middle, missing);
-  find_missing(store, ranks, middle, end, missing);
-}
-
-std::vector<int> missing_of(c10d::Store& store, const std::vector<int>& ranks) {
-  std::vector<int> missing;
-  find_missing(store, ranks, 0, ranks.size(), missing);
-  return missing;
-}
-
 std::vector<int> without(const std::vector<int>& ranks, const std::vector<int>& taken) {
   std::vector<int> left;
   for (const int rank : ranks) {
     if (std::find(taken.begin(), taken.end(), rank) == taken.end()) left.push_back(rank);
   }
   return left;
-}
-
-bool wait_for(c10d::Store& store, const std::vector<int>& ranks, std::string (*key_of)(int rank),
-              std::chrono::milliseconds timeout) {
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(key_of(rank));
-  try {
-    if (!keys.empty()) store.wait(keys, timeout);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -95,13 +58,14 @@ std::string Doing::to_string() const {
   text << call;
   if (!tensors.empty()) text << " of " << tensors;
   text << " (call " << number;
-  if (group != "ddprun") text << " of the smaller group " << group;
+  if (group.find('/') != std::string::npos) text << " of the smaller group " << group;
   text << ")";
   return text.str();
 }
 
-RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, std::string host)
-    : store_(std::move(store)), rank_(rank), host_(std::move(host)) {
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, std::string name, int rank,
+                   std::string host)
+    : store_(std::move(store)), name_(std::move(name)), rank_(rank), host_(std::move(host)) {
   auto* const client = dynamic_cast<ClientStore*>(store_.get());
   if (client == nullptr) return;
   try {
@@ -122,10 +86,41 @@ RollCall::~RollCall() {
   watch_.join();
 }
 
+bool RollCall::wait_for(const std::vector<int>& ranks, KeyOf key_of,
+                        std::chrono::milliseconds timeout) const {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back((this->*key_of)(rank));
+  try {
+    if (!keys.empty()) store_->wait(keys, timeout);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// Those whose word is not there. Few questions when few are missing, however many there are.
+void RollCall::find_missing(const std::vector<int>& ranks, std::size_t begin, std::size_t end,
+                            std::vector<int>& missing) const {
+  if (begin == end) return;
+  std::vector<std::string> keys;
+  for (std::size_t i = begin; i < end; ++i) keys.push_back(word_key(ranks[i]));
+  if (store_->check(keys)) return;
+  if (end - begin == 1) return missing.push_back(ranks[begin]);
+  const std::size_t middle = begin + (end - begin) / 2;
+  find_missing(ranks, begin, middle, missing);
+  find_missing(ranks, middle, end, missing);
+}
+
+std::vector<int> RollCall::missing_of(const std::vector<int>& ranks) const {
+  std::vector<int> missing;
+  find_missing(ranks, 0, ranks.size(), missing);
+  return missing;
+}
+
 void RollCall::answer_calls(c10d::Store& store) {
   constexpr auto kForever = std::chrono::hours(24 * 365);
   try {
-    store.wait({kCallKey}, kForever);
+    store.wait({call_key()}, kForever);
   } catch (const std::exception&) {
     return;  // shut down, or the store is gone
   }
@@ -203,7 +198,7 @@ void RollCall::fail(const std::string& why) {
 }
 
 bool RollCall::await_end(const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
-  return wait_for(*store_, without(ranks, {rank_}), end_key, timeout);
+  return wait_for(without(ranks, {rank_}), &RollCall::end_key, timeout);
 }
 
 std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine,
@@ -211,7 +206,7 @@ std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine,
   std::map<int, Word> words;
   const std::vector<int> others = without(ranks, {rank_});
   const auto read = [&] {
-    std::vector<int> missing = missing_of(*store_, others);
+    std::vector<int> missing = missing_of(others);
     for (const int rank : without(others, missing)) {
       if (words.contains(rank)) continue;
       const auto bytes = store_->get(word_key(rank));
@@ -231,7 +226,7 @@ std::string RollCall::findings(const std::vector<int>& ranks, const Doing& mine,
   std::vector<int> missing = read();
   if (is_death_seen && of_kind(Kind::kFailed).empty()) return {};
   if (of_kind(Kind::kFailed).empty() && !missing.empty()) {
-    wait_for(*store_, missing, word_key, kAnswersWithin);
+    wait_for(missing, &RollCall::word_key, kAnswersWithin);
     missing = read();
   }
 
@@ -281,7 +276,7 @@ Failure RollCall::explain(const std::vector<int>& ranks, const std::exception& e
   std::string found;
   try {
     store_->setTimeout(kAnswersWithin);  // of every question from here on
-    store_->set(kCallKey, std::vector<std::uint8_t>{1});
+    store_->set(call_key(), std::vector<std::uint8_t>{1});
     found = findings(ranks, mine, /*is_death_seen=*/code == ErrorCode::kClosed);
   } catch (const std::exception&) {
     found = "the store that could say who is missing does not answer either: " + host_ +

@@ -32,7 +32,7 @@ namespace ddprun {
 struct Doing {
   std::string call;         // "all_reduce"; empty: none so far
   std::string tensors;      // "Float[3, 4]"
-  std::string group;        // "ddprun" is that of all ranks
+  std::string group;        // a smaller one's name has a '/'
   std::int64_t number = 0;  // of the group's calls, from 1
   bool is_waiting = false;  // in it now, else after it
   std::int64_t for_ms = 0;  // either way
@@ -51,9 +51,9 @@ struct Doing {
 
 class RollCall {
  public:
-  // `host` says in words who serves the store, for the case that it is gone: "rank 0". Not in a
-  // world of one.
-  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, std::string host);
+  // `name` is that of the group of all ranks, and begins every key; `host` says in words who serves
+  // the store, for the case that it is gone: "rank 0". Not in a world of one.
+  RollCall(c10::intrusive_ptr<c10d::Store> store, std::string name, int rank, std::string host);
   ~RollCall();
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
@@ -86,6 +86,17 @@ class RollCall {
   };
   using Clock = std::chrono::steady_clock;
 
+  std::string call_key() const { return name_ + "/roll_call"; }
+  std::string word_key(int rank) const { return name_ + "/word/" + std::to_string(rank); }
+  // Set when a rank needs the store no longer.
+  std::string end_key(int rank) const { return name_ + "/end/" + std::to_string(rank); }
+  using KeyOf = std::string (RollCall::*)(int rank) const;
+  bool wait_for(const std::vector<int>& ranks, KeyOf key_of,
+                std::chrono::milliseconds timeout) const;
+  void find_missing(const std::vector<int>& ranks, std::size_t begin, std::size_t end,
+                    std::vector<int>& missing) const;
+  std::vector<int> missing_of(const std::vector<int>& ranks) const;
+
   void give(c10d::Store& store, Word word);
   void end();
   void answer_calls(c10d::Store& store);
@@ -93,6 +104,7 @@ class RollCall {
   std::string findings(const std::vector<int>& ranks, const Doing& mine, bool is_death_seen);
 
   c10::intrusive_ptr<c10d::Store> store_;
+  std::string name_;
   int rank_;
   std::string host_;
 

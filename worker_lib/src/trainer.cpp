@@ -380,8 +380,7 @@ TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful* 
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
         "Trainer: LBFGS computes the loss several times within a step, for which it needs a "
-        "closure "
-        "of yours: write this loop by hand (DistributedDataParallel is all it needs)");
+        "closure of yours: write this loop by hand, with DistributedDataParallel");
   }
   parts_ = std::make_unique<Parts>(context, module, state, optimizer, options);
 }

@@ -2,7 +2,8 @@
 // (collectives.h), all that ranks do together. Everything is well defined for a world of one, so
 // the same program runs alone. Made by ddprun::run() (run.h) or by hand; lives as long as anything
 // that communicates; one thread at a time, and all ranks must make the same collective calls in the
-// same order.
+// same order. A process may have one after the other, all ranks equally many, where a launcher or the
+// caller keeps the store; a store that rank 0 serves by itself ends with its Context.
 //
 //   int main(int argc, char** argv) {
 //     return ddprun::run(argc, argv, [](ddprun::Context& context) {

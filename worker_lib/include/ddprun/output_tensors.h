@@ -91,9 +91,13 @@ void for_each_tensor(std::tuple<Ts...>& values, const TensorVisitor& visit) {
 namespace detail {
 
 template <typename T>
-    struct ShowsTensors : std::bool_constant < requires(T& value, const TensorVisitor& visit) {
+concept IsShown = requires(T& value, const TensorVisitor& visit) {
   for_each_tensor(value, visit);
-} > {};
+};
+
+// Of a container whose parts are not, too, a function above would be found, and not compile.
+template <typename T>
+struct ShowsTensors : std::bool_constant<IsShown<T>> {};
 template <typename T>
 struct ShowsTensors<std::optional<T>> : ShowsTensors<T> {};
 template <typename T>

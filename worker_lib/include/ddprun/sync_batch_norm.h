@@ -10,8 +10,9 @@
 //
 // In training its forward and backward are collective: all ranks, the same layers in the same order,
 // and not inside DistributedDataParallel::join(). Batches may be of different size, or empty. In
-// evaluation it is BatchNorm. Its gradient has no gradient (backward through one throws). The Context, or the smaller Group, must outlive it. A finished model
-// is not converted, as in Python: a C++ module's members have types.
+// evaluation it is BatchNorm. A gradient of its gradient is refused (a gradient penalty: what was
+// added up over ranks is a constant there). The Context, or the smaller Group, must outlive it. A
+// finished model is not converted, as in Python: a C++ module's members have types.
 //
 // Follows torch/nn/modules/batchnorm.py and torch/nn/modules/_functions.py. Equal to BatchNorm over
 // the concatenated batch up to the rounding of a sum that is made in parts.
