@@ -7,7 +7,6 @@
 #include <future>
 #include <limits>
 #include <sstream>
-#include <thread>
 
 #include "ddprun/context.h"
 #include "group_of_threads.h"
@@ -443,25 +442,17 @@ TEST_P(Collectives, TensorsTravelAsObjectsWhateverTheirLayout) {
 
 TEST(Messages, OverGlooHaveTheLimitOfACollective) {
   using namespace std::chrono_literals;
-  switch_flight_recorder_off();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::promise<void> rank_0_has_given_up;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      Environment environment;
-      environment.rank = environment.local_rank = rank;
-      environment.world_size = environment.local_world_size = 2;
-      Context context(environment, store,
-                      {.backend = Backend::kGloo, .join_timeout = 20s, .timeout = 300ms});
-      if (rank == 1) return rank_0_has_given_up.get_future().wait();
-      const auto begun = std::chrono::steady_clock::now();
-      EXPECT_THROW(context.receive(torch::ones({1}), 1), Failure);
-      EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
-      rank_0_has_given_up.set_value();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  run_rank_threads(2, [&](const Environment& environment) {
+    Context context(environment, store,
+                    {.backend = Backend::kGloo, .join_timeout = 20s, .timeout = 300ms});
+    if (context.rank() == 1) return rank_0_has_given_up.get_future().wait();
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_THROW(context.receive(torch::ones({1}), 1), Failure);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
+    rank_0_has_given_up.set_value();
+  });
 }
 
 TEST(SmallerGroups, WorkBesideEachOtherAndTheWhole) {

@@ -1,6 +1,5 @@
 #include "ddprun/ddp.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -14,11 +13,13 @@
 #include "ddprun/gradients.h"
 #include "ddprun/loader.h"
 #include "ddprun/metrics.h"
+#include "drawn.h"
 #include "group_of_threads.h"
 
 namespace ddprun {
 namespace {
 
+using test::drawn;
 using torch::Tensor;
 
 struct Net : torch::nn::Module {
@@ -438,11 +439,6 @@ TEST(Ddp, TakesAModuleHolder) {
     DistributedDataParallel model(torch::nn::Linear(3, 1), context);
     EXPECT_EQ(model(torch::ones({2, 3})).size(0), 2);
   });
-}
-
-// Draws of its own: the ranks are threads, and the process' generator is shared.
-Tensor drawn(at::IntArrayRef size, std::uint64_t seed) {
-  return torch::randn(size, at::detail::createCPUGenerator(seed));
 }
 
 std::vector<Tensor> copies_of(const std::vector<Tensor>& parameters) {

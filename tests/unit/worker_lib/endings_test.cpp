@@ -198,34 +198,26 @@ TEST(Endings, AnotherContextMayFollowInTheSameStore) {
   for (const Backend backend : {Backend::kGloo, Backend::kShm}) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     std::vector<std::string> failures(3);
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-      ranks.emplace_back([&, rank] {
-        Environment environment;
-        environment.rank = environment.local_rank = rank;
-        environment.world_size = environment.local_world_size = 3;
-        for (int number = 1; number <= 3; ++number) {
-          Context context(environment, store,
-                          {.backend = backend, .join_timeout = 20s, .timeout = 2s});
-          EXPECT_EQ(context.all_reduce(number), 3 * number);
-          if (number < 3) {
-            context.leave();
-            continue;
-          }
-          // Nobody has left this one: the first ones' words say nothing about it.
-          if (rank == 2) continue;
-          try {
-            context.all_reduce(1);
-          } catch (const Failure& failure) {
-            failures[static_cast<std::size_t>(rank)] = failure.what();
-          }
+    run_rank_threads(3, [&](const Environment& environment) {
+      for (int number = 1; number <= 3; ++number) {
+        Context context(environment, store,
+                        {.backend = backend, .join_timeout = 20s, .timeout = 2s});
+        EXPECT_EQ(context.all_reduce(number), 3 * number);
+        if (number < 3) {
+          context.leave();
+          continue;
         }
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-    for (const int rank : {0, 1}) {
-      EXPECT_THAT(failures[static_cast<std::size_t>(rank)],
-                  AllOf(HasSubstr("did not come"), Not(HasSubstr("good order"))));
+        // Nobody has left this one: the first ones' words say nothing about it.
+        if (context.rank() == 2) continue;
+        try {
+          context.all_reduce(1);
+        } catch (const Failure& failure) {
+          failures[static_cast<std::size_t>(context.rank())] = failure.what();
+        }
+      }
+    });
+    for (const std::size_t rank : {0, 1}) {
+      EXPECT_THAT(failures[rank], AllOf(HasSubstr("did not come"), Not(HasSubstr("good order"))));
     }
   }
 }

@@ -1,7 +1,6 @@
 // Every part of the library wherever ranks can be: on the CPU, over Gloo and over shared memory; alone
 // on a GPU, over NCCL; two on one GPU, over Gloo. What they come to together is compared with plain LibTorch in one process on the
 // CPU. On a GPU skipped, not passed, where there is none; several GPUs: the example gpu_smoke.
-#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -22,6 +21,7 @@
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
 #include "ddprun/trainer.h"
+#include "drawn.h"
 #include "gpu.h"
 #include "group_of_threads.h"
 #include "temp_folder.h"
@@ -29,6 +29,8 @@
 namespace ddprun {
 namespace {
 
+using test::drawn;
+using test::drawn_classes;
 using testing::HasSubstr;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
@@ -60,15 +62,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Place{"AloneOnAGpuOverNccl", Backend::kNccl, {torch::kCUDA, 0}, 1},
                     Place{"TwoOnAGpuOverGloo", Backend::kGloo, {torch::kCUDA, 0}, 2}),
     [](const auto& place) { return place.param.name; });
-
-// Without the default generator, which the ranks share as threads of a process. On the CPU, so that
-// it is the same everywhere.
-Tensor drawn(at::IntArrayRef shape, std::uint64_t seed) {
-  return torch::randn(shape, at::make_generator<at::CPUGeneratorImpl>(seed));
-}
-Tensor drawn_classes(std::int64_t count, std::int64_t classes, std::uint64_t seed) {
-  return torch::randint(classes, {count}, at::make_generator<at::CPUGeneratorImpl>(seed));
-}
 
 // Of the same bits on the CPU; a GPU adds up in another order, in the same precision.
 void expect_near(const Tensor& value, const Tensor& expected, double tolerance = 1e-5) {

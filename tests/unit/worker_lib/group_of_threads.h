@@ -37,14 +37,14 @@ inline int ranks_per_node(int world_size) {
   return number == nullptr ? world_size : std::min(world_size, std::atoi(number));
 }
 
-// `environment_of` gives what a rank has besides its place.
-inline void run_ranks(
-    int world_size, const std::function<void(Context&)>& body,
-    const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
-    ContextOptions options = {.backend = backend_under_test()}) {
+// For bodies that make their Contexts themselves. `environment_of` gives what a rank has besides its
+// place.
+inline void run_rank_threads(
+    int world_size, const std::function<void(const Environment&)>& body,
+    const std::function<Environment(int rank)>& environment_of = [](int) {
+      return Environment{};
+    }) {
   switch_flight_recorder_off();
-  options.join_timeout = options.timeout = std::chrono::seconds(20);
-  const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -55,8 +55,7 @@ inline void run_ranks(
       environment.local_world_size = ranks_per_node(world_size);
       environment.local_rank = rank % environment.local_world_size;
       try {
-        Context context(environment, store, options);
-        body(context);
+        body(environment);
       } catch (const std::exception& error) {
         thrown[static_cast<std::size_t>(rank)] = error.what();
       }
@@ -66,6 +65,21 @@ inline void run_ranks(
   for (int rank = 0; rank < world_size; ++rank) {
     EXPECT_EQ(thrown[static_cast<std::size_t>(rank)], "") << "thrown by rank " << rank;
   }
+}
+
+inline void run_ranks(
+    int world_size, const std::function<void(Context&)>& body,
+    const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
+    ContextOptions options = {.backend = backend_under_test()}) {
+  options.join_timeout = options.timeout = std::chrono::seconds(20);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_rank_threads(
+      world_size,
+      [&](const Environment& environment) {
+        Context context(environment, store, options);
+        body(context);
+      },
+      environment_of);
 }
 
 }  // namespace ddprun::test

@@ -1,5 +1,4 @@
 // What stands beside DistributedDataParallel in a training step.
-#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -15,17 +14,15 @@
 #include "ddprun/gradients.h"
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
+#include "drawn.h"
 #include "gpu.h"
 #include "group_of_threads.h"
 
 namespace ddprun {
 namespace {
 
+using test::drawn;
 using torch::Tensor;
-
-Tensor drawn(at::IntArrayRef size, std::uint64_t seed) {
-  return torch::randn(size, at::detail::createCPUGenerator(seed));
-}
 
 Tensor parameter_with(const Tensor& gradient) {
   Tensor parameter = torch::zeros(gradient.sizes(), torch::requires_grad());
