@@ -6,6 +6,7 @@
 
 #include "ddprun/log.h"
 #include "worker_lib/src/agent_link.h"
+#include "worker_lib/src/gloo_types.h"
 #include "worker_lib/src/membership.h"
 #include "worker_lib/src/words.h"
 
@@ -103,19 +104,9 @@ void divide(Tensor tensor, int by) {
   }
 }
 
-// What Gloo can reduce: integers that it does not know as wider ones, a copy that is to be written
-// back, and that wraps around alike then.
-Tensor for_gloo(const Membership& membership, const Tensor& tensor) {
-  if (!is_gloo(membership, tensor)) return tensor;
-  switch (tensor.scalar_type()) {
-    case torch::kInt16:
-    case torch::kUInt16:
-      return tensor.to(torch::kInt32);
-    case torch::kUInt32:
-      return tensor.to(torch::kInt64);
-    default:
-      return tensor;
-  }
+// The tensor itself, or a copy of a type that the backend can reduce.
+Tensor to_reduce(const Membership& membership, const Tensor& tensor) {
+  return is_gloo(membership, tensor) ? widened_for_gloo(tensor) : tensor;
 }
 
 // A world of one knows every type, whatever its backend does: what is reduced is there already. Over
@@ -410,7 +401,7 @@ Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   tensor = is_sparse ? tensor.detach() : in_place(name, tensor);
   const auto [asked, is_divided] = divided(name, *membership_, tensor, op);
   const Tensor lies = is_sparse ? tensor : for_reduction(tensor);
-  const Tensor sent = is_sparse ? tensor : for_gloo(*membership_, lies);
+  const Tensor sent = is_sparse ? tensor : to_reduce(*membership_, lies);
   Tensors tensors{sent};
   c10d::AllreduceOptions options;
   options.reduceOp = asked;
@@ -437,7 +428,7 @@ Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   const auto [asked, is_divided] = divided("reduce", *membership_, tensor, op);
   const bool is_there = is_reduced_already(*membership_, tensor, op);
   const Tensor lies = for_reduction(tensor);
-  const Tensor sent = for_gloo(*membership_, lies);
+  const Tensor sent = to_reduce(*membership_, lies);
   Tensors tensors{sent};
   c10d::ReduceOptions options;
   options.reduceOp = asked;
@@ -556,7 +547,7 @@ Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
   if (is_there) result.copy_(own);
   c10d::ReduceScatterOptions options;
   options.reduceOp = asked;
-  Tensor input = for_gloo(*membership_, own.view(-1));
+  Tensor input = to_reduce(*membership_, own.view(-1));
   const Tensor flat_result = result.view(-1);
   Tensor output = input.scalar_type() == own.scalar_type()
                       ? flat_result

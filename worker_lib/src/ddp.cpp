@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "worker_lib/src/bucket_layout.h"
+#include "worker_lib/src/distinct_tensors.h"
 #include "worker_lib/src/model_comparison.h"
 
 namespace ddprun {
@@ -206,12 +207,7 @@ std::vector<std::size_t> indices_without_gradient(const std::string& message) {
 }  // namespace
 
 std::vector<torch::Tensor> distinct_parameters(const torch::nn::Module& module) {
-  std::vector<torch::Tensor> parameters;
-  std::unordered_set<const void*> seen;
-  for (const torch::Tensor& parameter : module.parameters()) {
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  }
-  return parameters;
+  return distinct_tensors(module.parameters());
 }
 
 struct GradientReducer::Parts {

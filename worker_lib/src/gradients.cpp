@@ -1,20 +1,19 @@
 #include "ddprun/gradients.h"
 
 #include <algorithm>
-#include <unordered_set>
+
+#include "worker_lib/src/distinct_tensors.h"
 
 namespace ddprun {
 namespace {
 
 // The dense tensors in which the gradients' values lie. A sparse gradient may hold several values
-// for one element, which count as their sum. A parameter that modules share is in C++'s parameters()
-// several times, and counts once.
+// for one element, which count as their sum. A parameter that modules share counts once.
 std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> gradients;
-  std::unordered_set<const void*> seen;
-  for (const torch::Tensor& parameter : parameters) {
+  for (const torch::Tensor& parameter : distinct_tensors(parameters)) {
     torch::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!gradient.defined()) continue;
     if (gradient.is_sparse()) {
       gradient = gradient.coalesce();
       gradients.push_back(gradient._values());

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "worker_lib/src/gloo_types.h"
 #include "worker_lib/src/shm_work.h"
 #include "worker_lib/src/words.h"
 
@@ -21,20 +22,15 @@ const at::Tensor& only(const char* name, const Tensors& tensors) {
   return tensors[0];
 }
 
-// Between the leaders, with the types that Gloo knows: narrow integers as wider ones, which wrap
-// around alike when they are cut again, and bool as a byte.
+// Between the leaders, with the types that Gloo knows, and bool as a byte.
 void all_reduce_by_gloo(c10d::Backend& leaders, const at::Tensor& tensor, c10d::ReduceOp op,
                         std::chrono::milliseconds timeout) {
   using c10d::ReduceOp;
-  at::Tensor sent = tensor;
+  at::Tensor sent = widened_for_gloo(tensor);
   if (tensor.scalar_type() == at::kBool) {
     sent = tensor.to(at::kByte);
     if (op == ReduceOp::SUM) op = ReduceOp::MAX;
     if (op == ReduceOp::PRODUCT) op = ReduceOp::MIN;
-  } else if (tensor.scalar_type() == at::kShort || tensor.scalar_type() == at::kUInt16) {
-    sent = tensor.to(at::kInt);
-  } else if (tensor.scalar_type() == at::kUInt32) {
-    sent = tensor.to(at::kLong);
   }
   Tensors tensors{sent};
   c10d::AllreduceOptions options;

@@ -9,7 +9,6 @@
 #include <limits>
 #include <sstream>
 
-#include "ddprun/ddp.h"
 #include "ddprun/error.h"
 #include "ddprun/evaluation_mode.h"
 #include "ddprun/exact_sum.h"
@@ -166,7 +165,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
         module_state(its_state),
         optimizer(its_optimizer),
         options(its_options),
-        parameters(distinct_parameters(its_module)),
+        parameters(its_module.parameters()),
         failures(its_context),
         finite(failures) {
     if (options.epochs == 0 && options.steps == 0) options.epochs = 1;
@@ -453,7 +452,7 @@ void TrainerBase::begin(Evaluation evaluation) {
   if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
   // As in the run that came to it: there the evaluation is the last to speak.
   if (p.stopping && p.stopping->is_over()) p.ending = Ending::kEarlyStopped;
-  if (p.sampler) p.sampler->set_epoch(p.at.epoch, p.at.consumed);
+  if (p.sampler) p.sampler->set_epoch(p.at.epoch, p.at.consumed);  // fit() asks what is left
   p.call(&Callback::on_train_begin);
 }
 
