@@ -41,13 +41,14 @@ void Ending::run(const rdzv::JobOutcome& outcome, const std::string& remarks, bo
 // What workers wrote is not thrown away because its reader is slow; one more signal ends the wait.
 void Ending::deliver_output(std::chrono::milliseconds patience) {
   parts_.stop_signals.cancel();
-  parts_.stop_signals.async_wait([this](const boost::system::error_code& ec, int) {
-    if (!ec) deadline_ = std::chrono::steady_clock::now();
+  parts_.stop_signals.async_wait([wait = wait_](const boost::system::error_code& ec, int) {
+    if (!ec) wait->deadline = std::chrono::steady_clock::now();
   });
-  deadline_ = std::chrono::steady_clock::now() + patience;
-  bool is_delivered = false;
-  parts_.output.when_delivered(patience, [&is_delivered] { is_delivered = true; });
-  while (!is_delivered && std::chrono::steady_clock::now() < deadline_) parts_.io.run_one();
+  wait_->deadline = std::chrono::steady_clock::now() + patience;
+  parts_.output.when_delivered(patience, [wait = wait_] { wait->is_delivered = true; });
+  while (!wait_->is_delivered && std::chrono::steady_clock::now() < wait_->deadline) {
+    parts_.io.run_one();
+  }
 }
 
 void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
@@ -83,7 +84,7 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
 bool Ending::wait_in_slices(const std::function<bool(TimePoint)>& flush, TimePoint until) {
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
-    const auto deadline = std::min(until, deadline_);
+    const auto deadline = std::min(until, wait_->deadline);
     const bool is_flushed = flush(std::min(now + kFlushSlice, deadline));
     parts_.io.poll();  // also for what a write that failed leaves to be said
     if (is_flushed || now >= deadline) return is_flushed;

@@ -9,6 +9,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "agent/console.h"
@@ -37,6 +38,11 @@ class Ending {
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
+  // Shared with callbacks that may come when their wait is over, or this object gone.
+  struct Wait {
+    bool is_delivered = false;
+    TimePoint deadline{};  // a signal makes it now
+  };
 
   void deliver_output(std::chrono::milliseconds patience);
   void report(const rdzv::JobOutcome& outcome, const std::string& remarks, bool wants_summary);
@@ -44,7 +50,7 @@ class Ending {
 
   const Parts parts_;
   const Job& job_;
-  TimePoint deadline_{};  // a signal makes it now
+  const std::shared_ptr<Wait> wait_ = std::make_shared<Wait>();
 };
 
 }  // namespace ddprun::agent

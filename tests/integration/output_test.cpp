@@ -84,6 +84,27 @@ TEST(Output, AReaderThatNeverReadsDoesNotKeepTheJobFromStopping) {
   }
 }
 
+// Its patience with the reader is over when it goes on, and one more signal has come.
+TEST(Output, ALauncherThatWasStoppedWhileItWaitedForAReaderEndsWell) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  const TemporaryTree folder;
+  Job job(ddprun({"--tee=1", "--log-dir=" + (folder / "logs")},
+                 worker({"stamp", folder.path(), "flood", "1000000"})),
+          {.stdout_fd = ends[1]});
+  close(ends[1]);
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  const pid_t worker = stamps(folder.path(), 0).at(0).pid;
+  job.signal(SIGTERM);
+  ASSERT_TRUE(eventually([&] { return !process(worker); })) << job.err();
+  job.signal(SIGSTOP);
+  EXPECT_EQ(job.wait(milliseconds(600)), Ended{}) << "longer than it waits for a reader";
+  job.signal(SIGTERM);
+  job.signal(SIGCONT);
+  EXPECT_EQ(job.wait(seconds(10)), exited(143)) << job.err();
+  close(ends[0]);
+}
+
 // Rank 1 dies while both workers and the launcher wait for a reader that never comes.
 TEST(Output, AReaderThatNeverReadsDoesNotKeepADeathFromBeingSeen) {
   for (const std::string option : {"--log-line-prefix-template=[${rank}]:", "--tee=3"}) {
