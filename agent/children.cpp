@@ -70,10 +70,8 @@ void Children::kill_strangers() {
   const bool are_all_gone = strangers.pids.empty() && !strangers.some_unseen;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {
     for (const pid_t pid : strangers.pids) ::kill(pid, SIGKILL);
-    timer_.expires_after(strangers.some_unseen ? kUnseenStrangerInterval : kKilledStrangerInterval);
-    timer_.async_wait([this](const boost::system::error_code& ec) {
-      if (!ec && done_) kill_strangers();
-    });
+    timer_.arm(strangers.some_unseen ? kUnseenStrangerInterval : kKilledStrangerInterval,
+               [this] { kill_strangers(); });
     return;
   }
   for (const pid_t pid : strangers.pids) {

@@ -9,7 +9,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -18,6 +17,7 @@
 
 #include "agent/keeper.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -52,7 +52,7 @@ class Children {
   void kill_strangers();
 
   boost::asio::signal_set signal_;
-  boost::asio::steady_timer timer_;
+  rdzv::Timer timer_;
   const std::string agent_id_;
   const Hooks hooks_;
   std::optional<Keeper> keeper_;

@@ -582,9 +582,7 @@ void GroupRunner::perform(const AskToLeave& action) {
 
 void GroupRunner::perform(const ArmTimer& action) {
   stacks_.reset();
-  stop_timer_.expires_after(action.after);
-  stop_timer_.async_wait([this, round = action.round](const boost::system::error_code& ec) {
-    if (ec) return;
+  stop_timer_.arm(action.after, [this, round = action.round] {
     if (std::exchange(is_grace_over_, true) || job_.shutdown_timeout == 0ms) {
       post(TimerExpired{round});
     } else {

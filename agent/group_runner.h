@@ -7,7 +7,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -37,6 +36,7 @@
 #include "agent/worker_logs.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader.h"
+#include "rendezvous/timer.h"
 
 namespace spdlog {
 class logger;
@@ -114,7 +114,7 @@ class GroupRunner {
   EventLog events_;
   AgentSignals signals_;
   Children children_;
-  boost::asio::steady_timer stop_timer_;
+  rdzv::Timer stop_timer_;
 
   OomWatch oom_watch_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

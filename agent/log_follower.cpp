@@ -43,9 +43,8 @@ void LogFollower::ask() {
     self->take(parts);
     self->asked();
   });
-  timer_.expires_after(kOwnPatience);
-  timer_.async_wait([self, has_own](const boost::system::error_code& ec) {
-    if (!ec && !std::exchange(*has_own, true)) self->asked();
+  timer_.arm(kOwnPatience, [self, has_own] {
+    if (!std::exchange(*has_own, true)) self->asked();
   });
   inquiry_.ask(std::nullopt, to_json(question), [self](const JobInquiry::Outcome& outcome) {
     for (const auto& [id, text] : outcome.answers) {
@@ -81,10 +80,7 @@ void LogFollower::asked() {
     return;
   }
   if (!follows_) return ask();  // the job has ended meanwhile
-  timer_.expires_after(kInterval);
-  timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
-    if (!ec) self->ask();
-  });
+  timer_.arm(kInterval, [self = shared_from_this()] { self->ask(); });
 }
 
 }  // namespace ddprun::agent

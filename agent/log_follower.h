@@ -6,7 +6,6 @@
 // terminal. The mistake to avoid: asking again before all have answered.
 #pragma once
 
-#include <boost/asio/steady_timer.hpp>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "agent/job_inquiry.h"
 #include "agent/log_question.h"
 #include "agent/worker_logs.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -46,7 +46,7 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   bool is_done_ = false;
   bool is_asking_ = false;
   bool asked_as_follower_ = false;  // the last time
-  boost::asio::steady_timer timer_;
+  rdzv::Timer timer_;
   std::map<std::pair<int, Stream>, LogPlace> places_;
   std::set<std::pair<int, Stream>> told_of_;  // that they cannot be read
   int awaited_ = 0;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/system/system_error.hpp>
 #include <cerrno>
 #include <utility>
@@ -192,9 +191,8 @@ void Output::forget(const WorkerStream* stream) {
 
 void Output::when_delivered(std::chrono::milliseconds patience, std::function<void()> done) {
   when_delivered_ = std::move(done);
-  patience_timer_.expires_after(patience);
-  patience_timer_.async_wait([this](boost::system::error_code error) {
-    if (!error && when_delivered_) std::exchange(when_delivered_, nullptr)();
+  patience_timer_.arm(patience, [this] {
+    if (when_delivered_) std::exchange(when_delivered_, nullptr)();
   });
   check_delivered();
 }

@@ -23,7 +23,6 @@
 
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -39,6 +38,7 @@
 #include "agent/stream_plan.h"
 #include "agent/worker_stream.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -67,6 +67,7 @@ class Output {
 
   // Calls `done`, once, when all streams are at their end and their bytes are queued for console
   // and files, or after `patience`. For the end of the job: then its report, then Console::flush().
+  // It may come when its caller has stopped waiting, so it owns what it touches.
   void when_delivered(std::chrono::milliseconds patience, std::function<void()> done);
 
   // Whether the agent writes all that its terminals show: no worker inherits one.
@@ -128,7 +129,7 @@ class Output {
   // Of any round, until their last bytes are delivered.
   std::vector<std::shared_ptr<WorkerStream>> undelivered_;
   std::function<void()> when_delivered_;
-  boost::asio::steady_timer patience_timer_;
+  rdzv::Timer patience_timer_;
 };
 
 }  // namespace ddprun::agent

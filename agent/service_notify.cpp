@@ -120,9 +120,7 @@ void ServiceNotify::status_may_have_changed() {
 }
 
 void ServiceNotify::await_status() {
-  status_timer_.expires_after(kStatusInterval);
-  status_timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (ec) return;
+  status_timer_.arm(kStatusInterval, [this] {
     if (!owed_.empty()) tell("");
     status_may_have_changed();
     await_status();
@@ -130,9 +128,7 @@ void ServiceNotify::await_status() {
 }
 
 void ServiceNotify::await_watchdog() {
-  watchdog_timer_.expires_after(*watchdog_interval_);
-  watchdog_timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (ec) return;
+  watchdog_timer_.arm(*watchdog_interval_, [this] {
     send("WATCHDOG=1\n");
     await_watchdog();
   });

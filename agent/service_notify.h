@@ -17,7 +17,6 @@
 #include <sys/un.h>
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -27,6 +26,7 @@
 #include "rendezvous/base/environment.h"
 #include "rendezvous/base/result.h"
 #include "rendezvous/base/unique_fd.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -73,8 +73,8 @@ class ServiceNotify {
   rdzv::UniqueFd fd_;
   const std::function<std::string()> status_;
   const std::function<void(std::string_view)> warn_;
-  boost::asio::steady_timer watchdog_timer_;
-  boost::asio::steady_timer status_timer_;
+  rdzv::Timer watchdog_timer_;
+  rdzv::Timer status_timer_;
   std::optional<std::chrono::microseconds> watchdog_interval_;
   std::string owed_;         // what could not be sent yet and must not be lost
   std::string last_status_;  // that was sent

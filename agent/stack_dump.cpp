@@ -113,13 +113,11 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
     : io_(io),
       environment_(environment),
       done_(std::move(done)),
-      limit_timer_(io, limit),
+      limit_timer_(io),
       shared_(std::make_shared<Shared>()) {
   shared_->owner = this;
   shared_->io = &io;
-  limit_timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (!ec) finish();
-  });
+  limit_timer_.arm(limit, [this] { finish(); });
   auto body = [shared = shared_, workers = std::move(workers),
                path = value_or_empty(environment, "PATH")] {
     auto taken = std::make_shared<std::vector<Taken>>();

@@ -13,7 +13,6 @@
 #include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -22,6 +21,7 @@
 
 #include "agent/process.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -59,7 +59,7 @@ class StackDump {
   boost::asio::io_context& io_;
   const Environment environment_;
   Done done_;
-  boost::asio::steady_timer limit_timer_;
+  rdzv::Timer limit_timer_;
   std::shared_ptr<Shared> shared_;
   std::vector<Taken> taken_;
   std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; empty: none, or it ended

@@ -84,10 +84,7 @@ StatusLine::StatusLine(boost::asio::any_io_executor executor, Console& console,
     : console_(console), status_(std::move(status)), timer_(executor) {}
 
 void StatusLine::start() {
-  timer_.expires_after(kInterval);
-  timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (!ec) show();
-  });
+  timer_.arm(kInterval, [this] { show(); });
 }
 
 void StatusLine::show() {

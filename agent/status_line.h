@@ -7,7 +7,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -17,6 +16,7 @@
 #include "agent/console.h"
 #include "rendezvous/base/ids.h"
 #include "rendezvous/base/worker_progress.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -59,7 +59,7 @@ class StatusLine {
 
   Console& console_;
   std::function<Status()> status_;
-  boost::asio::steady_timer timer_;
+  rdzv::Timer timer_;
 };
 
 }  // namespace ddprun::agent

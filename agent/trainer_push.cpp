@@ -67,9 +67,8 @@ void TrainerPush::round_began() {
 }
 
 void TrainerPush::await_tick() {
-  tick_.expires_after(kTick);
-  tick_.async_wait([this](const boost::system::error_code& ec) {
-    if (ec || !endpoint_) return;
+  tick_.arm(kTick, [this] {
+    if (!endpoint_) return;
     look();
     if (has_news() && Clock::now() >= next_) push();
     await_tick();

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -19,6 +18,7 @@
 
 #include "agent/trainer_status.h"
 #include "rendezvous/http_client.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -55,7 +55,7 @@ class TrainerPush {
   std::optional<TrainerEndpoint> endpoint_;  // none: nobody wants to know, or it can never be told
   const std::function<std::optional<JobProgress>()> progress_;
   const std::function<void(std::string_view)> warn_;
-  boost::asio::steady_timer tick_;
+  rdzv::Timer tick_;
   std::optional<rdzv::HttpUrl> url_;
   std::unique_ptr<rdzv::HttpClient> client_;  // while it works
   RemainingTime remaining_;

@@ -120,10 +120,7 @@ bool WatchServer::is_watched() {
 
 void WatchServer::await_tick(Clock::time_point at) {
   if (is_over_) return;
-  timer_.expires_at(at);
-  timer_.async_wait([this](const boost::system::error_code& ec) {
-    if (!ec) tick();
-  });
+  timer_.arm_at(at, [this] { tick(); });
 }
 
 void WatchServer::tick() {

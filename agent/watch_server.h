@@ -8,7 +8,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "agent/metrics.h"
 #include "agent/page_feed.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 
@@ -56,7 +56,7 @@ class WatchServer {
   JobView& job_;
   const MetricsLabels labels_;
   std::unique_ptr<HttpServer> http_;
-  boost::asio::steady_timer timer_;
+  rdzv::Timer timer_;
   StepTimes scraped_;
   PageFeed feed_;
   std::vector<Viewer> viewers_;

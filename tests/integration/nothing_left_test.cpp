@@ -18,6 +18,7 @@
 namespace ddprun::test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::IsEmpty;
 
 // Two workers with two children each; they wait until `go` exists, if they wait at all.
@@ -224,6 +225,21 @@ TEST(Signals, WorkersThatEndWellWhenToldToStopDoNotHideTheStop) {
   ASSERT_TRUE(both_started(job, folder));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(143)) << job.err();
+}
+
+// The first one's time limit is over when the second one is seen: it is not taken for the end of the
+// time that the kernel has for SIGKILL.
+TEST(Signals, TwoAtOnceWithoutAGracePeriodLeaveTheKernelItsTimeToKill) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=2", "--shutdown-timeout=0"},
+                 worker({"ignore", "2", "ignore", "15", "stamp", folder.path(), "wait"})));
+  ASSERT_TRUE(both_started(job, folder));
+  job.signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return process(job.pid())->state == 'T'; }));
+  job.signal(SIGTERM);
+  job.signal(SIGINT);
+  job.signal(SIGCONT);
+  EXPECT_THAT(job.wait(), AnyOf(exited(128 + SIGTERM), exited(128 + SIGINT))) << job.err();
 }
 
 TEST(Signals, StoppingAndContinuingTheLauncherReachesTheWorkers) {

@@ -261,6 +261,24 @@ TEST_F(LiveLine, IsNotShownWhereItCannotBe) {
   EXPECT_EQ(seen(console) + out_.read_available(), "");
 }
 
+// It is due at the same moment at which something else takes it away.
+TEST_F(LiveLine, IsNotShownOnceItIsHidden) {
+  Console console = make();
+  int looks = 0;
+  StatusLine line(loop_.get_executor(), console, [&looks] {
+    ++looks;
+    return Status{};
+  });
+  rdzv::Timer first(loop_);
+  const auto due = steady_clock::now() + seconds(1);
+  first.arm_at(due, [&line] { line.hide(); });
+  line.start();
+  std::this_thread::sleep_until(due + milliseconds(100));
+  loop_.run_for(seconds(10));
+  EXPECT_EQ(looks, 0);
+  EXPECT_EQ(seen(console), "");
+}
+
 TEST(TerminalLookTest, FollowsTheConventions) {
   using Look = TerminalLook;
   EXPECT_EQ(look_from({{"TERM", "xterm"}}), (Look{true, true}));
