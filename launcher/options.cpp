@@ -84,6 +84,7 @@ class OptionReader {
       const std::string& word = words_[at_];
       if (word == "--") {
         ++at_;
+        has_separator_ = true;
         break;
       }
       if (word.size() < 2 || word[0] != '-') break;
@@ -95,7 +96,17 @@ class OptionReader {
   }
 
   const std::vector<std::string>& options() const { return options_; }
-  Words program() const { return words_.subspan(at_); }
+
+  // The program and its arguments. argparse drops the first "--" of a command line, also where it
+  // stands right after the program; one that stands further on belongs to the program.
+  std::vector<std::string> command() const {
+    const Words words = words_.subspan(at_);
+    std::vector<std::string> command(words.begin(), words.end());
+    if (!has_separator_ && command.size() > 1 && command[1] == "--") {
+      command.erase(command.begin() + 1);
+    }
+    return command;
+  }
 
  private:
   Result<void> read_long(const std::string& word) {
@@ -154,6 +165,7 @@ class OptionReader {
 
   Words words_;
   std::size_t at_ = 0;
+  bool has_separator_ = false;  // a "--" stood before the program
   std::vector<std::string> options_;
 };
 
@@ -164,7 +176,7 @@ Result<CommandLine> parse_command_line(Words arguments) {
   if (auto done = reader.read(); !done) return fail(done.error());
 
   CommandLine line;
-  line.command.assign(reader.program().begin(), reader.program().end());
+  line.command = reader.command();
   if (reader.options().empty()) return line;
 
   CLI::App app;

@@ -72,7 +72,8 @@ VALUES = {
     "signals-to-handle": ["SIGTERM", "SIGINT,SIGUSR1"],
 }
 FLAGS = ["standalone", "module", "no-python", "run-path", "virtual-local-rank"]
-PROGRAM_ARGUMENTS = [[], ["a", "--nproc-per-node", "4"], ["--", "x"], ["-h"], ["--", "--"], ["-m"]]
+PROGRAM_ARGUMENTS = [[], ["a", "--nproc-per-node", "4"], ["-h"], ["-m"], ["--"], ["--", "--"], ["--", "--", "--"],
+                     ["--", "x"], ["--", "-t", "3", "--"], ["--", "--", "--x"], ["a", "--", "--x"], ["", "--"]]
 
 
 def spelling(name, rng):
@@ -156,9 +157,11 @@ def differences(parser, theirs, ours):
             same = str(value) == text
         if not same:
             found.append(f"{names[0]}: torchrun {value!r}, ddprun {text!r}")
-    arguments = theirs.training_script_args
-    if arguments and ours["job"]["argv"][-len(arguments) :] != arguments:
-        found.append(f"arguments: torchrun {arguments}, ddprun {ours['job']['argv']}")
+    # Of a program that Python runs, the user's words begin with the program.
+    first = ours["job"]["first_user_argument"]
+    words = ours["job"]["argv"][first if first == 1 else first + 1 :]
+    if words != theirs.training_script_args:
+        found.append(f"arguments: torchrun {theirs.training_script_args}, ddprun {ours['job']['argv']}")
     return found
 
 

@@ -145,14 +145,19 @@ ROWS = [
         Refused(["--event-log-handler=foo", *P])]),
     Row("--role", "the same", [Same(["--role=trainer", "--tee=3", *LOGS, *P]), Same(P, {"PET_ROLE": "x y"})]),
     Row("--module", "the same", [
-        Same(["-m", "package.worker", "a"]), Same(["package.worker", "a"], {"PET_MODULE": "1"})]),
+        Same(["-m", "package.worker", "a"]), Same(["package.worker", "a"], {"PET_MODULE": "1"}),
+        Same(["-m", "package.worker", "--", "--depth=26"]), Same(["-m", "--", "package.worker", "--", "a"])]),
     Row("--no-python", "the same; without it too, a program that is executable and no `.py` is executed", [
         Same(["--no-python", "{python}", *P, "${local_rank}"]),
         Same(["{python}", *P], {"PET_NO_PYTHON": "1"}),
+        Same(["--no-python", "{python}", "--", *P, "--", "a"]), Same(["--no-python", "--", "{python}", *P, "--"]),
+        # The first "--" of a command line is dropped, also right after the program.
+        *(Same(words) for words in ([*P, "--", "--x"], [*P, "--", "--", "--x"], [*P, "--"], ["--", *P, "--x"],
+                                    ["--", *P, "--", "--x"], [*P, "a", "--", "--x"])),
         Differs(["{python}", *P], lambda ours, theirs: (ours.code, theirs.code) == (0, 1)),
         Refused(["--no-python", "-m", *P])]),
     Row("--run-path", "the same; the workers are sessions of their own, as all workers", [
-        Same(["--run-path", *P, "a"]), Same(P, {"PET_RUN_PATH": "1"})]),
+        Same(["--run-path", *P, "a"]), Same(P, {"PET_RUN_PATH": "1"}), Same(["--run-path", *P, "--", "--", "a"])]),
     Row("--log-dir", "the same; nothing in it is ever deleted", [
         Same(["--log-dir={folder}", "-r3", *P]), Same(["-r3", *P], {"PET_LOG_DIR": "{folder}"}),
         Same(["--log-dir=/dev/null", "-r3", *P]),

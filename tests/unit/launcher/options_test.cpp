@@ -83,6 +83,29 @@ TEST(Options, OneDoubleDashBeforeTheProgramIsDropped) {
   EXPECT_THAT(parsed({}).command, IsEmpty());
 }
 
+// What argparse does from Python 3.8 to 3.13.
+TEST(Options, OneDoubleDashRightAfterTheProgramIsDroppedUnlessOneStoodBeforeIt) {
+  for (const Words& options : std::vector<Words>{
+           {}, {"-m"}, {"--no-python"}, {"--run-path"}, {"--tee", "3"}, {"--tee=3"}, {"-mt3"}}) {
+    const auto command = [&options](const Words& words) {
+      Words whole = options;
+      whole.insert(whole.end(), words.begin(), words.end());
+      return parsed(whole).command;
+    };
+    EXPECT_THAT(command({"b", "--", "--x"}), ElementsAre("b", "--x"));
+    EXPECT_THAT(command({"b", "--", "--", "--x"}), ElementsAre("b", "--", "--x"));
+    EXPECT_THAT(command({"b", "--"}), ElementsAre("b"));
+    EXPECT_THAT(command({"b", "--", "--"}), ElementsAre("b", "--"));
+    EXPECT_THAT(command({"b", "--", "-t", "3", "--"}), ElementsAre("b", "-t", "3", "--"));
+    EXPECT_THAT(command({"b", "a", "--", "--x"}), ElementsAre("b", "a", "--", "--x"));
+    EXPECT_THAT(command({"b", "", "--"}), ElementsAre("b", "", "--"));
+    EXPECT_THAT(command({"--", "b", "--x"}), ElementsAre("b", "--x"));
+    EXPECT_THAT(command({"--", "b", "--", "--x"}), ElementsAre("b", "--", "--x"));
+    EXPECT_THAT(command({"--", "b", "--"}), ElementsAre("b", "--"));
+    EXPECT_THAT(command({"--", "--", "--", "x"}), ElementsAre("--", "--", "x"));
+  }
+}
+
 TEST(Options, EmptyValueIsAValue) {
   const CommandLine line = parsed({"--log-dir=", "train"});
   EXPECT_EQ(line.value(OptionId::kLogDir), "");
