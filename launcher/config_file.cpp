@@ -124,8 +124,10 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
+    // What it saw there may be the beginning of a password without quotes.
+    const std::string_view why = error.description();
     return fail(mistake(name + ":" + std::to_string(error.source().begin.line),
-                        "this is not TOML: " + std::string(error.description())));
+                        "this is not TOML: " + std::string(why.substr(0, why.find(", saw ")))));
   }
   FileValues values;
   for (const auto& [key, node] : parsed.table()) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "launcher/secrets.h"
 #include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
 
@@ -28,6 +29,9 @@ int run_ddpctl(int argc, char** argv) {
     return text.substr(0, text.find('\n'));  // CLI11 ends the line
   });
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return shown_text(CLI::FailureMessage::simple(failed, error));
+  });
   const std::map<std::string, std::function<int()>> commands{
       {"status", add_status_command(app)},   {"logs", add_logs_command(app)},
       {"events", add_events_command(app)},   {"stop", add_stop_command(app)},

@@ -11,7 +11,6 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::uint16_t kEtcdPort = 2379;
-constexpr std::string_view kPasswordKey = "password=";
 
 // By the first of these names that is given.
 std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> names) {
@@ -40,9 +39,8 @@ Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint) {
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous) {
   const Given given_conf = given(settings, OptionId::kRdzvConf);
   const RdzvConf& conf = rendezvous.conf;
-  // Not wrong(): the text may hold a password.
   const auto refused = [&](const std::string& sentence) {
-    return fail(ErrorCode::kInvalidArgument, given_conf.setting.origin.name + ": " + sentence);
+    return fail(wrong(given_conf, sentence));
   };
   rdzv::EtcdSpec etcd;
   auto endpoints = read_etcd_endpoints(given(settings, OptionId::kRdzvEndpoint));
@@ -80,16 +78,6 @@ Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& ren
                                      : "user=" + etcd.user + " needs a password_file");
   }
   return etcd;
-}
-
-std::string without_password(std::string_view conf) {
-  std::string text;
-  for (const std::string_view pair : split(conf, ',')) {
-    if (!text.empty()) text += ',';
-    const bool is_secret = trimmed(pair).starts_with(kPasswordKey);
-    text += is_secret ? std::string(kPasswordKey) + "***" : std::string(pair);
-  }
-  return text;
 }
 
 }  // namespace ddprun::cli

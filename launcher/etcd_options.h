@@ -3,8 +3,6 @@
 // both of them. Only read_etcd() touches a file, that with the password.
 #pragma once
 
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "launcher/rendezvous_options.h"
@@ -18,8 +16,5 @@ namespace ddprun::cli {
 Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint);
 
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
-
-// A --rdzv-conf as it may be shown: its password is "***".
-std::string without_password(std::string_view conf);
 
 }  // namespace ddprun::cli

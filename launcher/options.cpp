@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "launcher/secrets.h"
 #include "launcher/spelling.h"
 
 namespace ddprun::cli {
@@ -36,7 +37,7 @@ Error unknown_option(std::string_view word, std::string_view name) {
   for (const OptionSpec& spec : option_table()) names.push_back(spec.name);
   std::string dashed(name);
   std::ranges::replace(dashed, '_', '-');
-  std::string sentence = "unknown option " + std::string(word);
+  std::string sentence = "unknown option " + shown_text(word);
   if (const std::string_view meant = nearest(dashed, names); !meant.empty()) {
     sentence += "; did you mean --" + std::string(meant) + "?";
   } else {

@@ -4,7 +4,7 @@
 #include <boost/json.hpp>
 
 #include "agent/worker_environment.h"
-#include "launcher/etcd_options.h"
+#include "launcher/secrets.h"
 #include "launcher/values.h"
 #include "rendezvous/base/exit_status.h"
 
@@ -293,9 +293,7 @@ boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
   boost::json::value node_rank;
   if (rendezvous.node_rank) node_rank = *rendezvous.node_rank;
   RdzvConf conf = rendezvous.conf;
-  if (const auto password = conf.find("password"); password != conf.end()) {
-    password->second = "***";
-  }
+  for (auto& [key, value] : conf) value = shown_value(key, value);
   return {{"backend", backend_name(rendezvous.backend)},
           {"standalone", rendezvous.is_standalone},
           {"min_nodes", rendezvous.min_nodes},
@@ -309,7 +307,7 @@ boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
 }
 
 std::string shown(OptionId id, const std::string& text) {
-  return id == OptionId::kRdzvConf ? without_password(text) : text;
+  return id == OptionId::kRdzvConf ? shown_conf(text) : text;
 }
 
 }  // namespace

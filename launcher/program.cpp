@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "launcher/secrets.h"
+
 namespace ddprun::cli {
 namespace {
 
@@ -96,7 +98,8 @@ Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
         ErrorCode::kPermissionDenied,
         "program " + name + " cannot be reached: a folder of its path may not be entered" + from);
   }
-  return fail(ErrorCode::kNotFound, "program " + name + " not found: there is no such file" + from);
+  return fail(ErrorCode::kNotFound,
+              "program " + shown_text(name) + " not found: there is no such file" + from);
 }
 
 Result<Place> locate(RunAs run_as, const std::string& name, const Environment& environment,
@@ -110,7 +113,7 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
   const std::string beside = joined(places.ddprun_directory, name);
   if (is_program(beside)) return Place{beside, Where::kBeside};
   if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
-  return fail(ErrorCode::kNotFound, "program " + name + " not found: looked in " +
+  return fail(ErrorCode::kNotFound, "program " + shown_text(name) + " not found: looked in " +
                                         places.directory + ", " + places.ddprun_directory +
                                         " and on PATH (" + search_path_of(environment) + ")");
 }

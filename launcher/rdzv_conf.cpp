@@ -64,7 +64,9 @@ Result<void> check_pair(const Given& given, std::string_view key, std::string_vi
   if (contains(kNumberKeys, key)) {
     const auto number = whole_number(value);
     if (!number || *number < 1) {
-      return fail(wrong(given, std::string(key) + " must be a whole number of 1 or more"));
+      const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
+      return fail(wrong(given, std::string(key) + " must be a whole number of 1 or more" +
+                                   (has_quote ? ", without a quote" : "")));
     }
   }
   if (key == "is_host" && !truth(value)) {
@@ -89,16 +91,27 @@ std::optional<long long> number_of(const RdzvConf& conf, const std::string& key,
   return std::min(*whole_number(found->second), most);
 }
 
+// Without blanks around it, and without one pair of quotes around the whole.
+std::string_view unquoted(std::string_view text) {
+  text = trimmed(text);
+  if (text.size() < 2 || (text.front() != '\'' && text.front() != '"')) return text;
+  const bool is_one_pair = text.find(text.front(), 1) == text.size() - 1;
+  return is_one_pair ? trimmed(text.substr(1, text.size() - 2)) : text;
+}
+
 }  // namespace
 
 Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings) {
   RdzvConf conf;
-  if (trimmed(given.text()).empty()) return conf;
-  for (const std::string_view pair : split(given.text(), ',')) {
+  const std::string_view text = unquoted(given.text());
+  if (text.empty()) return conf;
+  for (const std::string_view part : split(text, ',')) {
+    const std::string_view pair = unquoted(part);
     const std::size_t equals = pair.find('=');
     const std::string_view key = trimmed(pair.substr(0, equals));
-    const std::string_view value =
+    std::string_view value =
         equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
+    if (key != "password") value = unquoted(value);  // of a password they may be a part
     if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
     if (!contains(kNumberKeys, key) && !contains(kOtherKeys, key)) {
       warnings.push_back(wrong(given, unknown_key(key)).to_string());
@@ -106,6 +119,10 @@ Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warning
     conf[std::string(key)] = value;
   }
   return conf;
+}
+
+bool is_public_key(std::string_view key) {
+  return key != "password" && (contains(kNumberKeys, key) || contains(kOtherKeys, key));
 }
 
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "launcher/secrets.h"
 #include "launcher/spelling.h"
 #include "launcher/text.h"
 #include "rendezvous/base/exit_status.h"
@@ -25,6 +26,11 @@ std::optional<int> rank_number(std::string_view text) {
   return static_cast<int>(*rank);
 }
 
+bool is_in_quotes(std::string_view text) {
+  return text.size() > 1 && (text.front() == '\'' || text.front() == '"') &&
+         text.back() == text.front();
+}
+
 std::string listed(const std::vector<std::string_view>& words) {
   std::string text;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -38,14 +44,21 @@ std::string listed(const std::vector<std::string_view>& words) {
 
 Error wrong(const Given& given, std::string_view sentence) {
   const Origin& origin = given.setting.origin;
+  const std::string value =
+      given.spec.id == OptionId::kRdzvConf ? shown_conf(given.text()) : shown_text(given.text());
   std::string text = origin.name;
   if (origin.source == Source::kDefault) text = "--" + std::string(given.spec.name);
   if (origin.source == Source::kFile) {
-    text += ": " + std::string(given.spec.name) + " = " + given.text();
+    text += ": " + std::string(given.spec.name) + " = " + value;
   } else if (given.spec.kind != Kind::kFlag || origin.source != Source::kCommandLine) {
-    text += "=" + given.text();
+    text += "=" + value;
   }
-  return Error{ErrorCode::kInvalidArgument, text + ": " + std::string(sentence), {}};
+  text += ": " + std::string(sentence);
+  // --rdzv-conf is read without them.
+  if (given.spec.id != OptionId::kRdzvConf && is_in_quotes(given.text())) {
+    text += "; the quotes are a part of the value, take them off";
+  }
+  return Error{ErrorCode::kInvalidArgument, std::move(text), {}};
 }
 
 std::optional<long long> whole_number(std::string_view text) {

@@ -16,7 +16,8 @@
 
 namespace ddprun::cli {
 
-// An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ...".
+// An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ..."; a password in
+// its text is not shown.
 Error wrong(const Given& given, std::string_view sentence);
 
 // A decimal whole number and nothing else around it.

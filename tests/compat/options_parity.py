@@ -52,7 +52,7 @@ VALUES = {
     "rdzv-backend": ["static", "c10d"],
     "rdzv-endpoint": ["", "localhost:1234"],
     "rdzv-id": ["a", "-1", "x y"],
-    "rdzv-conf": ["", "timeout=3,join_timeout=4"],
+    "rdzv-conf": ["", "timeout=3,join_timeout=4", "'timeout=3,join_timeout=4'"],
     "max-restarts": ["0", "3"],
     "monitor-interval": ["0.1", "5"],
     "start-method": ["spawn", "fork", "forkserver"],

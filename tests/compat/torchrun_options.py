@@ -116,8 +116,12 @@ ROWS = [
         Same([*C10D, "--rdzv-id=job7", *P], show="TORCHELASTIC_RUN_ID"),
         Same(P, {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID"),
         Differs([*C10D, "--rdzv-id=", *P], lambda ours, theirs: ours.code == theirs.code == 0)]),
-    Row("--rdzv-conf", "the same keys, and `reconnect_grace`, `token_file`; a node is lost after 3 × 2 s of silence, not 3 × 5; times must be whole seconds of 1 or more, and `is_host` true or false", [
+    Row("--rdzv-conf", "the same keys, and `reconnect_grace`, `token_file`; a node is lost after 3 × 2 s of silence, not 3 × 5; times must be whole seconds of 1 or more, and `is_host` true or false; quotes around the whole, a pair or a value are taken off, where torchrun takes them for a part of the key or the value", [
         Same(["--rdzv-conf=timeout=60,use_libuv=0", *P]), Same(P, {"PET_RDZV_CONF": "timeout=60"}),
+        # As PyTorch's own tests of torchrun have it.
+        Differs(["--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", *P],
+                lambda ours, theirs: (ours.code, theirs.code) == (0, 1)),  # static reads timeout: "5'"
+        Same([*C10D, "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", *P]),
         Refused(["--rdzv-conf=a", *P]), Refused(["--rdzv-conf=a=", *P]), Refused(["--rdzv-conf==b", *P]),
         Refused([*C10D, "--rdzv-conf=backend=c10d", *P]), Refused([*C10D, "--rdzv-conf=join_timeout=0", *P]),
         Refused([*C10D, "--rdzv-conf=is_host=perhaps", *P])]),

@@ -66,6 +66,28 @@ TEST(RendezvousOptions, EndpointsAreReadByTorchrunsRules) {
   EXPECT_EQ(parse_host_and_port("node0", std::nullopt), (HostAndPort{"node0", std::nullopt}));
 }
 
+TEST(RendezvousOptions, QuotesAroundTheConfItsPairsAndItsValuesAreTakenOff) {
+  const RdzvConf both = {{"join_timeout", "5"}, {"timeout", "3"}};
+  for (const std::string conf :
+       {"'join_timeout=5,timeout=3'", "\"join_timeout=5,timeout=3\"",
+        " ' join_timeout=5, timeout=3 ' ", "'join_timeout=5','timeout=3'",
+        "join_timeout='5',timeout=\"3\"", "join_timeout = ' 5 ',timeout=3"}) {
+    const Read outcome = read({"--rdzv-conf=" + conf});
+    ASSERT_TRUE(outcome.rendezvous) << conf << ": " << outcome.rendezvous.error().to_string();
+    EXPECT_EQ(outcome.rendezvous->conf, both) << conf;
+    EXPECT_THAT(outcome.warnings, IsEmpty()) << conf;
+  }
+  EXPECT_TRUE(good({"--rdzv-conf=''"}).conf.empty());
+  EXPECT_EQ(good({"--rdzv-conf='user=u,password=p'"}).conf["password"], "p");
+  EXPECT_EQ(good({"--rdzv-conf=user='u',password='p'"}).conf,
+            (RdzvConf{{"user", "u"}, {"password", "'p'"}}))
+      << "quotes may be a part of a password";
+  EXPECT_THAT(refusal({"--rdzv-conf=timeout=3'"}),
+              HasSubstr("timeout must be a whole number of 1 or more, without a quote"));
+  EXPECT_THAT(refusal({"--nnodes='2'"}), HasSubstr("the quotes are a part of the value"));
+  EXPECT_THAT(refusal({"--rdzv-backend='c10d'"}), HasSubstr("the quotes are a part of the value"));
+}
+
 TEST(RendezvousOptions, NodeCounts) {
   EXPECT_EQ(good({}).max_nodes, 1);
   EXPECT_EQ(good({"--nnodes=3"}).min_nodes, 3);

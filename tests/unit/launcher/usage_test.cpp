@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -16,6 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using Words = std::vector<std::string>;
 
 struct Outcome {
@@ -136,7 +138,7 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
       {{"--rdzv-endpoint=node0:65536"}, {}, 2, "--rdzv-endpoint=node0:65536"},
       {{"--rdzv-conf=a"}, {}, 2, "--rdzv-conf=a"},
       {{"--rdzv-conf=a="}, {}, 2, "--rdzv-conf=a="},
-      {{"--rdzv-conf==b"}, {}, 2, "--rdzv-conf==b"},
+      {{"--rdzv-conf==b"}, {}, 2, "--rdzv-conf==***"},
       {{"--rdzv-conf=backend=c10d"}, {}, 2, "has an option of its own"},
       {{"--rdzv-conf=join_timeout=0"}, {}, 2, "join_timeout"},
       {{"--rdzv-conf=is_host=perhaps"}, {}, 2, "is_host"},
@@ -172,6 +174,27 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
   const Outcome no_program = ddprun({"--standalone"});
   EXPECT_EQ(no_program.exit_code, 2);
   EXPECT_THAT(no_program.err, HasSubstr("no program was given"));
+}
+
+TEST_F(Usage, NoPasswordGetsToTheTerminalOrTheTerminationLog) {
+  const std::string log = tree_.write("termination-log", "");
+  const std::string ddpctl = tree_ / "ddpctl";
+  std::filesystem::create_symlink(DDPRUN_PROGRAM, ddpctl);
+  const Words environment = {"DDPRUN_TERMINATION_LOG=" + log};
+  const Words wrong = {"--nnodes=2", "--rdzv-conf=pasword=sesame,password=sesame,timeout=x"};
+  const Words unknown_key = {"--rdzv-conf=pasword=sesame", "/bin/true"};
+  const Words leader = {"leader", "--listen=127.0.0.1:0"};
+  const Words wrong_leader = {leader[0], leader[1], wrong[0], wrong[1]};
+  const Words misspelt = {leader[0], leader[1], "--rdzv-cof=password=sesame"};
+  for (const Outcome& outcome :
+       {ddprun(wrong, environment),
+        ddprun({"/bin/true"}, {environment[0], "PET_RDZV_CONF=password=sesame,a"}),
+        ddprun({wrong[1].substr(1), "/bin/true"}, environment), ddprun(unknown_key, environment),
+        run(ddpctl, wrong_leader, environment), run(ddpctl, misspelt, environment)}) {
+    EXPECT_THAT(outcome.err, HasSubstr("***"));
+    EXPECT_THAT(outcome.out + outcome.err + contents(log), Not(HasSubstr("sesame")));
+  }
+  EXPECT_THAT(contents(log), HasSubstr("***"));
 }
 
 TEST_F(Usage, FlagBeatsEnvironmentBeatsFileAndErrorsNameTheirOrigin) {
