@@ -75,8 +75,26 @@ std::string in_words(const WorkerProgress& progress) {
   return text.empty() ? "no step yet" : text;
 }
 
+// A script for torch.distributed.launch, which passes the option: argparse ends it with code 2 and
+// "the following arguments are required: --local_rank", click with "Missing option '--local-rank'".
+bool wants_local_rank(const rdzv::WorkerFailure& cause) {
+  const auto holds = [](const std::string& line, const char* text) {
+    return line.find(text) != std::string::npos;
+  };
+  return cause.status == ExitStatus::exited(2) &&
+         std::ranges::any_of(cause.stderr_tail, [&holds](const std::string& line) {
+           return (holds(line, "--local-rank") || holds(line, "--local_rank")) &&
+                  (holds(line, "are required") || holds(line, "Missing option"));
+         });
+}
+
 // A remark where the bare status needs one to be understood.
 std::string hint(const rdzv::WorkerFailure& cause) {
+  if (wants_local_rank(cause)) {
+    return field("hint",
+                 "as under torchrun, no --local-rank is passed: let the script read the variable "
+                 "LOCAL_RANK, or give it --local-rank='${local_rank}'");
+  }
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
     return field("hint", "the kernel killed a process of this job for want of memory");
   }

@@ -76,6 +76,13 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .kind = Kind::kFlag,
      .group = Group::kProgram,
      .help = "run the script by runpy inside a Python that records its exception"},
+    {.id = OptionId::kUseEnv,
+     .name = "use-env",
+     .kind = Kind::kFlag,
+     .group = Group::kProgram,
+     .variables = Variables::kNone,
+     .help = "accepted for the sake of torch.distributed.launch; every worker finds LOCAL_RANK in "
+             "its environment"},
     {.id = OptionId::kStartMethod,
      .name = "start-method",
      .value_name = "METHOD",

@@ -23,6 +23,7 @@ enum class OptionId {
   kModule,
   kNoPython,
   kRunPath,
+  kUseEnv,
   kStartMethod,
   kVirtualLocalRank,
   kNumaBinding,

@@ -265,6 +265,23 @@ TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
   EXPECT_NE(failure_report(outcome, "train").find("for want of memory"), std::string::npos);
 }
 
+TEST_F(FailureReport, AScriptThatRequiresLocalRankGetsAHint) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  const auto has_hint = [&outcome](int code, const std::string& line) {
+    outcome.cause = failure(0, ExitStatus::exited(code));
+    outcome.cause->stderr_tail = {"usage: train.py [-h] --local-rank N", line};
+    return failure_report(outcome, "train").find("give it --local-rank='${local_rank}'") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(has_hint(2, "train.py: error: the following arguments are required: --local_rank"));
+  EXPECT_TRUE(has_hint(2, "t.py: error: the following arguments are required: data, --local-rank"));
+  EXPECT_TRUE(has_hint(2, "Error: Missing option '--local-rank'."));
+  EXPECT_FALSE(has_hint(1, "train.py: error: the following arguments are required: --local_rank"));
+  EXPECT_FALSE(has_hint(2, "train.py: error: the following arguments are required: --data"));
+  EXPECT_FALSE(has_hint(2, "train.py: error: unrecognized arguments: --local-rank=0"));
+}
+
 TEST_F(FailureReport, AStoppedJobSaysBySignalOfWhat) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kStopped;

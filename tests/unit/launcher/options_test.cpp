@@ -106,6 +106,14 @@ TEST(Options, OneDoubleDashRightAfterTheProgramIsDroppedUnlessOneStoodBeforeIt) 
   }
 }
 
+TEST(Options, UseEnvOfTorchDistributedLaunchIsAcceptedAndNeedsNoVariable) {
+  for (const char* const spelling : {"--use-env", "--use_env"}) {
+    EXPECT_THAT(parsed({spelling, "-t3", "b", "--use_env"}).command, ElementsAre("b", "--use_env"));
+  }
+  EXPECT_THAT(refusal({"--use-env=1", "b"}), HasSubstr("takes no value"));
+  EXPECT_THAT(variables_of(spec_of(OptionId::kUseEnv)), IsEmpty());
+}
+
 TEST(Options, EmptyValueIsAValue) {
   const CommandLine line = parsed({"--log-dir=", "train"});
   EXPECT_EQ(line.value(OptionId::kLogDir), "");
