@@ -202,7 +202,7 @@ AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environ
 
 PythonFacts ask_python(const Environment& environment, Clock::time_point deadline) {
   PythonFacts facts;
-  const auto python = find_python(environment);
+  const auto python = find_python(environment, environment_bin());
   if (!python) return facts;
   facts.path = python->path;
   auto trial = Trial::command({python->path, "-c", kAskPython}, environment);

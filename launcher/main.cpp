@@ -136,7 +136,8 @@ int run(const std::vector<std::string>& arguments, const Environment& environmen
   if (!as_json) return refuse(as_json.error(), environment);
   if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"), environment);
 
-  const Surroundings surroundings{{current_directory(), ddprun_directory()}, {}, random_uuid()};
+  const Surroundings surroundings{
+      {current_directory(), ddprun_directory(), environment_bin()}, {}, random_uuid()};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));

@@ -1,6 +1,7 @@
 #include "launcher/program.h"
 
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,8 +147,9 @@ constexpr const char* kRunPathCode =
 // `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
 Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
                                    const std::vector<std::string>& user_words,
-                                   const std::string& name, const Environment& environment) {
-  auto python = find_python(environment);
+                                   const std::string& name, const Environment& environment,
+                                   const SearchPlaces& places) {
+  auto python = find_python(environment, places.environment_bin);
   if (!python) return fail(python.error());
   FoundProgram found;
   found.program.path = python->path;
@@ -162,13 +164,14 @@ Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
 }
 
 Result<FoundProgram> as_script(RunAs run_as, const std::vector<std::string>& command,
-                               const Place& place, const Environment& environment) {
+                               const Place& place, const Environment& environment,
+                               const SearchPlaces& places) {
   std::vector<std::string> words = command;
   // A script in the current directory keeps its name as typed, for tracebacks and sys.argv.
   if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
   std::vector<std::string> how_to_run;
   if (run_as == RunAs::kRunPath) how_to_run = {"-c", kRunPathCode};
-  auto found = run_by_python(how_to_run, words, command[0], environment);
+  auto found = run_by_python(how_to_run, words, command[0], environment, places);
   if (found) found->how = to_string(place.where) + ", " + found->how;
   return found;
 }
@@ -187,7 +190,24 @@ FoundProgram as_itself(const std::vector<std::string>& command, const Place& pla
 
 }  // namespace
 
-Result<FoundPython> find_python(const Environment& environment) {
+std::string environment_bin(const std::string& called, const std::string& directory) {
+  const std::string file = joined(directory, called);
+  std::string bin = file.substr(0, file.rfind('/'));
+  const bool is_environment =
+      is_regular_file(bin + "/../pyvenv.cfg") || is_directory(bin + "/../conda-meta");
+  return is_environment && is_executable(bin + "/python") ? bin : "";
+}
+
+std::string environment_bin() {
+  // What execve() was given: unlike /proc/self/exe without links followed, unlike argv[0] with a path.
+  const auto* const called = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  std::array<char, 4096> directory{};
+  if (called == nullptr || ::getcwd(directory.data(), directory.size()) == nullptr) return "";
+  return environment_bin(called, directory.data());
+}
+
+Result<FoundPython> find_python(const Environment& environment,
+                                const std::string& environment_bin) {
   if (const std::string chosen = value_or_empty(environment, "PYTHON_EXEC"); !chosen.empty()) {
     if (chosen.find('/') != std::string::npos) {
       if (is_executable(chosen)) return FoundPython{chosen, "PYTHON_EXEC"};
@@ -203,12 +223,15 @@ Result<FoundPython> find_python(const Environment& environment) {
     const std::string candidate = joined(prefix, "bin/python");
     if (is_executable(candidate)) return FoundPython{candidate, variable};
   }
+  if (!environment_bin.empty()) {
+    return FoundPython{joined(environment_bin, "python"), "ddprun's environment"};
+  }
   for (const char* const name : {"python3", "python"}) {
     if (auto found = find_on_path(name, environment)) return FoundPython{*found, "PATH"};
   }
   return fail(ErrorCode::kNotFound,
-              "no Python found: neither PYTHON_EXEC, VIRTUAL_ENV nor CONDA_PREFIX names one, and "
-              "python3 and python are not on PATH (" +
+              "no Python found: neither PYTHON_EXEC, VIRTUAL_ENV nor CONDA_PREFIX names one, "
+              "ddprun lies in no virtual environment, and python3 and python are not on PATH (" +
                   search_path_of(environment) + ")");
 }
 
@@ -216,7 +239,7 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
                                   const Environment& environment, const SearchPlaces& places) {
   const std::string& name = command.front();
   if (name.empty()) return fail(ErrorCode::kNotFound, "the program's name is empty");
-  if (run_as == RunAs::kModule) return run_by_python({"-m"}, command, name, environment);
+  if (run_as == RunAs::kModule) return run_by_python({"-m"}, command, name, environment, places);
   const auto place = locate(run_as, name, environment, places);
   if (!place) return fail(place.error());
 
@@ -239,7 +262,7 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
     return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
                                                   *reason + "; try chmod +x " + place->path);
   }
-  return as_script(run_as, command, *place, environment);
+  return as_script(run_as, command, *place, environment, places);
 }
 
 }  // namespace ddprun::cli

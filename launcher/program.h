@@ -17,8 +17,9 @@
 namespace ddprun::cli {
 
 struct SearchPlaces {
-  std::string directory;         // the current one
-  std::string ddprun_directory;  // where the ddprun that runs lies
+  std::string directory;             // the current one
+  std::string ddprun_directory;      // where the ddprun that runs lies
+  std::string environment_bin = "";  // of the ddprun that runs; see environment_bin()
 };
 
 enum class RunAs {
@@ -30,7 +31,7 @@ enum class RunAs {
 
 struct FoundPython {
   std::string path;
-  std::string why;  // "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH"
+  std::string why;  // "PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX", "ddprun's environment", "PATH"
 };
 
 struct FoundProgram {
@@ -38,8 +39,15 @@ struct FoundProgram {
   std::string how;  // for --dry-run and the log: "in the current directory; Python from PATH"
 };
 
-// PYTHON_EXEC, else the active virtual environment's, else conda's, else python3 or python on PATH.
-Result<FoundPython> find_python(const Environment& environment);
+// The folder of the file `called` if it is the bin/ of a virtual environment, or of one of conda's;
+// else empty. A link from elsewhere to such a file counts as where it lies: pipx and `uv tool` make
+// one, and the Python of their environment is not meant.
+std::string environment_bin(const std::string& called, const std::string& directory);
+std::string environment_bin();  // of this process, as it was called
+
+// PYTHON_EXEC, else the active virtual environment's, else conda's, else that of `environment_bin`,
+// else python3 or python on PATH. (torchrun: PYTHON_EXEC, else the one that it was installed with.)
+Result<FoundPython> find_python(const Environment& environment, const std::string& environment_bin);
 
 // Errors: kNotFound when nothing by that name is there, kPermissionDenied when it is there and
 // cannot be run; main makes 127 and 126 of them, as a shell would.

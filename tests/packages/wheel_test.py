@@ -99,7 +99,9 @@ class Wheel(unittest.TestCase):
     def test_trains_with_the_python_beside_it(self):
         script = Path(self.folder.name) / 'train.py'
         script.write_text(SCRIPT)
-        printed = run(self.bin / 'ddprun', '--nproc-per-node=2', script, env=self.environment, timeout=300)
+        # Called by its path, and the environment is not active.
+        environment = {'PATH': '/usr/bin:/bin', 'HOME': self.folder.name}
+        printed = run(self.bin / 'ddprun', '--nproc-per-node=2', script, env=environment, timeout=300)
         self.assertEqual(printed, 'weight 3.00, bias -1.00\n')
 
     def test_doctor_makes_an_all_reduce_with_that_torch(self):

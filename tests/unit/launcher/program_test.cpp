@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/support/temporary_tree.h"
 
 namespace ddprun::cli {
@@ -131,26 +133,55 @@ TEST_F(Program, AFolderGivenAsAPathIsRefused) {
 }
 
 TEST_F(Program, PythonIsThatOfTheActiveEnvironment) {
-  EXPECT_EQ(find_python(environment_)->path, python_);
-  EXPECT_EQ(find_python(environment_)->why, "PATH");
+  EXPECT_EQ(find_python(environment_, "")->path, python_);
+  EXPECT_EQ(find_python(environment_, "")->why, "PATH");
 
   environment_["CONDA_PREFIX"] = tree_ / "conda";
-  EXPECT_EQ(find_python(environment_)->why, "PATH") << "a prefix without a Python is passed over";
+  EXPECT_EQ(find_python(environment_, "")->why, "PATH")
+      << "a prefix without a Python is passed over";
   const std::string conda = tree_.write("conda/bin/python", "", kExecutable);
-  EXPECT_EQ(find_python(environment_)->path, conda);
+  EXPECT_EQ(find_python(environment_, "")->path, conda);
 
   environment_["VIRTUAL_ENV"] = tree_ / "venv";
   const std::string venv = tree_.write("venv/bin/python", "", kExecutable);
-  EXPECT_EQ(find_python(environment_)->path, venv);
+  EXPECT_EQ(find_python(environment_, "")->path, venv);
 
   environment_["PYTHON_EXEC"] = conda;
-  EXPECT_EQ(find_python(environment_)->path, conda);
-  EXPECT_EQ(find_python(environment_)->why, "PYTHON_EXEC");
+  EXPECT_EQ(find_python(environment_, "")->path, conda);
+  EXPECT_EQ(find_python(environment_, "")->why, "PYTHON_EXEC");
   environment_["PYTHON_EXEC"] = "python3";
-  EXPECT_EQ(find_python(environment_)->path, python_);
+  EXPECT_EQ(find_python(environment_, "")->path, python_);
   environment_["PYTHON_EXEC"] = tree_ / "no-python";
-  EXPECT_THAT(find_python(environment_).error().message, HasSubstr("PYTHON_EXEC"))
+  EXPECT_THAT(find_python(environment_, "").error().message, HasSubstr("PYTHON_EXEC"))
       << "what was asked for is not replaced by something else";
+}
+
+TEST_F(Program, PythonOfTheEnvironmentThatDdprunLiesInCountsMoreThanPath) {
+  const auto bin_of = [this](const std::string& called) {
+    return environment_bin(called, tree_ / "cwd");
+  };
+  tree_.write("venv/bin/ddprun", "", kExecutable);
+  EXPECT_EQ(bin_of(tree_ / "venv/bin/ddprun"), "") << "a folder that is no environment";
+  tree_.write("venv/pyvenv.cfg", "");
+  EXPECT_EQ(bin_of(tree_ / "venv/bin/ddprun"), "") << "there is no Python in it";
+  const std::string python = tree_.write("venv/bin/python", "", kExecutable);
+  EXPECT_EQ(bin_of(tree_ / "venv/bin/ddprun"), tree_ / "venv/bin");
+  EXPECT_EQ(bin_of("../venv/bin/ddprun"), tree_ / "cwd/../venv/bin");
+  std::filesystem::create_symlink(tree_ / "venv/bin/ddprun", tree_ / "bin/ddprun");
+  EXPECT_EQ(bin_of(tree_ / "bin/ddprun"), "") << "pipx and `uv tool` make such a link";
+  std::filesystem::create_symlink(tree_ / "bin/keep", tree_ / "venv/bin/linked");
+  EXPECT_EQ(bin_of(tree_ / "venv/bin/linked"), tree_ / "venv/bin") << "a link in the environment";
+  tree_.write("conda/conda-meta/history", "");
+  tree_.write("conda/bin/python", "", kExecutable);
+  EXPECT_EQ(bin_of(tree_ / "conda/bin/ddprun"), tree_ / "conda/bin");
+
+  const std::string bin = tree_ / "venv/bin";
+  EXPECT_EQ(find_python(environment_, bin)->path, python);
+  EXPECT_EQ(find_python(environment_, bin)->why, "ddprun's environment");
+  environment_["CONDA_PREFIX"] = tree_ / "conda";
+  EXPECT_EQ(find_python(environment_, bin)->why, "CONDA_PREFIX") << "what is active is meant";
+  environment_["PYTHON_EXEC"] = python_;
+  EXPECT_EQ(find_python(environment_, bin)->path, python_);
 }
 
 TEST_F(Program, ModuleIsRunByPythonAndNoFileIsLookedFor) {

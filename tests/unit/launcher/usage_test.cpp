@@ -228,6 +228,18 @@ TEST_F(Usage, BashCompletesOptionsAndTheirValues) {
   EXPECT_EQ(completed("ddprun --tee 3 prog --stand", 4), "\n") << "the program's own option";
 }
 
+// A link in bin/, as an environment's python is one; a copy of the program is 12 MB.
+TEST_F(Usage, TakesThePythonOfTheEnvironmentThatItWasCalledIn) {
+  tree_.write("venv/pyvenv.cfg", "");
+  const std::string python = tree_.write("venv/bin/python", "#!/bin/sh\n", 0755);
+  const std::string script = tree_.write("train.py", "");
+  std::filesystem::create_symlink(DDPRUN_PROGRAM, tree_ / "venv/bin/ddprun");
+  EXPECT_THAT(run(tree_ / "venv/bin/ddprun", {"--dry-run", script}, {}).out,
+              HasSubstr("run by " + python + " (from ddprun's environment)"));
+  EXPECT_THAT(run(tree_ / "venv/bin/ddprun", {"--dry-run", script}, {"PYTHON_EXEC=/bin/true"}).out,
+              HasSubstr("run by /bin/true (from PYTHON_EXEC)"));
+}
+
 TEST_F(Usage, DryRunStartsNothingAndMakesNothing) {
   const std::string touched = tree_ / "touched";
   const Outcome outcome = ddprun({"--dry-run", "--log-dir", tree_ / "logs", "/bin/touch", touched});
