@@ -169,6 +169,9 @@ class EtcdLeader::Impl {
 
   template <typename Then>
   void take_view(const wire::EtcdTxnAnswer& answer, Then then) {
+    if (claim_) {
+      if (const auto own = leases_of_won_claim(keys_, *claim_, answer)) leases_ = *own;
+    }
     const auto view = view_of(keys_, answer);
     if (!view) return failed(view.error());
     then(*view);
@@ -218,14 +221,17 @@ class EtcdLeader::Impl {
 
   void claim(const Claim& action, const JobLeases& leases) {
     leases_ = leases;
+    claim_ = action;
     etcd_.txn(claim_txn(keys_, action, advertised_.to_string(), leases),
-              mine([this, leases](const Result<wire::EtcdTxnAnswer>& answer) {
+              mine([this, action, leases](const Result<wire::EtcdTxnAnswer>& answer) {
                 if (!answer) {
                   if (answer.error().code == ErrorCode::kNotFound) leases_.job = 0;
                   return failed(answer.error());
                 }
                 if (!answer->has_succeeded) {
-                  etcd_.revoke(leases.leader, [] {});
+                  const auto own = leases_of_won_claim(keys_, action, *answer);
+                  const bool is_used = own && own->leader == leases.leader;
+                  if (!is_used) etcd_.revoke(leases.leader, [] {});
                   return take_view(*answer, [this](const EtcdView& view) {
                     perform(core_.claim_failed(clock_.now(), view));
                   });
@@ -481,6 +487,7 @@ class EtcdLeader::Impl {
 
   std::optional<Listener> listener_;  // open, and not a server's yet
   Endpoint advertised_;
+  std::optional<Claim> claim_;  // the last one that was asked for
   JobLeases leases_;
   steady_clock::time_point job_lease_kept_ = steady_clock::now();
   std::optional<RoundLedger> ledger_;

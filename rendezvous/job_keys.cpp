@@ -74,6 +74,15 @@ wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision) {
   return txn;
 }
 
+std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
+                                             const wire::EtcdTxnAnswer& answer) {
+  const auto view = view_of(keys, answer);
+  if (!view || !view->leader) return std::nullopt;
+  const bool has_won = view->leader->leadership == claim.key.leadership;
+  if (!has_won) return std::nullopt;
+  return JobLeases{answer.reads.at(0).lease, answer.reads.at(1).lease};
+}
+
 Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer) {
   EtcdView view;
   const wire::EtcdKeyValue& leader = answer.reads.at(0);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "rendezvous/election_core.h"
@@ -35,6 +36,11 @@ wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::stri
 wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
                         const JobLeases& leases);
 wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
+
+// The leases under which `claim` leads, as a transaction that reads both keys shows it; none: it does
+// not. A claim whose answer was lost is asked again, and then fails on its own key: it has won.
+std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
+                                             const wire::EtcdTxnAnswer& answer);
 
 // Of any of them. What is not ddprun's is a sentence that names the key.
 Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer);

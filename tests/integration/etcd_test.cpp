@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <atomic>
 #include <boost/json.hpp>
 #include <chrono>
 #include <csignal>
@@ -21,6 +25,8 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/etcd_server.h"
+#include "tests/support/http_server.h"
+#include "tests/support/raw_http.h"
 
 namespace ddprun::test {
 namespace {
@@ -327,6 +333,70 @@ TEST_F(Etcd, AMemberThatHangsIsPassedBy) {
 }
 
 // ---- what may be wrong with it
+
+// Stands between the agents and etcd: the connection breaks before the answer of a claim is through.
+// Every request has a connection of its own to etcd; a watch is over when this is.
+class ClaimsUnanswered {
+ public:
+  ClaimsUnanswered(std::uint16_t etcd, int count)
+      : etcd_(etcd), left_(count), server_([this](auto& client) { serve(client); }) {}
+  ~ClaimsUnanswered() { is_over_ = true; }
+
+  std::string endpoint() const { return server_.endpoint().to_string(); }
+  int swallowed() const { return swallowed_; }
+  int revoked() const { return revoked_; }
+
+ private:
+  void serve(HttpServer::Connection& client) {
+    while (const auto request = client.read()) {
+      revoked_ += request->target == "/v3/lease/revoke" ? 1 : 0;
+      RawHttp etcd(etcd_);
+      etcd.send("POST " + request->target + " HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n" +
+                "Content-Length: " + std::to_string(request->body.size()) + "\r\n\r\n" +
+                request->body);
+      const bool is_claim = request->body.find(R"("target":"CREATE")") != std::string::npos &&
+                            request->body.find(R"("createRevision":"0")") != std::string::npos;
+      if (is_claim && left_ > 0) {
+        left_ -= 1;
+        swallowed_ += 1;
+        etcd.read_all();
+        return;
+      }
+      char bytes[16'384];
+      while (!is_over_) {
+        pollfd ready{etcd.fd(), POLLIN, 0};
+        if (::poll(&ready, 1, 50) == 0) continue;
+        const ssize_t count = ::recv(etcd.fd(), bytes, sizeof bytes, 0);
+        if (count <= 0) return;
+        if (!client.write({bytes, static_cast<std::size_t>(count)})) return;
+      }
+    }
+  }
+
+  const std::uint16_t etcd_;
+  std::atomic<int> left_;
+  std::atomic<int> swallowed_{0};
+  std::atomic<int> revoked_{0};
+  std::atomic<bool> is_over_{false};
+  HttpServer server_;  // its threads use what stands before it
+};
+
+TEST_F(Etcd, AClaimWhoseAnswerIsLostHasWon) {
+  const EtcdServers etcd;
+  const std::string direct = etcd.endpoint(0);
+  const ClaimsUnanswered between(
+      static_cast<std::uint16_t>(std::stoi(direct.substr(direct.rfind(':') + 1))), 1);
+  ClusterSetup through = setup(etcd);
+  through.etcd = between.endpoint() + "," + between.endpoint();
+  Cluster cluster(through);
+  cluster.start(0);
+  ASSERT_EQ(await_leader(cluster, etcd), 0) << cluster.told();
+  cluster.start(1);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_EQ(between.swallowed(), 1);
+  EXPECT_EQ(between.revoked(), 0) << "the lease of the claim that has won";
+  expect_good_end(cluster);
+}
 
 TEST_F(Etcd, PasswordsAreAskedForAndChecked) {
   const TemporaryTree folder;

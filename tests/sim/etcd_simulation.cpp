@@ -147,6 +147,7 @@ class Simulation {
   void perform(Agent& agent, const rdzv::GiveUp& action);
   void join(Agent& agent);
   void connect(Agent& agent);
+  void give_back(Agent& agent, std::int64_t lease);
   void keep_lease(Agent& agent);
   void write(Agent& agent);
   void watch(Agent& agent);
@@ -154,9 +155,11 @@ class Simulation {
   void hand_over(Agent& agent);
   void exit_when_done(Agent& agent);
 
-  // Asks etcd; `answer` gets nothing where none came in time.
+  // Asks etcd, at one endpoint after the other, as an EtcdClient does; `answer` gets nothing where
+  // none came in time.
   template <typename T>
-  void ask(Agent& agent, std::function<T()> question, std::function<void(std::optional<T>)> answer);
+  void ask(Agent& agent, std::function<T()> question, std::function<void(std::optional<T>)> answer,
+           int endpoints_left = 2);
   void txn(Agent& agent, rdzv::wire::EtcdTxn txn,
            std::function<void(std::optional<rdzv::wire::EtcdTxnAnswer>)> answer);
 
@@ -475,10 +478,14 @@ void Simulation::perform(Agent& agent, const ElectionCore::Out& actions) {
 
 template <typename T>
 void Simulation::ask(Agent& agent, std::function<T()> question,
-                     std::function<void(std::optional<T>)> answer) {
+                     std::function<void(std::optional<T>)> answer, int endpoints_left) {
   const auto has_answered = std::make_shared<bool>(false);
-  const auto tell = [answer, has_answered](std::optional<T> what) {
-    if (!std::exchange(*has_answered, true)) answer(std::move(what));
+  const auto tell = [this, &agent, question, answer, has_answered,
+                     endpoints_left](std::optional<T> what) {
+    if (std::exchange(*has_answered, true)) return;
+    const bool is_asked_again = !what && endpoints_left > 1;
+    if (is_asked_again) return ask<T>(agent, question, answer, endpoints_left - 1);
+    answer(std::move(what));
   };
   queue_.after(kTimeLimit, agent.process, [tell] { tell(std::nullopt); });
   if (agent.is_cut_off) return;
@@ -518,16 +525,29 @@ void Simulation::perform(Agent& agent, const rdzv::Claim& action) {
         agent.leases = {*lease, 0};  // the record's own ends long after all this
         const std::string address = "a" + std::to_string(agent.number) + ":1";
         txn(agent, claim_txn(keys_, action, address, agent.leases),
-            [this, &agent](const auto& answer) {
+            [this, &agent, action](const auto& answer) {
               const CoreTime then = queue_.now();
               if (!answer) return perform(agent, agent.election.failed(then, "no answer", false));
               if (answer->has_succeeded) {
                 return perform(agent, agent.election.claimed(then, answer->revision));
               }
+              const auto own = rdzv::leases_of_won_claim(keys_, action, *answer);
+              if (!own || own->leader != agent.leases.leader) give_back(agent, agent.leases.leader);
+              if (own) agent.leases = *own;
               perform(agent,
                       agent.election.claim_failed(then, rdzv::view_of(keys_, *answer).value()));
             });
       });
+}
+
+void Simulation::give_back(Agent& agent, std::int64_t lease) {
+  ask<bool>(
+      agent,
+      [this, lease] {
+        require(etcd_.find(keys_.leader).lease != lease, "a claim that has won is given back");
+        return etcd_.revoke(lease), true;
+      },
+      [](const auto&) {});
 }
 
 void Simulation::perform(Agent& agent, const rdzv::Depose& action) {

@@ -9,7 +9,7 @@
 //                own; each agent's rounds go up
 //   in etcd      when workers start, etcd has that round, or a later one; when an agent hears of the
 //                end, etcd has the outcome
-//   one leader   only who leads in etcd writes the record
+//   one leader   only who leads in etcd writes the record; a claim that has won is not given back
 //   budget       what is spent never shrinks from round to round, and is never more than allowed; no
 //                record takes back a round, a restart or an outcome
 //   success      only when every worker of the last round has ended with 0

@@ -63,6 +63,8 @@ plant(EtcdIsWrittenWithoutAFence rendezvous/job_keys.cpp "still_leads(keys, lead
       "std::vector<wire::EtcdCompare>()")
 plant(EtcdClaimIgnoresTheOther rendezvous/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
       "std::vector<wire::EtcdCompare>()")
+plant(EtcdWonClaimIsGivenBack rendezvous/job_keys.cpp
+      "view->leader->leadership == claim.key.leadership" "false")
 plant(EtcdLeaderForgetsTheBudget ${leader} "resumption.history" "RestartHistory()")
 plant(EtcdLeaderBeginsTheRoundAgain rendezvous/election_core.cpp
       "next(*lead.record.round)" "*lead.record.round")

@@ -165,6 +165,26 @@ RoundConfig config() {
   return config;
 }
 
+// Asked twice, because the first answer was lost.
+TEST(JobKeysTest, AClaimThatFailsOnItsOwnKeyHasWon) {
+  const JobKeys keys("/ddprun", "job");
+  Claim claim;
+  claim.key = {"3f-2", "3f-1", "", 0};
+  claim.record = a_record();
+  const auto put = claim_txn(keys, claim, "h:1", {71, 72}).puts;
+  wire::EtcdTxnAnswer answer;
+  answer.reads = {{put[0].key, put[0].value, 9, 9, put[0].lease},
+                  {put[1].key, put[1].value, 4, 9, put[1].lease}};
+  const auto own = leases_of_won_claim(keys, claim, answer);
+  ASSERT_TRUE(own.has_value());
+  EXPECT_EQ(own->leader, 71);
+  EXPECT_EQ(own->job, 72);
+  claim.key.leadership = "3f-3";
+  EXPECT_FALSE(leases_of_won_claim(keys, claim, answer)) << "another one leads";
+  answer.reads[0] = {};
+  EXPECT_FALSE(leases_of_won_claim(keys, claim, answer)) << "nobody leads";
+}
+
 TEST(Ledger, HoldsARoundAndAllAfterItUntilItIsWritten) {
   const CoreTime now{};
   RoundCore core(config());
