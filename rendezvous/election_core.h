@@ -7,7 +7,8 @@
 //
 //   claim    one transaction, that holds only if there is no leader and the record is still the one
 //            that was read: makes both keys. So whoever leads knows the newest record
-//   write    one transaction, that holds only if the leader is still the one of this revision
+//   write    one transaction, that holds only if the leader is still the one of this revision, and
+//            the record still the one that it has written last
 //   depose   deletes the leader's key if it is still that one
 //
 // So a leader that was only paused, or cut off, can change nothing once another one leads: whatever
@@ -28,7 +29,8 @@
 //                                              was refused; read
 //   lease gone           ignore                ignore                  read
 //   written              ignore                ignore                  note the revision
-//   not written (guard)  ignore                ignore                  read
+//   not written (guard)  ignore                ignore                  read; write again, if only the
+//                                                                      record is another
 //   an error             read again later; too late: give up (with a leader: never)
 //
 //   (1) where the record has ended: a new life of the job; an agent that is leaving claims nothing
@@ -115,6 +117,8 @@ class ElectionCore {
   // This leader's lease is gone, or etcd has refused to write its record.
   Out doubted();
   void written(std::int64_t revision, const JobRecord& record);
+  // An earlier write of this leader, whose answer was lost, is in etcd.
+  void overtaken(std::int64_t job_revision) { job_revision_ = job_revision; }
   Out tick(CoreTime now);
   std::optional<CoreTime> deadline() const;
 
@@ -126,6 +130,7 @@ class ElectionCore {
 
   bool leads() const { return leads_; }
   const std::optional<LeaderKey>& leader() const { return leader_; }
+  std::int64_t job_revision() const { return job_revision_; }
 
  private:
   enum class Doing { kNothing, kReading, kClaiming };

@@ -288,15 +288,24 @@ class EtcdLeader::Impl {
     const JobRecord* due = ledger_ ? ledger_->due() : nullptr;
     if (due == nullptr || is_writing_ || !core_.leads() || leaving_ || has_let_go_) return;
     is_writing_ = true;
-    etcd_.txn(write_txn(keys_, core_.leader()->revision, *due, leases_),
-              mine([this, term = term_](const Result<wire::EtcdTxnAnswer>& answer) {
+    const std::int64_t leader = core_.leader()->revision;
+    etcd_.txn(write_txn(keys_, leader, core_.job_revision(), *due, leases_),
+              mine([this, leader, record = *due,
+                    term = term_](const Result<wire::EtcdTxnAnswer>& answer) {
                 is_writing_ = false;
                 if (term != term_ || !server_) return write();
                 if (!answer && answer.error().code == ErrorCode::kNotFound) return renew_record();
                 if (!answer) return write_later(answer.error());
-                if (!answer->has_succeeded) return perform(core_.doubted());
+                const RecordWrite write_result = result_of_write(leader, record, *answer);
+                if (write_result.kind == RecordWrite::Kind::kFenced) {
+                  return perform(core_.doubted());
+                }
+                if (write_result.kind == RecordWrite::Kind::kOvertaken) {
+                  core_.overtaken(write_result.job_revision);
+                  return write();
+                }
                 const auto messages = ledger_->written();
-                core_.written(answer->revision, ledger_->record());
+                core_.written(write_result.job_revision, ledger_->record());
                 server_->release(messages);
                 write();
               }));
@@ -437,8 +446,21 @@ class EtcdLeader::Impl {
     record.outcome->kind = JobOutcome::Kind::kStopped;
     record.outcome->stop_signal = leaving_->signal;
     record.outcome->exit_code = leaving_->is_preemption ? kExitPreempted : 128 + leaving_->signal;
-    etcd_.txn(write_txn(keys_, core_.leader()->revision, record, leases_),
-              mine([this](const auto&) { revoke(); }));
+    write_last(core_.job_revision(), record);
+  }
+
+  void write_last(std::int64_t job_revision, const JobRecord& record) {
+    const std::int64_t leader = core_.leader()->revision;
+    etcd_.txn(write_txn(keys_, leader, job_revision, record, leases_),
+              mine([this, leader, record](const Result<wire::EtcdTxnAnswer>& answer) {
+                if (answer) {
+                  const RecordWrite write = result_of_write(leader, record, *answer);
+                  if (write.kind == RecordWrite::Kind::kOvertaken) {
+                    return write_last(write.job_revision, record);
+                  }
+                }
+                revoke();
+              }));
   }
 
   void revoke() {

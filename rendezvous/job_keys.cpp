@@ -22,8 +22,10 @@ std::string folder_of(const std::string& prefix, const std::string& run_id) {
   return folder + "/";
 }
 
-std::vector<wire::EtcdCompare> still_leads(const JobKeys& keys, std::int64_t revision) {
-  return {{What::kCreateRevision, keys.leader, revision}};
+std::vector<wire::EtcdCompare> still_leads(const JobKeys& keys, std::int64_t revision,
+                                           std::int64_t written) {
+  return {{What::kCreateRevision, keys.leader, revision},
+          wire::EtcdCompare{What::kModRevision, keys.job, written}};
 }
 
 std::vector<wire::EtcdCompare> nobody_leads(const JobKeys& keys, std::int64_t job_revision) {
@@ -59,10 +61,11 @@ wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::stri
   return txn;
 }
 
-wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
+wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision,
+                        std::int64_t job_revision, const JobRecord& record,
                         const JobLeases& leases) {
-  wire::EtcdTxn txn;
-  txn.compares = still_leads(keys, leader_revision);
+  wire::EtcdTxn txn = read_txn(keys);
+  txn.compares = still_leads(keys, leader_revision, job_revision);
   txn.puts = {{keys.job, to_text(record), leases.job}};
   return txn;
 }
@@ -81,6 +84,18 @@ std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& c
   const bool has_won = view->leader->leadership == claim.key.leadership;
   if (!has_won) return std::nullopt;
   return JobLeases{answer.reads.at(0).lease, answer.reads.at(1).lease};
+}
+
+RecordWrite result_of_write(std::int64_t leader_revision, const JobRecord& record,
+                            const wire::EtcdTxnAnswer& answer) {
+  const wire::EtcdKeyValue& leader = answer.reads.at(0);
+  const wire::EtcdKeyValue& job = answer.reads.at(1);
+  RecordWrite write;
+  write.job_revision = job.mod_revision;
+  if (leader.create_revision != leader_revision) return write;
+  const bool is_there = answer.has_succeeded || job.value == to_text(record);
+  write.kind = is_there ? RecordWrite::Kind::kWritten : RecordWrite::Kind::kOvertaken;
+  return write;
 }
 
 Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer) {

@@ -5,7 +5,9 @@
 //   PREFIX/ID/job      the JobRecord, kept by a lease of an hour that each leader renews
 //
 // The fences are here: a claim holds only while nobody leads and the record is the one that was read;
-// a record is written only by the leader that still leads, by the revision of its key.
+// a record is written only by the leader that still leads, by the revision of its key, over the record
+// that it knows. So a transaction that etcd performs late, when its answer is long given up, changes
+// nothing that was written since.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,8 @@ struct JobLeases {
 wire::EtcdTxn read_txn(const JobKeys& keys);
 wire::EtcdTxn claim_txn(const JobKeys& keys, const Claim& claim, const std::string& address,
                         const JobLeases& leases);
-wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision, const JobRecord& record,
+wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision,
+                        std::int64_t job_revision, const JobRecord& record,
                         const JobLeases& leases);
 wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
 
@@ -41,6 +44,19 @@ wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
 // not. A claim whose answer was lost is asked again, and then fails on its own key: it has won.
 std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
                                              const wire::EtcdTxnAnswer& answer);
+
+// What has become of a write_txn() of this leader and record.
+struct RecordWrite {
+  enum class Kind {
+    kWritten,    // also by the same transaction before, whose answer was lost
+    kOvertaken,  // by an earlier write of this leader: write again, over what is there now
+    kFenced      // this leader leads no more
+  };
+  Kind kind = Kind::kFenced;
+  std::int64_t job_revision = 0;  // of the record as it is
+};
+RecordWrite result_of_write(std::int64_t leader_revision, const JobRecord& record,
+                            const wire::EtcdTxnAnswer& answer);
 
 // Of any of them. What is not ddprun's is a sentence that names the key.
 Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer);

@@ -153,6 +153,8 @@ class Simulation {
   void watch(Agent& agent);
   void lose_sight(Agent& agent);
   void hand_over(Agent& agent);
+  void write_last(Agent& agent, std::int64_t job_revision, const rdzv::JobRecord& record,
+                  const std::function<void()>& done);
   void exit_when_done(Agent& agent);
 
   // Asks etcd, at one endpoint after the other, as an EtcdClient does; `answer` gets nothing where
@@ -490,7 +492,10 @@ void Simulation::ask(Agent& agent, std::function<T()> question,
   queue_.after(kTimeLimit, agent.process, [tell] { tell(std::nullopt); });
   if (agent.is_cut_off) return;
   const bool is_lost = random_.chance(2) && queue_.now() < CoreTime(kCalm);
-  queue_.after(random_.time(200us, 5ms), [this, &agent, question, tell, is_lost] {
+  // A member of etcd that hung does what it was asked when it goes on.
+  const bool is_late = random_.chance(2) && queue_.now() < CoreTime(kCalm);
+  const auto on_its_way = is_late ? random_.time(5ms, 3s) : random_.time(200us, 5ms);
+  queue_.after(on_its_way, [this, &agent, question, tell, is_lost] {
     if (!etcd_.is_up() || agent.is_cut_off) return;
     auto reply = question();  // also of who has died meanwhile
     if (is_lost) return;
@@ -700,17 +705,24 @@ void Simulation::write(Agent& agent) {
   const rdzv::JobRecord* due = agent.leads->ledger.due();
   if (due == nullptr) return;
   agent.is_writing = true;
-  txn(agent, write_txn(keys_, agent.election.leader()->revision, *due, agent.leases),
-      [this, &agent, term = agent.term](const auto& answer) {
+  const std::int64_t leader = agent.election.leader()->revision;
+  txn(agent, write_txn(keys_, leader, agent.election.job_revision(), *due, agent.leases),
+      [this, &agent, leader, record = *due, term = agent.term](const auto& answer) {
         if (term != agent.term || !agent.leads) return;
         agent.is_writing = false;
         if (!answer) {
           queue_.after(kWritePause, agent.process, [this, &agent] { write(agent); });
-        } else if (!answer->has_succeeded) {
+          return;
+        }
+        const rdzv::RecordWrite result = rdzv::result_of_write(leader, record, *answer);
+        if (result.kind == rdzv::RecordWrite::Kind::kFenced) {
           perform(agent, agent.election.doubted());
+        } else if (result.kind == rdzv::RecordWrite::Kind::kOvertaken) {
+          agent.election.overtaken(result.job_revision);
+          write(agent);
         } else {
           const auto messages = agent.leads->ledger.written();
-          agent.election.written(answer->revision, agent.leads->ledger.record());
+          agent.election.written(result.job_revision, agent.leads->ledger.record());
           release(agent, messages);
           write(agent);
         }
@@ -734,8 +746,22 @@ void Simulation::hand_over(Agent& agent) {
   last.outcome->kind = rdzv::JobOutcome::Kind::kStopped;
   last.outcome->exit_code = 128 + SIGTERM;
   last.outcome->stop_signal = SIGTERM;
-  txn(agent, write_txn(keys_, agent.election.leader()->revision, last, agent.leases),
-      [revoke](const auto&) { revoke(); });
+  write_last(agent, agent.election.job_revision(), last, revoke);
+}
+
+void Simulation::write_last(Agent& agent, std::int64_t job_revision, const rdzv::JobRecord& record,
+                            const std::function<void()>& done) {
+  const std::int64_t leader = agent.election.leader()->revision;
+  txn(agent, write_txn(keys_, leader, job_revision, record, agent.leases),
+      [this, &agent, leader, record, done](const auto& answer) {
+        if (answer) {
+          const rdzv::RecordWrite write = rdzv::result_of_write(leader, record, *answer);
+          if (write.kind == rdzv::RecordWrite::Kind::kOvertaken) {
+            return write_last(agent, write.job_revision, record, done);
+          }
+        }
+        done();
+      });
 }
 
 // ---- the leader

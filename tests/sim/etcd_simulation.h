@@ -2,7 +2,7 @@
 // leader the real RoundCore and RoundLedger, and the real transactions, between simulated processes,
 // connections and an etcd (etcd_model.h). What the connections themselves may do is simulation.h's
 // to try; here leaders are killed, paused, stopped and cut off from etcd, answers of etcd are lost,
-// and etcd is away.
+// what it is asked is done late, and etcd is away.
 //
 // clang-format off
 //   one round    all who start workers of a round were told the same of it, each with a rank of its

@@ -59,10 +59,13 @@ plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 # Found by the simulation of jobs under etcd, as their names say.
 plant(EtcdTakesEffectBeforeItIsWritten rendezvous/round_ledger.cpp "record != newest()" "false")
 plant(EtcdIsNotToldOfTheEnd rendezvous/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
-plant(EtcdIsWrittenWithoutAFence rendezvous/job_keys.cpp "still_leads(keys, leader_revision)"
+plant(EtcdIsWrittenWithoutAFence rendezvous/job_keys.cpp "still_leads(keys, leader_revision, job_revision)"
       "std::vector<wire::EtcdCompare>()")
 plant(EtcdClaimIgnoresTheOther rendezvous/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
       "std::vector<wire::EtcdCompare>()")
+plant(EtcdLateWriteTakesTheRecordBack rendezvous/job_keys.cpp
+      "wire::EtcdCompare{What::kModRevision, keys.job, written}"
+      "wire::EtcdCompare{What::kCreateRevision, keys.leader, revision}")
 plant(EtcdWonClaimIsGivenBack rendezvous/job_keys.cpp
       "view->leader->leadership == claim.key.leadership" "false")
 plant(EtcdLeaderForgetsTheBudget ${leader} "resumption.history" "RestartHistory()")

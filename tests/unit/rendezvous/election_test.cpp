@@ -185,6 +185,19 @@ TEST(JobKeysTest, AClaimThatFailsOnItsOwnKeyHasWon) {
   EXPECT_FALSE(leases_of_won_claim(keys, claim, answer)) << "nobody leads";
 }
 
+TEST(JobKeysTest, AWriteThatFailsOnItsOwnRecordIsWritten) {
+  const JobRecord record = a_record();
+  wire::EtcdTxnAnswer answer;
+  answer.reads = {{"l", "", 5, 5, 71}, {"j", to_text(record), 3, 9, 72}};
+  using Kind = RecordWrite::Kind;
+  EXPECT_EQ(result_of_write(5, record, answer).kind, Kind::kWritten);
+  EXPECT_EQ(result_of_write(5, record, answer).job_revision, 9);
+  JobRecord newer = record;
+  newer.round = Round{5};
+  EXPECT_EQ(result_of_write(5, newer, answer).kind, Kind::kOvertaken);
+  EXPECT_EQ(result_of_write(4, record, answer).kind, Kind::kFenced) << "another one leads";
+}
+
 TEST(Ledger, HoldsARoundAndAllAfterItUntilItIsWritten) {
   const CoreTime now{};
   RoundCore core(config());
