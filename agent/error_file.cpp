@@ -3,6 +3,9 @@
 #include <boost/json.hpp>
 #include <fstream>
 
+#include "rendezvous/base/limits.h"
+#include "rendezvous/wire/archive.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -46,7 +49,13 @@ std::string error_file_text(const std::string& path) {
 std::optional<WorkerError> read_error_file(const std::string& path) {
   const std::string text = error_file_text(path);
   if (text.empty()) return std::nullopt;
-  return parse_error_file(text);
+  WorkerError error = parse_error_file(text);
+  for (std::string* each : {&error.message, &error.callstack}) {
+    if (each->size() > rdzv::limits::kMaxTextBytes) {
+      *each = rdzv::wire::cut(*each, rdzv::limits::kMaxTextBytes);
+    }
+  }
+  return error;
 }
 
 }  // namespace ddprun::agent

@@ -22,7 +22,8 @@ WorkerError parse_error_file(std::string_view text);
 // Empty where the file is not there or cannot be read. At most 1 MiB is read.
 std::string error_file_text(const std::string& path);
 
-// Nothing where the file has no text.
+// Nothing where the file has no text. Of message and call stack as much as other nodes are told, 64 KiB
+// each: every report and history of the job may keep them.
 std::optional<WorkerError> read_error_file(const std::string& path);
 
 }  // namespace ddprun::agent

@@ -241,6 +241,31 @@ std::string as_utf8(std::string_view text, std::size_t bytes_max) {
   return out;
 }
 
+JobEvent without_what_no_line_shows(JobEvent event) {
+  // A little more than a line shows, so that the line ends in "…" all the same.
+  const auto shorten = [](std::string& text) {
+    constexpr std::size_t kKept = kTextBytesMax + 4;
+    if (text.size() > kKept) text = text.substr(0, kKept);
+  };
+  const auto shorten_failure = [&](std::optional<rdzv::WorkerFailure>& failure) {
+    if (!failure) return;
+    shorten(failure->message);
+    failure->error_file = {};
+    failure->log_dir = {};
+    failure->stderr_tail = {};
+  };
+  if (auto* exited = std::get_if<WorkerExited>(&event)) {
+    shorten(exited->message);
+  } else if (auto* restarted = std::get_if<Restarted>(&event)) {
+    shorten_failure(restarted->failure);
+  } else if (auto* finished = std::get_if<JobFinished>(&event)) {
+    shorten_failure(finished->outcome.cause);
+    finished->outcome.consequences = {};
+    shorten(finished->outcome.sentence);
+  }
+  return event;
+}
+
 std::string event_line(const EventHead& head, const JobEvent& event) {
   const auto monotonic =
       std::chrono::duration_cast<std::chrono::microseconds>(head.monotonic.time_since_epoch());

@@ -103,6 +103,10 @@ struct EventHead {
 // One JSON object and a newline.
 std::string event_line(const EventHead& head, const JobEvent& event);
 
+// Only what its line shows: for who keeps events. A failure may bring 64 KiB of text and as much of
+// stderr along, and the line has 4 KiB of it.
+JobEvent without_what_no_line_shows(JobEvent event);
+
 // `text` with U+FFFD for what is not UTF-8, and not much longer than `bytes_max`.
 std::string as_utf8(std::string_view text, std::size_t bytes_max);
 

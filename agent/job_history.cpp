@@ -8,6 +8,8 @@
 namespace ddprun::agent {
 namespace {
 
+constexpr std::size_t kSentenceBytesMax = 1024;  // the whole message is in the report
+
 constexpr std::size_t index(RestartReason reason) { return static_cast<std::size_t>(reason); }
 
 RestartReason reason_of(const Restarted& restarted) {
@@ -55,7 +57,7 @@ JobHistory::JobHistory(int local_world_size) : local_world_size_(local_world_siz
 
 void JobHistory::note(const EventHead& head, const JobEvent& event) {
   std::visit([&](const auto& each) { on(head, each); }, event);
-  keep_latest(events_, {head, event}, kEventsKept);
+  keep_latest(events_, {head, without_what_no_line_shows(event)}, kEventsKept);
 }
 
 void JobHistory::on(const EventHead&, const JobStarted& started) {
@@ -102,7 +104,7 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   record.host = restarted.failure     ? restarted.failure->host
                 : restarted.lost_node ? restarted.lost_node->host
                                       : "";
-  record.sentence = sentence_of(restarted, reason);
+  record.sentence = as_utf8(sentence_of(restarted, reason), kSentenceBytesMax);
   record.lost = restarted.lost;
   keep_latest(records_, std::move(record), kRestartsKept);
 }

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "rendezvous/base/limits.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -30,6 +32,16 @@ TEST(ErrorFile, WhatCannotBeUnderstoodIsShownAsItIs) {
   }
   EXPECT_EQ(parse_error_file(R"({"message": {"message": 7}})").message, "7");
   EXPECT_EQ(parse_error_file(R"({"message": {}})").message, "");
+}
+
+TEST(ErrorFile, AMessageIsCutToWhatOtherNodesAreTold) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("error_file_cut." + std::to_string(::getpid()));
+  std::ofstream(path) << R"({"message": ")" << std::string(900'000, 'x') << R"("})";
+  const std::string message = read_error_file(path)->message;
+  std::filesystem::remove(path);
+  EXPECT_EQ(message.size(), rdzv::limits::kMaxTextBytes);
+  EXPECT_TRUE(message.ends_with("x…"));
 }
 
 TEST(ErrorFile, AFileThatIsMissingOrEmptyIsNoError) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <boost/json.hpp>
 #include <csignal>
@@ -121,6 +122,22 @@ TEST_F(History, AddsUpRestartsByTheirReason) {
   EXPECT_THAT(node.recent_restarts[0].sentence, HasSubstr("rank 5"));
   EXPECT_THAT(node.recent_restarts[1].sentence, HasSubstr("nothing was heard of it"));
   EXPECT_EQ(node.recent_restarts[3].sentence, "2 nodes joined");
+}
+
+TEST_F(History, KeepsOfAMessageWhatALineShows) {
+  rdzv::WorkerFailure failure;
+  failure.status = ExitStatus::exited(1);
+  failure.message = std::string(std::size_t{1} << 20, 'x');
+  failure.stderr_tail.assign(20, std::string(4096, 'y'));
+  run(Round{0});
+  const std::size_t before = ::mallinfo2().uordblks + ::mallinfo2().hblkhd;
+  for (std::uint32_t i = 1; i <= 70; ++i) {
+    note(WorkerExited{Round{i}, {2, 0, 100}, failure.status, false, false, failure.message, {}});
+    note(Restarted{Round{i}, static_cast<int>(i), 100, failure, 1ms});
+  }
+  EXPECT_LT(::mallinfo2().uordblks + ::mallinfo2().hblkhd, before + (std::size_t{1} << 20));
+  const auto line = boost::json::parse(status().events.back());
+  EXPECT_EQ(line.at("failure").at("message").as_string(), std::string(4096, 'x') + "…");
 }
 
 TEST_F(History, KeepsTheLatestAndCountsThemAll) {
