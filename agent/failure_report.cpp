@@ -88,12 +88,26 @@ bool wants_local_rank(const rdzv::WorkerFailure& cause) {
          });
 }
 
+// CPython ends a thread that needs it after its end; within a C++ destructor that is an abort. Threads
+// of Gloo do when a script ends right after a collective, unless it destroys the process group.
+bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
+  return cause.status.signal == SIGABRT &&
+         std::ranges::any_of(cause.stderr_tail, [](const std::string& line) {
+           return line.find("terminate called without an active exception") != std::string::npos;
+         });
+}
+
 // A remark where the bare status needs one to be understood.
 std::string hint(const rdzv::WorkerFailure& cause) {
   if (wants_local_rank(cause)) {
     return field("hint",
                  "as under torchrun, no --local-rank is passed: let the script read the variable "
                  "LOCAL_RANK, or give it --local-rank='${local_rank}'");
+  }
+  if (was_aborted_by_a_thread(cause)) {
+    return field("hint",
+                 "a thread was at work when the program ended, in Python often one of Gloo's: call "
+                 "torch.distributed.destroy_process_group() before the end");
   }
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
     return field("hint", "the kernel killed a process of this job for want of memory");

@@ -138,11 +138,34 @@ std::optional<std::string> why_not_python(const std::string& path) {
 
 // What --run-path gives to python -c. torchrun runs the script inside a child of its own by runpy,
 // as __main__, and writes the text of an exception to the error file.
-constexpr const char* kRunPathCode =
-    "import runpy, sys; "
-    "from torch.distributed.elastic.multiprocessing.errors import record; "
-    "del sys.argv[0]; "
-    "record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()";
+//
+// A thread of PyTorch's Gloo gives back the tensors of a collective after the collective has
+// returned, and needs the interpreter for that. If the interpreter has ended meanwhile, CPython
+// ends the thread within a C++ destructor: "terminate called without an active exception". The
+// children of torchrun escape this because they wait for each other before they end. Here the first
+// function that is registered, and so the last that is called, waits until these threads sleep:
+// until then they work, or wait for the interpreter, which this one releases while it reads and
+// sleeps. One that waits for another rank sleeps, and is not waited for.
+constexpr const char* kRunPathCode = R"(import atexit, glob, runpy, sys, time
+from torch.distributed.elastic.multiprocessing.errors import record
+
+def is_at_work(thread):
+    try:
+        with open(thread) as stat:
+            name, _, state = stat.read().rpartition(') ')
+    except OSError:
+        return False  # it has ended
+    return '(pt_gloo' in name and not state.startswith('S')
+
+def let_gloo_finish():
+    deadline = time.monotonic() + 5
+    while any(map(is_at_work, glob.glob('/proc/self/task/*/stat'))) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+atexit.register(let_gloo_finish)
+del sys.argv[0]
+record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()
+)";
 
 // `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
 Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,

@@ -63,6 +63,18 @@ TEST_F(Python, FormsItAgainAfterARestart) {
   }
 }
 
+// Without a wait at the end every one of these is killed by SIGABRT, as plain scripts are under
+// torchrun and ddprun alike.
+TEST_F(Python, ARunPathWorkerThatEndsRightAfterACollectiveIsNotAborted) {
+  const std::string path = script("gloo_at_exit.py");
+  for (int run = 0; run < (full_tests() ? 20 : 2); ++run) {
+    const int code = run % 2 == 0 ? 0 : 3;
+    Job job(ddprun({"--nproc-per-node=2", "--run-path"}, {path, std::to_string(code)}), setup_);
+    EXPECT_EQ(job.wait(seconds(120)), exited(code)) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr(" ends as __main__ ['" + std::to_string(code) + "']\n"));
+  }
+}
+
 // The module needs neither PyTorch nor anything else.
 TEST(PythonProgress, IsWhatTheEventOfAFailedWorkerSays) {
   const TemporaryTree folder;

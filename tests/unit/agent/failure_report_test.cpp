@@ -265,6 +265,21 @@ TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
   EXPECT_NE(failure_report(outcome, "train").find("for want of memory"), std::string::npos);
 }
 
+TEST_F(FailureReport, AnAbortByAThreadAtTheEndGetsAHint) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  const auto has_hint = [&outcome](ExitStatus status, const std::string& line) {
+    outcome.cause = failure(0, status);
+    outcome.cause->stderr_tail = {line, "Fatal Python error: Aborted"};
+    return failure_report(outcome, "train").find("destroy_process_group()") != std::string::npos;
+  };
+  const std::string said = "terminate called without an active exception";
+  EXPECT_TRUE(has_hint(ExitStatus::killed(SIGABRT), said));
+  EXPECT_FALSE(
+      has_hint(ExitStatus::killed(SIGABRT), "terminate called after throwing an instance"));
+  EXPECT_FALSE(has_hint(ExitStatus::exited(1), said));
+}
+
 TEST_F(FailureReport, AScriptThatRequiresLocalRankGetsAHint) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kFailed;
