@@ -88,8 +88,9 @@ bool wants_local_rank(const rdzv::WorkerFailure& cause) {
          });
 }
 
-// CPython ends a thread that needs it after its end; within a C++ destructor that is an abort. Threads
-// of Gloo do when a script ends right after a collective, unless it destroys the process group.
+// CPython ends a thread that needs it after its end; within a C++ destructor that is an abort. It
+// happens to threads of Gloo when a script ends right after a collective and does not destroy the
+// process group.
 bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
   return cause.status.signal == SIGABRT &&
          std::ranges::any_of(cause.stderr_tail, [](const std::string& line) {

@@ -4,8 +4,8 @@
 //
 // The grammar is argparse's as torchrun uses it: dashes or underscores, "--name value" and
 // "--name=value", "-r3", any unambiguous beginning of a long name, the last of several wins, and
-// the first word that is neither an option nor its value is the program. One "--" is dropped: before
-// the program, else right after it ("-m scripts.train -- --depth=26").
+// the first word that is neither an option nor its value is the program. One "--" is dropped:
+// before the program, else right after it ("-m scripts.train -- --depth=26").
 #pragma once
 
 #include <array>

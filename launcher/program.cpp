@@ -222,7 +222,7 @@ std::string environment_bin(const std::string& called, const std::string& direct
 }
 
 std::string environment_bin() {
-  // What execve() was given: unlike /proc/self/exe without links followed, unlike argv[0] with a path.
+  // What execve() was given: /proc/self/exe is where links lead, argv[0] may have no path.
   const auto* const called = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
   std::array<char, 4096> directory{};
   if (called == nullptr || ::getcwd(directory.data(), directory.size()) == nullptr) return "";

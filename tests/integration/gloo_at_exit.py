@@ -1,4 +1,4 @@
-"""Ends right after its last collective, so that a thread of Gloo still waits for the interpreter to give back the tensor.
+"""Ends right after its last collective: a thread of Gloo still waits for the interpreter to give back the tensor.
 
 usage: gloo_at_exit.py EXIT_CODE
 """
