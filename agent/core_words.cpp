@@ -76,7 +76,8 @@ struct Words {
     return change.empty() ? text : text + " (" + change + ")";
   }
   std::string operator()(const rdzv::RoundStop& stop) const {
-    return "RoundStop" + of_round(stop.round);
+    return "RoundStop" + of_round(stop.round) +
+           (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "");
   }
   std::string operator()(const rdzv::DeclaredLost&) const { return "DeclaredLost"; }
   std::string operator()(const rdzv::JobEnd& end) const { return "JobEnd: " + of(end.outcome); }

@@ -405,7 +405,11 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   }
   members_.remove(node);
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
-  if (is_running() && was_in_group) stop_round(out, {});
+  if (is_running() && was_in_group) {
+    Stopping next_state;
+    next_state.has_lost_node = is_loss;
+    stop_round(out, std::move(next_state));
+  }
   if (auto* stopping = std::get_if<Stopping>(&state_); stopping != nullptr && was_in_group) {
     stopping->awaited.erase(node);
     stopping->gone.insert(node);
@@ -540,10 +544,12 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
 
 void RoundCore::stop_round(Out& out, Stopping stopping) {
   stopping.uptime = now_ - std::get<Running>(state_).since;
+  const bool is_failure = stopping.cause || stopping.has_lost_node;
+  const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
   for (const NodeId id : members_.group()) {
     if (!members_.has(id)) continue;
     stopping.awaited.insert(id);
-    out.push_back({id, RoundStop{round_}});
+    out.push_back({id, RoundStop{round_, why}});
   }
   state_ = std::move(stopping);
 }

@@ -193,7 +193,12 @@ struct RoundStart {
   bool operator==(const RoundStart&) const = default;
 };
 struct RoundStop {
+  enum class Why {
+    kPlanned,  // a leave, an arrival, a restart or a stop that somebody asked for
+    kFailure,  // a worker failed, or a node is lost: no collective can complete any more
+  };
   Round round{};
+  Why why = Why::kPlanned;
   bool operator==(const RoundStop&) const = default;
 };
 struct DeclaredLost {  // the last word to a node that was silent too long: it may join anew

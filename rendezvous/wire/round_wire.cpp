@@ -88,6 +88,9 @@ inline constexpr std::array kValues<OutcomeKind> = {OutcomeKind::kSucceeded, Out
 using Why = WaitAsSpare::Why;
 template <>
 inline constexpr std::array kValues<Why> = {Why::kNoRoom, Why::kJobIsFinishing};
+using StopWhy = RoundStop::Why;
+template <>
+inline constexpr std::array kValues<StopWhy> = {StopWhy::kPlanned, StopWhy::kFailure};
 template <>
 inline constexpr std::array kValues<WorkerPhase> = {WorkerPhase::kUnknown, WorkerPhase::kJoining,
                                                     WorkerPhase::kRunning, WorkerPhase::kCollective,
@@ -184,8 +187,8 @@ static void fields(auto& archive, Is<WorkerFailed> auto& message) {
 }
 
 template <typename T>
-concept IsRoundAlone = Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> ||
-    Is<T, RoundStop> || Is<T, RestartAsked>;
+concept IsRoundAlone =
+    Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> || Is<T, RestartAsked>;
 static void fields(auto& archive, IsRoundAlone auto& message) { archive(message.round); }
 
 static void fields(auto& archive, Is<RoundStopped> auto& message) {
@@ -212,6 +215,10 @@ static void fields(auto& archive, Is<WaitForNodes> auto& message) {
 }
 
 static void fields(auto& archive, Is<WaitAsSpare> auto& message) { archive(message.why); }
+
+static void fields(auto& archive, Is<RoundStop> auto& message) {
+  archive(message.round, message.why);
+}
 
 static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive(start.round);

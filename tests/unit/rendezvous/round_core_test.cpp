@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
+#include <optional>
 
 #include "rendezvous/base/exit_codes.h"
 
@@ -149,7 +151,7 @@ TEST(RoundCore, StopsTheRoundAtOnceWhenAWorkerFails) {
   OneNode job(/*max_restarts=*/1);
   job.running();
   EXPECT_THAT(job.said(0, WorkerFailed{kFirst, failure(1, ExitStatus::killed(SIGKILL))}),
-              ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
+              ElementsAre(ToNode{kOwn, RoundStop{kFirst, RoundStop::Why::kFailure}}));
 }
 
 TEST(RoundCore, StartsTheNextRoundOnlyWhenTheNodeHasStopped) {
@@ -591,6 +593,35 @@ TEST(RoundCore, ALeavingNodeHoldsUpNobody) {
   EXPECT_THAT(job.said(1, NodeLeaving{SIGTERM}), ElementsAre(ToNode{kOwn, RoundStop{kFirst}}));
   EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}), ElementsAre(ToNode{kOwn, OpenStore{kSecond}}));
   EXPECT_EQ(job.core.restarts(), 0);
+}
+
+TEST(RoundCore, SaysWhetherARoundStopsForAFailureOrAsPlanned) {
+  using Why = RoundStop::Why;
+  const auto why = [](auto&& stop) {
+    Leader job(config_of(1, 3));
+    job.run(2);
+    const auto out = stop(job);
+    const auto found = std::ranges::find_if(
+        out, [](const ToNode& each) { return std::holds_alternative<RoundStop>(each.message); });
+    if (found == out.end()) return std::optional<Why>();
+    return std::optional(std::get<RoundStop>(found->message).why);
+  };
+  EXPECT_EQ(why([](Leader& job) {
+              return job.said(1, WorkerFailed{kFirst, failure()});
+            }),
+            Why::kFailure);
+  EXPECT_EQ(why([](Leader& job) { return job.link(1, NodeSilent{}); }), Why::kFailure);
+  EXPECT_EQ(why([](Leader& job) { return job.said(1, NodeStuck{"it hangs"}); }), Why::kFailure);
+  EXPECT_EQ(why([](Leader& job) {
+              job.link(1, NodeDisconnected{});
+              return job.wait(300ms);
+            }),
+            Why::kFailure);
+  EXPECT_EQ(why([](Leader& job) { return job.said(1, NodeLeaving{SIGTERM}); }), Why::kPlanned);
+  EXPECT_EQ(why([](Leader& job) { return job.said(0, NodeLeaving{SIGTERM}); }), Why::kPlanned);
+  EXPECT_EQ(why([](Leader& job) { return job.said(0, RestartAsked{kFirst}); }), Why::kPlanned);
+  EXPECT_EQ(why([](Leader& job) { return job.said(0, StopAsked{SIGTERM}); }), Why::kPlanned);
+  EXPECT_EQ(why([](Leader& job) { return job.join(2); }), Why::kPlanned);
 }
 
 TEST(RoundCore, AStuckNodeOfManyIsLeftBehind) {

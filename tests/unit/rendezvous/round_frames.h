@@ -153,7 +153,7 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
            WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing},
            OpenStore{Round{7}},
            example_start(),
-           RoundStop{Round{8}},
+           RoundStop{Round{8}, RoundStop::Why::kFailure},
            DeclaredLost{},
            JobEnd{example_outcome()},
        }) {
