@@ -200,6 +200,7 @@ void fields(auto&& archive, auto& config) requires
   archive("shutdown_timeout_ms", config.shutdown_timeout);
   archive("kill_timeout_ms", config.kill_timeout);
   archive("hosts_leader", config.hosts_leader);
+  archive("failure_shutdown_timeout_ms", config.failure_shutdown_timeout);
 }
 
 void fields(auto&& archive, auto& config) requires std::is_same_v<

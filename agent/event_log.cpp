@@ -130,9 +130,9 @@ void EventLog::round_stopping(Round round, const GroupEvent& cause) {
 
 void EventLog::signal_received(int signal) { write(SignalReceived{signal}); }
 
-void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid) {
-  write(
-      WorkerKilledAfterGrace{round, {rank_of(local_rank), local_rank, pid}, job_.shutdown_timeout});
+void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid,
+                                         std::chrono::milliseconds grace) {
+  write(WorkerKilledAfterGrace{round, {rank_of(local_rank), local_rank, pid}, grace});
 }
 
 void EventLog::keeper_replaced(pid_t pid) { write(KeeperReplaced{pid}); }

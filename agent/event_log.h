@@ -45,7 +45,8 @@ class EventLog {
   // `cause`: the event with which the round's stopping began.
   void round_stopping(Round round, const GroupEvent& cause);
   void signal_received(int signal);
-  void worker_killed_after_grace(Round round, int local_rank, pid_t pid);
+  void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
+                                 std::chrono::milliseconds grace);
   void keeper_replaced(pid_t pid);
   void requested(std::string_view what);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);

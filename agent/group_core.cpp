@@ -87,7 +87,11 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
   }
   // A stop that this node's own notice brought about leaves the workers their time.
   auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr || !stopping->has_only_notice) stopping = stop_workers(out, SIGTERM);
+  if (stopping == nullptr || !stopping->has_only_notice) {
+    const bool is_failure = stop.why == rdzv::RoundStop::Why::kFailure;
+    stopping = stop_workers(
+        out, SIGTERM, is_failure ? ArmTimer::Limit::kGraceAfterFailure : ArmTimer::Limit::kGrace);
+  }
   stopping->leader_asked = true;
   tell_of_preemption(out, *stopping);
   go_on(out);
@@ -99,7 +103,7 @@ void GroupCore::on(Out& out, const rdzv::DeclaredLost&) {
     out.push_back(Rejoin{});
     return;
   }
-  Stopping* stopping = stop_workers(out, SIGTERM);
+  Stopping* stopping = stop_workers(out, SIGTERM, ArmTimer::Limit::kGraceAfterFailure);
   tell_of_preemption(out, *stopping);
   stopping->is_disowned = true;
   go_on(out);
@@ -247,13 +251,17 @@ GroupCore::Stopping* GroupCore::begin_stopping() {
 }
 
 // Signals the workers unless that was done before.
-GroupCore::Stopping* GroupCore::stop_workers(Out& out, int signal) {
+GroupCore::Stopping* GroupCore::stop_workers(Out& out, int signal, ArmTimer::Limit grace) {
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
   if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
   stopping->has_only_notice = false;
   signal_live_workers(out, stopping->has_ended, signal);
-  if (!all(stopping->has_ended)) out.push_back(ArmTimer{round_, config_.shutdown_timeout});
+  if (!all(stopping->has_ended)) {
+    const bool is_short = grace == ArmTimer::Limit::kGraceAfterFailure;
+    out.push_back(ArmTimer{
+        round_, is_short ? config_.failure_shutdown_timeout : config_.shutdown_timeout, grace});
+  }
   return stopping;
 }
 
@@ -271,7 +279,7 @@ void GroupCore::kill_workers(Out& out, Stopping& stopping) {
   if (stopping.was_killed) return;
   stopping.was_killed = true;
   signal_live_workers(out, stopping.has_ended, SIGKILL);
-  out.push_back(ArmTimer{round_, config_.kill_timeout});
+  out.push_back(ArmTimer{round_, config_.kill_timeout, ArmTimer::Limit::kKill});
 }
 
 // The next step of stopping that has become possible: close the round when all workers have ended,

@@ -14,10 +14,10 @@
 //   OpenStore         OpenRoundStore             ignore                           ignore
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
-//   RoundStop         tell RoundStopped          TERM, timer                      tell when all ended (3)
+//   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
 //   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
-//   DeclaredLost      Rejoin                     TERM, timer; then Rejoin         Rejoin when all ended
+//   DeclaredLost      Rejoin                     TERM, timer (4); then Rejoin     Rejoin when all ended
 //   Refused           Finish                     ignore                           ignore
 //   a notice          Announce                   Announce                         Announce
 //   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
@@ -33,6 +33,8 @@
 //   (2) tell NodeStuck and await JobEnd; where no leader listens any more: Finish
 //   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round does: until then they finish
 //       their step together with the workers of the other nodes, who may not have their own notice yet
+//   (4) the short one when a worker has failed or a node is lost: a peer is gone, so workers have nothing left that they
+//       could save together. Whatever is planned (leave, arrival, restart, stop) leaves them the whole grace period
 //
 // clang-format on
 //
@@ -105,8 +107,14 @@ struct AskToLeave {  // in its own time
   bool operator==(const AskToLeave&) const = default;
 };
 struct ArmTimer {  // replaces the one that is armed
+  enum class Limit {
+    kGrace,              // the workers' time until SIGKILL
+    kGraceAfterFailure,  // the same, when a peer of theirs is gone
+    kKill,               // the kernel's, which has SIGKILL for them
+  };
   Round round{};
   std::chrono::milliseconds after{};
+  Limit limit = Limit::kGrace;
   bool operator==(const ArmTimer&) const = default;
 };
 struct CloseRound {  // disarm the timer, end what workers left behind, close the store
@@ -140,6 +148,8 @@ struct GroupConfig {
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
   bool hosts_leader = true;  // this node's leave is the end of the job, which the leader settles
+  // As shutdown_timeout, when a worker has failed or a node is lost.
+  std::chrono::milliseconds failure_shutdown_timeout{1'000};
 };
 
 class GroupCore {
@@ -208,7 +218,7 @@ class GroupCore {
   void close_unused_store(Out& out, std::optional<Round> next_store);
 
   Stopping* begin_stopping();
-  Stopping* stop_workers(Out& out, int signal);
+  Stopping* stop_workers(Out& out, int signal, ArmTimer::Limit grace = ArmTimer::Limit::kGrace);
   void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);
   void kill_workers(Out& out, Stopping& stopping);
   void go_on(Out& out);

@@ -423,7 +423,7 @@ void GroupRunner::perform(const OpenRoundStore& action) {
 
 void GroupRunner::perform(const StartWorkers& action) {
   start_ = action.start;
-  is_grace_over_ = false;
+  grace_.reset();
   if (!stacks_text_.empty()) {  // of the round before
     console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
@@ -566,8 +566,8 @@ std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
 void GroupRunner::perform(const SignalWorker& action) {
   const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
   if (!worker) return;
-  if (action.signal == SIGKILL && is_grace_over_) {
-    events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid());
+  if (action.signal == SIGKILL && grace_) {
+    events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid(), *grace_);
   }
   worker->signal_group(action.signal);
 }
@@ -582,14 +582,24 @@ void GroupRunner::perform(const AskToLeave& action) {
 
 void GroupRunner::perform(const ArmTimer& action) {
   stacks_.reset();
-  stop_timer_.arm(action.after, [this, round = action.round] {
-    if (std::exchange(is_grace_over_, true) || job_.shutdown_timeout == 0ms) {
-      post(TimerExpired{round});
-    } else {
-      log_->warn("workers did not end in time and get SIGKILL");
-      take_stacks(round);
-    }
-  });
+  stop_timer_.arm(action.after, [this, action] { on_limit_over(action); });
+}
+
+void GroupRunner::on_limit_over(const ArmTimer& limit) {
+  using Limit = ArmTimer::Limit;
+  if (limit.limit == Limit::kKill) return post(TimerExpired{limit.round});
+  grace_ = limit.after;
+  if (limit.after == 0ms) return post(TimerExpired{limit.round});
+  if (limit.limit == Limit::kGrace) {
+    log_->warn("workers did not end in time and get SIGKILL");
+    return take_stacks(limit.round);
+  }
+  // No stacks: they wait for the peer that is gone, and the next round waits for them.
+  log_->warn(
+      "workers did not end within {} s after the failure and get SIGKILL; "
+      "--failure-shutdown-timeout gives them longer",
+      std::chrono::duration<double>(limit.after).count());
+  post(TimerExpired{limit.round});
 }
 
 // Of the workers that are about to be killed, who else would take the reason along.

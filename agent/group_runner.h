@@ -83,6 +83,7 @@ class GroupRunner {
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  void on_limit_over(const ArmTimer& limit);
   void take_stacks(Round round);
   void announce_wait(const rdzv::WaitForNodes& wait);
   std::vector<pid_t> worker_pids() const;
@@ -132,7 +133,7 @@ class GroupRunner {
   RoundStore store_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
-  bool is_grace_over_ = false;                           // in this round
+  std::optional<std::chrono::milliseconds> grace_;       // of this round, when it is over
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder
   std::optional<StatusLine> status_line_;                // where there is a terminal for it

@@ -103,6 +103,8 @@ struct Job {
   EventSpec events;
   std::optional<std::uint16_t> metrics_port;  // of loopback, 0: any; none: nobody is to watch
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
+  // The same when a worker has failed or a node is lost; not more than the other.
+  std::chrono::milliseconds failure_shutdown_timeout{1'000};
   // Signals to the agent that stop the job; an inherited "ignore" of SIGHUP is the agent's to
   // respect.
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};

@@ -36,7 +36,8 @@ rdzv::RoundConfig leader_config(const Job& job) {
 GroupConfig group_config(const Job& job, bool leads) {
   return {.local_world_size = job.local_world_size,
           .shutdown_timeout = job.shutdown_timeout,
-          .hosts_leader = leads};
+          .hosts_leader = leads,
+          .failure_shutdown_timeout = job.failure_shutdown_timeout};
 }
 
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint) {

@@ -43,6 +43,7 @@ enum class OptionId {
   kSignalsToHandle,
   kPreemptSignal,
   kShutdownTimeout,
+  kFailureShutdownTimeout,
   kExitBarrierTimeout,
   kMonitorInterval,
   kExitCode,

@@ -302,6 +302,10 @@ class Planner {
   void read_end() {
     agent::Job& job = plan_.job;
     job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
+    // A user who gives less time to every end gives no more to this one.
+    job.failure_shutdown_timeout =
+        std::min(job.shutdown_timeout,
+                 take(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
     job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
     // Nothing is polled and nobody waits at the end for a time of their choosing; a value that
     // makes no sense is still a mistake.

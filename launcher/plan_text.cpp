@@ -283,6 +283,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
+          {"failure_shutdown_timeout_ms", job.failure_shutdown_timeout.count()},
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},
           {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
           {"cpus_of", cpus_of},

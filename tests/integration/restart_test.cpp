@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 bool all_started(Job& job, const TemporaryTree& folder, int round, std::size_t workers) {
   return job.reaches([&] { return stamps(folder.path(), round).size() == workers; });
@@ -107,6 +108,23 @@ TEST(Restart, AWorkerDeafToSigtermIsKilledAtTheDeadline) {
   write_file(folder / "go", "");
   EXPECT_EQ(job.wait(seconds(10)), exited(0)) << job.err();
   EXPECT_EQ(stamps(folder.path(), 1).size(), 2U);
+}
+
+// It has nothing left to save together with the one that died; the usual 30 s are for a stop.
+TEST(Restart, AWorkerThatDoesNotEndAfterTheFailureOfAnotherHasAShortGrace) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=2", "--max-restarts=1", "--log-dir=" + (folder / "logs"), "-r1",
+                  "--events=" + (folder / "events")},
+                 worker({"on-rank",  "0", "ignore",   "15", "stamp", folder.path(),  //
+                         "on-rank",  "1", "on-round", "0",  "until", folder / "go",  //
+                         "on-rank",  "1", "on-round", "0",  "exit",  "3",            //
+                         "on-round", "1", "exit",     "0",  "wait"})));
+  ASSERT_TRUE(all_started(job, folder, 0, 2)) << job.err();
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(seconds(20)), exited(0)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("--failure-shutdown-timeout gives them longer"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("stacks"))) << "the next round waits for them";
+  EXPECT_THAT(read_file(folder / "events"), HasSubstr("\"grace_us\":1000000"));
 }
 
 TEST(Restart, AWorkerThatIsStoppedDoesNotHoldItUp) {

@@ -82,11 +82,12 @@ TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
 }
 
 TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
-  const auto group = of<GroupBegan>(again(GroupBegan{{8, 1500ms, 200ms, false}})).config;
+  const auto group = of<GroupBegan>(again(GroupBegan{{8, 1500ms, 200ms, false, 700ms}})).config;
   EXPECT_EQ(group.local_world_size, 8);
   EXPECT_EQ(group.shutdown_timeout, 1500ms);
   EXPECT_EQ(group.kill_timeout, 200ms);
   EXPECT_FALSE(group.hosts_leader);
+  EXPECT_EQ(group.failure_shutdown_timeout, 700ms);
 
   rdzv::RoundConfig config;
   config.run_id = "job";

@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/base/exit_codes.h"
 
@@ -12,6 +14,7 @@ namespace ddprun::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -84,6 +87,33 @@ TEST_F(GroupCoreTest, StopsTheOthersWithTermAndContinue) {
                                                               GroupAction{ArmTimer{kFirst, 30s}}));
 }
 
+// What is planned leaves the workers their whole time; only when a peer of theirs is gone have they
+// nothing left that they could save together.
+TEST(GroupCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
+  using Limit = ArmTimer::Limit;
+  using Why = rdzv::RoundStop::Why;
+  const std::vector<std::pair<GroupEvent, Limit>> stops = {
+      {rdzv::RoundStop{kFirst, Why::kFailure}, Limit::kGraceAfterFailure},
+      {rdzv::DeclaredLost{}, Limit::kGraceAfterFailure},
+      {rdzv::RoundStop{kFirst, Why::kPlanned}, Limit::kGrace},
+      {rdzv::JobEnd{}, Limit::kGrace},
+      {LeaderLost{"gone"}, Limit::kGrace},
+      {StopSignal{SIGTERM}, Limit::kGrace}};
+  for (const auto& [stop, limit] : stops) {
+    GroupCore core{GroupConfig{1, 30s, 10s, true, 2s}};
+    core.step(start_of(kFirst));
+    const auto time = limit == Limit::kGrace ? 30s : 2s;
+    EXPECT_THAT(core.step(stop), Contains(GroupAction{ArmTimer{kFirst, time, limit}}))
+        << "event " << stop.index();
+  }
+}
+
+TEST_F(GroupCoreTest, AFailureAfterAStopDoesNotShortenTheGrace) {
+  run();
+  core.step(StopSignal{SIGTERM});
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure}), IsEmpty());
+}
+
 TEST_F(GroupCoreTest, ClosesTheRoundWhenTheLastWorkerEndedAndThenAnswers) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
@@ -123,8 +153,9 @@ TEST_F(GroupCoreTest, KillsWhoeverOutlivesTheGracePeriod) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
-                                                           GroupAction{ArmTimer{kFirst, 10s}}));
+  EXPECT_THAT(core.step(TimerExpired{kFirst}),
+              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
 TEST_F(GroupCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
@@ -154,9 +185,10 @@ TEST_F(GroupCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
 TEST_F(GroupCoreTest, TheSecondSignalKillsAndTheThirdChangesNothing) {
   run();
   core.step(StopSignal{SIGINT});
-  EXPECT_THAT(core.step(StopSignal{SIGINT}), ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
-                                                         GroupAction{SignalWorker{1, SIGKILL}},
-                                                         GroupAction{ArmTimer{kFirst, 10s}}));
+  EXPECT_THAT(
+      core.step(StopSignal{SIGINT}),
+      ElementsAre(GroupAction{SignalWorker{0, SIGKILL}}, GroupAction{SignalWorker{1, SIGKILL}},
+                  GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
   EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty());
 }
 
@@ -166,8 +198,9 @@ TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
   core.step(rdzv::RoundStop{kFirst});
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
               ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
-  EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
-                                                          GroupAction{ArmTimer{kFirst, 10s}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
 TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
@@ -218,8 +251,9 @@ TEST_F(GroupCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
                   GroupAction{SignalWorker{1, SIGTERM}}, GroupAction{SignalWorker{1, SIGCONT}},
                   GroupAction{ArmTimer{kFirst, 30s}}))
       << "it leaves for the reason that came first";
-  EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
-                                                          GroupAction{ArmTimer{kFirst, 10s}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
 TEST_F(GroupCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {

@@ -226,6 +226,10 @@ TEST_F(Planning, ReadsTimes) {
   EXPECT_EQ(job({"--shutdown-timeout=0"}).shutdown_timeout, milliseconds(0));
   EXPECT_EQ(job({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}}).shutdown_timeout,
             milliseconds(120'000));
+  EXPECT_EQ(job({}).failure_shutdown_timeout, milliseconds(1000));
+  EXPECT_EQ(job({"--failure-shutdown-timeout=30"}).failure_shutdown_timeout, milliseconds(30'000));
+  EXPECT_EQ(job({"--shutdown-timeout=0.25"}).failure_shutdown_timeout, milliseconds(250))
+      << "never more than the other";
   for (const std::string text : {"-1", "x", "", "nan", "inf", "1e10", "1s", "0x10"}) {
     EXPECT_THAT(refusal({"--shutdown-timeout=" + text}), HasSubstr("give a time in seconds"))
         << text;
