@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "agent/strangers.h"
-
 namespace ddprun::agent {
 namespace {
 
@@ -17,8 +15,11 @@ constexpr auto kUnseenStrangerInterval = 1ms;
 
 }  // namespace
 
-Children::Children(boost::asio::io_context& io, std::string agent_id, Hooks hooks)
-    : signal_(io), timer_(io), agent_id_(std::move(agent_id)), hooks_(std::move(hooks)) {}
+Children::Children(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks)
+    : signal_(io),
+      timer_(io),
+      hooks_(std::move(hooks)),
+      looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
 Result<void> Children::start(std::size_t workers) {
   become_subreaper();
@@ -60,13 +61,14 @@ void Children::replace_keeper() {
 void Children::end_strangers(std::function<void()> done) {
   done_ = std::move(done);
   until_ = std::chrono::steady_clock::now() + kStrangerLimit;
+  looks_.forget();
   kill_strangers();
 }
 
 // A killed stranger's children become ours in turn, so this goes on until there is none left. What
 // does not end hangs in the kernel.
 void Children::kill_strangers() {
-  const auto strangers = strangers_of(agent_id_, [this](pid_t pid) { return is_known(pid); });
+  const auto strangers = strangers_of(looks_, [this](pid_t pid) { return is_known(pid); });
   const bool are_all_gone = strangers.pids.empty() && !strangers.some_unseen;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {
     for (const pid_t pid : strangers.pids) ::kill(pid, SIGKILL);
@@ -76,6 +78,11 @@ void Children::kill_strangers() {
   }
   for (const pid_t pid : strangers.pids) {
     hooks_.error("process " + std::to_string(pid) + " of a worker does not end");
+  }
+  for (const pid_t pid : strangers.hanging) {
+    hooks_.warn(
+        "process " + std::to_string(pid) +
+        " hangs in the kernel; whether it is of this job cannot be told, and it is left alone");
   }
   timer_.cancel();
   std::exchange(done_, nullptr)();

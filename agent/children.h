@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "agent/keeper.h"
+#include "agent/strangers.h"
 #include "rendezvous/base/result.h"
 #include "rendezvous/timer.h"
 
@@ -30,7 +31,7 @@ class Children {
     std::function<void(std::string_view)> error;
   };
   // `agent_id` marks this job's own (kAgentVariable).
-  Children(boost::asio::io_context& io, std::string agent_id, Hooks hooks);
+  Children(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
   // Before the agent has another thread or child. Orphans of workers come to this process from here
   // on, and the keeper has room for `workers`.
@@ -53,8 +54,8 @@ class Children {
 
   boost::asio::signal_set signal_;
   rdzv::Timer timer_;
-  const std::string agent_id_;
   const Hooks hooks_;
+  EnvironmentLooks looks_;
   std::optional<Keeper> keeper_;
   std::function<void()> done_;  // while strangers are being ended
   std::chrono::steady_clock::time_point until_;

@@ -1,11 +1,14 @@
 #include "agent/strangers.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -14,6 +17,7 @@
 #include <sstream>
 
 #include "rendezvous/base/file_text.h"
+#include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::agent {
 namespace {
@@ -31,7 +35,9 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-enum class Found { kYes, kNo, kUnseen };
+using Found = EnvironmentLooks::Found;
+
+constexpr std::chrono::milliseconds kLookLimit{200};
 
 // What proc(5) calls state, startcode, env_start and env_end.
 struct MemoryOfProcess {
@@ -61,18 +67,22 @@ std::optional<MemoryOfProcess> memory_of(pid_t pid) {
 // memory back on the way to its end, its environment reads as shorter than it is, or as empty. The
 // kernel sets the start of the code last: an empty environment beside it is an empty one.
 Found environment_has(pid_t pid, const std::string& entry) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  const std::string path = "/proc/" + std::to_string(pid) + "/environ";
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return Found::kNo;  // gone, or another user's
-  std::size_t bytes = 0;
-  std::string line;
-  while (std::getline(file, line, '\0')) {
+  std::string all;
+  std::array<char, 16 * 1024> part{};
+  for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {
+    all.append(part.data(), static_cast<std::size_t>(count));
+  }
+  std::istringstream lines(all);
+  for (std::string line; std::getline(lines, line, '\0');) {
     if (line == entry) return Found::kYes;
-    bytes += line.size() + 1;
   }
   const auto memory = memory_of(pid);
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
   const bool was_seen_whole =
-      memory->code_start != 0 && bytes == memory->environment_end - memory->environment_start;
+      memory->code_start != 0 && all.size() == memory->environment_end - memory->environment_start;
   return was_seen_whole ? Found::kNo : Found::kUnseen;
 }
 
@@ -87,16 +97,54 @@ std::string make_agent_id(const std::string& host) {
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-Strangers strangers_of(const std::string& agent_id, const std::function<bool(pid_t)>& is_known) {
-  Strangers found;
-  const std::string entry = std::string(kAgentVariable) + "=" + agent_id;
+EnvironmentLooks::EnvironmentLooks(boost::asio::any_io_executor executor, std::string entry)
+    : executor_(std::move(executor)), entry_(std::move(entry)) {}
+
+EnvironmentLooks::Found EnvironmentLooks::take(pid_t pid) {
+  if (const auto seen = found_.find(pid); seen != found_.end()) {
+    const Found found = seen->second;
+    if (found != Found::kHangs) found_.erase(seen);
+    return found;
+  }
+  if (std::ranges::count(wanted_, pid) == 0) {
+    wanted_.push_back(pid);
+    if (wanted_.size() == 1) look();
+  }
+  return Found::kUnseen;
+}
+
+void EnvironmentLooks::look() {
+  const pid_t pid = wanted_.front();
+  if (!calls_) calls_ = std::make_unique<BlockingCalls>(executor_, "ddprun-strange");
+  calls_->run<Found>(
+      kLookLimit, [pid, entry = entry_] { return environment_has(pid, entry); },
+      [this, pid](std::optional<Found> found) {
+        found_[pid] = found.value_or(Found::kHangs);
+        wanted_.pop_front();
+        if (!found) calls_.reset();
+        if (!wanted_.empty()) look();
+      });
+}
+
+Strangers strangers_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known) {
+  Strangers strangers;
   for (const pid_t pid : children()) {
     if (is_known(pid)) continue;
-    const Found has = environment_has(pid, entry);
-    if (has == Found::kYes) found.pids.push_back(pid);
-    if (has == Found::kUnseen) found.some_unseen = true;
+    switch (looks.take(pid)) {
+      case Found::kYes:
+        strangers.pids.push_back(pid);
+        break;
+      case Found::kUnseen:
+        strangers.some_unseen = true;
+        break;
+      case Found::kHangs:
+        strangers.hanging.push_back(pid);
+        break;
+      case Found::kNo:
+        break;
+    }
   }
-  return found;
+  return strangers;
 }
 
 void reap_strangers(const std::function<bool(pid_t)>& is_known) {

@@ -310,11 +310,14 @@ pid_t start_daemon(const std::string& entry) {
 std::vector<pid_t> all_strangers_of(const std::string& id,
                                     const std::function<bool(pid_t)>& is_known) {
   const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  boost::asio::io_context io;
+  EnvironmentLooks looks(io.get_executor(), std::string(kAgentVariable) + "=" + id);
   for (;;) {
-    Strangers found = strangers_of(id, is_known);
+    Strangers found = strangers_of(looks, is_known);
     if (!found.some_unseen) return found.pids;
     if (std::chrono::steady_clock::now() > deadline) ADD_FAILURE() << "one is never seen";
-    ::poll(nullptr, 0, 1);
+    io.restart();
+    io.run_one_for(1ms);
   }
 }
 
