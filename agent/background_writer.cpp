@@ -15,6 +15,7 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,6 +24,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::size_t kSliceBytes = 64 * 1024;
+constexpr std::chrono::seconds kClosePatience{1};
 
 // How much of `bytes` to hand to one write(2): whole lines up to `limit`, or one longer line. A
 // pipe keeps writes of up to PIPE_BUF together, so lines of a worker that inherited the same pipe
@@ -32,6 +34,12 @@ std::string_view next_slice(std::string_view bytes, std::size_t limit) {
   std::size_t end = bytes.substr(0, limit).rfind('\n');
   if (end == std::string_view::npos) end = bytes.find('\n', limit);
   return end == std::string_view::npos ? bytes : bytes.substr(0, end + 1);
+}
+
+std::size_t slice_bytes_of(int fd) {
+  struct stat status {};
+  const bool is_pipe = ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode);
+  return is_pipe ? PIPE_BUF : kSliceBytes;
 }
 
 // Returns 0 or errno; `bytes` is shortened by what was written.
@@ -69,7 +77,7 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
     bool wants_space = false;  // a write() was refused since the last `space`
     bool failing = false;      // the last write to it failed
     std::size_t limit = 0;
-    std::size_t slice = kSliceBytes;
+    std::size_t slice = 0;  // not known before the first write: even fstat() may hang
     std::string queued;
     std::size_t being_written = 0;
     std::uint64_t lost = 0;
@@ -98,7 +106,8 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
 
   void run();
   void write_queued(std::unique_lock<std::mutex>& lock, Sink sink, std::string& buffer);
-  void release(Sink sink);
+  void release(std::unique_lock<std::mutex>& lock, Sink sink);
+  void blocking(std::unique_lock<std::mutex>& lock, const std::function<void()>& call);
 
   boost::asio::any_io_executor executor;
   const Events events;
@@ -107,33 +116,35 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   std::condition_variable progress;
   std::deque<Target> targets;  // a deque: references stay valid while the thread writes unlocked
   bool stopping = false;
-  bool writing = false;  // inside a write that may never return
+  bool ended = false;  // the thread, after `stopping`
+  // Inside a write or close that may never return.
+  std::optional<std::chrono::steady_clock::time_point> busy_since;
 };
 
 BackgroundWriter::BackgroundWriter(boost::asio::any_io_executor executor, Events events)
     : state_(std::make_shared<State>(std::move(executor), std::move(events))) {}
 
 BackgroundWriter::~BackgroundWriter() {
-  bool blocked = false;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-    blocked = state_->writing;
-    state_->work.notify_one();
+  std::unique_lock lock(state_->mutex);
+  state_->stopping = true;
+  if (!thread_.joinable()) {
+    for (Sink sink = 0; sink < state_->targets.size(); ++sink) state_->release(lock, sink);
+    return;
   }
-  if (thread_.joinable()) {
-    if (blocked) {
-      thread_.detach();
-      return;  // it releases what it holds when the write returns
-    }
+  state_->work.notify_one();
+  const bool was_blocked = state_->busy_since.has_value();
+  const bool has_ended = !was_blocked && state_->progress.wait_for(lock, kClosePatience, [this] {
+    return state_->ended;
+  });
+  lock.unlock();
+  if (has_ended) {
     thread_.join();
+  } else {
+    thread_.detach();  // it releases what it holds when the write or close returns
   }
-  for (Sink sink = 0; sink < state_->targets.size(); ++sink) state_->release(sink);
 }
 
 BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
-  struct stat status {};
-  const bool is_pipe = ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode);
   const std::lock_guard lock(state_->mutex);
   auto& targets = state_->targets;
   const auto free = std::find_if(targets.begin(), targets.end(),
@@ -143,7 +154,6 @@ BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
   target.fd = fd;
   target.open = target.in_use = true;
   target.limit = limit_bytes;
-  target.slice = is_pipe ? PIPE_BUF : kSliceBytes;
   return sink;
 }
 
@@ -166,15 +176,21 @@ bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t head
 }
 
 void BackgroundWriter::close(Sink sink) {
-  const std::lock_guard lock(state_->mutex);
+  std::unique_lock lock(state_->mutex);
   auto& target = state_->targets.at(sink);
   assert(target.open);
   target.open = false;
   if (thread_.joinable()) {
     state_->work.notify_one();
   } else {
-    state_->release(sink);
+    state_->release(lock, sink);
   }
+}
+
+std::optional<std::chrono::steady_clock::duration> BackgroundWriter::busy_for() const {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->busy_since) return std::nullopt;
+  return std::chrono::steady_clock::now() - *state_->busy_since;
 }
 
 bool BackgroundWriter::flush(std::chrono::steady_clock::time_point deadline) {
@@ -201,13 +217,26 @@ void BackgroundWriter::State::run() {
         last = sink;
         found = true;
       } else if (target.fd >= 0 && !target.open) {
-        release(sink);
+        release(lock, sink);
+        found = true;  // there may be work again since this sink was looked at
       }
     }
     if (!found && !stopping) work.wait(lock);
   }
   // Detached or not, nobody uses the sinks after `stopping`.
-  for (Sink sink = 0; sink < targets.size(); ++sink) release(sink);
+  for (Sink sink = 0; sink < targets.size(); ++sink) release(lock, sink);
+  ended = true;
+  progress.notify_all();
+}
+
+// What may hang happens without the mutex, for which the event loop waits.
+void BackgroundWriter::State::blocking(std::unique_lock<std::mutex>& lock,
+                                       const std::function<void()>& call) {
+  busy_since = std::chrono::steady_clock::now();
+  lock.unlock();
+  call();
+  lock.lock();
+  busy_since.reset();
 }
 
 void BackgroundWriter::State::write_queued(std::unique_lock<std::mutex>& lock, Sink sink,
@@ -216,15 +245,14 @@ void BackgroundWriter::State::write_queued(std::unique_lock<std::mutex>& lock, S
   buffer.clear();
   buffer.swap(target.queued);
   std::string_view rest = buffer;
+  target.being_written = rest.size();
+  if (target.slice == 0) blocking(lock, [&] { target.slice = slice_bytes_of(target.fd); });
   while (!rest.empty() && !stopping) {
     target.being_written = rest.size();
     std::string_view slice = next_slice(rest, target.slice);
     const std::size_t slice_bytes = slice.size();
-    writing = true;
-    lock.unlock();
-    const int error = write_fully(target.fd, slice);
-    lock.lock();
-    writing = false;
+    int error = 0;
+    blocking(lock, [&] { error = write_fully(target.fd, slice); });
     rest.remove_prefix(slice_bytes);
     target.being_written = rest.size();
     if (error != 0) {
@@ -242,11 +270,11 @@ void BackgroundWriter::State::write_queued(std::unique_lock<std::mutex>& lock, S
   progress.notify_all();
 }
 
-// Needs the mutex, or that no thread was ever started.
-void BackgroundWriter::State::release(Sink sink) {
+void BackgroundWriter::State::release(std::unique_lock<std::mutex>& lock, Sink sink) {
   Target& target = targets[sink];
   if (target.fd < 0) return;
-  ::close(target.fd);
+  const int fd = std::exchange(target.fd, -1);
+  blocking(lock, [fd] { ::close(fd); });
   const std::uint64_t lost = target.lost;
   target = Target{};
   if (stopping) return;
@@ -254,7 +282,7 @@ void BackgroundWriter::State::release(Sink sink) {
   boost::asio::post(executor, [state = shared_from_this(), sink, lost] {
     if (state->is_stopping()) return;
     if (state->events.closed) state->events.closed(sink, lost);
-    const std::lock_guard lock(state->mutex);
+    const std::lock_guard guard(state->mutex);
     state->targets[sink].in_use = false;
   });
 }

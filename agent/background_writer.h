@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -36,7 +37,7 @@ class BackgroundWriter {
   };
 
   BackgroundWriter(boost::asio::any_io_executor executor, Events events);
-  // Does not wait for a write that blocks: its thread is left to end when that write returns.
+  // Does not wait for a write or close that blocks: its thread is left to end when that returns.
   // Whoever cares for the queued bytes calls flush() before.
   ~BackgroundWriter();
   BackgroundWriter(const BackgroundWriter&) = delete;
@@ -57,6 +58,9 @@ class BackgroundWriter {
 
   // Waits until every queue is empty; false when the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
+
+  // For how long the write or close that is under way has not returned; nothing: none is.
+  std::optional<std::chrono::steady_clock::duration> busy_for() const;
 
  private:
   struct State;

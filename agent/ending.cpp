@@ -15,6 +15,7 @@ constexpr std::chrono::milliseconds kNoHurry = 24h;
 constexpr std::chrono::milliseconds kHurry = 500ms;
 constexpr std::chrono::milliseconds kStuckPatience = 5s;
 constexpr std::chrono::milliseconds kEventPatience = 5s;  // with a reader that does not read
+constexpr std::chrono::milliseconds kCopyPatience = 2s;   // with other file systems
 constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
 
 std::chrono::milliseconds patience_with(rdzv::JobOutcome::Kind kind) {
@@ -49,6 +50,10 @@ void Ending::deliver_output(std::chrono::milliseconds patience) {
   while (!wait_->is_delivered && std::chrono::steady_clock::now() < wait_->deadline) {
     parts_.io.run_one();
   }
+  if (const std::string folder = parts_.output.unanswering_folder(); !folder.empty()) {
+    parts_.console.notify("the log folder " + folder +
+                          " did not answer in time; what was not written there yet may be lost");
+  }
 }
 
 void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
@@ -62,7 +67,9 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
     parts_.console.say(
         Stream::kStderr,
         coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
-    copy_failure(job_.environment, text, outcome);
+    if (!copy_failure(job_.environment, text, outcome, kCopyPatience)) {
+      parts_.console.notify("the copies of this report could not be written in time");
+    }
   }
   if (wants_summary || number(outcome.last_round) > 0) {
     const JobTimes& times = parts_.events.times();

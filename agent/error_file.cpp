@@ -1,7 +1,12 @@
 #include "agent/error_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <boost/json.hpp>
-#include <fstream>
+
+#include "rendezvous/base/unique_fd.h"
 
 #include "rendezvous/base/limits.h"
 #include "rendezvous/wire/archive.h"
@@ -38,11 +43,18 @@ WorkerError parse_error_file(std::string_view text) {
 }
 
 std::string error_file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return {};
+  // O_NONBLOCK, because opening a FIFO waits for its other end.
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   std::string text(kMaxErrorFileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = ::read(file.get(), text.data() + size, text.size() - size);
+    if (count <= 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  text.resize(size);
   return text;
 }
 

@@ -4,6 +4,9 @@
 //   "…"}}}
 // or with a plain string under "message". What cannot be understood is no error of the job: the raw
 // text is as good an account as any (torchrun's agent fails on it).
+//
+// Reading it may hang where its folder does (a file server that does not answer): not for the event
+// loop.
 #pragma once
 
 #include <optional>
@@ -19,7 +22,7 @@ struct WorkerError {
 
 WorkerError parse_error_file(std::string_view text);
 
-// Empty where the file is not there or cannot be read. At most 1 MiB is read.
+// Empty where the file is not there, cannot be read or is no regular one. At most 1 MiB is read.
 std::string error_file_text(const std::string& path);
 
 // Nothing where the file has no text. Of message and call stack as much as other nodes are told, 64 KiB

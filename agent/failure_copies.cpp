@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
-#include <fstream>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 
 #include "agent/error_file.h"
 #include "agent/event_lines.h"
 #include "agent/failure_report.h"
+#include "rendezvous/base/thread.h"
 #include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::agent {
@@ -50,7 +53,8 @@ std::string termination_log(const Environment& environment) {
 }
 
 void write_termination_log(const std::string& path, std::string_view report) {
-  const rdzv::UniqueFd file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_CLOEXEC));
+  constexpr int kFlags = O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const rdzv::UniqueFd file(::open(path.c_str(), kFlags));
   if (!file) return;
   const std::string message = termination_message(report);
   [[maybe_unused]] const auto written = ::write(file.get(), message.data(), message.size());
@@ -80,15 +84,41 @@ std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_v
 
 void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome& outcome) {
   const std::string cause_file = outcome.cause ? error_file_text(outcome.cause->error_file) : "";
-  std::ofstream(path, std::ios::binary)
-      << error_file_for_parent(outcome, cause_file, std::chrono::system_clock::now());
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const rdzv::UniqueFd file(::open(path.c_str(), kFlags, 0666));
+  if (!file) return;
+  const std::string text =
+      error_file_for_parent(outcome, cause_file, std::chrono::system_clock::now());
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t written = ::write(file.get(), rest.data(), rest.size());
+    if (written <= 0) return;
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
 }
 
-void copy_failure(const Environment& environment, std::string_view report,
-                  const rdzv::JobOutcome& outcome) {
-  write_termination_log(termination_log(environment), report);
-  const std::string error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE");
-  if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
+bool copy_failure(const Environment& environment, std::string_view report,
+                  const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit) {
+  struct Copied {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool is_done = false;
+  };
+  const auto copied = std::make_shared<Copied>();
+  auto copy = [copied, log = termination_log(environment), report = std::string(report), outcome,
+               error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE")] {
+    write_termination_log(log, report);
+    if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
+    const std::lock_guard lock(copied->mutex);
+    copied->is_done = true;
+    copied->done.notify_one();
+  };
+  if (auto thread = rdzv::Thread::start("ddprun-copies", copy)) {
+    thread->detach();
+  } else {
+    copy();
+  }
+  std::unique_lock lock(copied->mutex);
+  return copied->done.wait_for(lock, limit, [&] { return copied->is_done; });
 }
 
 }  // namespace ddprun::agent

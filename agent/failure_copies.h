@@ -2,8 +2,9 @@
 // container's termination message, and whoever started ddprun with TORCHELASTIC_ERROR_FILE set (an
 // outer launcher) reads that file.
 //
-// Called at the end of a job, from the event loop. Neither is worth another failure: what cannot be
-// written is left out without a word.
+// Called at the end of a job. Neither is worth another failure: what cannot be written is left out
+// without a word. Both files may be anything that others have put there, so nothing waits for the
+// other end of a FIFO, and copy_failure() for no file system that does not answer.
 #pragma once
 
 #include <chrono>
@@ -35,8 +36,9 @@ std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_v
 
 void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome& outcome);
 
-// Both, where `environment` (the agent's) says: termination_log() and TORCHELASTIC_ERROR_FILE.
-void copy_failure(const Environment& environment, std::string_view report,
-                  const rdzv::JobOutcome& outcome);
+// Both, where `environment` (the agent's) says: termination_log() and TORCHELASTIC_ERROR_FILE, on a
+// thread of its own. False: it was not done within `limit`, and is waited for no longer.
+bool copy_failure(const Environment& environment, std::string_view report,
+                  const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit);
 
 }  // namespace ddprun::agent

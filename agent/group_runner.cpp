@@ -10,6 +10,7 @@
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -34,7 +35,8 @@ constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words 
 constexpr std::chrono::milliseconds kLogsLimit = 2s;      // for those who follow logs
 constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
-constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
+constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
+constexpr std::chrono::milliseconds kStacksLimit = 5s;     // that a kill waits for them, at most
 // That an end takes at most beside the workers' grace: stacks, workers that do not die, strangers,
 // the other nodes, the last words.
 constexpr std::chrono::milliseconds kEndLimit = 40s;
@@ -63,6 +65,21 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
 }
 
+rdzv::JobOutcome cannot_run(int exit_code, const Error& why) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = exit_code;
+  outcome.sentence = why.to_string();
+  return outcome;
+}
+
+void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
+  failure.error_file = file;
+  // With a tail of stderr the call stack was printed already.
+  const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
+  failure.message = shows_stack ? error.callstack : error.message;
+}
+
 bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
@@ -86,6 +103,7 @@ GroupRunner::GroupRunner(const Job& job)
                  .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
                  .warn = [this](std::string_view sentence) { log_->warn("{}", sentence); },
                  .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
+      error_files_(io_.get_executor(), "ddprun-errors"),
       stop_timer_(io_),
       core_(group_config(job, /*leads=*/false)),
       store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
@@ -111,7 +129,7 @@ GroupRunner::~GroupRunner() = default;
 int GroupRunner::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
-    find_leader();
+    prepare_output();
     open_control();
     open_watch();
     while (!outcome_) io_.run_one();
@@ -119,11 +137,7 @@ int GroupRunner::run() {
     await_leaders_leave();
     await_last_report();
   } else {
-    rdzv::JobOutcome outcome;
-    outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
-    outcome.exit_code = kExitCannotRun;
-    outcome.sentence = ready.error().to_string();
-    perform(Finish{outcome});
+    perform(Finish{cannot_run(kExitCannotRun, ready.error())});
   }
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   status_line_.reset();
@@ -156,9 +170,17 @@ Result<void> GroupRunner::prepare() {
     status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
     status_line_->start();
   }
-  if (auto prepared = output_.prepare(); !prepared) return prepared;
-  service_.ready();
   return {};
+}
+
+// A log folder that does not answer is waited for, as by every round; a signal ends the wait.
+void GroupRunner::prepare_output() {
+  output_.prepare([this](Result<void> made) {
+    if (outcome_) return;
+    if (!made) return perform(Finish{cannot_run(kExitCannotRun, made.error())});
+    service_.ready();
+    find_leader();
+  });
 }
 
 // ---- events and actions
@@ -204,13 +226,10 @@ void GroupRunner::find_leader() {
     if (!result) {
       const bool was_never_known = result.error().code == ErrorCode::kTimeout;
       const bool is_wrong = result.error().code == ErrorCode::kInvalidArgument;
-      rdzv::JobOutcome outcome;
-      outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
-      outcome.exit_code = was_never_known ? kExitRendezvousTimeout
-                          : is_wrong      ? kExitUsage
-                                          : kExitCannotRun;
-      outcome.sentence = result.error().to_string();
-      return perform(Finish{outcome});
+      const int exit_code = was_never_known ? kExitRendezvousTimeout
+                            : is_wrong      ? kExitUsage
+                                            : kExitCannotRun;
+      return perform(Finish{cannot_run(exit_code, result.error())});
     }
     leader_ = std::move(result->leader);
     // Under etcd another node leads on when this one leaves.
@@ -433,7 +452,27 @@ void GroupRunner::perform(const StartWorkers& action) {
   for (const int rank : job_.debugged_ranks) {
     if (rank >= start_.world_size) log_->warn("{}", nobody_to_debug(rank, start_.world_size));
   }
+  std::vector<int> local_ranks(workers_.size());
+  std::iota(local_ranks.begin(), local_ranks.end(), 0);
+  awaits_files_ = true;
+  output_.prepare_round(number(start_.round), local_ranks, [this](Result<void> made) {
+    awaits_files_ = false;
+    start_workers(std::move(made));
+  });
+}
+
+// The round ends before its log files are there.
+void GroupRunner::do_not_start_workers() {
+  if (!std::exchange(awaits_files_, false)) return;
+  output_.cancel_round();
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    enqueue(WorkerEnded{start_.round, local_rank, std::nullopt});
+  }
+}
+
+void GroupRunner::start_workers(Result<void> files) {
   std::optional<Error> refused;
+  if (!files) refused = std::move(files.error());
   std::vector<WorkerEnded> not_started;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
     if (!refused) {
@@ -444,7 +483,7 @@ void GroupRunner::perform(const StartWorkers& action) {
     // The first one is the cause; those after it were not even tried.
     rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
     failure.message = refused->to_string();
-    if (is_missing_program(*refused)) {
+    if (files && is_missing_program(*refused)) {
       failure.is_worth_a_retry = false;
       failure.status = ExitStatus::exited(
           refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
@@ -457,7 +496,7 @@ void GroupRunner::perform(const StartWorkers& action) {
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
-    queue_.push_back(std::move(each));
+    enqueue(std::move(each));
   }
 }
 
@@ -564,6 +603,7 @@ std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
 }
 
 void GroupRunner::perform(const SignalWorker& action) {
+  do_not_start_workers();
   const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
   if (!worker) return;
   if (action.signal == SIGKILL && grace_) {
@@ -573,6 +613,7 @@ void GroupRunner::perform(const SignalWorker& action) {
 }
 
 void GroupRunner::perform(const AskToLeave& action) {
+  do_not_start_workers();
   const auto index = static_cast<std::size_t>(action.local_rank);
   if (!workers_[index]) return;
   if (links_[index] && links_[index]->ask_to_leave()) return;
@@ -653,14 +694,31 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   if (!status.is_success() && may_be_out_of_memory) {
     ended.killed_for_memory = oom_watch_.take_kill();
   }
-  events_.worker_exited(ended, core_.is_stopping());
-  std::optional<rdzv::WorkerFailure> failure;
-  if (!status.is_success()) failure = std::move(ended);
+  const bool was_told_to_stop = core_.is_stopping();
   if (ended.rank == 0) trainer_.look();
   worker.reset();
   links_[static_cast<std::size_t>(local_rank)].reset();
   children_.reap();
-  post(WorkerEnded{round, local_rank, std::move(failure)});
+  const std::string error_file = output_.error_file_of(number(round), local_rank);
+  if (status.is_success() || error_file.empty()) {
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
+  error_files_.run<std::optional<WorkerError>>(
+      kErrorFileLimit, [error_file] { return read_error_file(error_file); },
+      [this, round, ended = std::move(ended), was_told_to_stop,
+       error_file](std::optional<std::optional<WorkerError>> read) {
+        rdzv::WorkerFailure known = ended;
+        if (!read) log_->warn("{} cannot be read: its file system does not answer", error_file);
+        if (read && *read) add_error(known, **read, error_file);
+        tell_of_end(round, std::move(known), was_told_to_stop);
+      });
+}
+
+void GroupRunner::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
+  events_.worker_exited(ended, was_told_to_stop);
+  WorkerEnded event{round, ended.local_rank, std::nullopt};
+  if (!ended.status.is_success()) event.failure = std::move(ended);
+  post(std::move(event));
 }
 
 rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) const {
@@ -678,15 +736,6 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
   failure.log_dir = output_.log_directory_of(local_rank);
   const auto& link = links_[static_cast<std::size_t>(local_rank)];
   if (link) failure.progress = link->progress();
-  const std::string error_file = output_.error_file_of(number(start_.round), local_rank);
-  if (auto error = read_error_file(error_file)) {
-    failure.error_file = error_file;
-    failure.message = std::move(error->message);
-    // With a tail of stderr the call stack was printed already.
-    if (failure.stderr_tail.empty() && !error->callstack.empty()) {
-      failure.message = std::move(error->callstack);
-    }
-  }
   return failure;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "agent/agent_signals.h"
+#include "agent/blocking_calls.h"
 #include "agent/children.h"
 #include "agent/console.h"
 #include "agent/core_recorder.h"
@@ -79,9 +80,13 @@ class GroupRunner {
   void await_last_report();
 
   Result<void> prepare();
+  void prepare_output();
+  void start_workers(Result<void> files);
+  void do_not_start_workers();
   Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_worker_ended(Round round, int local_rank, ExitStatus status);
+  void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
   void on_limit_over(const ArmTimer& limit);
   void take_stacks(Round round);
@@ -115,6 +120,7 @@ class GroupRunner {
   EventLog events_;
   AgentSignals signals_;
   Children children_;
+  BlockingCalls error_files_;
   rdzv::Timer stop_timer_;
 
   OomWatch oom_watch_;
@@ -133,6 +139,7 @@ class GroupRunner {
   RoundStore store_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
   std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
+  bool awaits_files_ = false;                            // before the workers can start
   std::optional<std::chrono::milliseconds> grace_;       // of this round, when it is over
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder

@@ -21,9 +21,9 @@ Result<std::string> make_unique_directory(std::string prefix) {
 
 }  // namespace
 
-Result<void> LogDirectory::create(const std::string& log_dir,
-                                  const std::string& temporary_directory,
-                                  const std::string& run_id) {
+Result<std::string> make_log_directory(const std::string& log_dir,
+                                       const std::string& temporary_directory,
+                                       const std::string& run_id) {
   std::string root = log_dir;
   if (log_dir.empty()) {
     auto made = make_unique_directory(temporary_directory + "/torchelastic_");
@@ -41,12 +41,11 @@ Result<void> LogDirectory::create(const std::string& log_dir,
   std::replace(name.begin(), name.end(), '/', '_');
   auto made = make_unique_directory(root + "/" + name + "_");
   if (!made) return fail(std::move(made.error()).with("option", "--log-dir"));
-  path_ = *made;
-  return {};
+  return made;
 }
 
-Result<void> LogDirectory::add_worker(std::uint64_t round, int local_rank) {
-  for (const std::string& path : {path_of(round), path_of(round, local_rank)}) {
+Result<void> make_folders(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
     if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
       return fail(error_from_errno(errno, "cannot make the log directory " + path));
     }

@@ -6,28 +6,36 @@
 // caused). Made only for jobs that asked for files: making and removing folders takes longer than
 // starting the workers.
 //
-// Owned by Output; event loop only.
+// Owned by Output. Making folders may hang (a file server that does not answer): that is done by
+// functions which any thread may call, and never by the event loop.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/base/result.h"
 
 namespace ddprun::agent {
 
+// Makes the folder of a whole run, and returns its path. `log_dir` is made with its parents where it
+// does not exist; when it is empty a folder in `temporary_directory` is made.
+Result<std::string> make_log_directory(const std::string& log_dir,
+                                       const std::string& temporary_directory,
+                                       const std::string& run_id);
+
+// Each one whose parent is there. Those that are there already are left as they are.
+Result<void> make_folders(const std::vector<std::string>& paths);
+
 class LogDirectory {
  public:
-  // `log_dir` is made with its parents where it does not exist; when it is empty a folder in
-  // `temporary_directory` (empty: /tmp) is made.
-  Result<void> create(const std::string& log_dir, const std::string& temporary_directory,
-                      const std::string& run_id);
+  LogDirectory() = default;  // none: all paths are empty
+  explicit LogDirectory(std::string path) : path_(std::move(path)) {}
 
-  // Makes the folders of one worker in one round.
-  Result<void> add_worker(std::uint64_t round, int local_rank);
-
-  // Of the whole run; this and all other paths are empty without create().
+  // Of the whole run.
   const std::string& path() const { return path_; }
+  // Of a round, and of one worker in it.
   std::string path_of(std::uint64_t round) const;
   std::string path_of(std::uint64_t round, int local_rank) const;
 

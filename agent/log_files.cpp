@@ -14,14 +14,49 @@ constexpr std::size_t kQueueBytes = 128 * 1024;  // for each file
 
 }  // namespace
 
+Result<rdzv::UniqueFd> open_log_file(const std::string& path) {
+  // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
+  return rdzv::UniqueFd(fd);
+}
+
 LogFiles::LogFiles(boost::asio::any_io_executor executor, Console& console,
-                   std::function<void()> on_closed)
-    : console_(console), on_closed_(std::move(on_closed)), writer_(std::move(executor), events()) {}
+                   std::function<void()> on_closed, std::optional<std::chrono::seconds> patience)
+    : console_(console),
+      on_closed_(std::move(on_closed)),
+      patience_(patience),
+      watch_timer_(executor),
+      life_(std::make_shared<const LogFiles*>(this)),
+      writer_(std::move(executor), events()) {}
+
+void LogFiles::watch() {
+  if (!patience_ || std::exchange(is_watching_, true)) return;
+  watch_timer_.expires_after(*patience_);
+  watch_timer_.async_wait([this, life = std::weak_ptr(life_)](boost::system::error_code error) {
+    if (!error && !life.expired()) look_at_writer();
+  });
+}
+
+void LogFiles::look_at_writer() {
+  is_watching_ = false;
+  const auto busy = writer_.busy_for();
+  const bool hangs = busy && *busy >= *patience_;
+  if (hangs && !std::exchange(has_told_, true)) {
+    const std::string& path = paths_.at(waiting_.begin()->first);
+    console_.notify(path + " has taken nothing for " + std::to_string(patience_->count()) +
+                    " s, as if its file system did not answer; what its worker prints waits");
+  }
+  if (!hangs) has_told_ = false;
+  if (!waiting_.empty()) watch();
+}
 
 BackgroundWriter::Events LogFiles::events() {
   BackgroundWriter::Events events;
   events.space = [this](Sink sink) {
-    const auto ready = std::exchange(waiting_[sink], {});
+    const auto waiting = waiting_.extract(sink);
+    if (!waiting) return;
+    const auto ready = std::move(waiting.mapped());
     for (const auto& call : ready) call();
   };
   events.failed = [this](Sink sink, int error) {
@@ -43,13 +78,6 @@ BackgroundWriter::Events LogFiles::events() {
   return events;
 }
 
-Result<std::shared_ptr<LogFile>> LogFiles::open(const std::string& path) {
-  // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
-  return adopt(fd, path);
-}
-
 std::shared_ptr<LogFile> LogFiles::adopt(int fd, const std::string& name) {
   const Sink sink = writer_.add(fd, kQueueBytes);
   paths_[sink] = name;
@@ -68,6 +96,7 @@ bool LogFile::write(std::string_view bytes) { return files_.writer_.write(sink_,
 
 void LogFile::when_space(std::function<void()> ready) {
   files_.waiting_[sink_].push_back(std::move(ready));
+  files_.watch();
 }
 
 }  // namespace ddprun::agent

@@ -4,8 +4,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
+#include <cassert>
 #include <cerrno>
 #include <utility>
 
@@ -14,7 +16,11 @@
 namespace ddprun::agent {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::chrono::seconds kDiskPatience{5};
+constexpr std::chrono::seconds kFolderPatience{5};          // before the user is told
+constexpr std::chrono::milliseconds kUnansweredAfter{250};  // a write that is still under way
 
 std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
 
@@ -33,7 +39,10 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       spec_(spec),
       run_id_(run_id),
       temporary_directory_(temporary_directory.empty() ? "/tmp" : temporary_directory),
-      patience_timer_(executor) {}
+      patience_timer_(executor),
+      folder_timer_(executor),
+      life_(std::make_shared<const Output*>(this)),
+      folders_(executor, "ddprun-folders") {}
 
 Output::~Output() {
   for (auto& [local_rank, worker] : workers_) {
@@ -42,14 +51,32 @@ Output::~Output() {
   }
   workers_.clear();
   undelivered_.clear();
+  opened_.clear();
   filtered_files_ = {};
-  if (files_) files_->flush(std::chrono::steady_clock::now() + kDiskPatience);
+  if (!files_) return;
+  const std::chrono::steady_clock::duration patience = kDiskPatience;
+  const auto waited = std::min(files_->busy_for().value_or(0s), patience);
+  files_->flush(std::chrono::steady_clock::now() + patience - waited);
 }
 
-Result<void> Output::prepare() {
-  if (!has_files(spec_)) return {};
-  if (needs_files(spec_)) return directory_.create(spec_.log_dir, temporary_directory_, run_id_);
-  // Unguessable: others may write to the same folder.
+void Output::prepare(Made made) {
+  if (!has_files(spec_)) return made({});
+  if (!needs_files(spec_)) return made(name_error_files());
+  await_folder();
+  folders_.run<Result<std::string>>(
+      [log_dir = spec_.log_dir, temporary = temporary_directory_, run_id = run_id_] {
+        return make_log_directory(log_dir, temporary, run_id);
+      },
+      [this, made = std::move(made)](Result<std::string> path) {
+        awaits_folder_ = false;
+        if (!path) return made(fail(std::move(path.error())));
+        directory_ = LogDirectory(std::move(*path));
+        made({});
+      });
+}
+
+// Unguessable: others may write to the same folder.
+Result<void> Output::name_error_files() {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) < 0) {
     return fail(error_from_errno(errno, "cannot name the error files"));
@@ -58,11 +85,83 @@ Result<void> Output::prepare() {
   return {};
 }
 
-Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
-  if (!directory_.path().empty()) {
-    auto made = directory_.add_worker(round, identity.local_rank);
-    if (!made) return fail(std::move(made.error()));
+void Output::prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made) {
+  if (directory_.path().empty()) return made({});
+  if (std::exchange(filtered_round_, round) != round) filtered_files_ = {};
+  await_folder();
+  folders_.run<Result<OpenFiles>>(
+      [wanted = files_of_round(round, local_ranks)] { return make_round(wanted); },
+      [this, number = ++rounds_asked_for_, made = std::move(made)](Result<OpenFiles> opened) {
+        take_round(std::move(opened), number, made);
+      });
+}
+
+Output::RoundFiles Output::files_of_round(std::uint64_t round,
+                                          const std::vector<int>& local_ranks) const {
+  RoundFiles wanted{{directory_.path_of(round)}, {}};
+  for (const int local_rank : local_ranks) {
+    wanted.folders.push_back(directory_.path_of(round, local_rank));
+    for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+      const StreamPlan plan = plan_stream(spec_, stream, local_rank, console_.is_terminal(stream));
+      if (plan.to_file) wanted.files.insert(file_of(round, local_rank, stream));
+      if (plan.is_filtered && !filtered_files_[index(stream)]) {
+        wanted.files.insert(filtered_file_of(round, stream));
+      }
+    }
   }
+  return wanted;
+}
+
+// On the thread.
+Result<Output::OpenFiles> Output::make_round(const RoundFiles& wanted) {
+  if (auto made = make_folders(wanted.folders); !made) return fail(std::move(made.error()));
+  OpenFiles opened;
+  for (const std::string& path : wanted.files) {
+    auto file = open_log_file(path);
+    if (!file) return fail(std::move(file.error()));
+    opened.emplace(path, std::move(*file));
+  }
+  return opened;
+}
+
+void Output::take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made) {
+  // Also where nobody waits for them any more: then they are closed, on the writer's thread.
+  std::map<std::string, std::shared_ptr<LogFile>> taken;
+  if (opened) {
+    for (auto& [path, fd] : *opened) taken[path] = files().adopt(fd.release(), path);
+  }
+  if (number != rounds_asked_for_) return;
+  awaits_folder_ = false;
+  if (!opened) return made(fail(std::move(opened.error())));
+  opened_ = std::move(taken);
+  made({});
+}
+
+void Output::cancel_round() {
+  rounds_asked_for_ += 1;
+  awaits_folder_ = false;
+}
+
+void Output::await_folder() {
+  awaits_folder_ = true;
+  folder_timer_.arm(kFolderPatience, [this] {
+    if (!awaits_folder_) return;
+    console_.notify("the log folder " + folder() + " does not answer; workers start when it does");
+  });
+}
+
+std::string Output::folder() const {
+  if (!directory_.path().empty()) return directory_.path();
+  return spec_.log_dir.empty() ? temporary_directory_ : spec_.log_dir;
+}
+
+std::string Output::unanswering_folder() const {
+  const auto written_for = files_ ? files_->busy_for() : std::nullopt;
+  const bool hangs = folders_.busy_for() || written_for.value_or(0s) >= kUnansweredAfter;
+  return hangs ? folder() : "";
+}
+
+Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
   ended(identity.local_rank);  // of the round before, in case nobody said so
   Worker& worker = workers_[identity.local_rank];
   remove_error_file(identity.local_rank, worker);
@@ -108,13 +207,9 @@ Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity,
     child_fd = ends[1];
   }
 
-  auto to = destinations(plan, worker.round, identity, stream);
-  if (!to) {
-    ::close(agent_fd);
-    return fail(std::move(to.error()));
-  }
   try {
-    auto made = std::make_shared<WorkerStream>(executor_, console_, agent_fd, std::move(*to),
+    auto made = std::make_shared<WorkerStream>(executor_, console_, agent_fd,
+                                               destinations(plan, worker.round, identity, stream),
                                                [this](const WorkerStream* done) { forget(done); });
     made->start();
     undelivered_.push_back(made);
@@ -126,44 +221,39 @@ Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity,
   return {};
 }
 
-Result<WorkerStream::Destinations> Output::destinations(const StreamPlan& plan, std::uint64_t round,
-                                                        const WorkerIdentity& identity,
-                                                        Stream stream) {
+WorkerStream::Destinations Output::destinations(const StreamPlan& plan, std::uint64_t round,
+                                                const WorkerIdentity& identity, Stream stream) {
   WorkerStream::Destinations to;
   to.stream = stream;
   to.console = plan.to_console;
   if (plan.is_prefixed) to.prefix = line_prefix(spec_, identity);
   if (plan.keeps_tail) to.tail_lines = spec_.stderr_tail_lines;
-  if (plan.to_file) {
-    if (plan.is_filtered) {
-      auto filtered = filtered_file(round, stream);
-      if (!filtered) return fail(std::move(filtered.error()));
-      to.filtered_file = *filtered;
-      to.filters = stream == Stream::kStdout ? spec_.duplicate_stdout_filters
-                                             : spec_.duplicate_stderr_filters;
-    }
-    auto file = files().open(file_of(round, identity.local_rank, stream));
-    if (!file) return fail(std::move(file.error()));
-    to.file = std::move(*file);
+  if (plan.is_filtered) {
+    // One for all workers of a round; closed when no worker of its round uses it any more.
+    auto& filtered = filtered_files_[index(stream)];
+    if (!filtered) filtered = opened_file(filtered_file_of(round, stream));
+    to.filtered_file = filtered;
+    to.filters =
+        stream == Stream::kStdout ? spec_.duplicate_stdout_filters : spec_.duplicate_stderr_filters;
   }
+  if (plan.to_file) to.file = opened_file(file_of(round, identity.local_rank, stream));
   return to;
 }
 
-// One file for all workers of a round; closed when no worker of its round uses it any more.
-Result<std::shared_ptr<LogFile>> Output::filtered_file(std::uint64_t round, Stream stream) {
-  if (std::exchange(filtered_round_, round) != round) filtered_files_ = {};
-  auto& file = filtered_files_[index(stream)];
-  if (!file) {
-    auto opened = files().open(directory_.path_of(round) + "/filtered_" + name_of(stream) + ".log");
-    if (!opened) return opened;
-    file = std::move(*opened);
-  }
-  return file;
+std::shared_ptr<LogFile> Output::opened_file(const std::string& path) {
+  auto file = opened_.extract(path);
+  assert(file);  // prepare_round() was called
+  return std::move(file.mapped());
+}
+
+std::string Output::filtered_file_of(std::uint64_t round, Stream stream) const {
+  return directory_.path_of(round) + "/filtered_" + name_of(stream) + ".log";
 }
 
 LogFiles& Output::files() {
   if (!files_) {
-    files_ = std::make_unique<LogFiles>(executor_, console_, [this] { check_delivered(); });
+    files_ = std::make_unique<LogFiles>(
+        executor_, console_, [this] { check_delivered(); }, kFolderPatience);
   }
   return *files_;
 }
@@ -199,6 +289,7 @@ void Output::when_delivered(std::chrono::milliseconds patience, std::function<vo
 
 void Output::check_delivered() {
   if (!when_delivered_ || !undelivered_.empty()) return;
+  opened_.clear();
   filtered_files_ = {};
   if (files_ && !files_->all_closed()) return;
   patience_timer_.cancel();

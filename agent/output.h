@@ -9,9 +9,14 @@
 // files in $TMPDIR that are removed with this object (read them before): no folder is made for
 // them, because that would take longer than starting the workers.
 //
-// Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
-// worker:
+// Nothing here waits for the log folder, which may lie on a file server that does not answer: folders
+// and files are made on a thread of their own, and written and closed on the one of the LogFiles.
+// Workers start when their files are there, so that nothing that they say early is lost.
 //
+// Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
+// round, and then for each worker:
+//
+//   output.prepare_round(round, workers, [&](Result<void> made) { … });
 //   auto streams = output.open(round, {local_rank, rank, role});
 //   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
 //   output.started(local_rank);     // the agent closes its copies
@@ -28,9 +33,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "agent/blocking_calls.h"
 #include "agent/console.h"
 #include "agent/job.h"
 #include "agent/log_directory.h"
@@ -38,6 +45,7 @@
 #include "agent/stream_plan.h"
 #include "agent/worker_stream.h"
 #include "rendezvous/base/result.h"
+#include "rendezvous/base/unique_fd.h"
 #include "rendezvous/timer.h"
 
 namespace ddprun::agent {
@@ -58,9 +66,20 @@ class Output {
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Makes the folder of this run, if there are files to put there. Once, before the first open().
-  Result<void> prepare();
+  using Made = std::function<void(Result<void>)>;
 
+  // Makes the folder of this run, if there are files to put there. Once, before everything else.
+  // `made` is called from here where nothing has to be made.
+  void prepare(Made made);
+  // Makes the folders and files of these local ranks in this round; likewise.
+  void prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made);
+  // The round is not to begin any more: `made` is not called.
+  void cancel_round();
+  // At the end of the job: the folder of this run, where what was asked of its file system has not
+  // come to its end. Else empty.
+  std::string unanswering_folder() const;
+
+  // After prepare_round().
   Result<ChildStreams> open(std::uint64_t round, const WorkerIdentity& worker);
   void started(int local_rank);
   void ended(int local_rank);
@@ -93,7 +112,7 @@ class Output {
   // is none.
   const std::string& log_directory() const { return directory_.path(); }
   std::string log_directory_of(int local_rank) const;
-  // For TORCHELASTIC_ERROR_FILE. Its folder exists after open(). Empty with --log-dir /dev/null.
+  // For TORCHELASTIC_ERROR_FILE, in a folder that is there. Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
   // Whether they are temporary, as said above. Who is killed cannot: that is the keeper's.
   bool removes_error_files() const { return !error_file_prefix_.empty(); }
@@ -106,10 +125,23 @@ class Output {
     std::array<bool, 2> is_terminal{};
   };
 
+  using OpenFiles = std::map<std::string, rdzv::UniqueFd>;  // by path
+  struct RoundFiles {
+    std::vector<std::string> folders;  // each after its parent
+    std::set<std::string> files;
+  };
+  static Result<OpenFiles> make_round(const RoundFiles& wanted);
+
+  Result<void> name_error_files();
+  RoundFiles files_of_round(std::uint64_t round, const std::vector<int>& local_ranks) const;
+  void take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made);
+  void await_folder();
+  std::string folder() const;
   Result<void> open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream);
-  Result<WorkerStream::Destinations> destinations(const StreamPlan& plan, std::uint64_t round,
-                                                  const WorkerIdentity& identity, Stream stream);
-  Result<std::shared_ptr<LogFile>> filtered_file(std::uint64_t round, Stream stream);
+  WorkerStream::Destinations destinations(const StreamPlan& plan, std::uint64_t round,
+                                          const WorkerIdentity& identity, Stream stream);
+  std::shared_ptr<LogFile> opened_file(const std::string& path);
+  std::string filtered_file_of(std::uint64_t round, Stream stream) const;
   LogFiles& files();
   void forget(const WorkerStream* stream);
   void check_delivered();
@@ -123,6 +155,7 @@ class Output {
   LogDirectory directory_;
   std::string error_file_prefix_;                           // without a directory
   std::unique_ptr<LogFiles> files_;                         // made for the first file
+  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // that no worker has taken yet
   std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
   std::uint64_t filtered_round_ = 0;
   std::map<int, Worker> workers_;
@@ -130,6 +163,11 @@ class Output {
   std::vector<std::shared_ptr<WorkerStream>> undelivered_;
   std::function<void()> when_delivered_;
   rdzv::Timer patience_timer_;
+  std::uint64_t rounds_asked_for_ = 0;
+  bool awaits_folder_ = false;
+  rdzv::Timer folder_timer_;
+  const std::shared_ptr<const Output*> life_;  // for what may come after it
+  BlockingCalls folders_;
 };
 
 }  // namespace ddprun::agent

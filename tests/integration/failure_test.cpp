@@ -37,6 +37,16 @@ TEST(Failure, IsTheTerminationMessageOfTheContainer) {
   EXPECT_THAT(read_file(folder / "message"), HasSubstr("| no data"));
 }
 
+// Whatever lies where a worker's error file should be, and where the launcher outside wants one.
+TEST(Failure, AFifoInPlaceOfAnErrorFileHoldsUpNothing) {
+  const TemporaryTree folder;
+  ASSERT_EQ(::mkfifo((folder / "outside").c_str(), 0600), 0);
+  Job job(ddprun({"--no-python"}, {"/bin/sh", "-c", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"}),
+          with("TORCHELASTIC_ERROR_FILE", folder / "outside"));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("ended with exit code 3"));
+}
+
 TEST(Failure, ReachesTheLauncherOutsideThroughItsErrorFile) {
   const TemporaryTree folder;
   const auto setup = with("TORCHELASTIC_ERROR_FILE", folder / "error.json");

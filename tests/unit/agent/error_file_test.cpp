@@ -1,12 +1,14 @@
 #include "agent/error_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "rendezvous/base/limits.h"
+#include "tests/support/temporary_tree.h"
 
 namespace ddprun::agent {
 namespace {
@@ -53,6 +55,22 @@ TEST(ErrorFile, AFileThatIsMissingOrEmptyIsNoError) {
   std::ofstream(path) << R"({"message": "seen"})";
   EXPECT_EQ(read_error_file(path)->message, "seen");
   std::filesystem::remove(path);
+}
+
+// Its path is the worker's to fill: with a FIFO that nobody writes to, a device without an end.
+TEST(ErrorFile, WhatIsNoRegularFileIsNotWaitedForAndNotRead) {
+  const TemporaryTree tree;
+  ASSERT_EQ(::mkfifo((tree / "fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", tree / "zeros");
+  for (const std::string name : {"fifo", "zeros", "."}) {
+    EXPECT_FALSE(read_error_file(tree / name)) << name;
+  }
+}
+
+TEST(ErrorFile, IsReadUpToItsBound) {
+  const TemporaryTree tree;
+  const std::string file = tree.write("error.json", std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(error_file_text(file).size(), 1U << 20);
 }
 
 }  // namespace

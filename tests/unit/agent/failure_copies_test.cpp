@@ -1,6 +1,7 @@
 #include "agent/failure_copies.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <boost/json.hpp>
 #include <csignal>
@@ -89,6 +90,25 @@ TEST(ErrorFileForParent, IsWrittenForAWorkerThatLeftNone) {
   EXPECT_EQ(error_file_for_parent(stopped, "", kNow),
             R"({"message":{"message":"stopped by SIGTERM","extraInfo":{"timestamp":"1760000099"},)"
             R"("errorCode":143}})");
+}
+
+TEST(ErrorFileForParent, ItsPlaceIsNotWaitedFor) {
+  const TemporaryTree tree;
+  ASSERT_EQ(::mkfifo((tree / "fifo").c_str(), 0600), 0);
+  write_error_file_for_parent(tree / "fifo", failed(ExitStatus::exited(3)));
+  write_termination_log(tree / "fifo", "report");
+  write_error_file_for_parent(tree / "file", failed(ExitStatus::exited(3)));
+  EXPECT_TRUE(text_of(tree / "file").ends_with(R"("errorCode":3}})"));
+}
+
+TEST(FailureCopies, AreMadeBothOnAThreadThatIsWaitedFor) {
+  const TemporaryTree tree;
+  const Environment environment{{"DDPRUN_TERMINATION_LOG", tree.write("log", "")},
+                                {"TORCHELASTIC_ERROR_FILE", tree / "file"}};
+  EXPECT_TRUE(
+      copy_failure(environment, "report", failed(ExitStatus::exited(3)), std::chrono::seconds(30)));
+  EXPECT_EQ(text_of(tree / "log"), "report");
+  EXPECT_TRUE(text_of(tree / "file").ends_with(R"("errorCode":3}})"));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_F(OutputFiles, AreInAFolderThatOthersCannotRead) {
 TEST_F(OutputFiles, ARunIdWithASlashStaysInItsFolder) {
   output_ = std::make_unique<Output>(loop_.get_executor(), *console_, teed(), "a/../../b",
                                      temporary_.path());
-  ASSERT_TRUE(output_->prepare());
+  ASSERT_TRUE(prepare(*output_));
   EXPECT_THAT(output_->log_directory(), HasSubstr("/logs/here/a_.._.._b_"));
 }
 
@@ -293,7 +293,7 @@ TEST_F(OutputFiles, AnUnusableLogDirIsOneClearSentence) {
   OutputSpec spec;
   spec.log_dir = file;
   Output output(loop_.get_executor(), *console_, spec, "run", temporary_.path());
-  const auto prepared = output.prepare();
+  const auto prepared = prepare(output);
   ASSERT_FALSE(prepared);
   EXPECT_THAT(prepared.error().to_string(), AllOf(HasSubstr(file), HasSubstr("--log-dir")));
 }
@@ -302,7 +302,7 @@ TEST_F(OutputFiles, WithoutAPlaceForTheFilesAskedForTheJobIsRefused) {
   OutputSpec spec;
   spec.tee_of = {{0, StreamSet::kStdout}};
   Output output(loop_.get_executor(), *console_, spec, "run", temporary_.path() + "/missing");
-  const auto prepared = output.prepare();
+  const auto prepared = prepare(output);
   ASSERT_FALSE(prepared);
   EXPECT_THAT(prepared.error().to_string(), HasSubstr("--log-dir"));
 }
@@ -312,12 +312,13 @@ TEST_F(OutputFiles, AFileThatCannotBeWrittenIsReportedOnce) {
   console_->notify_with([&](std::string_view sentence) { notices.emplace_back(sentence); });
   int closed = 0;
   LogFiles files(loop_.get_executor(), *console_, [&] { ++closed; });
-  auto file = files.open("/dev/full");
-  ASSERT_TRUE(file);
-  EXPECT_TRUE((*file)->write("four"));
+  auto full = open_log_file("/dev/full");
+  ASSERT_TRUE(full);
+  auto file = files.adopt(full->release(), "/dev/full");
+  EXPECT_TRUE(file->write("four"));
   EXPECT_TRUE(files.flush(std::chrono::steady_clock::now() + seconds(10)));
-  EXPECT_TRUE((*file)->write("bytes"));
-  file->reset();
+  EXPECT_TRUE(file->write("bytes"));
+  file.reset();
   EXPECT_TRUE(run_until(loop_, [&] { return closed == 1; }));
   EXPECT_THAT(notices, ElementsAre(AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")),
                                    "the last 9 bytes are missing in /dev/full"));

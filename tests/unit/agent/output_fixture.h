@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -153,12 +154,25 @@ class OutputTest : public testing::Test {
   Output& make(OutputSpec spec) {
     output_ =
         std::make_unique<Output>(loop_.get_executor(), *console_, spec, "run", temporary_.path());
-    const auto prepared = output_->prepare();
+    const auto prepared = prepare(*output_);
     EXPECT_TRUE(prepared) << prepared.error().to_string();
     return *output_;
   }
 
+  Result<void> prepare(Output& output) {
+    std::optional<Result<void>> made;
+    output.prepare([&](Result<void> result) { made = std::move(result); });
+    EXPECT_TRUE(run_until(loop_, [&] { return made.has_value(); }));
+    return *made;
+  }
+
   std::unique_ptr<FakeWorker> start(int local_rank, std::uint64_t round = 0) {
+    bool is_made = false;
+    output_->prepare_round(round, {local_rank}, [&](const Result<void>& made) {
+      is_made = true;
+      EXPECT_TRUE(made) << made.error().to_string();
+    });
+    EXPECT_TRUE(run_until(loop_, [&] { return is_made; }));
     const auto streams = output_->open(round, {local_rank, local_rank + 10, "role"});
     EXPECT_TRUE(streams) << streams.error().to_string();
     auto worker = std::make_unique<FakeWorker>(*streams);

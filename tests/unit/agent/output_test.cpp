@@ -252,7 +252,7 @@ class TerminalOutput : public testing::Test {
         loop_.get_executor(), Console::Options{out_.write_end(), terminal_.fd(), 64 * 1024});
     output_ = std::make_unique<Output>(loop_.get_executor(), *console_, OutputSpec{}, "run",
                                        temporary_.path());
-    ASSERT_TRUE(output_->prepare());
+    output_->prepare([](const Result<void>& made) { ASSERT_TRUE(made); });
     const auto streams = output_->open(0, {0, 0, "role"});
     ASSERT_TRUE(streams);
     worker_ = std::make_unique<FakeWorker>(*streams);
