@@ -65,14 +65,6 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
 }
 
-rdzv::JobOutcome cannot_run(int exit_code, const Error& why) {
-  rdzv::JobOutcome outcome;
-  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = exit_code;
-  outcome.sentence = why.to_string();
-  return outcome;
-}
-
 void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
   failure.error_file = file;
   // With a tail of stderr the call stack was printed already.
@@ -129,7 +121,7 @@ GroupRunner::~GroupRunner() = default;
 int GroupRunner::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
-    prepare_output();
+    find_store_address();
     open_control();
     open_watch();
     while (!outcome_) io_.run_one();
@@ -137,7 +129,7 @@ int GroupRunner::run() {
     await_leaders_leave();
     await_last_report();
   } else {
-    perform(Finish{cannot_run(kExitCannotRun, ready.error())});
+    cannot_run(ready.error(), kExitCannotRun);
   }
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   status_line_.reset();
@@ -158,13 +150,6 @@ Result<void> GroupRunner::prepare() {
   }
   if (auto started = children_.start(workers_.size()); !started) return started;
   signals_.start(job_);
-  if (const std::string& name =
-          job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
-      !name.empty()) {
-    auto address = listen_address(name);
-    if (!address) return fail(std::move(address.error()));
-    store_address_ = std::move(*address);
-  }
   if (console_.can_have_live_line(Stream::kStderr) &&
       output_.owns_terminals(job_.local_world_size)) {
     status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
@@ -177,7 +162,7 @@ Result<void> GroupRunner::prepare() {
 void GroupRunner::prepare_output() {
   output_.prepare([this](Result<void> made) {
     if (outcome_) return;
-    if (!made) return perform(Finish{cannot_run(kExitCannotRun, made.error())});
+    if (!made) return cannot_run(made.error(), kExitCannotRun);
     service_.ready();
     find_leader();
   });
@@ -219,17 +204,36 @@ rdzv::NodeHello GroupRunner::hello() const {
   return hello_of(job_, host_, leader_->is_here() && !is_elected);
 }
 
+void GroupRunner::cannot_run(const Error& error, int exit_code) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = exit_code;
+  outcome.sentence = error.to_string();
+  perform(Finish{outcome});
+}
+
 // ---- the leader
+
+void GroupRunner::find_store_address() {
+  const std::string& name =
+      job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
+  if (name.empty()) return prepare_output();
+  find_listen_address(lookup_, name, [this](Result<std::string> address) {
+    if (outcome_) return;
+    if (!address) return cannot_run(address.error(), kExitCannotRun);
+    store_address_ = *std::move(address);
+    prepare_output();
+  });
+}
 
 void GroupRunner::find_leader() {
   const auto found = [this](Result<rdzv::FoundLeader> result) {
     if (!result) {
       const bool was_never_known = result.error().code == ErrorCode::kTimeout;
       const bool is_wrong = result.error().code == ErrorCode::kInvalidArgument;
-      const int exit_code = was_never_known ? kExitRendezvousTimeout
-                            : is_wrong      ? kExitUsage
-                                            : kExitCannotRun;
-      return perform(Finish{cannot_run(exit_code, result.error())});
+      return cannot_run(result.error(), was_never_known ? kExitRendezvousTimeout
+                                        : is_wrong      ? kExitUsage
+                                                        : kExitCannotRun);
     }
     leader_ = std::move(result->leader);
     // Under etcd another node leads on when this one leaves.

@@ -37,6 +37,7 @@
 #include "agent/worker_logs.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader.h"
+#include "rendezvous/name_lookup.h"
 #include "rendezvous/timer.h"
 
 namespace spdlog {
@@ -72,6 +73,8 @@ class GroupRunner {
   void perform(const Finish& action);
   rdzv::NodeHello hello() const;
 
+  void cannot_run(const Error& error, int exit_code);
+  void find_store_address();
   void find_leader();
   rdzv::LeaderEvents leader_events();
   void record_leader(rdzv::LeaderEvents& events);
@@ -126,6 +129,7 @@ class GroupRunner {
   OomWatch oom_watch_;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
+  rdzv::NameLookup lookup_{io_};            // of store_address_
   std::unique_ptr<rdzv::LeaderSearch> leader_search_;
   std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
   bool was_told_to_wait_ = false;

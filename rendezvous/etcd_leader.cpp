@@ -61,6 +61,7 @@ class EtcdLeader::Impl {
         events_(std::move(events)),
         keys_(spec_.etcd->prefix, config_.run_id),
         etcd_(io, std::move(options)),
+        lookup_(io),
         core_({random_name(), spec_.etcd->lease, spec_.join_timeout}),
         core_timer_(io),
         lease_timer_(io),
@@ -202,9 +203,20 @@ class EtcdLeader::Impl {
 
   void perform(const Claim& action) {
     if (server_ && leases_.job != 0) return claim_with_leases(action, leases_.job);
-    if (!server_) {
-      if (auto opened = open_port(); !opened) return failed(opened.error());
-    }
+    if (server_ || listener_) return claim_with_port(action);
+    std::string host = spec_.etcd->local_addr;
+    if (host.empty()) host = etcd_.local_address();
+    const auto open = [this, action, host](const std::vector<std::string>& addresses) {
+      if (auto opened = open_port(host, addresses); !opened) return failed(opened.error());
+      claim_with_port(action);
+    };
+    if (const auto known = addresses_without_lookup(host)) return open(*known);
+    lookup_.start(host, [open](const Result<std::vector<std::string>>& addresses) {
+      open(addresses ? *addresses : std::vector<std::string>{});
+    });
+  }
+
+  void claim_with_port(const Claim& action) {
     etcd_.grant(kRecordLease, mine([this, action](const Result<wire::EtcdLease>& lease) {
                   if (!lease) return failed(lease.error());
                   claim_with_leases(action, lease->lease);
@@ -241,13 +253,8 @@ class EtcdLeader::Impl {
   }
 
   // The port is open before anybody is told of it.
-  Result<void> open_port() {
-    if (listener_) return {};
-    std::string host = spec_.etcd->local_addr;
-    if (host.empty()) host = etcd_.local_address();
-    const auto addresses = addresses_of(host);
-    auto listener = open_leader_port({host, 0}, addresses ? *addresses : std::vector<std::string>{},
-                                     spec_.etcd->ports);
+  Result<void> open_port(const std::string& host, const std::vector<std::string>& addresses) {
+    auto listener = open_leader_port({host, 0}, addresses, spec_.etcd->ports);
     if (!listener) return fail(std::move(listener.error()));
     advertised_ = {host, listener->bound.port};
     listener_ = std::move(*listener);
@@ -498,6 +505,7 @@ class EtcdLeader::Impl {
   const steady_clock::time_point begun_ = steady_clock::now();
 
   EtcdClient etcd_;
+  NameLookup lookup_;
   ElectionCore core_;
   bool has_begun_ = false;
   bool is_watching_ = false;
