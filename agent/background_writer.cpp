@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -158,7 +159,7 @@ BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
 }
 
 bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t headroom_bytes) {
-  const std::lock_guard lock(state_->mutex);
+  std::unique_lock lock(state_->mutex);
   auto& target = state_->targets.at(sink);
   assert(target.open);
   const std::size_t pending = target.pending();
@@ -167,10 +168,16 @@ bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t head
     return false;
   }
   target.queued.append(bytes);
-  if (!thread_.joinable()) {
-    thread_ = std::thread([state = state_] { state->run(); });
-  } else {
+  if (thread_.joinable()) {
     state_->work.notify_one();
+    return true;
+  }
+  try {
+    thread_ = std::thread([state = state_] { state->run(); });
+  } catch (const std::system_error&) {
+    // There may be no more threads. What has to be said then is better said late than never.
+    std::string buffer;
+    state_->write_queued(lock, sink, buffer);
   }
   return true;
 }

@@ -1,7 +1,8 @@
 // Writes what others queue to descriptors that may block (a terminal that was stopped, a pipe
 // nobody reads, a slow disk), on a thread of its own, so that the event loop never waits for them.
-// The thread starts with the first byte. Descriptors stay in blocking mode: their open file
-// descriptions are shared with the shell and the workers, who would meet O_NONBLOCK too.
+// The thread starts with the first byte; where there can be none (a limit), write() itself writes.
+// Descriptors stay in blocking mode: their open file descriptions are shared with the shell and the
+// workers, who would meet O_NONBLOCK too.
 //
 // Owned by Console (one for each console stream) and by Output (one for all log files). Any thread
 // may call; events come back posted to the executor, so a handler runs on the event loop. The

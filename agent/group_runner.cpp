@@ -18,6 +18,8 @@
 #include "agent/debugger_wait.h"
 #include "agent/ending.h"
 #include "agent/error_file.h"
+#include "agent/exception_text.h"
+#include "agent/failure_copies.h"
 #include "agent/failure_report.h"
 #include "agent/leader_terms.h"
 #include "agent/listen_address.h"
@@ -438,8 +440,10 @@ void GroupRunner::perform(const OpenRoundStore& action) {
   if (auto port = store_.open(store_address_, own); port) {
     result.port = *port;
   } else {
-    result.error = "cannot open the store that workers meet at: " + port.error().to_string() +
-                   "; give another --master-port, or none and get a free one";
+    result.error = "cannot open the store that workers meet at: " + port.error().to_string();
+    if (port.error().code != ErrorCode::kResourceExhausted) {
+      result.error += "; give another --master-port, or none and get a free one";
+    }
   }
   queue_.push_back(std::move(result));
 }
@@ -793,11 +797,31 @@ bool GroupRunner::is_owned(pid_t child) const {
       workers_, [child](const auto& worker) { return worker && worker->pid() == child; });
 }
 
+namespace {
+
+// The runner is gone, and its keeper has ended what was left of the workers.
+int end_by(const std::exception& exception, const Job& job) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = kExitCannotRun;
+  outcome.sentence = error_from_exception(exception).to_string();
+  const std::string report = failure_report(outcome, job.program.name);
+  std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
+  copy_failure(job.environment, report, outcome);
+  return exit_code_of(job, outcome);
+}
+
+}  // namespace
+
 int run(const Job& job) {
   open_standard_streams();
   adopt_signal_state();
-  GroupRunner runner(job);
-  return runner.run();
+  try {
+    GroupRunner runner(job);
+    return runner.run();
+  } catch (const std::exception& exception) {
+    return end_by(exception, job);
+  }
 }
 
 }  // namespace ddprun::agent

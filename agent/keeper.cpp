@@ -91,7 +91,7 @@ Result<Keeper> Keeper::start(std::size_t slots) {
 
 Result<void> Keeper::replace() {
   int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "pipe for the keeper"));
+  if (::pipe2(fds, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
   int fork_errno = 0;
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
@@ -103,7 +103,7 @@ Result<void> Keeper::replace() {
   ::close(fds[0]);
   if (pid < 0) {
     ::close(fds[1]);
-    return fail(error_from_errno(fork_errno, "fork of the keeper"));
+    return fail(error_of_start(fork_errno, "cannot start the keeper"));
   }
   if (pipe_fd_ >= 0) ::close(pipe_fd_);
   pid_ = pid;

@@ -1,6 +1,7 @@
 #include "agent/process.h"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,21 +11,20 @@
 #include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/process/v2/process.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
 #include "rendezvous/base/file_text.h"
 #include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/base/unique_fd.h"
 #include "rendezvous/base/worker_link.h"
 
 namespace ddprun::agent {
 namespace {
 
 namespace asio = boost::asio;
-namespace bp = boost::process::v2;
-using Process = bp::basic_process<asio::io_context::executor_type>;
 
 constexpr int kFirstRealTimeSignal = 32;  // the agent handles none of those
 
@@ -64,50 +64,100 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// A launcher in Boost.Process's sense. Its own default_launcher forks and lets Asio rebuild the
-// whole reactor in the child; its vfork_launcher lets it do so in memory that the parent shares. A
-// child that only execs needs neither: here everything is prepared before vfork, and the child
-// makes system calls alone.
-class GroupLauncher {
+// The thread sanitizer keeps an account of signal handlers, which a child that shares it would change;
+// of vfork it makes a fork.
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
+#define DDPRUN_HAS_CLONE3
+#endif
+
+#ifdef DDPRUN_HAS_CLONE3
+// vfork with a pidfd: a child for which there is no descriptor left does not come to life. The
+// child runs on this frame, which the parent leaves as it is until the child has executed its
+// program or ended; so `body` must not return.
+[[gnu::noinline]] pid_t clone_child(clone_args& arguments, void (*body)(void*), void* context) {
+#if defined(__x86_64__)
+  long result = SYS_clone3;
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(&arguments), "S"(sizeof arguments)
+               : "rcx", "r11", "memory");
+#else
+  register long number asm("x8") = SYS_clone3;
+  register long result asm("x0") = reinterpret_cast<long>(&arguments);
+  register long size asm("x1") = sizeof arguments;
+  asm volatile("svc 0" : "+r"(result) : "r"(number), "r"(size) : "memory");
+#endif
+  if (result == 0) {
+    body(context);
+    ::_exit(127);
+  }
+  if (result > 0) return static_cast<pid_t>(result);
+  errno = static_cast<int>(-result);
+  return -1;
+}
+#endif
+
+// What is over with the child, whatever it was about to do. Its group may have had members already;
+// the zombie holds the number until the group is off the keeper's table.
+void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
+  ::kill(-pid, SIGKILL);
+  ::kill(pid, SIGKILL);
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  ::kill(-pid, SIGKILL);
+  if (keeper_slot != nullptr) keeper_slot->store(0);
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// Starts the child: everything is prepared before vfork, and the child makes system calls alone.
+class Starter {
  public:
-  GroupLauncher(const ProcessSpec& spec)
+  struct Started {
+    pid_t pid = -1;
+    rdzv::UniqueFd end;  // its pidfd
+  };
+
+  explicit Starter(const ProcessSpec& spec)
       : spec_(spec), argv_(pointers_to(spec.argv)), environment_(pointers_to(spec.environment)) {
     CPU_ZERO(&cpus_);
     for (const int cpu : spec.cpus) CPU_SET(static_cast<std::size_t>(cpu), &cpus_);
   }
 
-  Process operator()(asio::io_context::executor_type executor, boost::system::error_code& ec) {
+  Result<Started> start() {
     parent_ = ::getpid();
+    Started started;
     int fork_errno = 0;
-    const pid_t pid = [&] {
+    {
       const AllSignalsBlocked blocked;
-      const pid_t started = start_child();
+      started = start_child();
       fork_errno = errno;
-      return started;
-    }();
-    if (pid < 0) {
-      ec.assign(fork_errno, boost::system::system_category());
-    } else if (exec_errno_ != 0) {
-      if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(0);
-      while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-      }
-      ec.assign(exec_errno_, boost::system::system_category());
-    } else {
-      if (spec_.waits_for_debugger) leave_stopped(pid);
-      return Process(executor, pid);
     }
-    return Process(executor);
-  }
-
-  // What an error of the call above is about.
-  std::string what_failed() const {
-    if (!is_tracing_refused_) return "cannot start " + spec_.path;
-    return "a worker cannot wait for a debugger, because tracing is refused here (a container "
-           "needs "
-           "the capability SYS_PTRACE)";
+    if (started.pid < 0) return fail(error_of_start(fork_errno, "cannot start " + spec_.path));
+    if (exec_errno_ != 0) {
+      end_and_reap(started.pid, spec_.keeper_slot);
+      return fail(error_from_errno(exec_errno_, what_failed()));
+    }
+    if (!started.end) {
+      started.end.reset(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
+    }
+    if (!started.end) {
+      Error error = error_from_errno(errno, "cannot watch " + spec_.path);
+      end_and_reap(started.pid, spec_.keeper_slot);
+      return fail(std::move(error));
+    }
+    if (spec_.waits_for_debugger) leave_stopped(started.pid);
+    return started;
   }
 
  private:
+  std::string what_failed() const {
+    if (!is_tracing_refused_) return "cannot start " + spec_.path;
+    return "a worker cannot wait for a debugger, because tracing is refused here (a container "
+           "needs the capability SYS_PTRACE)";
+  }
+
   // Of its program nothing has run when exec has stopped it for us, who trace it. Let go of with
   // SIGSTOP it is stopped as by anybody, and free for another tracer.
   static void leave_stopped(pid_t pid) {
@@ -118,8 +168,39 @@ class GroupLauncher {
     if (info.si_code == CLD_TRAPPED) ::ptrace(PTRACE_DETACH, pid, nullptr, SIGSTOP);
   }
 
+  Started start_child() {
+    Started started;
+#ifdef DDPRUN_HAS_CLONE3
+    started = clone_watched();
+    // Older kernels do not know it, and filters of containers refuse what they do not know.
+    if (started.pid >= 0 || is_shortage(errno)) return started;
+#endif
+    started.pid = vfork_child();
+    return started;
+  }
+
+#ifdef DDPRUN_HAS_CLONE3
+  Started clone_watched() {
+    Started started;
+    int pid_fd = -1;
+    clone_args arguments{};
+    arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+    arguments.pidfd = reinterpret_cast<std::uintptr_t>(&pid_fd);
+    arguments.exit_signal = SIGCHLD;
+    started.pid = clone_child(
+        arguments, [](void* self) { static_cast<Starter*>(self)->become_worker(); }, this);
+    if (started.pid >= 0) started.end.reset(pid_fd);
+    return started;
+  }
+
+  // What another way to start a child would meet as well.
+  static bool is_shortage(int error) {
+    return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+  }
+#endif
+
   // A function of its own, so that nothing of the caller's frame is shared with the child.
-  [[gnu::noinline]] pid_t start_child() {
+  [[gnu::noinline]] pid_t vfork_child() {
     const pid_t pid = ::vfork();
     if (pid == 0) become_worker();
     return pid;
@@ -153,8 +234,9 @@ class GroupLauncher {
   }
 
   // Right before exec: until then a signal would stop the child for its parent, who waits for exec.
-  // exec itself tells by SIGTRAP.
-  void be_traced() {
+  // exec itself tells by SIGTRAP. Never returned from after exec: the address sanitizer would keep
+  // the frame as it is.
+  [[gnu::no_sanitize_address]] void be_traced() {
     sigset_t trap;
     sigemptyset(&trap);
     sigaddset(&trap, SIGTRAP);
@@ -198,17 +280,21 @@ bool is_stopped(pid_t pid) {
 
 class Worker final : public WorkerProcess {
  public:
-  Worker(asio::io_context& io, Process process, int pid_fd, const ProcessSpec& spec, OnEnd on_end)
-      : process_(std::move(process)),
-        pid_(process_.id()),
-        end_(io, pid_fd),
+  Worker(asio::io_context& io, pid_t pid, const ProcessSpec& spec, OnEnd on_end)
+      : pid_(pid),
+        end_(io),
         keeper_slot_(spec.keeper_slot),
         waits_for_debugger_(spec.waits_for_debugger),
-        on_end_(std::move(on_end)) {
-    await_end();
-  }
+        on_end_(std::move(on_end)) {}
 
-  ~Worker() override { process_.detach(); }
+  Result<void> watch(rdzv::UniqueFd end) {
+    boost::system::error_code ec;
+    end_.assign(end.get(), ec);
+    if (ec) return fail(error_from_errno(ec.value(), "cannot watch a worker"));
+    static_cast<void>(end.release());
+    await_end();
+    return {};
+  }
 
   pid_t pid() const override { return pid_; }
 
@@ -256,8 +342,8 @@ class Worker final : public WorkerProcess {
     // else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
-    boost::system::error_code ignored;
-    process_.running(ignored);  // reaps
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
     has_ended_ = true;
     ExitStatus status = ExitStatus::exited(info.si_status);
     if (info.si_code != CLD_EXITED) {
@@ -267,8 +353,7 @@ class Worker final : public WorkerProcess {
     std::exchange(on_end_, nullptr)(status);
   }
 
-  Process process_;
-  pid_t pid_;
+  const pid_t pid_;
   asio::posix::stream_descriptor end_;
   std::atomic<pid_t>* keeper_slot_;
   const bool waits_for_debugger_;
@@ -286,18 +371,14 @@ void adopt_signal_state() {
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,
                                                             const ProcessSpec& spec, OnEnd on_end) {
-  boost::system::error_code ec;
-  GroupLauncher launcher(spec);
-  Process process = launcher(io.get_executor(), ec);
-  if (ec) return fail(error_from_errno(ec.value(), launcher.what_failed()));
-  const int pid_fd = static_cast<int>(::syscall(SYS_pidfd_open, process.id(), 0));
-  if (pid_fd < 0) {
-    const Error error = error_from_errno(errno, "pidfd_open for " + spec.path);
-    ::kill(-process.id(), SIGKILL);
-    process.terminate();
-    return fail(error);
+  auto started = Starter(spec).start();
+  if (!started) return fail(std::move(started.error()));
+  auto worker = std::make_unique<Worker>(io, started->pid, spec, std::move(on_end));
+  if (auto watched = worker->watch(std::move(started->end)); !watched) {
+    end_and_reap(started->pid, spec.keeper_slot);
+    return fail(std::move(watched.error()));
   }
-  return std::make_unique<Worker>(io, std::move(process), pid_fd, spec, std::move(on_end));
+  return worker;
 }
 
 }  // namespace ddprun::agent

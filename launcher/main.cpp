@@ -8,12 +8,14 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agent/agent.h"
+#include "agent/exception_text.h"
 #include "agent/failure_copies.h"
 #include "launcher/completion.h"
 #include "launcher/config_file.h"
@@ -154,7 +156,14 @@ bool is_called(std::string_view name, int argc, char** argv) {
 }  // namespace ddprun::cli
 
 int main(int argc, char** argv) {
-  if (ddprun::cli::is_called("ddpctl", argc, argv)) return ddprun::cli::run_ddpctl(argc, argv);
-  return ddprun::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),
-                          ddprun::environment_from(environ));
+  const bool is_ddpctl = ddprun::cli::is_called("ddpctl", argc, argv);
+  try {
+    if (is_ddpctl) return ddprun::cli::run_ddpctl(argc, argv);
+    return ddprun::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),
+                            ddprun::environment_from(environ));
+  } catch (const std::exception& exception) {
+    const auto error = ddprun::agent::error_from_exception(exception);
+    std::fprintf(stderr, "%s: %s\n", is_ddpctl ? "ddpctl" : "ddprun", error.message.c_str());
+    return ddprun::kExitCannotRun;
+  }
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <mutex>
 #include <tuple>
@@ -62,10 +63,18 @@ void NameLookup::start(const std::string& host, Done done) {
   const auto question = std::make_shared<Question>();
   question->host = host;
   question->bell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const int ours = ::fcntl(question->bell.get(), F_DUPFD_CLOEXEC, 0);
+  UniqueFd ours(::fcntl(question->bell.get(), F_DUPFD_CLOEXEC, 0));
   told_ = std::make_shared<boost::asio::posix::stream_descriptor>(io_);
   boost::system::error_code ec;
-  told_->assign(ours, ec);
+  if (ours) told_->assign(ours.get(), ec);
+  if (!ours || ec) {
+    const Error error = error_from_errno(ours ? ec.value() : errno, "its name cannot be looked up");
+    boost::asio::post(io_, [error, done = std::move(done), asked = std::weak_ptr(told_)] {
+      if (!asked.expired()) done(fail(error));
+    });
+    return;
+  }
+  static_cast<void>(ours.release());
   auto thread = Thread::start("lookup", [question] { answer(*question); });
   if (thread) {
     thread->detach();

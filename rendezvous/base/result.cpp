@@ -1,9 +1,41 @@
 #include "rendezvous/base/result.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <cstring>
 
 namespace ddprun {
+namespace {
+
+rlim_t limit_on(__rlimit_resource resource) {
+  rlimit limit{};
+  return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+// What limit an error of the system stands for, and what to try; empty for any other error.
+std::string limit_behind(int errno_value) {
+  if (errno_value == EMFILE) {
+    return "; the limit is " + std::to_string(limit_on(RLIMIT_NOFILE)) +
+           " open files per process: raise it (ulimit -n)";
+  }
+  if (errno_value == ENFILE) {
+    return "; that is the limit of the whole system: raise fs.file-max, or end other programs";
+  }
+  return "";
+}
+
+std::string limit_on_processes() {
+  const rlim_t limit = limit_on(RLIMIT_NPROC);
+  if (limit == RLIM_INFINITY) {
+    return "; a control group (pids.max) or the system (kernel.pid_max) allows no more";
+  }
+  return "; the limit is " + std::to_string(limit) +
+         " processes and threads of this user: raise it (ulimit -u; or pids.max of the control "
+         "group)";
+}
+
+}  // namespace
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
@@ -98,7 +130,16 @@ Error error_from_errno(int errno_value, std::string_view what) {
     default:
       break;
   }
-  return Error{code, std::string(what) + ": " + std::strerror(errno_value), {}};
+  return Error{
+      code, std::string(what) + ": " + std::strerror(errno_value) + limit_behind(errno_value), {}};
+}
+
+Error error_of_start(int errno_value, std::string_view what) {
+  Error error = error_from_errno(errno_value, what);
+  if (errno_value != EAGAIN) return error;
+  error.code = ErrorCode::kResourceExhausted;
+  error.message += limit_on_processes();
+  return error;
 }
 
 }  // namespace ddprun

@@ -57,7 +57,11 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
   return fail(Error{code, std::move(message), {}});
 }
 
-// An Error from errno: code from the number, message "<what>: <strerror>".
+// An Error from errno: code from the number, message "<what>: <strerror>". Where a limit was met, the
+// message goes on with the limit and what to try.
 Error error_from_errno(int errno_value, std::string_view what);
+
+// The same for calls that make a process or a thread, where EAGAIN means that there may be no more.
+Error error_of_start(int errno_value, std::string_view what);
 
 }  // namespace ddprun

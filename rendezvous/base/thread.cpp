@@ -28,7 +28,7 @@ Result<Thread> Thread::start(const char* name, std::function<void()> body) {
     return pthread_create(&id, &attributes, run, argument.get());
   }();
   pthread_attr_destroy(&attributes);
-  if (error != 0) return fail(error_from_errno(error, "cannot start a thread"));
+  if (error != 0) return fail(error_of_start(error, "cannot start a thread"));
   static_cast<void>(argument.release());
   pthread_setname_np(id, name);
   return Thread(id);

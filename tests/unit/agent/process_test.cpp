@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,6 +107,44 @@ TEST_F(Process, AProgramThatIsNotThereIsAnErrorAndLeavesNoChild) {
   EXPECT_EQ(worker.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(worker.error().message, HasSubstr("/nowhere/train"));
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+}
+
+// With no descriptor left, or one, or two: started and watched, or not there and off the table.
+TEST_F(Process, AStartWithoutDescriptorsIsAnErrorAndLeavesNoChild) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer makes vfork a fork, whose parent does not wait for exec";
+#endif
+  auto keeper = Keeper::start(1);
+  ASSERT_TRUE(keeper);
+  ASSERT_EQ(run(shell("exit 0")), ExitStatus::exited(0));  // what comes once has its descriptors
+  const int first_free = ::dup(0);
+  ::close(first_free);
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  bool has_failed = false;
+  for (int left = 0; left <= 2; ++left) {
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(first_free + left);
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    ProcessSpec spec = shell("sleep 1000 & wait");
+    spec.keeper_slot = &keeper->slot(0);
+    std::optional<ExitStatus> status;
+    auto worker = WorkerProcess::start(io, spec, [&](ExitStatus ended) { status = ended; });
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    if (worker) {
+      EXPECT_EQ(spec.keeper_slot->load(), (*worker)->pid());
+      (*worker)->signal_group(SIGKILL);
+      io.restart();
+      io.run_for(kDeadline);
+      EXPECT_EQ(status, ExitStatus::killed(SIGKILL));
+    } else {
+      has_failed = true;
+      EXPECT_EQ(worker.error().code, ErrorCode::kResourceExhausted) << worker.error().message;
+      EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), 0) << "the keeper alone is a child";
+    }
+    EXPECT_EQ(spec.keeper_slot->load(), 0) << "the keeper would kill whoever gets that number";
+  }
+  EXPECT_TRUE(has_failed);
 }
 
 TEST_F(Process, LeadsASessionOfItsOwn) {

@@ -1,7 +1,10 @@
 #include "rendezvous/base/result.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
 #include <cerrno>
+#include <string>
 
 namespace ddprun {
 namespace {
@@ -31,6 +34,19 @@ TEST(Result, ErrnoBecomesACodeAndASentence) {
   EXPECT_EQ(taken.message, "bind 127.0.0.1:29500: Address already in use");
   EXPECT_EQ(error_from_errno(EMFILE, "socket").code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(error_from_errno(EIO, "read").code, ErrorCode::kIo);
+}
+
+TEST(Result, ALimitThatWasMetIsNamedWithWhatToTry) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  EXPECT_EQ(error_from_errno(EMFILE, "socket").message,
+            "socket: Too many open files; the limit is " + std::to_string(files.rlim_cur) +
+                " open files per process: raise it (ulimit -n)");
+  const Error start = error_of_start(EAGAIN, "cannot start a thread");
+  EXPECT_EQ(start.code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(start.message.find("pids.max"), std::string::npos) << start.message;
+  EXPECT_EQ(error_of_start(ENOENT, "cannot start x").message,
+            "cannot start x: No such file or directory");
 }
 
 TEST(Result, EveryCodeHasItsOwnName) {
