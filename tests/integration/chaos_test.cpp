@@ -95,7 +95,6 @@ class Story {
   void strike(bool at_start);
   std::vector<Victim> candidates();
   std::vector<Victim> choose_victims();
-  std::optional<pid_t> keeper();
   void await_consequences(const std::vector<Victim>& victims);
   std::vector<Cause> causes_in(const std::vector<Victim>& victims) const;
   void check_end();
@@ -176,18 +175,10 @@ void Story::run() {
   check_nothing_is_left();
 }
 
-std::optional<pid_t> Story::keeper() {
-  for (const pid_t pid : job_->processes()) {
-    const auto info = process(pid);
-    if (info && info->state != 'Z' && info->name == "ddprun-keeper") return pid;
-  }
-  return std::nullopt;
-}
-
 // Everybody whose death has a known consequence.
 std::vector<Victim> Story::candidates() {
   std::vector<Victim> found{{Kind::kAgent, job_->pid()}};
-  if (const auto pid = keeper()) found.push_back({Kind::kKeeper, *pid});
+  if (const auto pid = job_->keeper()) found.push_back({Kind::kKeeper, *pid});
   const auto everybody = all_processes();
   const auto started = stamps(folder_.path(), round_);
   for (const ProcessInfo& worker : everybody) {
@@ -269,7 +260,7 @@ void Story::await_consequences(const std::vector<Victim>& victims) {
   }
   if (has(Kind::kKeeper)) {
     ++keepers_replaced_;
-    ASSERT_TRUE(job_->reaches([&] { return keeper().has_value(); })) << "no new keeper";
+    ASSERT_TRUE(job_->reaches([&] { return job_->keeper().has_value(); })) << "no new keeper";
   }
 }
 

@@ -60,16 +60,6 @@ ClusterSetup setup(const EtcdServers& etcd, ClusterSetup more = {}) {
   return more;
 }
 
-// The node that etcd says leads; its agent may be dead already, then it is -1.
-int leading_node(const Cluster& cluster, const EtcdServers& etcd) {
-  boost::system::error_code ec;
-  const auto key = boost::json::parse(etcd.get("/ddprun/job/leader"), ec);
-  if (ec) return -1;
-  const std::string address(key.at("address").as_string());
-  return cluster.node_at(
-      static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-}
-
 int await_leader(const Cluster& cluster, const EtcdServers& etcd, int other_than = -1) {
   int node = -1;
   eventually([&] {

@@ -13,6 +13,8 @@ namespace fs = std::filesystem;
 
 std::ostream& operator<<(std::ostream& out, Meeting meeting) {
   switch (meeting) {
+    case Meeting::kOneNode:
+      return out << "OneNode";
     case Meeting::kStatic:
       return out << "Static";
     case Meeting::kC10d:
@@ -44,8 +46,8 @@ std::string Cluster::endpoint() const {
 }
 
 Command Cluster::command(int node, const std::vector<std::string>& more) const {
-  std::vector<std::string> options{"--nnodes=" + setup_.nnodes,
-                                   "--nproc-per-node=" + std::to_string(setup_.nproc)};
+  std::vector<std::string> options{"--nproc-per-node=" + std::to_string(setup_.nproc)};
+  if (setup_.meeting != Meeting::kOneNode) options.push_back("--nnodes=" + setup_.nnodes);
   std::string conf = setup_.conf;
   const auto add_conf = [&conf](const std::string& pair) {
     conf += (conf.empty() ? "" : ",") + pair;
@@ -58,7 +60,7 @@ Command Cluster::command(int node, const std::vector<std::string>& more) const {
     options.insert(options.end(),
                    {"--rdzv-backend=etcd", "--rdzv-endpoint=" + setup_.etcd, "--rdzv-id=job"});
     if (conf.find("last_call_timeout") == std::string::npos) add_conf("last_call_timeout=1");
-  } else {
+  } else if (setup_.meeting != Meeting::kOneNode) {
     options.insert(options.end(),
                    {"--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint(), "--rdzv-id=job"});
     if (conf.find("last_call_timeout") == std::string::npos) add_conf("last_call_timeout=1");
@@ -108,14 +110,17 @@ Job& Cluster::start_leader() {
   for (const std::string& option : setup_.options) {
     if (option.starts_with("--max-restarts")) command.push_back(option);
   }
+  if (leader_) replaced_.emplace_back("an earlier leader", std::move(leader_));
   leader_ = std::make_unique<Job>(command, on(0));
   return *leader_;
 }
 
 Job& Cluster::start(int node, const std::vector<std::string>& more) {
   if (setup_.meeting == Meeting::kLeader && !leader_) start_leader();
-  agents_[node] = std::make_unique<Job>(command(node, more), on(node));
-  return *agents_[node];
+  std::unique_ptr<Job>& agent = agents_[node];
+  if (agent) replaced_.emplace_back("an earlier node " + std::to_string(node), std::move(agent));
+  agent = std::make_unique<Job>(command(node, more), on(node));
+  return *agent;
 }
 
 void Cluster::start_all(int nodes) {
@@ -219,6 +224,7 @@ std::vector<std::string> Cluster::left_over() const {
     const auto left = job.left_over();
     all.insert(all.end(), left.begin(), left.end());
   };
+  for (const auto& [who, job] : replaced_) add(*job);
   for (const auto& [node, agent] : agents_) add(*agent);
   if (leader_) add(*leader_);
   return all;
@@ -229,6 +235,7 @@ std::string Cluster::told() const {
   const auto add = [&text](const std::string& who, const Job& job) {
     text += "---- " + who + "\n" + job.err();
   };
+  for (const auto& [who, job] : replaced_) add(who, *job);
   if (leader_) add("leader", *leader_);
   for (const auto& [node, agent] : agents_) add("node " + std::to_string(node), *agent);
   return text;

@@ -31,10 +31,11 @@ inline constexpr int kLeaderLost = 111;
 inline constexpr int kBelowMinimum = 112;
 
 enum class Meeting {
-  kStatic,  // --node-rank, --master-addr: node 0 leads
-  kC10d,    // an endpoint on node 0
-  kLeader,  // the same, served by `ddpctl leader` beside node 0's agent
-  kEtcd,    // the agents elect the leader
+  kOneNode,  // nothing is said of nodes
+  kStatic,   // --node-rank, --master-addr: node 0 leads
+  kC10d,     // an endpoint on node 0
+  kLeader,   // the same, served by `ddpctl leader` beside node 0's agent
+  kEtcd,     // the agents elect the leader
 };
 std::ostream& operator<<(std::ostream& out, Meeting meeting);  // as part of a test's name
 
@@ -59,7 +60,7 @@ class Cluster {
   explicit Cluster(ClusterSetup setup, Network* network = nullptr);
 
   // The agent of this node: more options of its own come last. Meeting::kLeader starts the leader
-  // before the first agent.
+  // before the first agent. One that was started before is kept: told() and left_over() have it.
   Job& start(int node, const std::vector<std::string>& more = {});
   Job& start_leader();
   void start_all(int nodes);  // the first ranks are node 0's, and so on
@@ -89,7 +90,7 @@ class Cluster {
   void let_finish() { write_file(folder_ / "finish", ""); }
   std::map<int, Ended> wait(milliseconds deadline = kDeadline);
 
-  std::vector<std::string> left_over() const;  // of all agents and the leader
+  std::vector<std::string> left_over() const;  // of all agents and leaders
   std::string told() const;                    // all that they wrote, for the message of a failure
 
   const TemporaryTree& folder() const { return folder_; }
@@ -104,6 +105,7 @@ class Cluster {
   UniqueFd held_port_;  // so that no other program gets it before the leader has it
   std::uint16_t port_ = 29400;
   int seen_round_ = -1;
+  std::vector<std::pair<std::string, std::unique_ptr<Job>>> replaced_;
   std::unique_ptr<Job> leader_;
   std::map<int, std::unique_ptr<Job>> agents_;
 };

@@ -145,4 +145,13 @@ std::string EtcdServers::told() const {
   return text;
 }
 
+int leading_node(const Cluster& cluster, const EtcdServers& etcd, const std::string& prefix) {
+  // …,"address":"HOST:PORT"}
+  const std::string key = etcd.get(prefix + "/job/leader");
+  const auto end = key.rfind('"');
+  const auto colon = key.rfind(':');
+  if (end == std::string::npos || colon == std::string::npos || colon > end) return -1;
+  return cluster.node_at(static_cast<std::uint16_t>(std::stoi(key.substr(colon + 1))));
+}
+
 }  // namespace ddprun::test

@@ -14,6 +14,7 @@
 
 #include "rendezvous/base/unique_fd.h"
 #include "tests/support/certificates.h"
+#include "tests/support/cluster.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {
@@ -65,5 +66,9 @@ class EtcdServers {
   TemporaryTree folder_;
   std::vector<Member> members_;
 };
+
+// The node of a job that etcd says leads; -1: none, or its agent is dead already.
+int leading_node(const Cluster& cluster, const EtcdServers& etcd,
+                 const std::string& prefix = "/ddprun");
 
 }  // namespace ddprun::test

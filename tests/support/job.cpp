@@ -319,6 +319,13 @@ std::map<int, pid_t> Job::workers() const {
   return found;
 }
 
+std::optional<pid_t> Job::keeper() const {
+  for (const auto& child : children_of(pid_)) {
+    if (child.name == "ddprun-keeper" && child.state != 'Z') return child.pid;
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> Job::left_over(milliseconds deadline) const {
   std::vector<std::string> words;
   if (eventually([&] { return processes().empty(); }, deadline)) return words;

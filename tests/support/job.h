@@ -117,6 +117,7 @@ class Job {
   std::vector<pid_t> processes() const;
   // The workers of the present round by rank: those children of the command that have one.
   std::map<int, pid_t> workers() const;
+  std::optional<pid_t> keeper() const;  // a living one
   // Waits for all processes to be gone; if not in time, those that are left, in words.
   std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
 
