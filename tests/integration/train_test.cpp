@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -75,22 +74,6 @@ TEST_F(Training, ResumesBitIdenticallyWhicheverWorkerIsKilled) {
     EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 1"));
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
     EXPECT_THAT(job.left_over(), IsEmpty());
-  }
-}
-
-TEST_F(Training, ResumesBitIdenticallyAfterManyDeathsAtAnyMoment) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
-  for (int run = 0; run < (full_tests() ? 20 : 2); ++run) {
-    const TemporaryTree folder;
-    Job job(training(2, folder.path()));
-    for (int death = 0; death < 3; ++death) {
-      const int victim = static_cast<int>(random() % 2);
-      kill_after(job, folder, victim, /*steps=*/10 + static_cast<int>(random() % 15));
-    }
-    ASSERT_EQ(job.wait(seconds(240)), exited(0)) << job.err();
-    EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder.path())) << job.err();
   }
 }
 
