@@ -15,7 +15,6 @@ constexpr std::chrono::milliseconds kNoHurry = 24h;
 constexpr std::chrono::milliseconds kHurry = 500ms;
 constexpr std::chrono::milliseconds kStuckPatience = 5s;
 constexpr std::chrono::milliseconds kEventPatience = 5s;  // with a reader that does not read
-constexpr std::chrono::milliseconds kCopyPatience = 2s;   // with other file systems
 constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
 
 std::chrono::milliseconds patience_with(rdzv::JobOutcome::Kind kind) {
@@ -67,7 +66,7 @@ void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
     parts_.console.say(
         Stream::kStderr,
         coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
-    if (!copy_failure(job_.environment, text, outcome, kCopyPatience)) {
+    if (!copy_failure(job_.environment, text, outcome, kFailureCopyLimit)) {
       parts_.console.notify("the copies of this report could not be written in time");
     }
   }

@@ -807,7 +807,7 @@ int end_by(const std::exception& exception, const Job& job) {
   outcome.sentence = error_from_exception(exception).to_string();
   const std::string report = failure_report(outcome, job.program.name);
   std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
-  copy_failure(job.environment, report, outcome);
+  copy_failure(job.environment, report, outcome, kFailureCopyLimit);
   return exit_code_of(job, outcome);
 }
 
