@@ -1,5 +1,7 @@
 // The agent's children that are no workers: its keeper, which is replaced when somebody kills it, and
-// strangers, which workers left behind and which are ended when a round closes.
+// strangers, which workers left behind and which are ended when a round closes. Strangers are those
+// who are left in the workers' control group; where there can be none, those children of the agent
+// whose environment says so (agent/strangers.h).
 //
 // Owned by the GroupRunner; event loop thread only. The mistake to avoid: reaping a child that has an
 // owner (a worker, a stack dump), who then waits for ever; hence `is_owned`.
@@ -15,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "agent/control_group.h"
 #include "agent/keeper.h"
 #include "agent/strangers.h"
 #include "rendezvous/base/result.h"
@@ -27,6 +30,7 @@ class Children {
   struct Hooks {
     std::function<bool(pid_t)> is_owned;
     std::function<void(pid_t)> on_keeper_replaced;
+    std::function<void(std::string_view)> debug;
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
@@ -39,6 +43,11 @@ class Children {
 
   Keeper& keeper() { return *keeper_; }
 
+  // Where workers start: the folder of their control group; -1: there is none.
+  int control_group() const { return are_all_in_group_ ? group_->directory() : -1; }
+  // A worker could not be started there, so that the group does not know of all any more.
+  void leave_control_group();
+
   // For the owner of a child that has just reaped it: others may have waited behind it.
   void reap();
 
@@ -50,15 +59,22 @@ class Children {
   void await();
   bool is_known(pid_t pid) const;
   void replace_keeper();
+  void make_control_group();
+  void renew_control_group();
   void kill_strangers();
+  Strangers strangers_outside();
 
   boost::asio::signal_set signal_;
   rdzv::Timer timer_;
   const Hooks hooks_;
   EnvironmentLooks looks_;
   std::optional<Keeper> keeper_;
+  std::optional<ControlGroup> group_;  // after the keeper: it is removed before the keeper looks
+  bool are_all_in_group_ = false;
+  bool was_group_killed_ = false;
   std::function<void()> done_;  // while strangers are being ended
   std::chrono::steady_clock::time_point until_;
+  std::chrono::milliseconds pause_{};
 };
 
 }  // namespace ddprun::agent

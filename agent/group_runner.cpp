@@ -95,6 +95,7 @@ GroupRunner::GroupRunner(const Job& job)
       children_(io_, agent_id_,
                 {.is_owned = [this](pid_t pid) { return is_owned(pid); },
                  .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+                 .debug = [this](std::string_view sentence) { log_->debug("{}", sentence); },
                  .warn = [this](std::string_view sentence) { log_->warn("{}", sentence); },
                  .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
       error_files_(io_.get_executor(), "ddprun-errors"),
@@ -566,6 +567,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = &children_.keeper().slot(static_cast<std::size_t>(local_rank));
+  spec.control_group = children_.control_group();
   spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
   if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
   if (link) {
@@ -582,6 +584,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
     return fail(std::move(worker.error()));
   }
   log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
+  if (!(*worker)->is_in_control_group()) children_.leave_control_group();
   if (spec.waits_for_debugger) {
     console_.say(Stream::kStderr,
                  waits_for_debugger_text(identity.rank, (*worker)->pid(), host_, job_.environment));

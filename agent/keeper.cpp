@@ -16,6 +16,7 @@
 #include <new>
 #include <utility>
 
+#include "agent/control_group.h"
 #include "rendezvous/base/signals_blocked.h"
 
 namespace ddprun::agent {
@@ -29,6 +30,7 @@ void close_all_but(int fd) {
 // Killed is not yet dead, but what hangs in the kernel, or is reaped by nobody, is not waited for
 // longer than this.
 constexpr std::int64_t kPatienceMs = 250;
+constexpr int kControlGroupPatienceMs = 1000;
 
 std::int64_t now_ms() {
   timespec now{};
@@ -69,6 +71,8 @@ void Keeper::keep(int pipe_fd) const {
     }
   };
   each_group([](pid_t group) { ::kill(-group, SIGKILL); });
+  const char* const control_group = entries_[count_].file;
+  if (control_group[0] != '\0') kill_control_group(control_group);
   const std::int64_t until = now_ms() + kPatienceMs;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
@@ -76,11 +80,12 @@ void Keeper::keep(int pipe_fd) const {
   // not reaped (a container without an init): they still count as members.
   each_group([until](pid_t group) { await_group(group, until); });
   remove_files();
+  if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatienceMs);
   ::_exit(0);
 }
 
 Result<Keeper> Keeper::start(std::size_t slots) {
-  void* memory = ::mmap(nullptr, slots * sizeof(Entry), PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, (slots + 1) * sizeof(Entry), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
   // Zeroed pages are entries without a group; touching them all would cost a fault each.
@@ -91,7 +96,8 @@ Result<Keeper> Keeper::start(std::size_t slots) {
 
 Result<void> Keeper::replace() {
   int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
   int fork_errno = 0;
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
@@ -127,12 +133,12 @@ void Keeper::swap(Keeper& other) noexcept {
 
 Keeper::~Keeper() {
   dismiss();
-  if (entries_ != nullptr) ::munmap(entries_, count_ * sizeof(Entry));
+  if (entries_ != nullptr) ::munmap(entries_, (count_ + 1) * sizeof(Entry));
 }
 
 // The agent may be killed in the middle of this. Then the path is neither the old nor the new one,
 // but both are of this agent, and the last byte of an entry is always 0.
-void Keeper::set_file(std::size_t index, std::string_view path) {
+void Keeper::set_path(std::size_t index, std::string_view path) {
   char* file = entries_[index].file;
   if (path.size() >= sizeof entries_[index].file) path = {};  // too long to be made anywhere
   path.copy(file, path.size());

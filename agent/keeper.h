@@ -1,7 +1,7 @@
 // A tiny process that outlives the agent by a moment: when the agent vanishes (SIGKILL, out of
 // memory) it kills every process group that a worker had registered, so that no worker, and no
-// child of one that stayed in its group, is left behind; then it removes the files that nobody
-// else would.
+// child of one that stayed in its group, is left behind, and whoever is in the workers' control
+// group, where there is one; then it removes that group and the files that nobody else would.
 //
 // How: agent and keeper share a table of process groups, an entry for each local rank, and a pipe
 // whose writing end the agent alone holds (it is close-on-exec). The keeper sleeps in a read of
@@ -47,7 +47,11 @@ class Keeper {
 
   // A file that goes with the agent, if the worker of that slot has made it; an absolute path, or
   // empty for none. It replaces the one named before for that slot.
-  void set_file(std::size_t index, std::string_view path);
+  void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
+
+  // The workers' control group (agent/control_group.h), which goes with the agent too; to be named
+  // before it is made. Empty: there is none.
+  void set_control_group(std::string_view path) { set_path(count_, path); }
 
   // Reaps a keeper that has died and says so, once; then replace() is due.
   bool has_died();
@@ -56,7 +60,8 @@ class Keeper {
   Result<void> replace();
 
  private:
-  // A page each: only those that are used cost memory.
+  // A page each: only those that are used cost memory. One for each slot, and a last one whose file
+  // is the control group.
   struct Entry {
     Slot group;
     char file[4096 - sizeof(Slot)];
@@ -64,6 +69,7 @@ class Keeper {
 
   Keeper(Entry* entries, std::size_t count) : entries_(entries), count_(count) {}
   [[noreturn]] void keep(int pipe_fd) const;
+  void set_path(std::size_t index, std::string_view path);
   void dismiss();
   void swap(Keeper& other) noexcept;
 

@@ -117,6 +117,7 @@ class Starter {
   struct Started {
     pid_t pid = -1;
     rdzv::UniqueFd end;  // its pidfd
+    bool is_in_control_group = false;
   };
 
   explicit Starter(const ProcessSpec& spec)
@@ -171,7 +172,11 @@ class Starter {
   Started start_child() {
     Started started;
 #ifdef DDPRUN_HAS_CLONE3
-    started = clone_watched();
+    if (spec_.control_group >= 0) {
+      started = clone_into(spec_.control_group);
+      if (started.pid >= 0 || is_shortage(errno)) return started;
+    }
+    started = clone_into(-1);
     // Older kernels do not know it, and filters of containers refuse what they do not know.
     if (started.pid >= 0 || is_shortage(errno)) return started;
 #endif
@@ -180,16 +185,29 @@ class Starter {
   }
 
 #ifdef DDPRUN_HAS_CLONE3
-  Started clone_watched() {
+  Started clone_into(int control_group) {
     Started started;
     int pid_fd = -1;
     clone_args arguments{};
     arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
     arguments.pidfd = reinterpret_cast<std::uintptr_t>(&pid_fd);
     arguments.exit_signal = SIGCHLD;
+    if (control_group >= 0) {
+      arguments.flags |= CLONE_INTO_CGROUP;
+      arguments.cgroup = static_cast<std::uint64_t>(control_group);
+    }
     started.pid = clone_child(
         arguments, [](void* self) { static_cast<Starter*>(self)->become_worker(); }, this);
-    if (started.pid >= 0) started.end.reset(pid_fd);
+    if (started.pid < 0) return started;
+    started.end.reset(pid_fd);
+    if (control_group >= 0 && !has_begun_) {
+      // Linux 6.14 and later kill a child at birth where one of the two groups, its own and its
+      // parent's, was killed once more often than the other.
+      end_and_reap(started.pid, nullptr);
+      errno = EBUSY;
+      return {};
+    }
+    started.is_in_control_group = control_group >= 0;
     return started;
   }
 
@@ -210,6 +228,7 @@ class Starter {
   // kernel groups tasks by session for scheduling, a new one queues up behind everybody, and the
   // parent waits.
   [[noreturn]] void become_worker() {
+    has_begun_ = true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
@@ -267,6 +286,7 @@ class Starter {
   cpu_set_t cpus_;
   link::Header link_header_;
   pid_t parent_ = -1;
+  volatile bool has_begun_ = false;
   volatile int exec_errno_ = 0;
   volatile bool is_tracing_refused_ = false;
 };
@@ -280,8 +300,10 @@ bool is_stopped(pid_t pid) {
 
 class Worker final : public WorkerProcess {
  public:
-  Worker(asio::io_context& io, pid_t pid, const ProcessSpec& spec, OnEnd on_end)
+  Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, const ProcessSpec& spec,
+         OnEnd on_end)
       : pid_(pid),
+        is_in_control_group_(is_in_control_group),
         end_(io),
         keeper_slot_(spec.keeper_slot),
         waits_for_debugger_(spec.waits_for_debugger),
@@ -297,6 +319,7 @@ class Worker final : public WorkerProcess {
   }
 
   pid_t pid() const override { return pid_; }
+  bool is_in_control_group() const override { return is_in_control_group_; }
 
   void signal_group(int signal) override {
     if (!has_ended_) ::kill(-pid_, signal);
@@ -354,6 +377,7 @@ class Worker final : public WorkerProcess {
   }
 
   const pid_t pid_;
+  const bool is_in_control_group_;
   asio::posix::stream_descriptor end_;
   std::atomic<pid_t>* keeper_slot_;
   const bool waits_for_debugger_;
@@ -373,7 +397,8 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io
                                                             const ProcessSpec& spec, OnEnd on_end) {
   auto started = Starter(spec).start();
   if (!started) return fail(std::move(started.error()));
-  auto worker = std::make_unique<Worker>(io, started->pid, spec, std::move(on_end));
+  auto worker = std::make_unique<Worker>(io, started->pid, started->is_in_control_group, spec,
+                                         std::move(on_end));
   if (auto watched = worker->watch(std::move(started->end)); !watched) {
     end_and_reap(started->pid, spec.keeper_slot);
     return fail(std::move(watched.error()));

@@ -35,6 +35,7 @@ struct ProcessSpec {
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int preempt_signal = 0;  // told to the worker over its link; 0: none
+  int control_group = -1;  // folder of the control group that it starts in; -1: the agent's
   // It is stopped before its first instruction, until a debugger or SIGCONT lets it go on.
   bool waits_for_debugger = false;
 };
@@ -48,7 +49,8 @@ class WorkerProcess {
                                                       const ProcessSpec& spec, OnEnd on_end);
   virtual ~WorkerProcess() = default;
 
-  virtual pid_t pid() const = 0;  // also the id of its process group and session
+  virtual pid_t pid() const = 0;                 // also the id of its process group and session
+  virtual bool is_in_control_group() const = 0;  // false: none was given, or it takes nobody
 
   // To the whole process group, or to the worker alone. Nothing happens when it has ended.
   virtual void signal_group(int signal) = 0;

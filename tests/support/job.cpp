@@ -274,6 +274,19 @@ Job::~Job() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
+  // The keeper ends by itself when it has removed what the agent leaves behind.
+  const auto is_keeper = [](pid_t pid) {
+    const auto info = process(pid);
+    return info && info->name == "ddprun-keeper";
+  };
+  const auto end_all_but_keepers = [&] {
+    const auto left = processes();
+    for (const pid_t pid : left) {
+      if (!is_keeper(pid)) kill(pid, SIGKILL);
+    }
+    return left.empty();
+  };
+  if (eventually(end_all_but_keepers, seconds(3))) return;
   for (const pid_t pid : processes()) kill(pid, SIGKILL);
 }
 
