@@ -53,10 +53,19 @@ rdzv::ToAgent to_agent_in(const Reader& from, std::string_view name) {
 
 // ---- what an agent sees of its workers
 
-constexpr std::array<std::string_view, 7> kOwnEvents{
+constexpr std::array<std::string_view, 8> kOwnEvents{
     "store", "worker_ended", "stop_signal", "preempt_signal",
-    "timer", "round_closed", "leader_lost"};
-enum class OwnEvent { kStore, kWorkerEnded, kStop, kPreempt, kTimer, kClosed, kLeaderLost };
+    "timer", "round_closed", "leader_lost", "leader_replaced"};
+enum class OwnEvent {
+  kStore,
+  kWorkerEnded,
+  kStop,
+  kPreempt,
+  kTimer,
+  kClosed,
+  kLeaderLost,
+  kLeaderReplaced
+};
 
 json::value name_value(OwnEvent event) { return text(kOwnEvents[static_cast<std::size_t>(event)]); }
 
@@ -98,6 +107,9 @@ struct EventWriter {
     line["sentence"] = text(lost.sentence);
     line["was_reached"] = lost.was_reached;
   }
+  void operator()(const LeaderReplaced&) const {
+    line["event"] = name_value(OwnEvent::kLeaderReplaced);
+  }
   template <typename Message>
   void operator()(const Message& message) const {  // of the leader
     line["message"] = packed(rdzv::ToAgent(message));
@@ -125,9 +137,11 @@ GroupEvent own_event_from(const Reader& from) {
     case OwnEvent::kClosed:
       return RoundClosed{round()};
     case OwnEvent::kLeaderLost:
+      return LeaderLost{from.text("sentence"), from.truth("was_reached")};
+    case OwnEvent::kLeaderReplaced:
       break;
   }
-  return LeaderLost{from.text("sentence"), from.truth("was_reached")};
+  return LeaderReplaced{};
 }
 
 GroupInput group_input_from(const Reader& from) {

@@ -13,7 +13,8 @@ struct Words {
   // agent to leader
   std::string operator()(const rdzv::NodeHello& hello) const {
     return "NodeHello: " + hello.host + ", " + to_string(hello.local_world_size) + " workers" +
-           (hello.node_rank ? ", asks for rank " + to_string(*hello.node_rank) : "");
+           (hello.node_rank ? ", asks for rank " + to_string(*hello.node_rank) : "") +
+           (hello.last_round ? ", was in round " + to_string(hello.last_round->round) : "");
   }
   std::string operator()(const rdzv::StoreOpened& opened) const {
     return "StoreOpened" + of_round(opened.round) + " at port " + to_string(opened.port);
@@ -112,6 +113,7 @@ struct Words {
   std::string operator()(const LeaderLost& lost) const {
     return "the leader is lost: " + lost.sentence;
   }
+  std::string operator()(const LeaderReplaced&) const { return "another process leads now"; }
 
   // what the agent does
   std::string operator()(const OpenRoundStore& open) const {

@@ -52,7 +52,7 @@ struct WorkerExited {
 };
 struct RoundStopping {
   Round round{};
-  // worker_failed, signal, preemption, leader, leader_lost, declared_lost, job_end
+  // worker_failed, signal, preemption, leader, leader_lost, leader_replaced, declared_lost, job_end
   std::string_view reason;
 };
 struct Restarted {

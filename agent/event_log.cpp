@@ -20,6 +20,7 @@ std::string_view reason_of(const GroupEvent& cause, bool has_local_failure) {
   if (std::holds_alternative<StopSignal>(cause)) return "signal";
   if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
   if (std::holds_alternative<LeaderLost>(cause)) return "leader_lost";
+  if (std::holds_alternative<LeaderReplaced>(cause)) return "leader_replaced";
   if (std::holds_alternative<rdzv::DeclaredLost>(cause)) return "declared_lost";
   if (const auto* end = std::get_if<rdzv::JobEnd>(&cause)) {
     return end->outcome.kind == rdzv::JobOutcome::Kind::kSucceeded ? "" : "job_end";

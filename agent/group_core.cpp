@@ -34,7 +34,7 @@ bool GroupCore::is_stale(const GroupEvent& event) const {
       [this](const auto& e) {
         using Event = std::decay_t<decltype(e)>;
         if constexpr (kBeginsARound<Event>) {
-          return last_run_ && e.round <= *last_run_;
+          return last_round_ && e.round <= last_round_->round;
         } else if constexpr (requires { e.round; }) {
           return e.round != round_;
         } else {
@@ -74,8 +74,7 @@ void GroupCore::on(Out& out, const rdzv::RoundStart& start) {
   if (waiting == nullptr) return;
   if (waiting->store != start.round) close_unused_store(out, {});
   round_ = start.round;
-  last_run_ = start.round;
-  restarts_ = start.restarts;
+  last_round_ = {start.round, start.node_count, start.restarts};
   state_ = Running{std::vector<bool>(static_cast<std::size_t>(config_.local_world_size), false)};
   out.push_back(StartWorkers{start});
 }
@@ -97,17 +96,22 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
   go_on(out);
 }
 
-void GroupCore::on(Out& out, const rdzv::DeclaredLost&) {
+void GroupCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
+
+void GroupCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
+
+void GroupCore::join_anew(Out& out) {
   if (std::holds_alternative<Waiting>(state_)) {
     close_unused_store(out, {});
-    out.push_back(Rejoin{});
-    return;
+    return rejoin(out);
   }
   Stopping* stopping = stop_workers(out, SIGTERM, ArmTimer::Limit::kGraceAfterFailure);
   tell_of_preemption(out, *stopping);
   stopping->is_disowned = true;
   go_on(out);
 }
+
+void GroupCore::rejoin(Out& out) const { out.push_back(Rejoin{last_round_}); }
 
 void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
   out.push_back(TellLeader{rdzv::Goodbye{}});
@@ -297,7 +301,7 @@ void GroupCore::go_on(Out& out) {
     if (stopping->is_own_outcome) stopping->outcome->consequences = std::move(stopping->failures);
     finish(out, std::move(*stopping->outcome));
   } else if (stopping->is_disowned) {
-    out.push_back(Rejoin{});
+    rejoin(out);
     state_ = Waiting{};
   } else if (stopping->leader_asked) {
     out.push_back(TellLeader{rdzv::RoundStopped{round_, std::move(stopping->failures)}});
@@ -311,7 +315,7 @@ rdzv::JobOutcome GroupCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_co
   rdzv::JobOutcome outcome;
   outcome.kind = kind;
   outcome.exit_code = exit_code;
-  outcome.restarts = restarts_;
+  outcome.restarts = last_round_ ? last_round_->restarts : 0;
   outcome.last_round = round_;
   return outcome;
 }

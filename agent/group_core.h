@@ -17,7 +17,8 @@
 //   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
 //   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
-//   DeclaredLost      Rejoin                     TERM, timer (4); then Rejoin     Rejoin when all ended
+//   DeclaredLost,     Rejoin                     TERM, timer (4); then Rejoin     Rejoin when all ended
+//     LeaderReplaced
 //   Refused           Finish                     ignore                           ignore
 //   a notice          Announce                   Announce                         Announce
 //   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
@@ -81,10 +82,12 @@ struct LeaderLost {  // its connection broke and did not come back, or it is sil
   std::string sentence;
   bool was_reached = true;  // false: it was never there
 };
-using GroupEvent = std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
-                                rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop,
-                                rdzv::DeclaredLost, rdzv::JobEnd, StoreResult, WorkerEnded,
-                                StopSignal, PreemptSignal, TimerExpired, RoundClosed, LeaderLost>;
+struct LeaderReplaced {};  // another process leads the job now, or will, and can be joined
+using GroupEvent =
+    std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
+                 rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
+                 rdzv::JobEnd, StoreResult, WorkerEnded, StopSignal, PreemptSignal, TimerExpired,
+                 RoundClosed, LeaderLost, LeaderReplaced>;
 
 // ---- actions
 
@@ -129,7 +132,8 @@ struct TellLeader {
   rdzv::ToLeader message;
   bool operator==(const TellLeader&) const = default;
 };
-struct Rejoin {  // say NodeHello again, as a new node
+struct Rejoin {  // say NodeHello again, as a new node that knows this
+  std::optional<rdzv::LastRound> last_round;
   bool operator==(const Rejoin&) const = default;
 };
 struct Announce {  // to the user
@@ -184,7 +188,7 @@ class GroupCore {
     bool was_killed = false;                  // SIGKILL was sent
     bool is_closing = false;                  // CloseRound was asked for
     bool is_closed = false;                   // RoundClosed came
-    bool is_disowned = false;                 // the leader goes on without this node
+    bool is_disowned = false;  // the leader, or another one, goes on without this node
     std::optional<rdzv::JobOutcome> outcome;  // JobEnd came, or this node ends by itself:
     bool is_own_outcome = false;
   };
@@ -209,7 +213,10 @@ class GroupCore {
   void on(Out& out, const TimerExpired& expired);
   void on(Out& out, const RoundClosed& closed);
   void on(Out& out, const LeaderLost& lost);
+  void on(Out& out, const LeaderReplaced& replaced);
 
+  void join_anew(Out& out);
+  void rejoin(Out& out) const;
   void leave(Out& out, const rdzv::NodeLeaving& leaving);
   void tell_of_preemption(Out& out, Stopping& stopping);
   void finish(Out& out, rdzv::JobOutcome outcome);
@@ -226,8 +233,7 @@ class GroupCore {
   GroupConfig config_;
   State state_;
   Round round_{};
-  std::optional<Round> last_run_;
-  int restarts_ = 0;  // as the last RoundStart had it
+  std::optional<rdzv::LastRound> last_round_;  // that ran here
 };
 
 }  // namespace ddprun::agent

@@ -259,7 +259,10 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
     std::visit([this](auto& each) { enqueue(std::move(each)); }, message);
   };
   events.on_gone = [this](rdzv::LeaderGone gone) {
-    enqueue(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    has_heard_leader_ = false;
+    if (!gone.was_replaced) return enqueue(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
+    enqueue(LeaderReplaced{});
   };
   events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
   events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
@@ -406,7 +409,11 @@ void GroupRunner::perform(const TellLeader& action) {
   if (leader_) leader_->tell(action.message);
 }
 
-void GroupRunner::perform(const Rejoin&) { leader_->join(hello()); }
+void GroupRunner::perform(const Rejoin& action) {
+  rdzv::NodeHello again = hello();
+  again.last_round = action.last_round;
+  leader_->join(std::move(again));
+}
 
 void GroupRunner::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {

@@ -382,9 +382,10 @@ class EtcdLeader::Impl {
                                spec_.join_timeout, spec_.token};
     LeaderEvents events = member_events();
     events.on_gone = later([this](const LeaderGone& gone) {
-      if (gone.was_reached) events_.on_notice(gone.sentence);
+      if (gone.was_reached && !gone.was_replaced) events_.on_notice(gone.sentence);
       // Who never reached it, for a firewall perhaps, must not depose it for those who do.
-      perform(core_.connection_gone(clock_.now(), gone.was_reached && gone.was_refused));
+      const bool is_dead = gone.was_reached && (gone.was_refused || gone.was_replaced);
+      perform(core_.connection_gone(clock_.now(), is_dead));
     });
     client_ = std::make_unique<RoundClient>(io_, std::move(options), std::move(events));
     listener_.reset();
@@ -410,7 +411,10 @@ class EtcdLeader::Impl {
     term_ += 1;
     client_.reset();
     // Once, however many leaders come and go before it has joined anew.
-    if (std::exchange(has_joined_, false) && !leaving_) events_.on_message(DeclaredLost{});
+    if (!std::exchange(has_joined_, false) || leaving_) return;
+    LeaderGone gone;
+    gone.was_reached = gone.was_replaced = true;
+    events_.on_gone(std::move(gone));
   }
 
   // ---- the end
@@ -427,7 +431,10 @@ class EtcdLeader::Impl {
     if (action.why == GiveUp::Why::kWrong) {
       events_.on_message(Refused{action.sentence});
     } else {
-      events_.on_gone({action.sentence, action.why == GiveUp::Why::kLost, false});
+      LeaderGone gone;
+      gone.sentence = action.sentence;
+      gone.was_reached = action.why == GiveUp::Why::kLost;
+      events_.on_gone(std::move(gone));
     }
   }
 

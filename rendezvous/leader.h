@@ -24,11 +24,14 @@ struct LeaderGone {
   std::string sentence;      // what happened, and what to check
   bool was_reached = false;  // false: it was never there
   bool was_refused = false;  // at its port nobody listens any more
+  // Another process leads now, or will: join() again to take part in what it leads. No sentence:
+  // the user was told already.
+  bool was_replaced = false;
 };
 
 struct LeaderEvents {
   std::function<void(ToAgent)> on_message;
-  std::function<void(LeaderGone)> on_gone;           // nothing comes after it
+  std::function<void(LeaderGone)> on_gone;           // nothing comes after it until join()
   std::function<void(std::string_view)> on_notice;   // a line for people, while they wait
   std::function<void(std::string_view)> on_warning;  // who was turned away; seldom
   // Questions of other nodes, and answers to own ones. None: they are not for this process.

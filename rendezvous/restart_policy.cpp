@@ -18,6 +18,10 @@ bool RestartPolicy::allows_retry(const WorkerFailure& failure,
          std::ranges::count(rules_.final_exit_codes, failure.status.as_shell_code()) == 0;
 }
 
+void RestartPolicy::already_spent(int restarts) {
+  history_.restarts = std::max(history_.restarts, std::min(restarts, rules_.max_restarts));
+}
+
 std::chrono::milliseconds RestartPolicy::round_ended(const RoundEnd& end) {
   const bool was_quick = end.uptime < rules_.quick;
   if (!was_quick) history_.quick_failures = history_.quick_losses = 0;

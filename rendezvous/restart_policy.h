@@ -48,6 +48,8 @@ class RestartPolicy {
 
   bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const;
   int restarts() const { return history_.restarts; }
+  // As somebody knows from before this policy was made.
+  void already_spent(int restarts);
   const RestartHistory& history() const { return history_; }
   int max_restarts() const { return rules_.max_restarts; }
 

@@ -1,10 +1,10 @@
 #include "rendezvous/round_client.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "rendezvous/base/limits.h"
+#include "rendezvous/base/random_number.h"
 #include "rendezvous/token.h"
 
 namespace ddprun::rdzv {
@@ -26,11 +26,6 @@ constexpr auto kNoticeInterval = 10s;
 constexpr const char* kNoLeader =
     "what listens there is no ddprun leader: it does not speak the round protocol; give the "
     "endpoint of this job's leader";
-
-std::uint64_t random_session() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) | random();
-}
 
 std::string in_seconds(milliseconds duration) {
   return std::to_string(std::chrono::round<std::chrono::seconds>(duration).count()) + " s";
@@ -59,11 +54,12 @@ RoundClient::~RoundClient() { close(); }
 
 void RoundClient::join(NodeHello hello) {
   close();
-  hello.session = random_session();
+  hello.session = random_number();
   hello_ = std::move(hello);
   session_ = {};
   session_.send(hello_);
   is_over_ = was_welcome_ = false;
+  leader_id_.reset();
   liveness_ = LeaderLiveness(options_.keep_alive);
   pause_ = {};
   join_started_ = std::chrono::steady_clock::now();
@@ -277,7 +273,8 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
     close();
     is_over_ = true;
     events_.on_message(Refused{std::move(rejected->sentence)});
-  } else if (std::holds_alternative<wire::Gone>(frame)) {
+  } else if (const auto* gone = std::get_if<wire::Gone>(&frame)) {
+    if (leader_id_ && *leader_id_ != gone->leader_id) return leader_was_replaced();
     close();
     is_over_ = true;
     events_.on_message(DeclaredLost{});
@@ -291,6 +288,8 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
       !are_equal(welcome.proof, proof_of(ProofOf::kLeader, options_.token, ours_, theirs_))) {
     return refuse_leader("it does not know this node's token");
   }
+  if (leader_id_ && *leader_id_ != welcome.leader_id) return leader_was_replaced();
+  leader_id_ = welcome.leader_id;
   patience_timer_.cancel();
   const bool is_first = !was_welcome_;
   is_welcome_ = was_welcome_ = true;
@@ -375,7 +374,18 @@ void RoundClient::give_up(std::string sentence) {
   const bool was_reached = was_welcome_;
   close();
   is_over_ = true;
-  events_.on_gone({std::move(sentence), was_reached, was_refused_});
+  events_.on_gone({std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
+}
+
+// The process that led is dead. What leads at its endpoint now knows nothing of this session.
+void RoundClient::leader_was_replaced() {
+  close();
+  is_over_ = true;
+  LeaderGone gone;
+  gone.sentence = "the leader at " + options_.leader.to_string() +
+                  " was started again; this node stops its workers and joins it anew";
+  gone.was_reached = gone.was_replaced = true;
+  events_.on_gone(std::move(gone));
 }
 
 // What is under way is of the life before.

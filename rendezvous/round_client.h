@@ -75,6 +75,7 @@ class RoundClient final : public Leader {
   void await_loss();
   std::string how_it_went() const;
   void give_up(std::string sentence);
+  void leader_was_replaced();
   void close();
 
   boost::asio::io_context& io_;
@@ -106,6 +107,7 @@ class RoundClient final : public Leader {
   bool is_welcome_ = false;   // over this connection
   bool was_welcome_ = false;  // in this session
   bool is_over_ = true;       // there is no session: not yet, or the leader said its last word
+  std::optional<std::uint64_t> leader_id_;  // of the leader of this session; none: not welcome yet
   NodeHello hello_;
   Session<ToLeader> session_;
   LeaderLiveness liveness_;

@@ -12,6 +12,9 @@ namespace {
 constexpr auto kProgressInterval = std::chrono::seconds(10);
 // That nodes of another leader's round are waited for: most of the time some died together with it.
 constexpr std::chrono::milliseconds kReturnTimeout{10'000};
+// That a node may say of the job's past. No job has so many rounds, and no number of them that follow
+// makes the round's number go over.
+constexpr Round kLastRoundMax{1'000'000'000};
 // Of a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
 
@@ -216,6 +219,13 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
     out.push_back({from, Refused{std::move(*sentence)}});
     return;
   }
+  if (hello.last_round && hello.last_round->round > std::max(round_, kLastRoundMax)) {
+    out.push_back(
+        {from, Refused{(hello.host.empty() ? "this node" : hello.host) +
+                       " says that it took part in round " + to_string(hello.last_round->round) +
+                       ", and no job has so many; start it again"}});
+    return;
+  }
   if (config_.program.empty()) config_.program = hello.program;
   if (config_.user.empty()) config_.user = hello.user;
   if (auto* ended = std::get_if<Ended>(&state_)) {
@@ -226,6 +236,7 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
   }
   if (!may_have_its_rank(out, from, hello)) return;
   members_.add(from, hello);
+  if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
     gathering->newcomers.push_back(from);
     return;
@@ -237,6 +248,19 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
   const auto* running = std::get_if<Running>(&state_);
   if (running != nullptr && running->are_some_done) {
     out.push_back({from, WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing}});
+  }
+}
+
+// Nothing is new where this leader itself led that round.
+void RoundCore::learn_from(const LastRound& last) {
+  round_min_ = std::max(round_min_, next(last.round));
+  policy_.already_spent(last.restarts);
+  if (has_run_ && !knows_by_nodes_) return;
+  has_run_ = knows_by_nodes_ = true;
+  nodes_expected_ = std::max(nodes_expected_, std::min(last.node_count, config_.max_nodes));
+  auto* gathering = std::get_if<Gathering>(&state_);
+  if (gathering != nullptr && gathering->last_call) {
+    gathering->last_call = std::min(*gathering->last_call, now_ + kReturnTimeout);
   }
 }
 
@@ -272,7 +296,7 @@ void RoundCore::on(Out& out, NodeId from, const StoreOpened& opened) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
   next_.nodes_joined += members_.form_group().joined;  // who came meanwhile is in
-  if (members_.group().front() == from) {
+  if (members_.group().front() == from && round_ >= round_min_) {
     announce_round(out, opened.port);
   } else {
     round_ = next(round_);
@@ -500,6 +524,7 @@ void RoundCore::open_round_or_gather(Out& out) {
 }
 
 void RoundCore::open_round(Out& out) {
+  round_ = std::max(round_, round_min_);
   next_.nodes_joined += members_.form_group().joined;
   const NodeId host = members_.group().front();
   state_ = Opening{host};
@@ -510,6 +535,7 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
   const std::vector<NodeId>& group = members_.group();
   RoundStart start = std::exchange(next_, {});
   if (!std::exchange(has_run_, true)) start = {};  // nothing has changed for anybody
+  knows_by_nodes_ = false;
   // To this leader all of them are new, which is nothing to tell.
   if (std::exchange(nodes_expected_, 0) > 0) start.nodes_joined = 0;
   start.round = round_;

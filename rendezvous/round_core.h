@@ -51,6 +51,17 @@
 // Cause and budget are settled only when every node has answered RoundStop or is gone: a loss or a
 // leave that becomes known meanwhile makes the failures of other nodes its consequences, and they
 // cost nothing. A failure that the node itself had reported before it went stays the cause.
+//
+// A leader that is started again begins with nothing, and the job goes on under it with what the
+// nodes tell of their last round in NodeHello: the next round has a higher number than any of theirs,
+// no spent restart is forgotten, and as many nodes are awaited as that round had, without a last
+// call (as in a Resumption). Where such a hello comes in:
+//
+//   Gathering, Pausing  the next round has the higher number
+//   Opening             when the store is open the round is opened again under the higher number
+//   Running, Stopping   (this leader has begun a round without that node) as for any newcomer; the
+//                       round after it has the higher number
+//   Ended               JobEnd, as for any newcomer
 #pragma once
 
 #include <optional>
@@ -175,6 +186,7 @@ class RoundCore {
   bool is_stale(NodeId from, const ToLeader& message) const;
 
   void on(Out& out, NodeId from, const NodeHello& hello);
+  void learn_from(const LastRound& last);
   void on(Out& out, NodeId from, const StoreOpened& opened);
   void on(Out& out, NodeId from, const StoreNotOpened& refused);
   void on(Out& out, NodeId from, const WorkerFailed& failed);
@@ -217,7 +229,10 @@ class RoundCore {
   Membership members_;
   RestartPolicy policy_;
   Round round_{};
-  bool has_run_ = false;    // some round was announced
+  Round round_min_{};     // of the next round: every node here takes it
+  bool has_run_ = false;  // some round was announced, by this leader or by one before it
+  bool knows_by_nodes_ =
+      false;                // has_run_ is what nodes told; this leader has announced no round yet
   int nodes_expected_ = 0;  // back from the round of another leader
   CoreTime now_{};          // of the step under way
   int asked_for_ = 0;       // restarts, by a person

@@ -77,6 +77,15 @@ struct JobOutcome {
 
 // ---- agent to leader
 
+// What a node that joins anew knows of the job. A leader that was started again knows nothing of the
+// past but this.
+struct LastRound {
+  Round round{};       // the last one in which its workers ran; it takes only later ones
+  int node_count = 1;  // of that round
+  int restarts = 0;    // that the budget had paid for then
+  bool operator==(const LastRound&) const = default;
+};
+
 struct NodeHello {
   int local_world_size = 1;
   std::string role;
@@ -91,6 +100,7 @@ struct NodeHello {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  std::optional<LastRound> last_round;  // none: its workers ran in none
   bool operator==(const NodeHello&) const = default;
 };
 struct StoreOpened {  // the answer to OpenStore

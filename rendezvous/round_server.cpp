@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rendezvous/base/limits.h"
+#include "rendezvous/base/random_number.h"
 #include "rendezvous/round_connection.h"
 #include "rendezvous/socket_address.h"
 
@@ -25,6 +26,7 @@ RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options
       events_(std::move(events)),
       core_(make_core(options_)),
       liveness_(options_.keep_alive),
+      leader_id_(random_number()),
       core_timer_(io),
       keep_alive_timer_(io),
       silence_timer_(io) {
@@ -70,7 +72,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
     forget(id);
   }
   if (!applicant.connect.hello) {
-    applicant.connection->send(wire::encode(wire::LeaderFrame(wire::Gone{})));
+    applicant.connection->send(wire::encode(wire::LeaderFrame(wire::Gone{leader_id_})));
     return admission_->dismiss(applicant.connection);
   }
   const NodeId id{next_node_++};
@@ -106,8 +108,8 @@ void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant)
   peer.reader.set_max_payload(limits::kMaxRoundFrameBytes);
   set_address(peer, applicant.address);
   liveness_.heard(id, clock_.now());
-  connection->send(wire::encode(
-      wire::LeaderFrame(wire::Welcome{peer.session.received(), std::move(applicant.proof)})));
+  connection->send(wire::encode(wire::LeaderFrame(
+      wire::Welcome{peer.session.received(), leader_id_, std::move(applicant.proof)})));
   const std::weak_ptr<RoundConnection> weak = connection;
   connection->start(
       {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },

@@ -106,6 +106,7 @@ class RoundServer final : public Leader {
 
   RoundCore core_;
   Liveness liveness_;
+  const std::uint64_t leader_id_;
   std::map<NodeId, Peer> peers_;  // all but the own node
   std::unordered_map<std::uint64_t, NodeId> sessions_;
   std::unordered_multiset<std::string> addresses_;  // of all peers

@@ -119,7 +119,7 @@ constexpr int kMaxRanks = 1 << 30;  // a local rank may still be added
 
 // Without fields.
 template <typename T>
-concept IsBare = Is<T, Gone> || Is<T, Goodbye> || Is<T, DeclaredLost>;
+concept IsBare = Is<T, Goodbye> || Is<T, DeclaredLost>;
 static void fields(auto& /*archive*/, IsBare auto& /*message*/) {}
 
 static void fields(auto& archive, Is<ExitStatus> auto& status) {
@@ -161,6 +161,12 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
 
 // Agent to leader.
 
+static void fields(auto& archive, Is<LastRound> auto& last) {
+  archive(last.round);
+  archive.within(last.node_count, 1, kMaxRanks);
+  archive.within(last.restarts, 0, std::numeric_limits<int>::max());
+}
+
 static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive.within(hello.local_world_size, 1, limits::kMaxWorkersOfNode);
   archive.name(hello.role);
@@ -170,7 +176,7 @@ static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive.name(hello.run_id);
   archive.name(hello.program);
   archive.name(hello.user);
-  archive(hello.min_nodes, hello.max_nodes, hello.max_restarts);
+  archive(hello.min_nodes, hello.max_nodes, hello.max_restarts, hello.last_round);
 }
 
 static void fields(auto& archive, Is<StoreOpened> auto& message) {
@@ -245,9 +251,11 @@ static void fields(auto& archive, Is<Connect> auto& connect) {
 }
 
 static void fields(auto& archive, Is<Welcome> auto& welcome) {
-  archive(welcome.received);
+  archive(welcome.received, welcome.leader_id);
   archive.opaque(welcome.proof, kProofBytes);
 }
+
+static void fields(auto& archive, Is<Gone> auto& gone) { archive(gone.leader_id); }
 
 static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
 

@@ -22,7 +22,7 @@
 
 namespace ddprun::rdzv::wire {
 
-inline constexpr std::uint16_t kRoundProtocolVersion = 2;
+inline constexpr std::uint16_t kRoundProtocolVersion = 3;
 
 // The first bytes of a connection in either direction. The first of them is no query of c10d's
 // store protocol, so that one port can speak both.
@@ -55,6 +55,9 @@ struct Connect {  // the first one of a connection
 
 struct Welcome {
   std::uint64_t received = 0;
+  // Chosen at random by who leads, when it begins to. Another one at the same endpoint is another
+  // process, which knows nothing of what this one led.
+  std::uint64_t leader_id = 0;
   std::string proof;  // that the leader knows the token too
   bool operator==(const Welcome&) const = default;
 };
@@ -62,7 +65,8 @@ struct Rejected {  // before there is a session; then the connection is closed
   std::string sentence;
   bool operator==(const Rejected&) const = default;
 };
-struct Gone {  // a session was to be resumed that the leader does not know any more
+struct Gone {  // a session was to be resumed that the leader does not know, or not any more
+  std::uint64_t leader_id = 0;
   bool operator==(const Gone&) const = default;
 };
 

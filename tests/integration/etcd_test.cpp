@@ -175,6 +175,24 @@ TEST_F(Etcd, TheBudgetSurvivesTheLeader) {
   EXPECT_EQ(cluster[1 - leader].wait(), exited(128 + SIGKILL)) << cluster.told();
 }
 
+TEST_F(Etcd, ALeaderThatIsKilledAndStartedAgainAtOnceIsAnyNode) {
+  const EtcdServers etcd;
+  Cluster cluster(setup(etcd, {.options = {"--max-restarts=1"}}));
+  cluster.start_all(2);
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+  ASSERT_EQ(cluster.next_round(2), 1) << cluster.told();
+  const int leader = await_leader(cluster, etcd);
+  cluster[leader].signal(SIGKILL);
+  cluster[leader].wait();
+  cluster.start(leader);
+  const int round = cluster.next_round(2);
+  ASSERT_GE(round, 2) << cluster.told();
+  EXPECT_THAT(etcd.get("/ddprun/job/job"), HasSubstr(R"("restarts":1)"));
+  ::kill(cluster.workers(round).at(0).pid, SIGKILL);
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(128 + SIGKILL)))) << cluster.told();
+}
+
 TEST_F(Etcd, APausedLeaderFindsItselfDeposedAndHarmsNothing) {
   const EtcdServers etcd;
   Cluster cluster(setup(etcd, {.nnodes = "2:3"}));

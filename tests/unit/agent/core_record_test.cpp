@@ -44,7 +44,8 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                     PreemptSignal{SIGUSR1},
                                     TimerExpired{Round{3}},
                                     RoundClosed{Round{4}},
-                                    LeaderLost{"it died", false}};
+                                    LeaderLost{"it died", false},
+                                    LeaderReplaced{}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;

@@ -425,9 +425,31 @@ TEST_F(RemoteNodeTest, JoinsAnewWhenTheLeaderHasGoneOnWithoutIt) {
   EXPECT_EQ(core.step(rdzv::DeclaredLost{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
   core.step(failed(0, ExitStatus::killed(SIGTERM)));
   core.step(failed(1, ExitStatus::killed(SIGTERM)));
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Rejoin{}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}),
+              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kFirst, 1, 0}}}));
   EXPECT_THAT(core.step(start_of(kSecond)),
               ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+}
+
+TEST_F(RemoteNodeTest, TellsALeaderThatWasStartedAgainWhatItKnows) {
+  rdzv::RoundStart start = start_of(kSecond);
+  start.node_count = 3;
+  start.restarts = 1;
+  core.step(start);
+  EXPECT_EQ(core.step(LeaderReplaced{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  core.step(failed(0, ExitStatus::killed(SIGTERM), kSecond));
+  core.step(failed(1, ExitStatus::killed(SIGTERM), kSecond));
+  EXPECT_THAT(core.step(RoundClosed{kSecond}),
+              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}));
+  core.step(rdzv::OpenStore{Round{2}});
+  EXPECT_THAT(core.step(LeaderReplaced{}),
+              ElementsAre(GroupAction{CloseStore{Round{2}}},
+                          GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}))
+      << "a round that never began is none";
+}
+
+TEST_F(RemoteNodeTest, HasNothingToTellBeforeItsFirstRound) {
+  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(GroupAction{Rejoin{}}));
 }
 
 TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
@@ -498,6 +520,7 @@ TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {rdzv::JobEnd{}, {"Goodbye Finish", "Goodbye SIGTERM ArmTimer", "Goodbye", ""}, {}},
       {LeaderLost{"gone"}, {"Finish", kStop, "", ""}, {}},
       {rdzv::DeclaredLost{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
+      {LeaderReplaced{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
       {rdzv::Refused{"no"}, {"Finish", "", "", ""}, {}},
       {rdzv::Warning{"hm"}, {"Announce", "Announce", "Announce", ""}, {}},
       {rdzv::WaitForNodes{}, {"Announce", "Announce", "Announce", ""}, {}},

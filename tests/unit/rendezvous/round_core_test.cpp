@@ -87,6 +87,12 @@ class Leader {
   std::vector<ToNode> join(int id, std::optional<int> node_rank = {}) {
     return said(id, hello(id, node_rank));
   }
+  // It was in the job before this leader was.
+  std::vector<ToNode> join_after(int id, LastRound last) {
+    NodeHello again = hello(id);
+    again.last_round = last;
+    return said(id, again);
+  }
   std::vector<ToNode> said(int id, const ToLeader& message) {
     return core.step(now, NodeId{static_cast<std::uint32_t>(id)}, message);
   }
@@ -652,6 +658,98 @@ TEST(RoundCore, WhoComesWhileTheStoreIsOpenedIsInTheRound) {
   EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kFirst, 1})), SizeIs(2));
 }
 
+// ---- a leader that was started again, and nodes that know more of the job than it does
+
+TEST(RoundCore, ANewLeaderGoesOnAfterTheLastRoundThatANodeKnowsAndForgetsNoRestart) {
+  Leader job(config_of(2, 2, /*max_restarts=*/3));
+  job.join(0);
+  const auto out = job.join_after(1, {.round = Round{6}, .node_count = 2, .restarts = 2});
+  EXPECT_THAT(out, Contains(ToNode{kOwn, OpenStore{Round{7}}}));
+  const auto started = job.said(0, StoreOpened{Round{7}, 4000});
+  ASSERT_EQ(receivers_of<RoundStart>(started), (std::vector{kOwn, NodeId{1}}));
+  const RoundStart& start = std::get<RoundStart>(started.front().message);
+  EXPECT_EQ(start.restarts, 2);
+  EXPECT_EQ(start.nodes_joined, 0) << "nothing has changed for anybody";
+  job.said(1, WorkerFailed{Round{7}, failure()});
+  job.said(0, RoundStopped{Round{7}, {}});
+  job.said(1, RoundStopped{Round{7}, {}});
+  EXPECT_EQ(job.core.restarts(), 3) << "the last one";
+  job.said(0, StoreOpened{Round{8}, 4000});
+  job.said(1, WorkerFailed{Round{8}, failure()});
+  job.said(0, RoundStopped{Round{8}, {}});
+  EXPECT_EQ(outcome_in(job.said(1, RoundStopped{Round{8}, {}})).kind, JobOutcome::Kind::kFailed);
+}
+
+TEST(RoundCore, ANewLeaderTakesTheHighestOfWhatItsNodesKnow) {
+  Leader job(config_of(3, 3, /*max_restarts=*/3));
+  job.join_after(0, {.round = Round{2}, .node_count = 3, .restarts = 2});
+  job.join_after(1, {.round = Round{9}, .node_count = 3, .restarts = 1});
+  const auto out = job.join_after(2, {.round = Round{4}, .node_count = 3, .restarts = 0});
+  EXPECT_THAT(out, Contains(ToNode{kOwn, OpenStore{Round{10}}}));
+  EXPECT_EQ(job.core.restarts(), 2);
+}
+
+TEST(RoundCore, ANewLeaderAwaitsTheNodesOfTheLastRoundAndNoLastCall) {
+  Leader job(config_of(1, 4));
+  job.join(0);
+  EXPECT_THAT(receivers_of<OpenStore>(job.join_after(1, {Round{0}, 3, 0})), IsEmpty());
+  EXPECT_THAT(receivers_of<OpenStore>(job.join_after(2, {Round{0}, 3, 0})), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, ANewLeaderGivesUpOnANodeOfTheLastRoundThatDoesNotComeBack) {
+  Leader job(config_of(1, 4));
+  job.join(0);
+  job.join_after(1, {Round{0}, 3, 0});
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(9'999ms)), IsEmpty());
+  EXPECT_THAT(receivers_of<OpenStore>(job.wait(1ms)), ElementsAre(kOwn));
+}
+
+TEST(RoundCore, ANewLeaderThatHasBegunAloneGoesOnWithAHigherRoundWhenANodeOfThePastComes) {
+  Leader job(config_of(1, 2, /*max_restarts=*/3));
+  job.run(1);
+  ASSERT_EQ(job.core.round(), kFirst);
+  EXPECT_EQ(receivers_of<RoundStop>(job.join_after(1, {Round{6}, 2, 2})), std::vector{kOwn});
+  EXPECT_THAT(job.said(0, RoundStopped{kFirst, {}}),
+              ElementsAre(ToNode{kOwn, OpenStore{Round{7}}}));
+  const auto started = job.said(0, StoreOpened{Round{7}, 4000});
+  ASSERT_THAT(receivers_of<RoundStart>(started), SizeIs(2));
+  EXPECT_EQ(std::get<RoundStart>(started.front().message).restarts, 2);
+}
+
+TEST(RoundCore, ANodeOfThePastThatComesWhileTheStoreIsOpenedIsInARoundThatItTakes) {
+  Leader job(config_of(1, 2));
+  job.join(0);
+  job.wait(30s);
+  EXPECT_THAT(job.join_after(1, {Round{6}, 2, 0}), IsEmpty());
+  EXPECT_THAT(job.said(0, StoreOpened{kFirst, 1}), ElementsAre(ToNode{kOwn, OpenStore{Round{7}}}));
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{Round{7}, 1})), SizeIs(2));
+}
+
+TEST(RoundCore, ANodeThatWasDeclaredLostTellsItsLeaderNothingNew) {
+  Leader job(config_of(1, 2, /*max_restarts=*/3));
+  job.run(2);
+  job.link(1, NodeSilent{});
+  job.said(0, RoundStopped{kFirst, {}});
+  job.said(0, StoreOpened{kSecond, 1});
+  job.join_after(2, {kFirst, 2, 0});
+  EXPECT_THAT(job.said(0, RoundStopped{kSecond, {}}),
+              ElementsAre(ToNode{kOwn, OpenStore{Round{2}}}));
+}
+
+TEST(RoundCore, WhatANodeSaysOfThePastHasBounds) {
+  Leader job(config_of(2, 2, /*max_restarts=*/3));
+  job.join(0);
+  for (const std::uint32_t round : {1'000'000'001U, 0xFFFFFFFEU, 0xFFFFFFFFU}) {
+    const auto refused = job.join_after(1, {Round{round}, 2, 0});
+    ASSERT_NE(only<Refused>(refused), nullptr) << round;
+    EXPECT_THAT(only<Refused>(refused)->sentence,
+                HasSubstr("node1 says that it took part in round"));
+  }
+  job.join_after(1, {Round{1'000'000'000}, 1 << 30, 0x7FFFFFFF});
+  EXPECT_EQ(job.core.round(), Round{1'000'000'001});
+  EXPECT_EQ(job.core.restarts(), 3);
+}
+
 // ---- the end
 
 TEST(RoundCore, TellsALatecomerThatTheJobHasEndedAndWaitsUntilEverybodyKnows) {
@@ -886,6 +984,12 @@ const Row kTable[] = {
      2,
      [](Leader& job, int from) { return job.join(from); },
      {"WaitForNodes>2", "", "", kBoth, "", "JobEnd>2"}},
+    {"NodeHello of a node of the past",
+     2,
+     [](Leader& job, int from) {
+       return job.join_after(from, {Round{6}, 2, 0});
+     },
+     {"OpenStore>0", "", "", kBoth, "", "JobEnd>2"}},
     {"NodeHello again",
      0,
      [](Leader& job, int from) { return job.join(from); },

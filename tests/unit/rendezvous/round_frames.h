@@ -50,7 +50,8 @@ inline NodeHello example_hello() {
           .user = "1000",
           .min_nodes = 2,
           .max_nodes = 9,
-          .max_restarts = 4};
+          .max_restarts = 4,
+          .last_round = LastRound{.round = Round{12}, .node_count = 5, .restarts = 3}};
 }
 
 inline RoundStart example_start() {
@@ -141,9 +142,9 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
 
 inline std::vector<wire::LeaderFrame> example_leader_frames() {
   std::vector<wire::LeaderFrame> frames = {
-      wire::Welcome{90, "fedcba9876543210fedcba9876543210"},
+      wire::Welcome{90, 0x8877665544332211, "fedcba9876543210fedcba9876543210"},
       wire::Rejected{"the token is another one"},
-      wire::Gone{},
+      wire::Gone{0x8877665544332211},
       wire::Heartbeat{91},
   };
   for (const ToAgent& message : std::vector<ToAgent>{

@@ -168,7 +168,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0200"      // version
+            "0300"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -177,7 +177,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
 TEST(RoundWire, ConnectIsThisInBytes) {
   const Connect connect{0x0102030405060708, 9, std::string(32, 'p'), example_hello()};
   EXPECT_EQ(hex(encode(AgentFrame(connect))),
-            without_spaces("8d000000 01"       // length, kind
+            without_spaces("9a000000 01"       // length, kind
                            "0807060504030201"  // session
                            "0900000000000000"  // received
                            "20000000"          // proof
@@ -194,7 +194,20 @@ TEST(RoundWire, ConnectIsThisInBytes) {
                            "05000000 747261696e"        // program
                            "04000000 31303030"          // user
                            "02000000 09000000"          // min_nodes, max_nodes
-                           "04000000"));                // max_restarts
+                           "04000000"                   // max_restarts
+                           "01 0c000000"                // last_round: round,
+                           "05000000 03000000"));       // node_count, restarts
+}
+
+TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
+  EXPECT_EQ(hex(encode(LeaderFrame(Welcome{9, 0x0102030405060708, "pp"}))),
+            without_spaces("17000000 02"       // length, kind
+                           "0900000000000000"  // received
+                           "0807060504030201"  // leader_id
+                           "02000000 7070"));  // proof
+  EXPECT_EQ(hex(encode(LeaderFrame(Gone{0x0102030405060708}))),
+            without_spaces("09000000 04"          // length, kind
+                           "0807060504030201"));  // leader_id
 }
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
@@ -366,6 +379,11 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
     hello.local_world_size = workers;
     expect_refused_by_leader(hello);
   }
+  for (const auto& [nodes, restarts] : {std::pair{0, 0}, {(1 << 30) + 1, 0}, {1, -1}}) {
+    NodeHello hello = example_hello();
+    hello.last_round = LastRound{Round{1}, nodes, restarts};
+    expect_refused_by_leader(hello);
+  }
   for (const int signal : {-1, 65}) {
     expect_refused_by_leader(NodeLeaving{signal, false});
     WorkerFailed failed;
@@ -453,7 +471,7 @@ TEST(RoundWire, NamesAreRefusedBeyondTheirLimit) {
 TEST(RoundWire, AProofHasNoMoreThan32Bytes) {
   const Connect connect{1, 0, std::string(33, 'p'), {}};
   expect_refused(decode_agent_frame(payload_of(AgentFrame(connect))), "too long");
-  const Welcome welcome{1, std::string(33, 'p')};
+  const Welcome welcome{1, 2, std::string(33, 'p')};
   expect_refused(decode_leader_frame(payload_of(LeaderFrame(welcome))), "too long");
 }
 

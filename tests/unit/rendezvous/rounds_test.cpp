@@ -71,7 +71,7 @@ class Rounds : public ::testing::Test {
     options.round.restarts.max_restarts = 3;
     options.round.own_node.reset();
     options.round.reconnect_grace = options.keep_alive.reconnect_grace;
-    auto listener = open_listener({});
+    auto listener = open_listener({.port = port_});
     ASSERT_TRUE(listener);
     port_ = listener->bound.port;
     LeaderEvents events;
@@ -293,6 +293,55 @@ TEST_F(Rounds, WhoDoesNotComeBackWithinTheGraceIsLost) {
   EXPECT_THAT(nodes_[0].gone->sentence,
               HasSubstr("broke and was not to be had again within 300 ms"));
   EXPECT_FALSE(nodes_[1].gone);
+}
+
+TEST_F(Rounds, ALeaderThatIsStartedAgainWithinTheGraceIsToldFromOneThatDeclaredTheNodeLost) {
+  lead(2);
+  run_round(towards(port_), towards(port_));
+  server_.reset();
+  lead(2);
+  ASSERT_TRUE(run_until([&] { return nodes_[0].gone && nodes_[1].gone; }));
+  for (Node& node : nodes_) {
+    EXPECT_TRUE(node.gone->was_replaced);
+    EXPECT_THAT(node.gone->sentence, HasSubstr("was started again; this node stops its workers"));
+    EXPECT_EQ(node.last<DeclaredLost>(), nullptr);
+    EXPECT_TRUE(node.client->may_exit());
+    node.heard.clear();
+    NodeHello again = hello(2);
+    again.last_round = LastRound{Round{0}, 2, 1};
+    node.client->join(again);
+  }
+  ASSERT_TRUE(
+      run_until([&] { return nodes_[0].last<OpenStore>() || nodes_[1].last<OpenStore>(); }));
+  Node& host = nodes_[0].last<OpenStore>() ? nodes_[0] : nodes_[1];
+  EXPECT_EQ(host.last<OpenStore>()->round, Round{1});
+  host.client->tell(StoreOpened{Round{1}, 4711});
+  ASSERT_TRUE(
+      run_until([&] { return nodes_[0].last<RoundStart>() && nodes_[1].last<RoundStart>(); }));
+  EXPECT_EQ(nodes_[0].last<RoundStart>()->restarts, 1);
+}
+
+// One that breaks the protocol, or whose sessions are numbered alike.
+TEST_F(Rounds, AWelcomeOfAnotherLeaderIsNoResumption) {
+  boost::asio::ip::tcp::acceptor acceptor(io_, {boost::asio::ip::address_v4::loopback(), 0});
+  std::deque<boost::asio::ip::tcp::socket> clients;
+  std::function<void()> accept = [&] {
+    clients.emplace_back(io_);
+    acceptor.async_accept(clients.back(), [&](boost::system::error_code ec) {
+      if (ec) return;
+      const auto leader_id = static_cast<std::uint64_t>(clients.size());
+      const std::string said = wire::encode(wire::Opening{}) +
+                               wire::encode(wire::LeaderFrame(wire::Welcome{1, leader_id, ""}));
+      boost::asio::write(clients.back(), boost::asio::buffer(said));
+      accept();
+    });
+  };
+  accept();
+  Node& node = add(towards(acceptor.local_endpoint().port()), hello(1));
+  ASSERT_TRUE(run_until([&] { return node.client->may_exit() && clients.size() == 2; }));
+  clients[0].close();
+  ASSERT_TRUE(run_until([&] { return node.gone.has_value(); }));
+  EXPECT_TRUE(node.gone->was_replaced);
 }
 
 RoundServerOptions server_with(KeepAlive keep_alive) {
