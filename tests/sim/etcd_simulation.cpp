@@ -82,6 +82,7 @@ struct Agent {
   int live_workers = 0;
   std::uint64_t life = 0;  // of its worker
   std::optional<Round> round;
+  std::optional<rdzv::LastRound> last_round;  // as its NodeHello says
   std::optional<rdzv::JobOutcome> outcome;
   bool has_given_up = false;
 
@@ -128,7 +129,10 @@ class Simulation {
   void perform(Agent& agent, const agent::ArmTimer& action);
   void perform(Agent& agent, const agent::CloseRound& action);
   void perform(Agent& agent, const agent::TellLeader& action);
-  void perform(Agent& agent, const agent::Rejoin&) { join(agent); }
+  void perform(Agent& agent, const agent::Rejoin& action) {
+    agent.last_round = action.last_round;
+    join(agent);
+  }
   void perform(Agent&, const agent::Announce&) {}
   void perform(Agent& agent, const agent::Finish& action);
   void end_worker(Agent& agent, std::uint64_t life, ExitStatus status);
@@ -632,7 +636,7 @@ void Simulation::perform(Agent& agent, const rdzv::LoseLeader&) {
   agent.term += 1;
   if (agent.link) close(std::exchange(agent.link, nullptr), &agent);
   if (std::exchange(agent.has_joined, false) && !agent.is_leaving) {
-    tell_group(agent, rdzv::DeclaredLost{});
+    queue_.after(0us, agent.process, [this, &agent] { step(agent, agent::LeaderReplaced{}); });
   }
   exit_when_done(agent);
 }
@@ -657,6 +661,7 @@ rdzv::NodeHello Simulation::hello_of(const Agent& agent) const {
   hello.min_nodes = min_nodes_;
   hello.max_nodes = max_nodes_;
   hello.max_restarts = max_restarts_;
+  hello.last_round = agent.last_round;
   return hello;
 }
 

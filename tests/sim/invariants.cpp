@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace ddprun::sim {
 
@@ -30,7 +31,10 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
     settled(core, core.has_ended());
     is_announced_ = false;
   } else {
-    require(core.restarts() == restarts_before_, "budget was spent in the middle of a round");
+    const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
+    const int told = hello != nullptr && hello->last_round ? hello->last_round->restarts : 0;
+    require(core.restarts() == std::max(restarts_before_, told),
+            "budget was spent in the middle of a round");
   }
   const bool announces = std::ranges::any_of(out, [](const rdzv::ToNode& each) {
     return std::holds_alternative<rdzv::RoundStart>(each.message);
@@ -172,6 +176,21 @@ void Invariants::ended(const rdzv::RoundCore& core, const rdzv::JobOutcome& outc
             "the job failed with budget left");
     require(faults_of_workers_.contains(core.round()), "the job failed, but no worker by itself");
   }
+}
+
+void Invariants::leader_began() {
+  if (outcome_) outcomes_of_others_.push_back(*std::exchange(outcome_, std::nullopt));
+  rounds_of_others_ += std::exchange(rounds_, 0);
+  is_announced_ = are_some_done_ = false;
+  starts_.clear();
+  group_.clear();
+  failed_first_.reset();
+  faults_of_workers_.clear();
+  successes_.clear();
+}
+
+bool Invariants::was_outcome(const rdzv::JobOutcome& outcome) const {
+  return outcome == outcome_ || std::ranges::count(outcomes_of_others_, outcome) > 0;
 }
 
 void Invariants::workers_started(NodeId node, const rdzv::RoundStart& start,

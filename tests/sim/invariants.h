@@ -17,6 +17,9 @@
 //                no round
 //   progress     a dead node is noticed in time; long after the last fault the job has ended, and
 //                nobody waits for anybody
+//   new leader   a leader that is killed and started again takes over: the rounds of an agent go up, no
+//                restart that an agent was told of is forgotten, and a job that lost nothing but its
+//                leader for a moment succeeds
 //   outcome      every agent ends as the leader decided, but for those that left, lost the leader, or
 //                were never in; no worker of theirs is left
 // clang-format on
@@ -70,8 +73,13 @@ class Invariants {
   void worker_failed_by_itself(Round round) { faults_of_workers_.insert(round); }
   void worker_succeeded(Round round) { successes_[round] += 1; }
 
+  // Another process leads, after the one before it was killed.
+  void leader_began();
+
   const std::optional<rdzv::JobOutcome>& outcome() const { return outcome_; }
-  int rounds() const { return rounds_; }
+  // As this leader has decided, or one before it that was killed then.
+  bool was_outcome(const rdzv::JobOutcome& outcome) const;
+  int rounds() const { return rounds_of_others_ + rounds_; }
 
  private:
   void announced(const rdzv::RoundCore& core, const std::vector<rdzv::ToNode>& out,
@@ -94,6 +102,8 @@ class Invariants {
   std::map<Round, int> successes_;
   std::optional<rdzv::JobOutcome> outcome_;
   int rounds_ = 0;
+  std::vector<rdzv::JobOutcome> outcomes_of_others_;  // leaders that were killed
+  int rounds_of_others_ = 0;
 };
 
 }  // namespace ddprun::sim

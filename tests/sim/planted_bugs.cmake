@@ -51,6 +51,9 @@ plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <= number" "true")
 plant(SilenceIsNotNoticed rendezvous/liveness.h "now - heard >= keep_alive_.timeout()" "false")
+plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
+plant(NewLeaderForgetsTheBudget rendezvous/restart_policy.cpp
+      "std::min(restarts, rules_.max_restarts)" "0")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
 plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")

@@ -20,9 +20,9 @@ Kind some_kind(Random& random) {
     int percent;
   };
   constexpr Weight kWeights[] = {
-      {Kind::kWorkerDies, 29},  {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
+      {Kind::kWorkerDies, 26},  {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
       {Kind::kPaused, 9},       {Kind::kConnectionLost, 15}, {Kind::kPartition, 8},
-      {Kind::kStopSignal, 7},   {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 3},
+      {Kind::kStopSignal, 7},   {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 6},
       {Kind::kRestartAsked, 4}, {Kind::kStopAsked, 1}};
   int left = random.number(1, 100);
   for (const auto& [kind, percent] : kWeights) {
@@ -46,6 +46,9 @@ Fault some_fault(Random& random, int slots) {
   }
   const bool is_dead = fault.kind == Kind::kAgentKilled || fault.kind == Kind::kPowerLost;
   if (is_dead && random.chance(60)) fault.comes_back_after = random.time(1ms, 3s);
+  if (fault.kind == Kind::kLeaderKilled && random.chance(70)) {
+    fault.comes_back_after = random.time(1ms, random.chance(70) ? 250ms : 2s);
+  }
   return fault;
 }
 
@@ -93,7 +96,10 @@ Schedule schedule_of(std::uint64_t seed) {
   schedule.ignores_term_percent = random.chance(10) ? 30 : 0;
 
   schedule.has_only_short_drops = random.chance(8);
-  const int faults = is_large ? random.number(1, 20) : random.number(0, 8);
+  schedule.has_only_new_leader = !schedule.has_only_short_drops && random.chance(4);
+  const int faults = schedule.has_only_new_leader ? 1
+                     : is_large                   ? random.number(1, 20)
+                                                  : random.number(0, 8);
   for (int i = 0; i < faults; ++i) {
     Fault fault = some_fault(random, slots);
     // Trouble seldom comes alone: what is under way when it comes is what matters.
@@ -101,6 +107,11 @@ Schedule schedule_of(std::uint64_t seed) {
       fault.at = schedule.faults.back().at + random.time(0ms, random.chance(50) ? 60ms : 500ms);
     }
     if (schedule.has_only_short_drops) fault.kind = Kind::kConnectionLost;
+    if (schedule.has_only_new_leader) {
+      fault.kind = Kind::kLeaderKilled;
+      fault.length = 0us;
+      fault.comes_back_after = random.time(1ms, 100ms);
+    }
     schedule.faults.push_back(fault);
     schedule.calm =
         std::max(schedule.calm, fault.at + fault.length + fault.comes_back_after.value_or(0us));

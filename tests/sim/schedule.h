@@ -57,6 +57,8 @@ struct Schedule {
   std::chrono::microseconds stop_max{};
   int ignores_term_percent = 0;       // of workers
   bool has_only_short_drops = false;  // nothing that may end a round
+  bool has_only_new_leader =
+      false;  // its leader is killed and back within the grace, and nothing else
 };
 
 Schedule schedule_of(std::uint64_t seed);

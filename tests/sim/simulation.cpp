@@ -39,9 +39,17 @@ constexpr auto kFlushPatience = 500ms;
 
 struct Worker {
   bool is_alive = false;
+  int leader = 0;  // that began its round
   Round round{};
   std::uint64_t life = 0;  // counts starts: what was meant for an earlier one is dropped
   bool ignores_term = false;
+};
+
+// A round of one leader's process: the next one may begin with the same numbers.
+struct RoundOf {
+  int leader = 0;
+  Round round{};
+  auto operator<=>(const RoundOf&) const = default;
 };
 
 struct Agent {
@@ -62,9 +70,13 @@ struct Agent {
   bool is_welcome = false;   // over this connection
   bool was_welcome = false;  // in this session
   bool was_ever_welcome = false;
+  int leader_number = 0;      // of the leader of this session
+  bool is_over = false;       // the leader has said its last word; join() begins another session
   bool has_given_up = false;  // the leader is lost, or will not have us
-  CoreTime started;
+  CoreTime joined;
 
+  std::optional<rdzv::LastRound> last_round;  // as its NodeHello says
+  std::optional<rdzv::RoundStart> started;    // the last round here
   std::optional<rdzv::JobOutcome> outcome;
   bool was_told_to_leave = false;
   std::optional<CoreTime> died;
@@ -120,6 +132,7 @@ class Simulation {
   void connect(Agent& agent);
   void lose_connection(Agent& agent, const ConnectionPtr& connection);
   void keep_alive(Agent& agent);
+  void end_session(Agent& agent);
   void give_up_leader(Agent& agent, const std::string& why);
   void transmit(Agent& agent, const rdzv::Numbered<rdzv::ToLeader>& numbered);
   void receive(Agent& agent, const ConnectionPtr& connection, std::uint64_t confirmed);
@@ -131,7 +144,8 @@ class Simulation {
   void end_worker_after(CoreTime::duration delay, Agent& agent, int local_rank, ExitStatus status);
   void end_worker(Agent& agent, int local_rank, std::uint64_t life, ExitStatus status,
                   bool by_itself = false);
-  void break_group(Round round);
+  void break_group(RoundOf round);
+  void break_groups_of(const Agent& agent);
 
   // ---- the leader
   template <typename Step>
@@ -149,7 +163,8 @@ class Simulation {
   void check_that_the_dead_are_noticed() const;
   void arm_leader();
   void exit_leader_when_done();
-  void kill_leader();
+  void kill_leader(std::optional<CoreTime::duration> comes_back_after);
+  void start_leader();
 
   void inject(const Fault& fault);
   bool may_lose_leader(const Agent& agent) const;
@@ -165,6 +180,7 @@ class Simulation {
   rdzv::KeepAlive keep_alive_;
 
   ProcessPtr leader_process_ = std::make_shared<Process>();
+  int leader_number_ = 0;  // counts the processes that lead, one after another
   rdzv::RoundCore core_;
   rdzv::Liveness liveness_;
   std::map<NodeId, Peer> peers_;
@@ -172,11 +188,13 @@ class Simulation {
   std::uint32_t next_node_ = 1;  // 0 is the leader's own
   std::uint64_t leader_timer_ = 0;
   bool leader_was_killed_ = false;
+  bool is_leader_gone_ = false;  // for good
+  bool was_end_near_ = false;    // when it was killed: some knew of the end
   CoreTime leader_resumed_{};
 
   std::vector<std::unique_ptr<Agent>> agents_;
   std::vector<Agent*> current_;  // by slot
-  std::map<Round, Group> groups_;
+  std::map<RoundOf, Group> groups_;
   std::uint16_t next_port_ = 1000;
 };
 
@@ -221,7 +239,7 @@ void Simulation::start_agent(int slot) {
   agent.hosts_leader = hosts_leader;
   agent.process = hosts_leader ? leader_process_ : std::make_shared<Process>();
   agent.workers.resize(static_cast<std::size_t>(node.workers));
-  agent.started = queue_.now();
+  agent.joined = queue_.now();
   trace_ << "agent " << agent.number << " (slot " << slot << ") starts\n";
   if (hosts_leader) {
     peers_[NodeId{0}].agent = &agent;
@@ -245,6 +263,7 @@ rdzv::NodeHello Simulation::hello_of(const Agent& agent) const {
   hello.min_nodes = schedule_.config.min_nodes;
   hello.max_nodes = schedule_.config.max_nodes;
   hello.max_restarts = schedule_.config.restarts.max_restarts;
+  hello.last_round = agent.last_round;
   return hello;
 }
 
@@ -260,7 +279,8 @@ void Simulation::perform(Agent& agent, const agent::OpenRoundStore& action) {
   agent.facts->store = action.round;
   agent.facts->store_port = ++next_port_;
   queue_.after(200us, agent.process, [this, &agent, round = action.round, port = next_port_] {
-    step(agent, agent::StoreResult{round, port, {}});
+    const bool is_open = agent.facts->store == round && agent.facts->store_port == port;
+    if (is_open) step(agent, agent::StoreResult{round, port, {}});
   });
 }
 
@@ -277,23 +297,29 @@ void Simulation::perform(Agent& agent, const agent::StartWorkers& action) {
     }
   }
   require(agent.facts->live_workers == 0, "an agent started workers while others of its own lived");
-  Group& group = groups_[start.round];
+  require(!agent.started ||
+              (agent.started->round < start.round && agent.started->restarts <= start.restarts),
+          "an agent's rounds do not go up, or a restart was forgotten");
+  agent.started = start;
+  const RoundOf round{leader_number_, start.round};
+  Group& group = groups_[round];
   group.world_size = start.world_size;
   for (int local_rank = 0; local_rank < static_cast<int>(agent.workers.size()); ++local_rank) {
     Worker& worker = agent.workers[static_cast<std::size_t>(local_rank)];
     worker.is_alive = true;
+    worker.leader = leader_number_;
     worker.round = start.round;
     worker.life += 1;
     worker.ignores_term = random_.chance(schedule_.ignores_term_percent);
     agent.facts->live_workers += 1;
     group.workers.emplace_back(&agent, local_rank);
   }
-  if (group.is_broken) return break_group(start.round);
+  if (group.is_broken) return break_group(round);
   if (static_cast<int>(group.workers.size()) < group.world_size) return;
   for (const auto& [peer, local_rank] : group.workers) {
     const auto life = peer->workers[static_cast<std::size_t>(local_rank)].life;
     queue_.after(schedule_.training + random_.time(0us, 30ms),
-                 [this, peer = peer, local_rank = local_rank, life, round = start.round] {
+                 [this, peer = peer, local_rank = local_rank, life, round] {
                    if (groups_[round].is_broken) return;
                    end_worker(*peer, local_rank, life, ExitStatus::exited(0));
                  });
@@ -346,12 +372,15 @@ void Simulation::perform(Agent& agent, const agent::TellLeader& action) {
     queue_.after(0us, leader_process_, [this, message = action.message] {
       lead(NodeId{0}, &message, [&] { return core_.step(queue_.now(), NodeId{0}, message); });
     });
-  } else if (!agent.has_given_up) {
+  } else if (!agent.is_over && !agent.has_given_up) {
     transmit(agent, agent.session.send(action.message));
   }
 }
 
-void Simulation::perform(Agent& agent, const agent::Rejoin&) { join(agent); }
+void Simulation::perform(Agent& agent, const agent::Rejoin& action) {
+  agent.last_round = action.last_round;
+  join(agent);
+}
 
 void Simulation::perform(Agent& agent, const agent::Finish& action) {
   require(!agent.outcome, "an agent finished twice");
@@ -373,14 +402,14 @@ void Simulation::join(Agent& agent) {
   agent.session_number = random_.next();
   agent.session = {};
   agent.session.send(hello_of(agent));
-  agent.is_welcome = agent.was_welcome = agent.has_given_up = false;
-  agent.started = queue_.now();
+  agent.is_welcome = agent.was_welcome = agent.is_over = agent.has_given_up = false;
+  agent.joined = queue_.now();
   connect(agent);
 }
 
 void Simulation::connect(Agent& agent) {
-  if (agent.connection || agent.has_given_up || agent.outcome) return;
-  if (!agent.was_welcome && queue_.now() - agent.started > schedule_.config.join_timeout) {
+  if (agent.connection || agent.is_over || agent.has_given_up || agent.outcome) return;
+  if (!agent.was_welcome && queue_.now() - agent.joined > schedule_.config.join_timeout) {
     return give_up_leader(agent, "the leader could not be reached");
   }
   if (network_.is_cut(agent.slot) || !leader_process_->is_alive) {
@@ -436,6 +465,12 @@ void Simulation::keep_alive(Agent& agent) {
   queue_.after(keep_alive_.interval, agent.process, [this, &agent] { keep_alive(agent); });
 }
 
+void Simulation::end_session(Agent& agent) {
+  agent.is_over = true;
+  agent.is_welcome = agent.was_welcome = false;
+  if (agent.connection) network_.close(std::exchange(agent.connection, {}), kAgentEnd);
+}
+
 void Simulation::give_up_leader(Agent& agent, const std::string& why) {
   agent.has_given_up = true;
   if (agent.connection) network_.close(std::exchange(agent.connection, {}), kAgentEnd);
@@ -459,7 +494,8 @@ void Simulation::receive(Agent& agent, const ConnectionPtr& connection, std::uin
 }
 
 void Simulation::exit_when_flushed(Agent& agent) {
-  if (agent.outcome && (agent.has_given_up || agent.session.unconfirmed().empty())) exit(agent);
+  const bool is_deaf = agent.is_over || agent.has_given_up;
+  if (agent.outcome && (is_deaf || agent.session.unconfirmed().empty())) exit(agent);
 }
 
 void Simulation::exit(Agent& agent) {
@@ -489,29 +525,38 @@ void Simulation::end_worker(Agent& agent, int local_rank, std::uint64_t life, Ex
   trace_ << "worker " << local_rank << " of agent " << agent.number
          << " ends: " << status.to_string() << (by_itself ? ", by its own fault" : "") << "\n";
   agent::WorkerEnded ended{worker.round, local_rank, {}};
+  const bool is_of_this_leader = worker.leader == leader_number_;
   if (status.is_success()) {
-    invariants_.worker_succeeded(worker.round);
+    if (is_of_this_leader) invariants_.worker_succeeded(worker.round);
   } else {
-    if (by_itself) invariants_.worker_failed_by_itself(worker.round);
+    if (by_itself && is_of_this_leader) invariants_.worker_failed_by_itself(worker.round);
     ended.failure.emplace();
     ended.failure->local_rank = local_rank;
     ended.failure->status = status;
-    break_group(worker.round);
+    break_group({worker.leader, worker.round});
   }
   queue_.after(100us, agent.process, [this, &agent, ended] { step(agent, ended); });
 }
 
 // Gloo's peers throw within 40 ms of a worker's death.
-void Simulation::break_group(Round round) {
+void Simulation::break_group(RoundOf round) {
   Group& group = groups_[round];
   group.is_broken = true;
   for (const auto& [peer, local_rank] : group.workers) {
     const Worker& worker = peer->workers[static_cast<std::size_t>(local_rank)];
-    if (!worker.is_alive || worker.round != round) continue;
+    if (!worker.is_alive || RoundOf{worker.leader, worker.round} != round) continue;
     queue_.after(random_.time(5ms, 60ms),
                  [this, peer = peer, local_rank = local_rank, life = worker.life] {
                    end_worker(*peer, local_rank, life, ExitStatus::exited(1));
                  });
+  }
+}
+
+// Of all whose workers died with it.
+void Simulation::break_groups_of(const Agent& agent) {
+  for (auto& [round, group] : groups_) {
+    const auto is_its_own = [&](const auto& worker) { return worker.first == &agent; };
+    if (std::ranges::any_of(group.workers, is_its_own)) break_group(round);
   }
 }
 
@@ -564,7 +609,7 @@ void Simulation::transmit(const Peer& peer, const rdzv::Numbered<rdzv::ToAgent>&
                   require(arrival != Arrival::kGap, "a message to an agent was lost");
                   if (arrival == Arrival::kRepeated) return;
                   if (std::holds_alternative<rdzv::DeclaredLost>(numbered.message))
-                    agent.is_welcome = false;
+                    end_session(agent);
                   std::visit([&](const auto& m) { step(agent, m); }, numbered.message);
                 });
 }
@@ -591,9 +636,12 @@ void Simulation::accept(const ConnectionPtr& connection, Agent& agent, std::uint
   }
   if (!is_new) {
     trace_ << "leader does not know agent " << agent.number << " any more\n";
-    network_.send(connection, kLeaderEnd, [this, &agent, connection] {
+    network_.send(connection, kLeaderEnd, [this, &agent, connection, leader = leader_number_] {
       receive(agent, connection, 0);
-      if (agent.connection == connection) step(agent, rdzv::DeclaredLost{});
+      if (agent.connection != connection) return;
+      end_session(agent);
+      if (agent.leader_number == leader) return step(agent, rdzv::DeclaredLost{});
+      step(agent, agent::LeaderReplaced{});
     });
     return;
   }
@@ -619,12 +667,15 @@ void Simulation::welcome(NodeId id, std::uint64_t received) {
   connection->sides[kLeaderEnd].when_broken = [this, id, connection = std::weak_ptr(connection)] {
     lose_peer(id, connection.lock());
   };
-  network_.send(connection, kLeaderEnd, [this, connection, &agent = *peer.agent, received] {
-    receive(agent, connection, received);
-    if (agent.connection != connection) return;
-    agent.is_welcome = agent.was_welcome = agent.was_ever_welcome = true;
-    for (const auto& numbered : agent.session.unconfirmed()) transmit(agent, numbered);
-  });
+  network_.send(connection, kLeaderEnd,
+                [this, connection, &agent = *peer.agent, received, leader = leader_number_] {
+                  receive(agent, connection, received);
+                  if (agent.connection != connection) return;
+                  agent.leader_number = leader;
+                  agent.is_welcome = agent.was_welcome = agent.was_ever_welcome = true;
+                  for (const auto& numbered : agent.session.unconfirmed())
+                    transmit(agent, numbered);
+                });
 }
 
 void Simulation::hear(const ConnectionPtr& connection,
@@ -721,11 +772,36 @@ void Simulation::exit_leader_when_done() {
   }
 }
 
-void Simulation::kill_leader() {
+void Simulation::kill_leader(std::optional<CoreTime::duration> comes_back_after) {
   leader_was_killed_ = true;
+  is_leader_gone_ = !comes_back_after;
+  was_end_near_ = core_.has_ended();
   leader_process_->is_alive = false;
-  if (!schedule_.leader_is_alone && current_[0] != nullptr) vanish(*current_[0]);
+  if (!schedule_.leader_is_alone && current_[0] != nullptr) {
+    vanish(*current_[0]);
+    break_groups_of(*current_[0]);
+  }
   network_.reset_all([](const Connection&) { return true; });
+  if (comes_back_after) queue_.after(*comes_back_after, [this] { start_leader(); });
+}
+
+// Another process at the same endpoint, which knows nothing.
+void Simulation::start_leader() {
+  trace_ << "the leader is started again\n";
+  // A host that was without power answers what it does not know with a reset.
+  network_.reset_all([](const Connection&) { return true; });
+  leader_number_ += 1;
+  leader_process_ = std::make_shared<Process>();
+  core_ = rdzv::RoundCore(schedule_.config);
+  liveness_ = rdzv::Liveness(keep_alive_);
+  peers_.clear();
+  sessions_.clear();
+  views_.clear();
+  next_node_ = 1;
+  leader_timer_ += 1;
+  invariants_.leader_began();
+  keep_alive_all();
+  if (!schedule_.leader_is_alone) start_agent(0);
 }
 
 // ---- faults
@@ -744,20 +820,21 @@ void Simulation::inject(const Fault& fault) {
       return;
     }
     case Kind::kAgentKilled: {
-      if (agent->hosts_leader) return kill_leader();
-      std::vector<Round> rounds;
-      for (const Worker& worker : agent->workers) {
-        if (worker.is_alive) rounds.push_back(worker.round);
-      }
+      if (agent->hosts_leader) return kill_leader(fault.comes_back_after);
       vanish(*agent);
       network_.reset_all(of_slot);
-      for (const Round round : rounds) break_group(round);
+      break_groups_of(*agent);
       break;
     }
     case Kind::kPowerLost:
       vanish(*agent);
-      if (agent->hosts_leader) leader_was_killed_ = true;
-      break;
+      if (!agent->hosts_leader) break;
+      leader_was_killed_ = true;
+      is_leader_gone_ = !fault.comes_back_after;
+      if (fault.comes_back_after) {
+        queue_.after(*fault.comes_back_after, [this] { start_leader(); });
+      }
+      return;
     case Kind::kPaused:
       agent->process->is_paused = true;
       queue_.after(fault.length, [this, process = agent->process] {
@@ -801,7 +878,7 @@ void Simulation::inject(const Fault& fault) {
       });
       return;
     case Kind::kLeaderKilled:
-      if (leader_process_->is_alive) kill_leader();
+      if (leader_process_->is_alive) kill_leader(fault.comes_back_after);
       return;
   }
   if (!fault.comes_back_after || agent->hosts_leader) return;
@@ -829,7 +906,7 @@ void Simulation::check_end() {
   const auto& outcome = invariants_.outcome();
   // A leader on its own waits for the first node as long as it takes.
   const bool nobody_came = schedule_.leader_is_alone && next_node_ == 1;
-  const bool is_leader_excused = leader_was_killed_ || nobody_came;
+  const bool is_leader_excused = is_leader_gone_ || nobody_came;
   require(is_leader_excused || outcome, "the job has not ended long after all faults");
   require(is_leader_excused || !leader_process_->is_alive,
           "the leader waits for somebody for ever");
@@ -842,9 +919,13 @@ void Simulation::check_end() {
         agent->was_told_to_leave && (exit_code == 128 + SIGTERM || exit_code == kExitPreempted);
     const bool has_lost_leader = exit_code == kExitLeaderLost && may_lose_leader(*agent);
     const bool is_excused = has_left || has_lost_leader || exit_code == kExitUsage;
-    require(is_excused || (outcome && *agent->outcome == *outcome),
+    require(is_excused || invariants_.was_outcome(*agent->outcome),
             "an agent ended otherwise than the job");
   }
+  const bool was_new_leader = schedule_.has_only_new_leader && leader_number_ > 0 && !was_end_near_;
+  require(!was_new_leader || (outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded &&
+                              outcome->restarts == 0),
+          "a job did not go on under a leader that came back at once");
   if (!schedule_.has_only_short_drops) return;
   require(
       outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded && invariants_.rounds() == 1,
