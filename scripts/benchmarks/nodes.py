@@ -204,6 +204,36 @@ def bench_leader_death(quick):
     yield row
 
 
+def leader_restart(delay_ms):
+    """From the SIGKILL of a leader that is started again to the new round, or to the end of the other agent, in ms."""
+    with started_job("ddprun", 2, "2") as job:
+        leader, other = job.agents
+        killed_at = now_ns()
+        leader.kill()
+        leader.wait()
+        time.sleep(delay_ms / 1e3)
+        job.start_agent(leader.args)
+        while other.poll() is None:
+            stamps = newest_stamps(job.stamps)
+            if all(stamps.get(rank, (0, 0))[0] > killed_at for rank in range(2 * WORKERS)):
+                return job.await_new_round(2, killed_at)
+            if now_ns() - killed_at > 60e9:
+                job.fail("a job neither goes on nor ends")
+            time.sleep(0.001)
+        return (now_ns() - killed_at) / 1e6
+
+
+def bench_leader_restart(quick):
+    """torchrun's job does not go on: its other agents end with an error within 5 s."""
+    row = Row("two agents: SIGKILL of the leader, started again after 0 to 150 ms, to the new round", "ms")
+    for _ in range(1 if quick else 5):
+        for delay_ms in (0, 50, 150):
+            row.add("ddprun", leader_restart(delay_ms))
+    worst = max(row.samples["ddprun"])
+    row.bar("slowest ≤ 2 s", worst / 1e3, worst <= 2e3)
+    yield row
+
+
 def finish(launcher):
     """From the moment when the last worker is about to end to the end of the last agent, in ms."""
     # A stamp tells when a process began: `become` begins another one, that stamps and ends.
@@ -273,6 +303,6 @@ def bench_meeting(quick):
 
 
 def bench_nodes(quick):
-    for bench in (bench_worker_death, bench_agent_death, bench_silence, bench_leader_death, bench_finish,
-                  bench_meeting):
+    for bench in (bench_worker_death, bench_agent_death, bench_silence, bench_leader_death,
+                  bench_leader_restart, bench_finish, bench_meeting):
         yield from bench(quick)
