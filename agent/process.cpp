@@ -11,8 +11,11 @@
 #include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/system/system_error.hpp>
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -25,6 +28,7 @@ namespace ddprun::agent {
 namespace {
 
 namespace asio = boost::asio;
+using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
 
 constexpr int kFirstRealTimeSignal = 32;  // the agent handles none of those
 
@@ -111,7 +115,10 @@ void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   }
 }
 
-// Starts the child: everything is prepared before vfork, and the child makes system calls alone.
+// Starts the child that Boost.Process is handed then. Its own default_launcher forks and lets Asio
+// rebuild the whole reactor in the child; its vfork_launcher lets it do so in memory that the parent
+// shares. A child that only execs needs neither: here everything is prepared before vfork, and the
+// child makes system calls alone.
 class Starter {
  public:
   struct Started {
@@ -302,18 +309,32 @@ class Worker final : public WorkerProcess {
  public:
   Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, const ProcessSpec& spec,
          OnEnd on_end)
-      : pid_(pid),
+      : executor_(io.get_executor()),
+        pid_(pid),
         is_in_control_group_(is_in_control_group),
         end_(io),
         keeper_slot_(spec.keeper_slot),
         waits_for_debugger_(spec.waits_for_debugger),
         on_end_(std::move(on_end)) {}
 
+  ~Worker() override {
+    if (process_) process_->detach();
+  }
+
+  // Takes the child over; after an error it is still the caller's.
   Result<void> watch(rdzv::UniqueFd end) {
-    boost::system::error_code ec;
-    end_.assign(end.get(), ec);
-    if (ec) return fail(error_from_errno(ec.value(), "cannot watch a worker"));
-    static_cast<void>(end.release());
+    // One for Boost.Process and one to wait on: its own wait reaps, and what is left of the group has
+    // to be killed before that.
+    rdzv::UniqueFd other(::fcntl(end.get(), F_DUPFD_CLOEXEC, 0));
+    if (!other) return fail(error_from_errno(errno, "cannot watch a worker"));
+    try {
+      end_.assign(other.get());
+      static_cast<void>(other.release());
+      process_.emplace(executor_, pid_, end.get());
+      static_cast<void>(end.release());
+    } catch (const boost::system::system_error& error) {
+      return fail(error_from_errno(error.code().value(), "cannot watch a worker"));
+    }
     await_end();
     return {};
   }
@@ -365,8 +386,8 @@ class Worker final : public WorkerProcess {
     // else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    boost::system::error_code ignored;
+    process_->running(ignored);  // reaps
     has_ended_ = true;
     ExitStatus status = ExitStatus::exited(info.si_status);
     if (info.si_code != CLD_EXITED) {
@@ -376,7 +397,9 @@ class Worker final : public WorkerProcess {
     std::exchange(on_end_, nullptr)(status);
   }
 
+  const asio::io_context::executor_type executor_;
   const pid_t pid_;
+  std::optional<Process> process_;  // once it is watched
   const bool is_in_control_group_;
   asio::posix::stream_descriptor end_;
   std::atomic<pid_t>* keeper_slot_;

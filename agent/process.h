@@ -1,5 +1,5 @@
-// One worker process: started by clone3 as vfork would, watched through its pidfd in the event
-// loop, signalled as a process group.
+// One worker process of Boost.Process v2: started by clone3 as vfork would, watched through its pidfd
+// in the event loop, signalled as a process group.
 //
 // The leader of the group is reaped only after what is left of the group was killed: as long as the
 // leader is a zombie nobody else can be given its number, so the kill cannot hit a stranger.
