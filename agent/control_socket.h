@@ -3,7 +3,8 @@
 // job's own user and root are let in, which the kernel says, not they.
 //
 // Owned by the group's runner, event loop only. Nobody here can hold up the job: what is not read
-// is dropped with its reader, requests are short, and there are only so many clients. The mistake to
+// is dropped with its reader, requests are short, and there are only so many clients, each with one
+// question under way. The mistake to
 // avoid: answering from within a request's handler for long; everything else waits meanwhile.
 #pragma once
 
@@ -35,8 +36,12 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
   // When what was sent is read, it is the end.
   void finish() { connection_->finish_sending(); }
   bool is_open() const { return connection_->is_open(); }
+  // What it was sent and has not read, beyond what the kernel holds for it.
+  std::size_t unread() const { return connection_->unsent(); }
   // As long as this client is there: a subscription.
   void keep(std::shared_ptr<void> subscription) { kept_ = std::move(subscription); }
+
+  bool is_awaiting_status = false;  // each client waits for one at a time
 
  private:
   friend class ControlSocket;

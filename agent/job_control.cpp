@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
 #include <utility>
 
+#include "agent/event_lines.h"
 #include "agent/log_follower.h"
 #include "agent/log_question.h"
 #include "agent/status_json.h"
@@ -12,6 +14,10 @@ namespace ddprun::agent {
 namespace {
 
 using namespace status_json;
+
+constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
+// Lines that a follower of events has not read, before those that come are only counted for it.
+constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
 
 std::string line_of(const json::object& object) { return json::serialize(object) + "\n"; }
 
@@ -56,8 +62,14 @@ void JobControl::on_request(const ClientPtr& client, std::string_view line) {
   const json::string& what = ask->as_string();
   if (what == "who") return tell_who(client);
   if (what == "status") {
+    if (std::exchange(client->is_awaiting_status, true)) {
+      return client->send(error_line("the status was asked for already, and its answer comes"));
+    }
     return access_.inquiry.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
-      if (const auto asker = weak.lock()) asker->send(to_json(status) + "\n");
+      const auto asker = weak.lock();
+      if (!asker) return;
+      asker->is_awaiting_status = false;
+      asker->send(to_json_within(status, kStatusBytesMax) + "\n");
     });
   }
   if (what == "events") {
@@ -95,14 +107,35 @@ void JobControl::tell_events(const ClientPtr& client, bool past, bool follow) {
     }
   }
   if (!follow) return client->send("{\"end\":true}\n");
-  client->keep(access_.inquiry.on_event([weak = std::weak_ptr(client)](const std::string& line) {
-    if (const auto follower = weak.lock()) follower->send(line);
+  client->keep(access_.inquiry.on_event([this, weak = std::weak_ptr(client),
+                                         lost = std::uint64_t{0}](const std::string& line) mutable {
+    const auto follower = weak.lock();
+    if (!follower) return;
+    if (follower->unread() > kUnreadEventBytesMax) {
+      lost += 1;
+      return;
+    }
+    if (lost > 0) {
+      const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
+                           run_id_, access_.inquiry.identity().host};
+      follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
+    }
+    follower->send(line);
   }));
 }
 
 void JobControl::tell_logs(const ClientPtr& client, std::string_view line) {
   const auto question = log_question_from(line);
   if (!question) return client->send(error_line(question.error().message));
+  std::erase_if(followers_, [](const auto& each) { return each.expired(); });
+  const bool reads_already = std::ranges::any_of(followers_, [&](const auto& each) {
+    const auto follower = each.lock();
+    return follower && follower->is_of(client) && !follower->is_done();
+  });
+  if (reads_already) {
+    return client->send(
+        error_line("this connection reads logs already; open another one for others"));
+  }
   const json::value value = json::parse(json::string_view(line.data(), line.size()));
   const bool follows = truth_in(value.as_object(), "follow");
   const NodeStatus node = access_.inquiry.node_status();
@@ -120,7 +153,6 @@ void JobControl::tell_logs(const ClientPtr& client, std::string_view line) {
   }
   const auto follower =
       std::make_shared<LogFollower>(io_, access_.logs, access_.inquiry, client, *question, follows);
-  std::erase_if(followers_, [](const auto& each) { return each.expired(); });
   followers_.push_back(follower);
   follower->start();
 }

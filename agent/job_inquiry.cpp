@@ -48,6 +48,7 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
                               each.node_rank, static_cast<MemberStatus::State>(each.place)});
     if (each.node_rank) ranks.insert(*each.node_rank);
   }
+  status.members_left_out = view.members_left_out;
   for (int rank = 0; view.has_exact_ranks && rank < view.max_nodes; ++rank) {
     if (!ranks.contains(rank)) status.missing_ranks.push_back(rank);
   }

@@ -47,7 +47,8 @@ json::value leader_value(const std::optional<LeaderStatus>& leader) {
       {"left_us", leader->left ? json::value(in_us(*leader->left)) : nullptr},
       {"restarts", leader->restarts},
       {"max_restarts", leader->max_restarts},
-      {"members", std::move(members)}};
+      {"members", std::move(members)},
+      {"members_left_out", leader->members_left_out}};
 }
 
 std::optional<LeaderStatus> leader_from(const json::value& value) {
@@ -67,6 +68,9 @@ std::optional<LeaderStatus> leader_from(const json::value& value) {
   leader.max_restarts = from.number<int>("max_restarts");
   for (const json::value& member : from.list("members")) {
     leader.members.push_back(member_from(member));
+  }
+  if (from.object.contains("members_left_out")) {
+    leader.members_left_out = from.number<int>("members_left_out");
   }
   return leader;
 }
@@ -93,7 +97,56 @@ std::string to_json(const JobStatus& status) {
                                       {"asked_host", text(status.asked_host)},
                                       {"leader", leader_value(status.leader)},
                                       {"nodes", std::move(nodes)},
+                                      {"nodes_left_out", status.nodes_left_out},
                                       {"late", std::move(late)}});
+}
+
+namespace {
+
+// Leaves half of it away; how many were.
+template <typename T>
+int halve(std::vector<T>& list) {
+  const std::size_t left_out = (list.size() + 1) / 2;
+  list.resize(list.size() - left_out);
+  return static_cast<int>(left_out);
+}
+
+// False: there is nothing more of this kind.
+bool shorten(JobStatus& status) {
+  bool has_shortened = false;
+  for (NodeStatus& node : status.nodes) {
+    has_shortened |= !node.events.empty();
+    node.events.clear();
+  }
+  if (has_shortened) return true;
+  for (NodeStatus& node : status.nodes) {
+    auto& restarts = node.recent_restarts;
+    has_shortened |= !restarts.empty();
+    restarts.erase(restarts.begin(),
+                   restarts.end() - static_cast<std::ptrdiff_t>(restarts.size() / 2));
+  }
+  if (has_shortened) return true;
+  for (NodeStatus& node : status.nodes) {
+    has_shortened |= !node.workers.empty();
+    node.workers_left_out += halve(node.workers);
+  }
+  if (has_shortened) return true;
+  if (!status.late.empty()) return halve(status.late), true;
+  if (status.leader && !status.leader->members.empty()) {
+    status.leader->members_left_out += halve(status.leader->members);
+    return true;
+  }
+  if (status.nodes.empty()) return false;
+  status.nodes_left_out += halve(status.nodes);
+  return true;
+}
+
+}  // namespace
+
+std::string to_json_within(JobStatus status, std::size_t bytes_max) {
+  std::string text = to_json(status);
+  while (text.size() > bytes_max && shorten(status)) text = to_json(status);
+  return text;
 }
 
 Result<JobStatus> job_status_from(std::string_view text) {
@@ -108,6 +161,9 @@ Result<JobStatus> job_status_from(std::string_view text) {
     status.leader = leader_from(from.at("leader"));
     for (const json::value& node : from.list("nodes")) {
       status.nodes.push_back(status_json::node_status_from(node));
+    }
+    if (from.object.contains("nodes_left_out")) {
+      status.nodes_left_out = from.number<int>("nodes_left_out");
     }
     for (const json::value& each : from.list("late")) {
       const Reader node(each);

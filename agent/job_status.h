@@ -47,6 +47,7 @@ struct LeaderStatus {
   int restarts = 0;
   int max_restarts = 0;
   std::vector<MemberStatus> members;
+  int members_left_out = 0;  // of very many
 
   bool operator==(const LeaderStatus&) const = default;
 };
@@ -70,11 +71,14 @@ struct JobStatus {
   std::vector<NodeStatus>
       nodes;  // by node rank; those of no round last. The asked one is always there
   std::vector<LateNode> late;
+  int nodes_left_out = 0;  // of very many: the last of `nodes`
 
   bool operator==(const JobStatus&) const = default;
 };
 
 std::string to_json(const JobStatus& status);
+// In so many bytes: the events, older restarts, then workers, members and nodes are left out.
+std::string to_json_within(JobStatus status, std::size_t bytes_max);
 Result<JobStatus> job_status_from(std::string_view json);
 
 }  // namespace ddprun::agent

@@ -11,6 +11,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{200};
+constexpr std::size_t kUnreadBytesMax = std::size_t{256} * 1024;
 constexpr std::chrono::milliseconds kOwnPatience{500};  // with the own disk, and then without it
 
 }  // namespace
@@ -80,7 +81,17 @@ void LogFollower::asked() {
     return;
   }
   if (!follows_) return ask();  // the job has ended meanwhile
-  timer_.arm(kInterval, [self = shared_from_this()] { self->ask(); });
+  ask_later();
+}
+
+// Not as long as the client does not read: the logs keep what it will be told.
+void LogFollower::ask_later() {
+  timer_.arm(kInterval, [self = shared_from_this()] {
+    const auto client = self->client_.lock();
+    if (!client || !client->is_open()) return;
+    if (client->unread() > kUnreadBytesMax) return self->ask_later();
+    self->ask();
+  });
 }
 
 }  // namespace ddprun::agent

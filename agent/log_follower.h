@@ -3,7 +3,7 @@
 // follows. Keeps itself alive by what it waits for; ends with its client. Event loop only.
 //
 // While it follows, every node of the job is asked five times a second: it is for a person at a
-// terminal. The mistake to avoid: asking again before all have answered.
+// terminal. The mistake to avoid: asking again before all have answered, and the client has read it.
 #pragma once
 
 #include <map>
@@ -31,12 +31,14 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   void start() { ask(); }
   // The job has ended: tells what has come since, and then that it is the end.
   void finish();
+  bool is_of(const ControlSocket::ClientPtr& client) const { return client_.lock() == client; }
   bool is_done() const { return is_done_ || client_.expired(); }
 
  private:
   void ask();
   void take(const std::vector<LogPart>& parts);
   void asked();  // one of the two has answered
+  void ask_later();
 
   WorkerLogs& logs_;
   JobInquiry& inquiry_;

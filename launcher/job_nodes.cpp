@@ -145,11 +145,11 @@ Result<agent::MeetingPlace> meeting_place(const Settings& settings, const Rendez
 
 Result<void> check_names(const Settings& settings, const agent::Job& job) {
   if (job.nodes.is_alone()) return {};
-  const auto is_too_long = [](std::string_view name) {
-    return name.size() > rdzv::limits::kMaxNameBytes;
+  const auto is_too_long = [](std::string_view name, std::size_t bytes_max) {
+    return name.size() > bytes_max;
   };
-  const auto sentence = [](const std::string& what) {
-    return what + " is longer than " + std::to_string(rdzv::limits::kMaxNameBytes) +
+  const auto sentence = [](const std::string& what, std::size_t bytes_max) {
+    return what + " is longer than " + std::to_string(bytes_max) +
            " bytes, and every other node has to be told it";
   };
   const std::pair<OptionId, const std::string*> names[] = {
@@ -160,15 +160,18 @@ Result<void> check_names(const Settings& settings, const agent::Job& job) {
                                                       : OptionId::kRdzvEndpoint,
        &job.nodes.leader.endpoint.host}};
   for (const auto& [id, name] : names) {
-    if (is_too_long(*name)) {
+    const bool is_host = id != OptionId::kRdzvId && id != OptionId::kRole;
+    const auto bytes_max = is_host ? rdzv::limits::kMaxHostBytes : rdzv::limits::kMaxNameBytes;
+    if (is_too_long(*name, bytes_max)) {
       const Given option = given(settings, id);
       return fail(ErrorCode::kInvalidArgument,
-                  option.setting.origin.name + ": " + sentence("this text"));
+                  option.setting.origin.name + ": " + sentence("this text", bytes_max));
     }
   }
   const std::string_view program = job.program.name;
-  if (is_too_long(program.substr(program.rfind('/') + 1))) {
-    return fail(ErrorCode::kInvalidArgument, sentence("the program's name"));
+  constexpr std::size_t kProgramBytesMax = rdzv::limits::kMaxNameBytes;
+  if (is_too_long(program.substr(program.rfind('/') + 1), kProgramBytesMax)) {
+    return fail(ErrorCode::kInvalidArgument, sentence("the program's name", kProgramBytesMax));
   }
   return {};
 }

@@ -126,7 +126,9 @@ std::string nodes(const JobStatus& status, std::size_t rows_max) {
           ? std::to_string(leader.max_nodes)
           : std::to_string(leader.min_nodes) + " to " + std::to_string(leader.max_nodes);
   std::string text =
-      "\nNODES  " + std::to_string(leader.members.size()) + " joined of " + needs + waiting(leader);
+      "\nNODES  " +
+      std::to_string(leader.members.size() + static_cast<std::size_t>(leader.members_left_out)) +
+      " joined of " + needs + waiting(leader);
   if (!status.late.empty()) text += ", " + std::to_string(status.late.size()) + " late";
   text += "; the leader is " + printable(leader.state);
   if (leader.left) text += ", " + in_words(*leader.left) + " left";
@@ -151,6 +153,9 @@ std::string nodes(const JobStatus& status, std::size_t rows_max) {
   const std::size_t left_out = rows.size() - std::min(rows.size(), rows_max);
   rows.resize(rows.size() - left_out);
   text += table(rows, "r");
+  if (leader.members_left_out > 0) {
+    text += "  … and " + counted(leader.members_left_out, "node") + " that the answer leaves out\n";
+  }
   if (left_out > 0)
     text += "  … and " + counted(static_cast<std::int64_t>(left_out), "node") + " in the round\n";
   return text;

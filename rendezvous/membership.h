@@ -32,6 +32,7 @@ class Membership {
   bool has(NodeId id) const { return nodes_.contains(id); }
   const NodeHello& hello_of(NodeId id) const { return nodes_.at(id).hello; }
   bool is_empty() const { return nodes_.empty(); }
+  int count() const { return static_cast<int>(nodes_.size()); }
   // How many could form a group. Who has just lost its connection and was in no group yet could
   // not.
   int ready() const { return static_cast<int>(nodes_in_group_) + connected_outsiders_; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/limits.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -36,6 +37,14 @@ std::string nodes_in_words(int min_nodes, int max_nodes) {
 std::string in_seconds(std::chrono::milliseconds duration) {
   const auto ms = duration.count();
   return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
+}
+
+// What is the same on every node is kept once.
+NodeHello what_is_its_own(NodeHello hello) {
+  hello.run_id = std::string();
+  hello.program = std::string();
+  hello.user = std::string();
+  return hello;
 }
 
 }  // namespace
@@ -229,13 +238,14 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
   if (config_.program.empty()) config_.program = hello.program;
   if (config_.user.empty()) config_.user = hello.user;
   if (auto* ended = std::get_if<Ended>(&state_)) {
-    members_.add(from, hello);
+    if (!may_wait(out, from)) return;
+    members_.add(from, what_is_its_own(hello));
     ended->untold.insert(from);
     out.push_back({from, JobEnd{ended->outcome}});
     return;
   }
-  if (!may_have_its_rank(out, from, hello)) return;
-  members_.add(from, hello);
+  if (!may_have_its_rank(out, from, hello) || !may_wait(out, from)) return;
+  members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
     gathering->newcomers.push_back(from);
@@ -262,6 +272,16 @@ void RoundCore::learn_from(const LastRound& last) {
   if (gathering != nullptr && gathering->last_call) {
     gathering->last_call = std::min(*gathering->last_call, now_ + kReturnTimeout);
   }
+}
+
+bool RoundCore::may_wait(Out& out, NodeId from) const {
+  const int spares_max = std::max(config_.max_nodes, limits::kSparesFloor);
+  if (members_.count() - config_.max_nodes < spares_max) return true;
+  out.push_back({from, Refused{"the job has all its nodes, " + std::to_string(config_.max_nodes) +
+                               ", and " + std::to_string(spares_max) +
+                               " spares wait already; start fewer nodes, or give another job a "
+                               "--rdzv-id and an endpoint of its own"}});
+  return false;
 }
 
 // The node whose place it takes, if any, goes.

@@ -39,7 +39,8 @@
 //   tick             last call: open;  over: open, or  ignore              ignore              ignore              ignore
 //                    too late: end     gather
 //
-//   (1) refused first where it does not fit; a node whose connection is broken yields its rank to it
+//   (1) refused first where it does not fit, and where very many wait for a place already; a node
+//       whose connection is broken yields its rank to it
 //   (2) once a worker has ended with 0 a newcomer only waits
 //   (3) the next round number, another host; in every state: too few nodes are gathered again
 //   (4) the going of a spare stops nothing
@@ -203,6 +204,7 @@ class RoundCore {
   void on(Out& out, NodeId node, const NodeSilent& event);
 
   bool may_have_its_rank(Out& out, NodeId from, const NodeHello& hello);
+  bool may_wait(Out& out, NodeId from) const;
   void remove(Out& out, NodeId node, NodeGone::How how);
   void make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver);
 

@@ -43,8 +43,12 @@ inline constexpr std::size_t kMaxUnreadRoundBytes = std::size_t{8} * 1024 * 1024
 inline constexpr std::size_t kMaxQuestionBytes = std::size_t{8} * 1024;
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{512} * 1024;
 inline constexpr std::size_t kMaxUnreadAnswerBytes = std::size_t{2} * 1024 * 1024;
-inline constexpr std::size_t kMaxNameBytes = 1024;  // of a host, role, job, address, program
-inline constexpr int kMaxWorkersOfNode = 1 << 16;   // sums over all nodes have to fit an int
+inline constexpr std::size_t kMaxNameBytes = 1024;  // of a role, job, program, user
+inline constexpr std::size_t kMaxHostBytes = 255;   // of a host, an address: as in DNS
+// Of nodes for which there is no room in the job, as many wait as there is room for, or this many.
+// Further ones are refused.
+inline constexpr int kSparesFloor = 64;
+inline constexpr int kMaxWorkersOfNode = 1 << 16;  // sums over all nodes have to fit an int
 
 // Longer ones are cut by who sends them.
 inline constexpr std::size_t kMaxTextBytes =

@@ -61,6 +61,7 @@ class Writer {
     (field(each), ...);
   }
   void name(std::string_view value) { string(value); }
+  void host(std::string_view value) { string(value); }
   void text(std::string_view value) { string(cut(value, limits::kMaxTextBytes)); }
   void path(std::string_view value) { string(cut(value, limits::kMaxPathBytes)); }
   void opaque(std::string_view value, std::size_t /*bytes_max*/) { string(value); }
@@ -147,6 +148,7 @@ class Reader {
     (field(each), ...);
   }
   void name(std::string& value) { string(value, limits::kMaxNameBytes, "a name is too long"); }
+  void host(std::string& value) { string(value, limits::kMaxHostBytes, "a host is too long"); }
   void text(std::string& value) { string(value, limits::kMaxTextBytes, "a text is too long"); }
   void path(std::string& value) { string(value, limits::kMaxPathBytes, "a path is too long"); }
   void opaque(std::string& value, std::size_t bytes_max) {

@@ -135,7 +135,7 @@ static void fields(auto& archive, Is<WorkerProgress> auto& progress) {
 
 static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
   archive(failure.rank, failure.local_rank, failure.node_rank);
-  archive.name(failure.host);
+  archive.host(failure.host);
   archive(failure.pid, failure.status, failure.when);
   archive.text(failure.message);
   archive.path(failure.error_file);
@@ -147,7 +147,7 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
   archive(gone.how, gone.node_rank);
-  archive.name(gone.host);
+  archive.host(gone.host);
 }
 
 static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
@@ -170,8 +170,8 @@ static void fields(auto& archive, Is<LastRound> auto& last) {
 static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive.within(hello.local_world_size, 1, limits::kMaxWorkersOfNode);
   archive.name(hello.role);
-  archive.name(hello.address);
-  archive.name(hello.host);
+  archive.host(hello.address);
+  archive.host(hello.host);
   archive(hello.node_rank, hello.session);
   archive.name(hello.run_id);
   archive.name(hello.program);
@@ -234,7 +234,7 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive.within(start.world_size, 1, kMaxRanks);
   archive.within(start.role_rank_offset, 0, kMaxRanks);
   archive.within(start.role_world_size, 1, kMaxRanks);
-  archive.name(start.master_addr);
+  archive.host(start.master_addr);
   archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
           start.after_request, start.nodes_gone, start.nodes_joined, start.restarts,
           start.max_restarts);
@@ -273,8 +273,8 @@ static void fields(auto& archive, Is<Answer> auto& answer) {
 
 static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
   archive(member.id);
-  archive.name(member.host);
-  archive.name(member.address);
+  archive.host(member.host);
+  archive.host(member.address);
   archive.within(member.workers, 1, limits::kMaxWorkersOfNode);
   archive(member.node_rank, member.place);
 }

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <csignal>
 #include <cstring>
@@ -556,6 +557,56 @@ TEST_F(Control, WhoDoesNotReadIsDroppedAndNobodyElseNotices) {
   EXPECT_EQ(ask({"status"}).code, 0);
   job->signal(SIGTERM);
   EXPECT_EQ(job->wait(), exited(143));
+}
+
+TEST_F(Control, EachClientHasOneQuestionOfAKindUnderWay) {
+  const auto job = start("asked");
+  const Stranger stranger(runtime_ / "ddprun/asked.sock");
+  ASSERT_TRUE(stranger.is_connected());
+  ASSERT_TRUE(stranger.say("{\"ask\":\"status\"}\n{\"ask\":\"status\"}\n"));
+  std::string heard = stranger.hear();
+  while (!heard.empty() && std::ranges::count(heard, '\n') < 2) heard += stranger.hear();
+  EXPECT_THAT(heard, HasSubstr("the status was asked for already"));
+  EXPECT_THAT(heard, HasSubstr("\"nodes\":"));
+  const std::string logs = R"({"ask":"logs","ranks":[],"lines":1,"is_final":false,"places":[],)"
+                           R"("follow":true})"
+                           "\n";
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(stranger.say(logs));
+  while (heard.find("reads logs already") == std::string::npos) {
+    const std::string more = stranger.hear();
+    ASSERT_NE(more, "") << heard;
+    heard += more;
+  }
+  EXPECT_EQ(ask({"status"}).code, 0);
+}
+
+// Each of these rounds has 9 KiB of events.
+TEST_F(Control, WhoFollowsEventsAndDoesNotReadIsToldHowManyItMissed) {
+  const TemporaryTree folder;
+  const std::string program = "trap '' USR2; [ -e " + (folder / "go") + " ] || { touch " +
+                              (folder / "begun") + "; while [ ! -e " + (folder / "go") +
+                              " ]; do sleep 0.01; done; }; "
+                              "[ $TORCHELASTIC_RESTART_COUNT -lt 60 ] || { touch " +
+                              (folder / "done") +
+                              "; exec sleep 1000; }; printf '%05000d' 7 "
+                              "> $TORCHELASTIC_ERROR_FILE; exit 1";
+  Job job(ddprun({"--max-restarts=60", "--rdzv-id=chatty", "--no-python"}, {"sh", "-c", program}),
+          here());
+  ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / "begun"); })) << job.err();
+  const Stranger stranger(runtime_ / "ddprun/chatty.sock");
+  ASSERT_TRUE(stranger.say("{\"ask\":\"events\",\"follow\":true}\n{\"ask\":\"who\"}\n"));
+  ASSERT_THAT(stranger.hear(), HasSubstr("\"job\":\"chatty\""));
+  write_file(folder / "go", "");
+  ASSERT_TRUE(job.reaches([&] { return std::filesystem::exists(folder / "done"); })) << job.err();
+  std::string heard;
+  ASSERT_TRUE(eventually([&] {
+    ::kill(job.pid(), SIGUSR2);  // an event
+    heard += stranger.hear();
+    return heard.find("\"event\":\"signal\"") != std::string::npos;
+  }));
+  const std::size_t at = heard.find("\"event\":\"events_lost\"");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_LT(at, heard.find("\"event\":\"signal\""));
 }
 
 TEST_F(Control, ThereIsABoundOnClients) {

@@ -545,6 +545,30 @@ TEST(RoundCore, ASpareTakesThePlaceOfALostNode) {
               ElementsAre(kOwn, NodeId{2}));
 }
 
+TEST(RoundCore, OnlySoManySparesWait) {
+  Leader job(config_of(2, 2));
+  job.run(2);
+  int refused = 0;
+  for (int id = 2; id < 4'000; ++id) {
+    const auto out = job.join(id);
+    if (const auto* refusal = only<Refused>(out)) {
+      refused += 1;
+      EXPECT_THAT(refusal->sentence, HasSubstr("2, and 64 spares wait already"));
+    }
+  }
+  EXPECT_EQ(refused, 4'000 - 2 - 64);
+  EXPECT_THAT(job.core.view(job.now).members, SizeIs(2 + 64));
+  // As many as the job has nodes, where it has more.
+  Leader large(config_of(1, 100));
+  for (int id = 0; id < 200; ++id) EXPECT_EQ(only<Refused>(large.join(id)), nullptr) << id;
+  EXPECT_NE(only<Refused>(large.join(200)), nullptr);
+  // Nor are all the nodes of a large network told of the end of a job that was never theirs.
+  job.said(0, NodeLeaving{SIGTERM});
+  for (const int id : {0, 1}) job.said(id, RoundStopped{kFirst, {}});
+  ASSERT_TRUE(job.core.has_ended());
+  EXPECT_NE(only<Refused>(job.join(5'000)), nullptr);
+}
+
 TEST(RoundCore, BelowTheMinimumItGathersAgainAndThenGivesUp) {
   Leader job(config_of(2, 2));
   job.run(2);

@@ -440,32 +440,39 @@ TEST(RoundWire, ACountIsNotBelieved) {
 
 // ---- limits
 
-TEST(RoundWire, NamesAreRefusedBeyondTheirLimit) {
+TEST(RoundWire, NamesAndHostsAreRefusedBeyondTheirLimits) {
   const std::string longest(limits::kMaxNameBytes, 'n');
-  const std::string too_long = longest + "n";
+  const std::string longest_host(limits::kMaxHostBytes, 'h');
   using Name = std::string NodeHello::*;
   NodeHello hello = example_hello();
-  for (const Name name : {&NodeHello::role, &NodeHello::address, &NodeHello::host,
-                          &NodeHello::run_id, &NodeHello::program, &NodeHello::user}) {
+  const auto expect_limit = [&](Name name, const std::string& most, std::string_view why) {
     NodeHello other = example_hello();
-    other.*name = too_long;
+    other.*name = most + "x";
     const Connect connect{1, 0, "", other};
-    expect_refused(decode_agent_frame(payload_of(AgentFrame(connect))), "a name is too long");
-    hello.*name = longest;
+    expect_refused(decode_agent_frame(payload_of(AgentFrame(connect))), why);
+    hello.*name = most;
+  };
+  for (const Name name :
+       {&NodeHello::role, &NodeHello::run_id, &NodeHello::program, &NodeHello::user}) {
+    expect_limit(name, longest, "a name is too long");
+  }
+  for (const Name host : {&NodeHello::address, &NodeHello::host}) {
+    expect_limit(host, longest_host, "a host is too long");
   }
   const AgentFrame largest = Connect{1, 0, std::string(32, 'p'), hello};
   EXPECT_LE(encode(largest).size(), limits::kMaxConnectBytes);
   EXPECT_EQ(decode_agent_frame(payload_of(largest)), largest);
 
+  const std::string too_long = longest_host + "h";
   WorkerFailed failed;
   failed.failure.host = too_long;
-  expect_refused(decode_agent_frame(payload_of(ToLeader(failed))), "a name is too long");
+  expect_refused(decode_agent_frame(payload_of(ToLeader(failed))), "a host is too long");
   RoundStart start;
   start.master_addr = too_long;
-  expect_refused(decode_leader_frame(payload_of(ToAgent(start))), "a name is too long");
+  expect_refused(decode_leader_frame(payload_of(ToAgent(start))), "a host is too long");
   start = {};
   start.after_loss = NodeGone{NodeGone::How::kLeft, 0, too_long};
-  expect_refused(decode_leader_frame(payload_of(ToAgent(start))), "a name is too long");
+  expect_refused(decode_leader_frame(payload_of(ToAgent(start))), "a host is too long");
 }
 
 TEST(RoundWire, AProofHasNoMoreThan32Bytes) {
