@@ -15,6 +15,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr std::size_t kEventsOfOthers = 10;
+constexpr int kMissingRanksMax = 4096;  // that are named
 constexpr const char* kStatusQuestion = R"({"ask":"status"})";
 
 // Empty where it is no question.
@@ -49,7 +50,8 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
     if (each.node_rank) ranks.insert(*each.node_rank);
   }
   status.members_left_out = view.members_left_out;
-  for (int rank = 0; view.has_exact_ranks && rank < view.max_nodes; ++rank) {
+  const int named = view.has_exact_ranks ? std::min(view.max_nodes, kMissingRanksMax) : 0;
+  for (int rank = 0; rank < named; ++rank) {
     if (!ranks.contains(rank)) status.missing_ranks.push_back(rank);
   }
   return status;
@@ -146,6 +148,7 @@ void JobInquiry::answer_with(std::string ask,
 }
 
 void JobInquiry::take(const rdzv::Question& question) {
+  if (!question.peer) return;  // the leader has not said who asks: nobody could be answered
   const Reply reply = [this, id = question.id, peer = *question.peer,
                        life = std::weak_ptr(life_)](std::string text) {
     rdzv::Leader* leader = life.expired() ? nullptr : access_.leader();

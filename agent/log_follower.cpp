@@ -62,7 +62,7 @@ void LogFollower::take(const std::vector<LogPart>& parts) {
     const std::pair whose{part.next.rank, part.next.stream};
     const bool is_mute = part.source == LogPart::Source::kElsewhere || !part.trouble.empty();
     if (places_.size() < kPlacesMax || places_.contains(whose)) places_[whose] = part.next;
-    if (is_mute && !told_of_.insert(whose).second) continue;
+    if (is_mute && (told_of_.size() == kPlacesMax || !told_of_.insert(whose).second)) continue;
     if (part.text.empty() && part.missed == 0 && !is_mute) continue;
     client->send(to_json({part}) + "\n");
   }

@@ -1,6 +1,8 @@
 #include "agent/node_status.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 
 #include "agent/status_json.h"
@@ -9,6 +11,7 @@ namespace ddprun::agent {
 namespace {
 
 using namespace status_json;
+using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
 constexpr std::array<std::string_view, 5> kNodeStates{"looking", "waiting", "running", "stopping",
@@ -42,9 +45,13 @@ std::optional<WorkerProgress> progress_from(const json::value& value) {
   WorkerProgress progress;
   progress.step = from.maybe_number<std::int64_t>("step");
   progress.total_steps = from.number<std::int64_t>("total_steps");
-  progress.since_step = from.us("since_step_us");
+  // Another node says it: no time since which there could be an overflow.
+  const auto since = [&](std::string_view name) {
+    return std::clamp<microseconds>(from.us(name), 0us, std::chrono::years(10));
+  };
+  progress.since_step = since("since_step_us");
   progress.phase = from.one_of<WorkerPhase>(kPhases, "phase");
-  progress.since_phase = from.us("since_phase_us");
+  progress.since_phase = since("since_phase_us");
   progress.collectives = from.number<std::uint64_t>("collectives");
   for (const auto& each : from.at("values").as_object()) {
     const double read = each.value().is_null() ? std::nan("") : each.value().to_number<double>();

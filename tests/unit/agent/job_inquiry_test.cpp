@@ -142,6 +142,21 @@ TEST_F(Inquiry, AnswersOthersAndKeepsWithinTheirBounds) {
   }
 }
 
+TEST_F(Inquiry, AQuestionOfNobodyIsNotAnswered) {
+  inquiry.take(rdzv::Question{7, std::nullopt, R"({"ask":"status"})"});
+  EXPECT_THAT(leader.answered, IsEmpty());
+}
+
+TEST_F(Inquiry, AJobOfImpossibleSizeHasFewMissingRanks) {
+  ask();
+  rdzv::Asked asked{leader.asked.back().id, NodeId{0}, {}};
+  asked.view.has_exact_ranks = true;
+  asked.view.max_nodes = INT32_MAX;
+  inquiry.take(std::move(asked));
+  ASSERT_THAT(statuses, SizeIs(1));
+  EXPECT_LE(statuses[0].leader->missing_ranks.size(), 4096U);
+}
+
 TEST(NodeStatusWithin, LeavesOutEventsAndThenTheLastWorkers) {
   NodeStatus large = node("here", 1);
   large.workers.resize(10'000);
