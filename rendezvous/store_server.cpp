@@ -140,6 +140,9 @@ class StoreServer::Loop {
     std::unique_ptr<ReplyQueue> unsent;  // only while the client reads more slowly than it asks
     std::size_t held_bytes = 0;          // on the store's account
     bool is_finished = false;            // it will send nothing more; close when all is sent
+    // What was received and is not looked at before it has read its replies: then it is paused, and
+    // nothing more is received. (Null for nearly all.)
+    std::unique_ptr<std::string> backlog;
   };
 
   // What epoll calls the sockets: the session's ClientId, or one of these.
@@ -193,8 +196,11 @@ class StoreServer::Loop {
   void on_ready(ClientId client, std::uint32_t events) {
     try {
       Session* session = sessions_[client].get();
-      if (session != nullptr && (events & EPOLLOUT) != 0) session = send_waiting(*session);
-      if (session != nullptr && (events & ~EPOLLOUT) != 0 && !session->is_finished) {
+      const bool is_paused = session != nullptr && session->backlog != nullptr;
+      if (session != nullptr && ((events & EPOLLOUT) != 0 || is_paused)) {
+        session = send_waiting(*session);
+      }
+      if (session != nullptr && (events & ~EPOLLOUT) != 0 && !session->is_finished && !is_paused) {
         receive(*session);
       }
     } catch (const std::bad_alloc&) {
@@ -317,11 +323,30 @@ class StoreServer::Loop {
     return send(session) && account(session);
   }
 
+  // The client asks on and does not read. What it has asked stays where it is, in the end with the
+  // client itself, until it has read.
+  bool pause(Session& session, std::string_view input) {
+    session.backlog = std::make_unique<std::string>(input);
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
+    return account(session);
+  }
+
+  // Null when the session has ended by it.
+  Session* go_on(Session& session) {
+    const auto backlog = std::exchange(session.backlog, nullptr);
+    if (!serve(session, *backlog)) return nullptr;
+    if (session.backlog) return &session;
+    const std::uint32_t more = session.unsent ? EPOLLOUT : 0U;
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLIN | more, session.client);
+    return &session;
+  }
+
   // Puts what the session holds on the store's account; ends the session that asked for too much.
   bool account(Session& session) {
     const std::size_t before = session.held_bytes;
-    session.held_bytes =
-        session.decoder.held_bytes() + (session.unsent ? session.unsent->held_bytes() : 0);
+    session.held_bytes = session.decoder.held_bytes() +
+                         (session.unsent ? session.unsent->held_bytes() : 0) +
+                         (session.backlog ? session.backlog->capacity() : 0);
     if (session.held_bytes == before) return true;
     outside_bytes_ += session.held_bytes - before;
     core_.set_outside_bytes(outside_bytes_);
@@ -361,10 +386,12 @@ class StoreServer::Loop {
       close(session);
       return nullptr;
     }
+    const bool has_read = session.unsent->unsent() <= kSendFrom;
     if (is_empty) {
       session.unsent.reset();
       watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLIN, session.client);
     }
+    if (session.backlog && has_read) return go_on(session);
     return account(session) ? &session : nullptr;
   }
 
@@ -470,6 +497,7 @@ class StoreServer::Loop {
   std::mutex adopted_mutex_;
   std::vector<Adopted> adopted_;
   bool is_paused_ = false;
+  bool has_told_of_shortage_ = false;
   std::size_t max_sessions_;
   std::size_t open_sessions_ = 0;
 

@@ -21,8 +21,8 @@ inline constexpr std::uint64_t kMaxRequestBytes = std::uint64_t{256} * 1024 * 10
 // The whole of one reply (MULTI_GET, LIST_KEYS): a few bytes of request must not cost gigabytes.
 inline constexpr std::size_t kMaxReplyBytes = std::size_t{256} * 1024 * 1024;
 
-// A client that has this much unread, beyond what the kernel holds for it, and asks for more is
-// dropped. c10d's clients read each reply before they ask again.
+// Of a client that has this much unread, beyond what the kernel holds for it, no request is received
+// until it has read. c10d's clients read each reply before they ask again.
 inline constexpr std::size_t kMaxUnreadReplyBytes = std::size_t{8} * 1024 * 1024;
 
 // All that one store may hold: keys, values, queues, waiters, unfinished requests, unread replies.

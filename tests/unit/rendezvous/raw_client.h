@@ -102,6 +102,7 @@ class RawClient {
   }
 
   void shut_down() { ::shutdown(socket_.get(), SHUT_WR); }
+  void shut_down_both() { ::shutdown(socket_.get(), SHUT_RDWR); }  // any thread
   void close() { socket_.reset(); }
 
  private:

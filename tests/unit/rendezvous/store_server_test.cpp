@@ -7,9 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
 #include "rendezvous/listener.h"
 #include "tests/unit/rendezvous/golden.h"
@@ -265,22 +268,81 @@ TEST(StoreServer, CarriesLargeValuesBothWays) {
   }
 }
 
-TEST(StoreServer, DropsAClientThatDoesNotReadAndServesTheOthers) {
-  std::vector<std::string> lines;
-  const auto server = start({.log = [&lines](std::string_view line) { lines.emplace_back(line); }});
+TEST(StoreServer, AClientThatDoesNotReadWaitsAloneAndLosesNothing) {
+  const auto server = start();
   RawClient deaf(server->port());
   deaf.send(kHandshake);
   const std::string value(limits::kMaxValueBytes, 'v');
   ASSERT_TRUE(deaf.send(set_request("/v", value)));
   std::string asking;
-  for (int i = 0; i < 64; ++i) asking += get_request("/v");
+  for (int i = 0; i < 16; ++i) asking += get_request("/v");
   deaf.send(asking);
   RawClient good(server->port());
   good.send(kHandshake);
   EXPECT_EQ(good.read_all_so_far(), "");
-  const auto received = deaf.read_to_end();
-  ASSERT_TRUE(received.has_value());
-  EXPECT_LT(received->size(), 64 * value.size());
+  for (int i = 0; i < 16; ++i) ASSERT_EQ(deaf.read(8 + value.size()), bytes_field(value)) << i;
+  EXPECT_EQ(deaf.read_all_so_far(), "");
+}
+
+// 64 MiB of requests, of which every one has another reply; then the half of it closes.
+TEST(StoreServer, APipelineThatIsReadAtItsEndGetsEveryReplyInOrder) {
+  constexpr int kRequests = 150'000;
+  const auto server = start();
+  RawClient client(server->port());
+  ASSERT_TRUE(client.send(kHandshake));
+  std::string requests;
+  std::string replies;
+  const std::string padding(400, 'p');
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string value = std::to_string(i) + padding;
+    requests += set_request("/v", value) + get_request("/v");
+    replies += bytes_field(value);
+  }
+  ASSERT_GT(requests.size() + replies.size(), std::size_t{64} << 20);
+  std::atomic<bool> was_sent = false;
+  std::thread sender([&] {
+    was_sent = client.send(requests);
+    client.shut_down();
+  });
+  // It reads nothing before the server has stopped to read, too: the store is not asked any more.
+  const auto is_paused = [&] {
+    const std::uint64_t before = server->stats().requests;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return before > 0 && server->stats().requests == before;
+  };
+  while (!is_paused()) {
+  }
+  EXPECT_FALSE(was_sent);
+  EXPECT_LT(server->stats().memory_bytes, 2 * limits::kMaxUnreadReplyBytes + (1 << 20));
+  const auto heard = client.read_to_end();
+  sender.join();
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_TRUE(*heard == replies) << heard->size() << " of " << replies.size() << " bytes";
+  EXPECT_TRUE(was_sent);
+}
+
+// A WAIT is answered when it may be, also to a client that is not listened to; it ends with one byte.
+TEST(StoreServer, AWaiterThatNeverReadsCostsNoMoreThanItsBound) {
+  const auto server = start();
+  RawClient deaf(server->port());
+  deaf.send(std::string(kHandshake) + set_request("/v", std::string(60'000, 'v')));
+  std::string asking = '\6' + std::string("\1\0\0\0\0\0\0\0", 8) + bytes_field("/later");
+  for (int i = 0; i < 1'000; ++i) asking += get_request("/v");
+  std::thread sender([&] {
+    while (deaf.send(asking)) {
+    }
+  });
+  RawClient other(server->port());
+  other.send(kHandshake);
+  for (int i = 0; i < 2'000; ++i) {
+    other.send(set_request("/later", "x") + '\x08' + bytes_field("/later"));
+    if (i % 100 == 0) {
+      EXPECT_NE(other.read_all_so_far(), "");
+      EXPECT_LT(server->stats().memory_bytes, 2 * limits::kMaxUnreadReplyBytes + (1 << 20));
+    }
+  }
+  deaf.shut_down_both();
+  sender.join();
 }
 
 TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
