@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "rendezvous/base/foreign_text.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -91,7 +93,7 @@ void Console::notify(std::string_view sentence) {
     return;
   }
   const Stream stream = failed_[queue_of(Stream::kStderr)] ? Stream::kStdout : Stream::kStderr;
-  say(stream, "ddprun: " + std::string(sentence) + "\n");
+  say(stream, "ddprun: " + printable(sentence) + "\n");
 }
 
 void Console::notify_with(std::function<void(std::string_view)> handler) {

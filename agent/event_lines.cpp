@@ -5,6 +5,7 @@
 
 #include "agent/json_value.h"
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kTextBytesMax = 4096;  // a call stack is in the error file; here is the gist
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 std::string utc(std::chrono::system_clock::time_point time) {
   const auto since_epoch =
@@ -211,35 +211,7 @@ constexpr std::string_view kNames[] = {"job_started",
                                        "requested"};
 static_assert(std::size(kNames) == std::variant_size_v<JobEvent>, "in the order of the variant");
 
-// How many bytes of `text` are one well-formed character (RFC 3629), 0: none.
-std::size_t character_at(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
-  const bool is_out_of_range =
-      (first == 0xED && byte(1) >= 0xA0) || (first == 0xF4 && byte(1) >= 0x90);
-  return is_overlong || is_out_of_range ? 0 : length;
-}
-
 }  // namespace
-
-std::string as_utf8(std::string_view text, std::size_t bytes_max) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t length = character_at(text);
-    const std::string_view next = length == 0 ? kReplacement : text.substr(0, length);
-    if (out.size() + next.size() > bytes_max) return out + "…";
-    out += next;
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return out;
-}
 
 JobEvent without_what_no_line_shows(JobEvent event) {
   // A little more than a line shows, so that the line ends in "…" all the same.

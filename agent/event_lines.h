@@ -107,7 +107,4 @@ std::string event_line(const EventHead& head, const JobEvent& event);
 // stderr along, and the line has 4 KiB of it.
 JobEvent without_what_no_line_shows(JobEvent event);
 
-// `text` with U+FFFD for what is not UTF-8, and not much longer than `bytes_max`.
-std::string as_utf8(std::string_view text, std::size_t bytes_max);
-
 }  // namespace ddprun::agent

@@ -9,8 +9,8 @@
 #include <mutex>
 
 #include "agent/error_file.h"
-#include "agent/event_lines.h"
 #include "agent/failure_report.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/thread.h"
 #include "rendezvous/base/unique_fd.h"
 

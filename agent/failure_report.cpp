@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -24,7 +25,8 @@ std::string local_time(std::chrono::system_clock::time_point when) {
   return std::string(text) + fraction;
 }
 
-std::string indented(const std::string& text, const std::string& indent) {
+std::string indented(std::string_view given, const std::string& indent) {
+  const std::string text = printable_lines(given);
   std::string out;
   std::size_t begin = 0;
   while (begin < text.size()) {
@@ -38,7 +40,7 @@ std::string indented(const std::string& text, const std::string& indent) {
 std::string field(const std::string& name, const std::string& value) {
   std::string padded = "  " + name;
   padded.resize(14, ' ');
-  return padded + value + "\n";
+  return padded + printable(value) + "\n";
 }
 
 // "12 ms", "3.4 s", "2 h 03 min 04 s"
@@ -134,7 +136,9 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   }
   if (!cause.stderr_tail.empty()) {
     out += "  its last lines on stderr\n";
-    for (const auto& line : cause.stderr_tail) out += "    | " + line + "\n";
+    for (const auto& line : cause.stderr_tail) {
+      out += line.empty() ? "    | \n" : indented(line, "    | ");
+    }
   }
   if (!cause.log_dir.empty()) out += field("logs", cause.log_dir);
   return out;
@@ -237,7 +241,7 @@ bool was_running(const rdzv::JobOutcome& outcome) {
 
 std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
   using Kind = rdzv::JobOutcome::Kind;
-  const std::string name = "ddprun: " + program + " ";
+  const std::string name = "ddprun: " + printable(program) + " ";
   switch (outcome.kind) {
     case Kind::kSucceeded:
       break;
@@ -247,8 +251,8 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
       return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
              signal_name(outcome.stop_signal) + "\n";
     case Kind::kCannotRun:
-      return name + (was_running(outcome) ? "CANNOT GO ON: " : "CANNOT RUN: ") + outcome.sentence +
-             "\n";
+      return name + (was_running(outcome) ? "CANNOT GO ON: " : "CANNOT RUN: ") +
+             printable(outcome.sentence) + "\n";
   }
   return {};
 }
@@ -257,9 +261,9 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
 
 std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) {
   const bool is_elsewhere = !here.empty() && !failure.host.empty() && failure.host != here;
-  const std::string host = is_elsewhere ? " on " + failure.host : "";
+  const std::string host = is_elsewhere ? " on " + printable(failure.host) : "";
   std::string text = "rank " + std::to_string(failure.rank);
-  if (failure.pid == 0) return text + host + " could not be started: " + failure.message;
+  if (failure.pid == 0) return text + host + " could not be started: " + printable(failure.message);
   text += " (pid " + std::to_string(failure.pid) + host + ") ";
   if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
     return text + "was killed by the kernel for want of memory (SIGKILL)";
@@ -285,7 +289,7 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   }
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text;
+  return printable(text);
 }
 
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
@@ -300,7 +304,7 @@ std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& p
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
                     std::chrono::steady_clock::duration wall,
                     std::chrono::steady_clock::duration lost) {
-  std::string text = "ddprun: " + program + " took " + in_words(wall) + ", ";
+  std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
   std::vector<std::string> parts;
   if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
   if (const int asked = outcome.restarts_asked_for; asked > 0) {

@@ -1,4 +1,5 @@
-// What ddprun says about failures, as text. Pure: tests compare whole reports.
+// What ddprun says about failures, as text that a terminal can be shown, whatever programs, hosts and
+// workers call themselves and say. Pure: tests compare whole reports.
 #pragma once
 
 #include <chrono>

@@ -27,6 +27,7 @@
 #include "agent/strangers.h"
 #include "agent/worker_environment.h"
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -593,8 +594,8 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
   log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
   if (!(*worker)->is_in_control_group()) children_.leave_control_group();
   if (spec.waits_for_debugger) {
-    console_.say(Stream::kStderr,
-                 waits_for_debugger_text(identity.rank, (*worker)->pid(), host_, job_.environment));
+    console_.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
+                                      identity.rank, (*worker)->pid(), host_, job_.environment)));
   }
   if (link) {
     link->started((*worker)->pid(), [this, rank = identity.rank](std::string_view what) {
@@ -675,7 +676,9 @@ void GroupRunner::take_stacks(Round round) {
       const std::string what =
           "the stacks of rank " + std::to_string(account.worker.rank) + " before it was killed";
       if (!account.file.empty()) log_->warn("{}: {}", what, account.file);
-      if (!account.text.empty()) stacks_text_ += "ddprun: " + what + "\n" + account.text;
+      if (!account.text.empty()) {
+        stacks_text_ += "ddprun: " + what + "\n" + printable_lines(account.text);
+      }
     }
     post(TimerExpired{round});
   };

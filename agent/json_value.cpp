@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "agent/event_lines.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "agent/console.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -19,16 +20,20 @@ class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
+    // Hosts, programs and nodes have their words in it.
+    const std::string sentence = printable({message.payload.data(), message.payload.size()});
+    spdlog::details::log_msg safe = message;
+    safe.payload = sentence;
     spdlog::memory_buf_t line;
-    formatter_->format(message, line);
+    formatter_->format(safe, line);
     const std::string_view text(line.data(), line.size());
-    if (!console_.is_coloured(Stream::kStderr) || message.level < spdlog::level::warn) {
+    if (!console_.is_coloured(Stream::kStderr) || safe.level < spdlog::level::warn) {
       console_.say(Stream::kStderr, text);
       return;
     }
-    const Colour colour = message.level == spdlog::level::warn ? Colour::kYellow : Colour::kRed;
-    const std::size_t begin = message.color_range_start;
-    const std::size_t end = message.color_range_end;
+    const Colour colour = safe.level == spdlog::level::warn ? Colour::kYellow : Colour::kRed;
+    const std::size_t begin = safe.color_range_start;
+    const std::size_t end = safe.color_range_end;
     console_.say(Stream::kStderr,
                  std::string(text.substr(0, begin)) +
                      coloured(text.substr(begin, end - begin), colour, /*has_colour=*/true) +

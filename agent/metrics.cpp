@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "agent/event_lines.h"
 #include "agent/prometheus_text.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/parse_number.h"
 
 namespace ddprun::agent {
@@ -18,14 +19,6 @@ namespace {
 constexpr std::chrono::seconds kStatusInterval{5};
 // No watchdog is in more of a hurry; one that says so must not have the event loop for itself.
 constexpr std::chrono::milliseconds kShortestInterval{1};
-
-// A status is one line of the datagram.
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n') c = ' ';
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -108,12 +101,12 @@ void ServiceNotify::stopping(std::chrono::milliseconds at_most) {
 void ServiceNotify::over(const std::string& status) {
   if (!is_on()) return;
   is_over_ = true;
-  tell("STATUS=" + one_line(status) + "\n");
+  tell("STATUS=" + printable(status) + "\n");
 }
 
 void ServiceNotify::status_may_have_changed() {
   if (!is_on() || is_over_) return;
-  std::string status = one_line(status_());
+  std::string status = printable(status_());  // one line of the datagram
   if (status == last_status_) return;
   // One that is lost is soon out of date anyway.
   if (send("STATUS=" + status + "\n")) last_status_ = std::move(status);

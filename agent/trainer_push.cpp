@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "agent/event_lines.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/unique_fd.h"
 
 namespace ddprun::agent {

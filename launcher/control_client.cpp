@@ -12,6 +12,7 @@
 #include <set>
 
 #include "agent/control_folder.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/parse_number.h"
 
 namespace ddprun::cli {
@@ -112,9 +113,10 @@ Found look(const Environment& environment, const std::string& job) {
 std::string list_of(const std::vector<Candidate>& jobs) {
   std::string text;
   for (const Candidate& each : jobs) {
-    text += "\n  " + std::to_string(each.client.agent()) + "  " +
-            (each.job.empty() ? each.socket + ", which does not say who it is"
-                              : "job '" + each.job + "', " + each.program + ", " + each.state);
+    text +=
+        "\n  " + std::to_string(each.client.agent()) + "  " +
+        printable(each.job.empty() ? each.socket + ", which does not say who it is"
+                                   : "job '" + each.job + "', " + each.program + ", " + each.state);
   }
   return text;
 }

@@ -12,11 +12,12 @@
 #include "launcher/secrets.h"
 #include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 
 int report(const Error& error, int code) {
-  std::fprintf(stderr, "ddpctl: %s\n", error.to_string().c_str());
+  std::fprintf(stderr, "ddpctl: %s\n", printable_lines(error.to_string()).c_str());
   return code;
 }
 

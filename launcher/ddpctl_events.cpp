@@ -9,6 +9,7 @@
 #include "launcher/control_client.h"
 #include "launcher/ddpctl.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -32,7 +33,7 @@ int run(const Arguments& arguments) {
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line || **line == R"({"end":true})") return kJobDone;
     if (const auto error = error_in(**line)) return report({{}, *error, {}}, kJobFailed);
-    std::printf("%s\n", (*line)->c_str());
+    std::printf("%s\n", printable(**line).c_str());
     if (std::fflush(stdout) != 0) return kJobFailed;
   }
 }

@@ -12,6 +12,7 @@
 #include "launcher/leader_options.h"
 #include "rendezvous/base/environment.h"
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/run_leader.h"
 
 namespace ddprun::cli {
@@ -36,7 +37,7 @@ int lead(const Arguments& arguments) {
   std::vector<std::string> warnings;
   const auto job = read_leader_job(arguments.listen, settings, warnings);
   for (const std::string& warning : warnings) {
-    std::fprintf(stderr, "ddpctl: warning: %s\n", warning.c_str());
+    std::fprintf(stderr, "ddpctl: warning: %s\n", printable(warning).c_str());
   }
   return job ? rdzv::run_leader(*job) : report(job.error(), kExitUsage);
 }

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "agent/log_question.h"
+#include "agent/terminal_look.h"
 #include "launcher/control_client.h"
 #include "launcher/ddpctl.h"
-#include "launcher/status_screen.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -27,16 +28,26 @@ struct Arguments {
   std::vector<int> ranks;
   int lines = 20;
   bool follows = false;
+  bool is_raw = false;
 };
 
 std::string name_of(agent::Stream stream) {
   return stream == agent::Stream::kStdout ? "stdout" : "stderr";
 }
 
+// What of escape sequences in a line reaches stdout.
+enum class Escapes { kAll, kColours, kNone };
+
+// A terminal obeys them, a file keeps them.
+Escapes escapes_of(const Arguments& arguments, const Environment& environment) {
+  if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) return Escapes::kAll;
+  return agent::look_from(environment).has_colour ? Escapes::kColours : Escapes::kNone;
+}
+
 // Prints whole lines, behind their rank where there are several; what is unfinished is kept back.
 class Printer {
  public:
-  explicit Printer(bool has_prefix) : has_prefix_(has_prefix) {}
+  Printer(bool has_prefix, Escapes escapes) : has_prefix_(has_prefix), escapes_(escapes) {}
 
   void print(const LogPart& part) {
     const std::string rank = std::to_string(part.next.rank);
@@ -74,11 +85,24 @@ class Printer {
 
  private:
   void line(const std::string& rank, std::string_view text) const {
-    const std::string prefix = has_prefix_ ? "[" + rank + "] " : "";
-    std::printf("%s%.*s\n", prefix.c_str(), static_cast<int>(text.size()), text.data());
+    std::string shown = has_prefix_ ? "[" + rank + "] " : "";
+    switch (escapes_) {
+      case Escapes::kAll:
+        shown += text;
+        break;
+      case Escapes::kColours:
+        shown += printable_in_colour(text);
+        break;
+      case Escapes::kNone:
+        shown += printable_lines(text);
+        break;
+    }
+    shown += '\n';
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
   }
 
   bool has_prefix_;
+  Escapes escapes_;
   std::map<std::pair<int, agent::Stream>, std::string> unfinished_;
 };
 
@@ -93,12 +117,13 @@ std::string request_of(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
-  auto job = find_job(environment_from(environ), arguments.job);
+  const Environment environment = environment_from(environ);
+  auto job = find_job(environment, arguments.job);
   if (!job) return report(job.error(), exit_code_of(job.error()));
   if (auto asked = job->say(request_of(arguments)); !asked) {
     return report(asked.error(), kJobFailed);
   }
-  Printer printer(arguments.ranks.size() != 1);
+  Printer printer(arguments.ranks.size() != 1, escapes_of(arguments, environment));
   for (;;) {
     const auto line = job->line(arguments.follows ? std::chrono::seconds(0) : kPatience);
     if (!line) return report(line.error(), exit_code_of(line.error()));
@@ -132,6 +157,9 @@ std::function<int()> add_logs_command(CLI::App& app) {
       ->check(CLI::Range(0, agent::LogQuestion::kLinesMax));
   logs->add_flag("-f,--follow", held->follows,
                  "and what they print from now on, also in later rounds, until the job has ended");
+  logs->add_flag("--raw", held->is_raw,
+                 "to a terminal, too, every byte as it was printed; else it gets colours, and all "
+                 "other escape sequences as text");
   return [held] { return run(*held); };
 }
 

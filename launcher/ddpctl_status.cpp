@@ -14,6 +14,7 @@
 #include "launcher/ddpctl.h"
 #include "launcher/status_screen.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -42,7 +43,7 @@ int show(ControlClient& job, const Arguments& arguments) {
   const bool redraws = arguments.watches && !arguments.as_json && ::isatty(STDOUT_FILENO) == 1;
   std::string text = redraws ? "\x1b[H\x1b[J" : "";
   if (arguments.as_json) {
-    text += *line + "\n";
+    text += printable(*line) + "\n";
   } else {
     const auto status = agent::job_status_from(*line);
     if (!status) return report(status.error(), kJobFailed);

@@ -16,6 +16,7 @@
 
 #include "launcher/ddpctl.h"
 #include "rendezvous/base/descriptor_limit.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_server.h"
 
@@ -77,7 +78,7 @@ int missing(const std::string& key, const Endpoint& server) {
 }
 
 // Keys may be any bytes; a terminal should see one line for each.
-std::string printable(const std::string& key) {
+std::string escaped(const std::string& key) {
   std::string text;
   for (const char c : key) {
     const auto byte = static_cast<unsigned char>(c);
@@ -89,7 +90,7 @@ std::string printable(const std::string& key) {
     std::snprintf(escape, sizeof escape, c == '\\' ? "\\\\" : "\\x%02x", byte);
     text += escape;
   }
-  return text;
+  return printable(text);
 }
 
 struct Arguments {
@@ -144,7 +145,7 @@ int list(StoreClient& store, const Arguments&) {
   auto keys = store.list_keys();
   if (!keys) return report(keys.error());
   std::sort(keys->begin(), keys->end());
-  for (const auto& key : *keys) std::printf("%s\n", printable(key).c_str());
+  for (const auto& key : *keys) std::printf("%s\n", escaped(key).c_str());
   return kDone;
 }
 
@@ -174,7 +175,7 @@ int stats(StoreClient& store, const Arguments&) {
   std::printf("answers in  %.0f us\n", std::chrono::duration<double, std::micro>(took).count());
   std::printf("keys        %lld\n", static_cast<long long>(*keys));
   for (const auto& [prefix, count] : by_prefix)
-    std::printf("  %-40s %d\n", printable(prefix).c_str(), count);
+    std::printf("  %-40s %d\n", escaped(prefix).c_str(), count);
   return kDone;
 }
 

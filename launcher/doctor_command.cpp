@@ -22,6 +22,7 @@
 #include "launcher/trial.h"
 #include "launcher/version.h"
 #include "rendezvous/base/environment.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/name_lookup.h"
 
 namespace ddprun::cli {
@@ -290,7 +291,7 @@ int diagnose(const Arguments& arguments) {
   const std::vector<Finding> findings = examine(arguments, environment_from(environ));
   const std::string version = one_line(version_text("ddprun"));
   const std::string text =
-      arguments.as_json ? to_json(version, findings) : to_table(version, findings);
+      printable_lines(arguments.as_json ? to_json(version, findings) : to_table(version, findings));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return count_to_look_at(findings) == 0 ? 0 : 1;
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "agent/event_lines.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli::doctor {
 namespace {
@@ -439,8 +439,8 @@ std::string to_json(const std::string& version, const std::vector<Finding>& find
     checks.push_back(
         boost::json::object{{"name", each.name},
                             {"verdict", kVerdicts[static_cast<std::size_t>(each.verdict)]},
-                            {"what", agent::as_utf8(each.what, kTextBytesMax)},
-                            {"advice", agent::as_utf8(each.advice, kTextBytesMax)}});
+                            {"what", as_utf8(each.what, kTextBytesMax)},
+                            {"advice", as_utf8(each.advice, kTextBytesMax)}});
   }
   return boost::json::serialize(boost::json::object{{"schema", 1},
                                                     {"version", version},

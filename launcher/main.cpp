@@ -29,6 +29,7 @@
 #include "launcher/values.h"
 #include "launcher/version.h"
 #include "rendezvous/base/exit_codes.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -40,7 +41,7 @@ int print(const std::string& text) {
 
 // Who looks at a pod sees its termination message first, and often nothing else.
 int refuse(const Error& error, const Environment& environment) {
-  const std::string sentence = "ddprun: " + error.to_string() + "\n";
+  const std::string sentence = "ddprun: " + printable_lines(error.to_string()) + "\n";
   std::fputs(sentence.c_str(), stderr);
   agent::write_termination_log(agent::termination_log(environment), sentence);
   switch (error.code) {
@@ -106,11 +107,11 @@ bool wants_notes(const Environment& environment) {
 
 int launch(const Plan& plan) {
   for (const std::string& warning : plan.warnings) {
-    std::fprintf(stderr, "ddprun: warning: %s\n", warning.c_str());
+    std::fprintf(stderr, "ddprun: warning: %s\n", printable(warning).c_str());
   }
   if (wants_notes(plan.job.environment)) {
     for (const std::string& note : plan.notes) {
-      std::fprintf(stderr, "ddprun: %s\n", note.c_str());
+      std::fprintf(stderr, "ddprun: %s\n", printable(note).c_str());
     }
   }
   if (const auto prepared = prepare_outputs(plan); !prepared)

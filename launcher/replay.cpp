@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "agent/core_words.h"
-#include "launcher/status_screen.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "rendezvous/base/foreign_text.h"
+
 namespace ddprun::cli {
 namespace {
 
@@ -288,19 +290,6 @@ std::string in_words(microseconds duration) {
                   static_cast<int>(seconds / 60 % 60));
   }
   return text;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto following = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
-    const bool is_control = byte < 0x20 || byte == 0x7f;
-    const bool is_wide_control = byte == 0xC2 && following >= 0x80 && following < 0xA0;
-    out += is_control || is_wide_control ? '?' : text[i];
-    if (is_wide_control) ++i;
-  }
-  return out;
 }
 
 std::string status_screen(const JobStatus& status, std::size_t rows) {

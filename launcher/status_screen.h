@@ -2,7 +2,7 @@
 //
 // What is wrong stands before what is well, and of very many workers those that are behind are
 // shown. The mistake to avoid: printing a name as it came; whatever a node or worker calls itself
-// must not move the cursor.
+// must not move the cursor (printable()).
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,5 @@ std::string status_screen(const agent::JobStatus& status, std::size_t rows);
 
 // "15 ms", "1.2 s", "3 min 05 s", "2 h 01 min"
 std::string in_words(std::chrono::microseconds duration);
-// With everything that is no printable character replaced.
-std::string printable(std::string_view text);
 
 }  // namespace ddprun::cli

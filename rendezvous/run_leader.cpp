@@ -10,6 +10,7 @@
 #include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/exit_codes.h"
 #include "rendezvous/base/exit_status.h"
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_server.h"
@@ -17,7 +18,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", line.c_str()); }
+void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", printable(line).c_str()); }
 
 // Whoever starts a leader by itself starts it where its name is known.
 Result<Listener> open_port(const Endpoint& listen) {

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/thread.h"
 #include "rendezvous/listener.h"
 #include "rendezvous/socket_address.h"
@@ -486,7 +487,7 @@ class StoreServer::Loop {
               " more since the last line)";
     }
     if (log_) return log_(text);
-    std::fprintf(stderr, "ddprun: %s\n", text.c_str());
+    std::fprintf(stderr, "ddprun: %s\n", printable(text).c_str());
   }
 
   Endpoint bound_;

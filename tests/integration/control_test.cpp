@@ -19,6 +19,7 @@
 
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"
+#include "tests/support/terminal.h"
 
 namespace ddprun::test {
 namespace {
@@ -480,6 +481,33 @@ TEST_F(Control, WithoutFilesThereAreTheLatestLinesOfStderr) {
   write_file(folder / "go", "");
   EXPECT_TRUE(follow.reaches([&] { return follow.out() == "[0] kept\n[0] later\n"; }))
       << follow.out() << follow.err();
+}
+
+// A terminal obeys escape sequences; it gets colours, the end of a progress bar, and the rest as text.
+TEST_F(Control, OfWhatWorkersPrintATerminalGetsTheColoursAndWithRawAllOfIt) {
+  const TemporaryTree folder;
+  const std::string line = "\x1b[31mred\x1b]0;title\x07 \x1b[2J";
+  Job job(ddprun({}, worker({"complain", " 1 %\r99 %", "complain", line, "stamp", folder.path(),
+                             "wait"})),
+          here());
+  ASSERT_TRUE(job.reaches([&] { return stamps(folder.path(), 0).size() == 1; })) << job.err();
+  ASSERT_TRUE(job.reaches([&] { return job.err().find("title") != std::string::npos; }));
+  const auto seen_with = [&](const std::vector<std::string>& options, const std::string& no_color) {
+    Terminal terminal;
+    JobSetup setup = here();
+    setup.environment["TERM"] = "xterm";
+    setup.environment["NO_COLOR"] = no_color;
+    setup.stdout_fd = terminal.fd();
+    Command command = ddpctl({"logs", "--rank=0"});
+    command.insert(command.end(), options.begin(), options.end());
+    Job logs(command, setup);
+    EXPECT_EQ(logs.wait(), exited(0)) << logs.err();
+    return terminal.seen();
+  };
+  EXPECT_EQ(seen_with({}, ""), "99 %\n\x1b[31mred\\x1b]0;title\\x07 \\x1b[2J\x1b[0m\n");
+  EXPECT_EQ(seen_with({}, "1"), " 1 %\\r99 %\nred\\x1b]0;title\\x07 \\x1b[2J\n");
+  EXPECT_EQ(seen_with({"--raw"}, ""), " 1 %\r99 %\n" + line + "\n");
+  EXPECT_EQ(ask({"logs", "--rank=0"}).out, " 1 %\r99 %\n" + line + "\n") << "no terminal";
 }
 
 TEST_F(Control, RanksThatAreNotThereAreRefused) {

@@ -37,6 +37,25 @@ TEST(Failure, IsTheTerminationMessageOfTheContainer) {
   EXPECT_THAT(read_file(folder / "message"), HasSubstr("| no data"));
 }
 
+// By its name, its message and its last words.
+TEST(Failure, MovesNoCursorAndForgesNoLine) {
+  const TemporaryTree folder;
+  const std::string program = folder / "x\x1b[2J\nddprun: all is well";
+  std::filesystem::create_symlink(worker({}).front(), program);
+  write_file(folder / "log", "");
+  Job job(ddprun({"--no-python"}, {program, "error-file", "bad\\u001b[2J\\nddprun: all is well",
+                                   "complain", "last\x1b[2J", "exit", "3"}),
+          with("DDPRUN_TERMINATION_LOG", folder / "log"));
+  EXPECT_EQ(job.wait(), exited(3)) << job.err();
+  const std::string report = read_file(folder / "log");
+  EXPECT_THAT(report, HasSubstr(R"(x\x1b[2J\nddprun: all is well FAILED)"));
+  EXPECT_THAT(report, HasSubstr("  its error\n    bad\\x1b[2J\n    ddprun: all is well\n"));
+  EXPECT_THAT(report, HasSubstr("    | last\\x1b[2J\n"));
+  EXPECT_EQ(report.find('\x1b'), std::string::npos);
+  EXPECT_EQ(report.find("\nddprun:"), std::string::npos);
+  EXPECT_TRUE(job.err().ends_with(report)) << job.err();
+}
+
 // Whatever lies where a worker's error file should be, and where the launcher outside wants one.
 TEST(Failure, AFifoInPlaceOfAnErrorFileHoldsUpNothing) {
   const TemporaryTree folder;

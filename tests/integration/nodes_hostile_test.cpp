@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ namespace {
 using rdzv::testing::RawClient;
 using ::testing::_;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using Clock = std::chrono::steady_clock;
@@ -142,6 +144,73 @@ TEST_P(HostileClients, TenThousandThatSayNothingCostLittleAndHoldNothingUp) {
   }
   expect_an_undisturbed_job();
   EXPECT_LT(resident_bytes(cluster_.leader().pid()) - before, count * 20 * 1024);
+}
+
+// What a node calls itself is printed by the others.
+class HostileNode : public ::testing::Test {
+ protected:
+  // Says hello as node 1, and nothing more.
+  RawClient join(const Cluster& cluster, int max_nodes) const {
+    rdzv::NodeHello hello;
+    hello.host = "b12\x1b[2J\u009b31m\nddprun: all is well";
+    hello.node_rank = 1;
+    hello.session = 1;
+    hello.run_id = "none";
+    hello.program = "ddprun_meeting_worker";
+    hello.user = std::to_string(getuid());
+    hello.min_nodes = 2;
+    hello.max_nodes = max_nodes;
+    rdzv::wire::Connect connect;
+    connect.hello = hello;
+    RawClient node(cluster.port());
+    node.send(rdzv::wire::encode(rdzv::wire::Opening{}) +
+              rdzv::wire::encode(rdzv::wire::AgentFrame{connect}));
+    return node;
+  }
+  bool is_listed_by(Job& agent) const {
+    return agent.reaches([&] {
+      const Told told = run_to_its_end(ddpctl({"status", std::to_string(agent.pid())}),
+                                       {.environment = environment_});
+      return told.out.find(shown_) != std::string::npos;
+    });
+  }
+  static bool is_safe(const std::string& text) {
+    return text.find('\x1b') == std::string::npos &&
+           text.find("\nddprun: all") == std::string::npos;
+  }
+
+  const TemporaryTree control_;
+  const std::map<std::string, std::string> environment_{
+      {"DDPRUN_CONTROL_DIR", control_ / "sockets"}};
+  const std::string shown_ = R"(b12\x1b[2J\u009b31m\nddprun: all is well)";
+};
+
+TEST_F(HostileNode, MovesNoCursorAndForgesNoLineByItsNameInARefusal) {
+  Cluster cluster({.meeting = Meeting::kStatic, .environment = environment_});
+  Job& first = cluster.start(0);
+  ASSERT_TRUE(first.reaches([&] { return is_listening(cluster.port()); })) << first.err();
+  const RawClient node = join(cluster, 2);
+  EXPECT_TRUE(is_listed_by(first)) << first.err();
+  Job& second = cluster.start(1);
+  EXPECT_EQ(second.wait(), exited(2)) << second.err();
+  EXPECT_THAT(second.err(), HasSubstr("is taken by " + shown_));
+  EXPECT_TRUE(is_safe(second.err()));
+}
+
+TEST_F(HostileNode, MovesNoCursorAndForgesNoLineByItsNameInTheLog) {
+  Cluster cluster({.meeting = Meeting::kC10d,
+                   .nnodes = "2:3",
+                   .options = {"--rdzv-id=none"},
+                   .environment = environment_});
+  Job& first = cluster.start(0);
+  ASSERT_TRUE(first.reaches([&] { return is_listening(cluster.port()); })) << first.err();
+  const RawClient node = join(cluster, 3);
+  EXPECT_TRUE(is_listed_by(first)) << first.err();
+  Job& second = cluster.start(1, {"--node-rank=1"});
+  EXPECT_TRUE(second.reaches([&] {
+    return second.err().find("was asked for by " + shown_) != std::string::npos;
+  })) << second.err();
+  EXPECT_TRUE(is_safe(second.err()));
 }
 
 }  // namespace

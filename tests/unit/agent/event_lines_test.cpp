@@ -187,17 +187,6 @@ TEST(EventLines, AreJsonWhateverAWorkerWrote) {
   EXPECT_LT(text.size(), 5000U);
 }
 
-TEST(AsUtf8, ReplacesWhatIsNoCharacterAndKeepsTheRest) {
-  const std::string good = "ascii \xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80";
-  EXPECT_EQ(as_utf8(good, 100), good);
-  const std::string bad = "\xef\xbf\xbd";
-  EXPECT_EQ(as_utf8("\xc0\xaf", 100), bad + bad) << "overlong";
-  EXPECT_EQ(as_utf8("\xed\xa0\x80", 100), bad + bad + bad) << "a surrogate";
-  EXPECT_EQ(as_utf8("\xf4\x90\x80\x80", 100), bad + bad + bad + bad) << "beyond Unicode";
-  EXPECT_EQ(as_utf8("a\xe2\x82", 100), "a" + bad + bad) << "cut off";
-  EXPECT_EQ(as_utf8("ab\xc3\xa4", 3), "ab…") << "cut between characters";
-}
-
 TEST(JobTimes, AddUpWhatRestartsCost) {
   const JobTimes::TimePoint start{100s};
   JobTimes times(start);

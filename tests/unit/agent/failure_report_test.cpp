@@ -333,6 +333,51 @@ TEST_F(FailureReport, AJobThatCannotRunSaysWhy) {
             "Address already in use\n");
 }
 
+TEST_F(FailureReport, NothingThatOthersSayMovesTheCursorOrForgesALine) {
+  const std::string evil = "x\x1b[2J\nddprun: all is well\n";
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.exit_code = 1;
+  outcome.cause = failure(1, ExitStatus::exited(1));
+  outcome.cause->host = evil;
+  outcome.cause->message = evil + "\x1b[31mValueError\x1b[0m\n";
+  outcome.cause->stderr_tail = {evil, "", "\ttab\u009b"};
+  outcome.cause->log_dir = outcome.cause->error_file = evil;
+  outcome.consequences = {failure(2, ExitStatus::exited(2))};
+  outcome.consequences.back().host = "y" + evil;
+  const std::string line = R"(x\x1b[2J\nddprun: all is well\n)";
+  EXPECT_EQ(failure_report(outcome, evil), "ddprun: " + line +
+                                               " FAILED: rank 1 (pid 4701) ended with exit code 1\n"
+                                               "  rank        1 (local rank 1)\n"
+                                               "  host        " +
+                                               line +
+                                               ", pid 4701\n"
+                                               "  time        2025-10-09 08:53:20.042\n"
+                                               "  its error\n"
+                                               "    x\\x1b[2J\n"
+                                               "    ddprun: all is well\n"
+                                               "    ValueError\n"
+                                               "  error file  " +
+                                               line +
+                                               "\n"
+                                               "  its last lines on stderr\n"
+                                               "    | x\\x1b[2J\n"
+                                               "    | ddprun: all is well\n"
+                                               "    | \n"
+                                               "    | \ttab\\u009b\n"
+                                               "  logs        " +
+                                               line +
+                                               "\n"
+                                               "  after it\n"
+                                               "    rank 2 (pid 4702 on y" +
+                                               line + ") ended with exit code 2\n");
+  EXPECT_EQ(summary({}, evil, std::chrono::seconds(9), {}),
+            "ddprun: " + line + " took 9.0 s, without a restart\n");
+  rdzv::RoundStart start;
+  start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kLeft, 2, evil};
+  EXPECT_EQ(describe_change(start, "").find('\n'), std::string::npos);
+}
+
 TEST_F(FailureReport, ASuccessSaysNothing) {
   EXPECT_EQ(failure_report(rdzv::JobOutcome{}, "train"), "");
 }
