@@ -4,6 +4,7 @@
 #include <string>
 
 #include "agent/failure_report.h"
+#include "rendezvous/base/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
