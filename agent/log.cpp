@@ -1,9 +1,9 @@
 #include "agent/log.h"
 
-#include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -13,8 +13,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Console::say may be called by any thread, so the sink needs no lock of its own.
-class ConsoleSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+// With a mutex: the store's thread logs, too, and spdlog's formatter is for one thread at a time.
+class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit ConsoleSink(Console& console) : console_(console) {}
 
