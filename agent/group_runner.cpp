@@ -829,6 +829,7 @@ int end_by(const std::exception& exception, const Job& job) {
 int run(const Job& job) {
   open_standard_streams();
   adopt_signal_state();
+  adopt_descriptor_limit();
   try {
     GroupRunner runner(job);
     return runner.run();

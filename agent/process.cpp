@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/file_text.h"
 #include "rendezvous/base/signals_blocked.h"
 #include "rendezvous/base/unique_fd.h"
@@ -45,6 +47,11 @@ SignalState& inherited_signals() {
     return read;
   }();
   return state;
+}
+
+std::optional<rlimit>& inherited_files() {
+  static std::optional<rlimit> limit;  // none: it was not adopted
+  return limit;
 }
 
 // exec resets them, but only at its end. An ignored signal was inherited so, and stays.
@@ -245,6 +252,7 @@ class Starter {
     // its link.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
     if (spec_.link_socket_fd >= 0) hand_over_link();
+    if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
     // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
     // is.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
@@ -414,6 +422,11 @@ class Worker final : public WorkerProcess {
 void adopt_signal_state() {
   inherited_signals();
   ::signal(SIGPIPE, SIG_IGN);
+}
+
+void adopt_descriptor_limit() {
+  inherited_files() = descriptor_limit();
+  raise_descriptor_limit();
 }
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,

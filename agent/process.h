@@ -69,4 +69,8 @@ class WorkerProcess {
 // ignores SIGPIPE from then on. To be called once, before anything changes a signal.
 void adopt_signal_state();
 
+// Remembers the soft limit on open files that the agent was started with, which its workers get, and
+// raises its own to the hard limit: every worker has connections to the store. To be called once.
+void adopt_descriptor_limit();
+
 }  // namespace ddprun::agent

@@ -1,12 +1,12 @@
 #include "rendezvous/admission.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/limits.h"
 #include "rendezvous/token.h"
 
@@ -26,9 +26,7 @@ constexpr char kStoreQuery = 0;  // VALIDATE, which opens a connection of c10d's
 
 // Half of the descriptors: nodes and workers need some too.
 std::size_t most_nobodies() {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  return std::clamp<std::size_t>(files.rlim_cur / 2, 16, kNobodiesMax);
+  return std::clamp<std::size_t>(descriptor_limit().rlim_cur / 2, 16, kNobodiesMax);
 }
 
 constexpr const char* kNoToken =
@@ -81,6 +79,11 @@ void Admission::accept_connections() {
       if (errno == EAGAIN) break;
       const bool is_short =
           errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (is_short && !std::exchange(has_told_of_shortage_, true)) {
+        events_.on_warning(
+            "no descriptor is left for another connection, those that come now wait: " +
+            descriptor_limit_in_words());
+      }
       if (is_short && nobodies_.empty()) return await_descriptors();
       if (is_short) turn_away(nobodies_.front(), "there are no descriptors left");
       continue;

@@ -81,6 +81,7 @@ class Admission {
   const std::size_t nobodies_max_;
   std::optional<std::chrono::steady_clock::time_point> last_warning_;
   int warnings_left_out_ = 0;
+  bool has_told_of_shortage_ = false;
 
   struct Life {};  // handlers that are under way end with it
   std::shared_ptr<Life> life_ = std::make_shared<Life>();

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -21,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/foreign_text.h"
 #include "rendezvous/base/thread.h"
 #include "rendezvous/listener.h"
@@ -68,9 +68,8 @@ std::string peer_name(int fd) {
 }
 
 std::size_t most_sessions() {
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  return std::max<std::size_t>(files.rlim_cur, 2 * kSpareDescriptors) - kSpareDescriptors;
+  return std::max<std::size_t>(descriptor_limit().rlim_cur, 2 * kSpareDescriptors) -
+         kSpareDescriptors;
 }
 
 const char* reason_of(StoreCore::Verdict verdict) {
@@ -223,22 +222,30 @@ class StoreServer::Loop {
     for (int i = 0; i < kAcceptsInARow; ++i) {
       if (open_sessions_ >= max_sessions_) {
         return pause_accepting("it serves " + std::to_string(open_sessions_) +
-                               " clients, the most that the limit on open files allows");
+                               " clients and leaves " + std::to_string(kSpareDescriptors) +
+                               " descriptors to the rest of the process; " +
+                               descriptor_limit_in_words());
       }
       UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (socket) {
         open(std::move(socket));
       } else if (would_block(errno)) {
         return;
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      } else if (errno == EMFILE) {
+        return pause_accepting("no descriptor is left; " + descriptor_limit_in_words());
+      } else if (errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         return pause_accepting(error_from_errno(errno, "accept").message);
       }  // anything else is one client's misfortune (it is gone already)
     }
   }
 
-  // Clients wait in the kernel's queue meanwhile. Without this the loop would spin.
+  // Clients wait in the kernel's queue meanwhile. Without this the loop would spin. Said once: most
+  // of the time it is a whole round that waits.
   void pause_accepting(const std::string& why) {
-    log("cannot take another client for now: " + why);
+    if (!std::exchange(has_told_of_shortage_, true)) {
+      next_log_ = {};
+      log("cannot take another client, those that come now wait: " + why);
+    }
     watch(EPOLL_CTL_DEL, listener_.get(), 0, kListenerEvent);
     is_paused_ = true;
   }
@@ -298,7 +305,8 @@ class StoreServer::Loop {
       } else {
         session.decoder.commit_direct(static_cast<std::size_t>(got));
       }
-      if (!serve(session, input) || static_cast<std::size_t>(got) < space.size()) return;
+      if (!serve(session, input) || session.backlog) return;
+      if (static_cast<std::size_t>(got) < space.size()) return;
     }
   }
 
@@ -306,17 +314,18 @@ class StoreServer::Loop {
   bool serve(Session& session, std::string_view input) {
     Request request;
     for (;;) {
-      const auto status = session.decoder.next(input, request);
-      if (status == RequestDecoder::Status::kNeedMore) break;
-      if (status == RequestDecoder::Status::kBroken)
-        return reject(session, session.decoder.fault());
       // A few bytes of request may make megabytes of replies: they go out as they come, so that a
       // client that is gone or does not read is found out early.
       if (replies_of(session).unsent() > kSendFrom) {
         if (!send(session)) return false;
-        if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes)
-          return reject(session, "does not read its replies");
+        if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes) {
+          return pause(session, input);
+        }
       }
+      const auto status = session.decoder.next(input, request);
+      if (status == RequestDecoder::Status::kNeedMore) break;
+      if (status == RequestDecoder::Status::kBroken)
+        return reject(session, session.decoder.fault());
       ++requests_;
       const auto verdict = core_.handle(session.client, request, replies_of(session), released_);
       if (verdict != StoreCore::Verdict::kServed) return reject(session, reason_of(verdict));

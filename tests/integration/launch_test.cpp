@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <string>
 
 #include "tests/support/job.h"
@@ -13,6 +14,7 @@ namespace ddprun::test {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 TEST(Launch, EveryWorkerFindsItsPlaceInTheEnvironment) {
@@ -163,6 +165,52 @@ TEST(Launch, StartsSixtyFourWorkers) {
   Job job(ddprun({"--nproc-per-node=64"}, worker({"stamp", folder.path()})));
   EXPECT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_EQ(stamps(folder.path(), 0).size(), 64U);
+}
+
+// Two connections of each of 47 workers, as LibTorch's have them: VALIDATE and PING over one, VALIDATE
+// and BARRIER of all over the other. Says the limit that the worker has.
+Command with_two_connections() {
+  return {"bash", "-c",
+          R"sh(exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT 4<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT
+             printf '\0\xce\xf7\x85\x3c\xd\1\0\0\0' >&3
+             head -c 4 <&3 >/dev/null
+             printf '\0\xce\xf7\x85\x3c\x12\1\0\0\0\0\0\0\0b\x2f\0\0\0\0\0\0\0' >&4
+             [ $(head -c 1 <&4 | wc -c) = 1 ] && echo "limit $(ulimit -Sn)")sh"};
+}
+
+Command with_open_files(int soft, int hard, const Command& command) {
+  Command limited{"sh", "-c",
+                  "ulimit -S -n " + std::to_string(soft) + "; ulimit -H -n " +
+                      std::to_string(hard) + "; exec \"$@\"",
+                  "sh"};
+  limited.insert(limited.end(), command.begin(), command.end());
+  return limited;
+}
+
+TEST(Launch, ASoftLimitOnOpenFilesIsRaisedForTheStoreAndKeptForWorkers) {
+  Job job(with_open_files(130, 4096,
+                          ddprun({"--nproc-per-node=47", "--no-python"}, with_two_connections())));
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  std::istringstream lines(job.out());
+  int workers = 0;
+  for (std::string line; std::getline(lines, line); ++workers) {
+    EXPECT_THAT(line, EndsWith("limit 130"));
+  }
+  EXPECT_EQ(workers, 47);
+}
+
+TEST(Launch, AHardLimitOnOpenFilesThatIsTooLowIsSaid) {
+  const Command many_connections{
+      "bash", "-c",
+      "for i in {1..20}; do exec {fd}<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT; done; exec sleep 1000"};
+  Job job(
+      with_open_files(130, 130, ddprun({"--nproc-per-node=4", "--no-python"}, many_connections)));
+  EXPECT_TRUE(job.reaches([&] {
+    return job.err().find("the limit on open files is 130; raise it") != std::string::npos;
+  })) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("serves 66 clients"));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), exited(128 + SIGTERM)) << job.err();
 }
 
 TEST(Launch, DryRunStartsNothing) {

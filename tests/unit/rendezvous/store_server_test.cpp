@@ -345,6 +345,38 @@ TEST(StoreServer, AWaiterThatNeverReadsCostsNoMoreThanItsBound) {
   sender.join();
 }
 
+TEST(StoreServer, SaysOnceWhichLimitKeepsClientsWaiting) {
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  const auto told = [&] {
+    const std::scoped_lock lock(mutex);
+    return lines;
+  };
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few = before;
+  few.rlim_cur = 140;
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  const auto server = start({.log = [&](std::string_view line) {
+    const std::scoped_lock lock(mutex);
+    lines.emplace_back(line);
+  }});
+  ::setrlimit(RLIMIT_NOFILE, &before);  // for the clients
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 140 - 64 + 5; ++i) clients.emplace_back(server->port());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (told().empty() && std::chrono::steady_clock::now() < deadline) ::usleep(10'000);
+  ASSERT_EQ(told().size(), 1U);
+  EXPECT_NE(told()[0].find("serves 76 clients"), std::string::npos) << told()[0];
+  EXPECT_NE(told()[0].find("the limit on open files is"), std::string::npos) << told()[0];
+  EXPECT_NE(told()[0].find("ulimit -n"), std::string::npos) << told()[0];
+  // Those that waited are served when others have left.
+  for (int i = 0; i < 10; ++i) clients[static_cast<std::size_t>(i)].close();
+  clients.back().send(kHandshake);
+  EXPECT_EQ(clients.back().read_all_so_far(), "");
+  EXPECT_EQ(told().size(), 1U);
+}
+
 TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
   const auto server = start({.memory_limit = 32 * 1024 * 1024});
   RawClient good(server->port());
