@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -530,6 +531,8 @@ class Stranger {
     std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
     is_connected_ =
         ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    const timeval deadline{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
   }
   ~Stranger() { ::close(fd_); }
   bool is_connected() const { return is_connected_; }

@@ -198,6 +198,8 @@ TEST_F(StoreHostile, AClientThatNeverReadsIsNotReadFromBeyondItsBound) {
     }
   }
   EXPECT_FALSE(is_taken);
+  pollfd end{deaf.fd(), POLLRDHUP, 0};
+  EXPECT_EQ(::poll(&end, 1, 0), 0) << "it was dropped";
   EXPECT_LT(growth_since(before), 2 * limits::kMaxUnreadReplyBytes + 16 * kMiB);
   EXPECT_TRUE(connect()->ping());
 }
