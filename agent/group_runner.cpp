@@ -375,9 +375,9 @@ Result<Round> GroupRunner::restart_round() {
 // While the leader can still be asked. What workers wrote last has to be in their files first.
 void GroupRunner::await_last_logs() {
   if (!control_.is_busy()) return;
-  bool is_delivered = false;
-  output_.when_delivered(kLogsLimit, [&is_delivered] { is_delivered = true; });
-  while (!is_delivered) io_.run_one();
+  const auto is_delivered = std::make_shared<bool>(false);
+  output_.when_delivered(kLogsLimit, [is_delivered] { *is_delivered = true; });
+  while (!*is_delivered && !is_in_a_hurry_) io_.run_one();
   control_.finish();
   const auto until = std::chrono::steady_clock::now() + kLogsLimit;
   while (control_.is_busy() && !is_in_a_hurry_) {
