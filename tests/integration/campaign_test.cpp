@@ -51,7 +51,7 @@ using sim::Random;
 
 constexpr int kFaultsOfAJob = 5;
 constexpr int kJobsAtATime = 3;
-// Shorter than the longest pause of a signal, so that agents that stand still are lost.
+// Two seconds: shorter than many a SIGSTOP lasts, so that agents are found silent.
 constexpr const char* kConf = "keep_alive_interval=1,keep_alive_max_attempt=2";
 constexpr const char* kLease = "lease_time=2";
 // Pauses after losses in a row may take 8 s; all the rest is for loaded machines.
@@ -59,7 +59,7 @@ constexpr seconds kLongestSilence{60};  // without a step, and without an event
 constexpr seconds kLongestJob{300};
 // Before the end every node is there, if only as a spare: one that comes later finds nobody.
 constexpr milliseconds kCalm{1000};
-constexpr milliseconds kFeltLater{100};
+constexpr milliseconds kFeltLater{100};  // a fault stops the steps within this time
 
 // ---- what may happen
 
