@@ -236,6 +236,8 @@ void fields(auto&& archive, auto& config) requires std::is_same_v<
   archive("join_timeout_ms", config.join_timeout);
   archive("last_call_timeout_ms", config.last_call_timeout);
   archive("reconnect_grace_ms", config.reconnect_grace);
+  archive("answer_timeout_ms", config.answer_timeout);
+  archive("stop_margin_ms", config.stop_margin);
 }
 
 json::value resumption_value(const std::optional<rdzv::Resumption>& resumption) {

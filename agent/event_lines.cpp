@@ -70,6 +70,8 @@ std::string_view name_of(rdzv::NodeGone::How how) {
       return "replaced";
     case How::kLeft:
       return "left";
+    case How::kUnresponsive:
+      return "unresponsive";
     case How::kStuck:
       break;
   }

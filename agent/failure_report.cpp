@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
+#include <limits>
 #include <vector>
 
 #include "rendezvous/base/exit_codes.h"
@@ -199,6 +201,8 @@ std::string check(const rdzv::JobOutcome& outcome) {
              " hangs or is cut off; --rdzv-conf=keep_alive_interval=SECONDS gives it longer";
     case rdzv::NodeGone::How::kLeft:
       return "who stopped ddprun on " + host + "; --nnodes=MIN:MAX goes on with fewer nodes";
+    case rdzv::NodeGone::How::kUnresponsive:
+      return "what ddprun on " + host + " waits for (ps, /proc/PID/stack); it sends heartbeats";
     case rdzv::NodeGone::How::kStuck:
       break;
   }
@@ -218,8 +222,9 @@ std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
 
 // Nodes came or went that often.
 int changes_of_nodes(const rdzv::JobOutcome& outcome) {
-  const int others = outcome.restarts + outcome.restarts_asked_for;
-  return std::max(static_cast<int>(number(outcome.last_round)) - others, 0);
+  const std::int64_t others = std::int64_t{outcome.restarts} + outcome.restarts_asked_for;
+  const std::int64_t changes = std::int64_t{number(outcome.last_round)} - others;
+  return static_cast<int>(std::clamp<std::int64_t>(changes, 0, std::numeric_limits<int>::max()));
 }
 
 std::string counted(int count, const std::string& what) {

@@ -29,6 +29,16 @@ std::vector<GroupAction> GroupCore::step(const GroupEvent& event) {
   return out;
 }
 
+bool GroupCore::leaves_in_its_own_time() const {
+  const auto* stopping = std::get_if<Stopping>(&state_);
+  return stopping != nullptr && stopping->has_only_notice;
+}
+
+bool GroupCore::has_left() const {
+  const auto* stopping = std::get_if<Stopping>(&state_);
+  return stopping != nullptr && stopping->is_own_outcome;
+}
+
 bool GroupCore::is_stale(const GroupEvent& event) const {
   return std::visit(
       [this](const auto& e) {

@@ -166,6 +166,10 @@ class GroupCore {
   bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
+  // Preempted: the workers have a notice, and were not told to stop.
+  bool leaves_in_its_own_time() const;
+  // The leader, elsewhere, goes on without this node, which only ends what it has begun.
+  bool has_left() const;
 
  private:
   using Out = std::vector<GroupAction>;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/post.hpp>
 #include <chrono>
 #include <filesystem>
 #include <numeric>
@@ -179,15 +178,7 @@ void GroupRunner::post(GroupEvent event) {
   if (!is_pumping_) pump();
 }
 
-// For callers that are not to find what follows done when this returns.
-void GroupRunner::enqueue(GroupEvent event) {
-  queue_.push_back(std::move(event));
-  if (is_pumping_ || std::exchange(will_pump_, true)) return;
-  boost::asio::post(io_, [this] { pump(); });
-}
-
 void GroupRunner::pump() {
-  will_pump_ = false;
   is_pumping_ = true;
   while (!queue_.empty()) {
     const GroupEvent event = std::move(queue_.front());
@@ -257,13 +248,13 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
   rdzv::LeaderEvents events;
   events.on_message = [this](rdzv::ToAgent message) {
     has_heard_leader_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
-    std::visit([this](auto& each) { enqueue(std::move(each)); }, message);
+    std::visit([this](auto& each) { post(std::move(each)); }, message);
   };
   events.on_gone = [this](rdzv::LeaderGone gone) {
     has_heard_leader_ = false;
-    if (!gone.was_replaced) return enqueue(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    if (!gone.was_replaced) return post(LeaderLost{std::move(gone.sentence), gone.was_reached});
     if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
-    enqueue(LeaderReplaced{});
+    post(LeaderReplaced{});
   };
   events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
   events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
@@ -351,12 +342,14 @@ Result<void> GroupRunner::stop_job() {
   if (outcome_) return fail(ErrorCode::kUnavailable, "the job has ended already");
   events_.requested("stop");
   log_->warn("a stop of the job was asked for");
-  if (has_heard_leader_) {
-    leader_->tell(rdzv::StopAsked{SIGTERM});
-  } else {
-    enqueue(StopSignal{SIGTERM});
-  }
-  return {};
+  const bool has_left = core_.has_left();
+  if (has_heard_leader_ && !has_left) leader_->tell(rdzv::StopAsked{SIGTERM});
+  // Preempted workers have their own time, whatever the leader says.
+  if (!has_heard_leader_ || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
+  if (!has_left) return {};
+  return fail(ErrorCode::kUnavailable,
+              "this node is leaving the job, which may go on without it: its own workers are told "
+              "to stop; to stop the job, ask another of its nodes");
 }
 
 Result<Round> GroupRunner::restart_round() {
@@ -483,7 +476,7 @@ void GroupRunner::do_not_start_workers() {
   if (!std::exchange(awaits_files_, false)) return;
   output_.cancel_round();
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    enqueue(WorkerEnded{start_.round, local_rank, std::nullopt});
+    queue_.push_back(WorkerEnded{start_.round, local_rank, std::nullopt});
   }
 }
 
@@ -513,8 +506,9 @@ void GroupRunner::start_workers(Result<void> files) {
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
-    enqueue(std::move(each));
+    queue_.push_back(std::move(each));
   }
+  if (!is_pumping_) pump();
 }
 
 std::vector<pid_t> GroupRunner::worker_pids() const {

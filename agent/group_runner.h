@@ -57,7 +57,6 @@ class GroupRunner {
 
  private:
   void post(GroupEvent event);
-  void enqueue(GroupEvent event);
   void pump();
 
   void perform(const OpenRoundStore& action);
@@ -133,11 +132,10 @@ class GroupRunner {
   std::unique_ptr<rdzv::LeaderSearch> leader_search_;
   std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
   bool was_told_to_wait_ = false;
-  bool has_heard_leader_ = false;  // and was not declared lost since
+  bool has_heard_leader_ = false;  // and has not lost it, nor been declared lost, since
   GroupCore core_;
   std::deque<GroupEvent> queue_;
   bool is_pumping_ = false;
-  bool will_pump_ = false;
 
   rdzv::RoundStart start_;  // of the current round
   RoundStore store_;

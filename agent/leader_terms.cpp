@@ -53,6 +53,7 @@ rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_
   hello.min_nodes = nodes.min_nodes;
   hello.max_nodes = nodes.max_nodes;
   hello.max_restarts = job.restarts.max_restarts;
+  hello.shutdown_timeout = std::chrono::ceil<std::chrono::seconds>(job.shutdown_timeout);
   if (nodes.is_alone()) {
     hello.address = job.meeting_place.address;
   } else if (!nodes.local_addr.empty()) {

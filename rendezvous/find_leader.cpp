@@ -124,11 +124,14 @@ class Search final : public LeaderSearch {
     });
   }
 
+  // A timer that is ready cannot be cancelled, but its handler finds that this life is over. `done`
+  // may destroy this.
   void finish(Result<FoundLeader> result) {
+    life_.reset();
     retry_timer_.cancel();
     notice_timer_.cancel();
     lookup_.cancel();
-    done_(std::move(result));
+    std::exchange(done_, nullptr)(std::move(result));
   }
 
   void decide(const std::vector<std::string>& addresses) {
@@ -178,7 +181,7 @@ class Search final : public LeaderSearch {
   const LeaderSpec spec_;
   const RoundConfig config_;
   const LeaderEvents events_;
-  const std::function<void(Result<FoundLeader>)> done_;
+  std::function<void(Result<FoundLeader>)> done_;  // none: it was called
   NameLookup lookup_;
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer notice_timer_;
@@ -186,7 +189,7 @@ class Search final : public LeaderSearch {
   milliseconds pause_{};
   std::string why_not_ = "its name is being looked up";
 
-  struct Life {};  // handlers that are under way end with it
+  struct Life {};  // handlers that are under way end with it, and so does the search
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 

@@ -16,6 +16,9 @@ constexpr std::chrono::milliseconds kReturnTimeout{10'000};
 // That a node may say of the job's past. No job has so many rounds, and no number of them that follow
 // makes the round's number go over.
 constexpr Round kLastRoundMax{1'000'000'000};
+// A timer that comes later than that came late because this process was stopped. What nodes have
+// said meanwhile is not read yet.
+constexpr auto kOwnPause = std::chrono::milliseconds(100);
 // Of a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
 
@@ -155,6 +158,12 @@ std::optional<CoreTime> RoundCore::deadline() const {
     if (gathering->give_up) consider(gathering->next_progress);
   } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
     consider(pausing->until);
+  } else if (const auto* opening = std::get_if<Opening>(&state_)) {
+    consider(opening->until);
+  } else if (const auto* stopping = std::get_if<Stopping>(&state_)) {
+    if (const auto next = stopping->awaited.next()) consider(next->first);
+  } else if (const auto* ended = std::get_if<Ended>(&state_)) {
+    if (!ended->untold.empty()) consider(ended->until);
   }
   return earliest;
 }
@@ -241,6 +250,7 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
     if (!may_wait(out, from)) return;
     members_.add(from, what_is_its_own(hello));
     ended->untold.insert(from);
+    ended->until = now_ + config_.answer_timeout;
     out.push_back({from, JobEnd{ended->outcome}});
     return;
   }
@@ -358,7 +368,7 @@ void RoundCore::on(Out&, NodeId from, const WorkersDone&) {
 
 void RoundCore::on(Out&, NodeId from, const RoundStopped& stopped) {
   auto* stopping = std::get_if<Stopping>(&state_);
-  if (stopping == nullptr || stopping->awaited.erase(from) == 0) return;
+  if (stopping == nullptr || !stopping->awaited.erase(from)) return;
   keep_consequences(*stopping, stopped.failures);
 }
 
@@ -461,6 +471,33 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   }
 }
 
+// Its agent is heard, and does not do what it was told to.
+void RoundCore::give_up_on(Out& out, NodeId node) {
+  remove(out, node, NodeGone::How::kUnresponsive);
+  out.push_back({node, DeclaredLost{}});
+}
+
+bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPause; }
+
+void RoundCore::Awaited::insert(NodeId node, CoreTime until) {
+  erase(node);
+  until_[node] = until;
+  if (until != CoreTime::max()) by_time_.emplace(until, node);
+}
+
+bool RoundCore::Awaited::erase(NodeId node) {
+  const auto found = until_.find(node);
+  if (found == until_.end()) return false;
+  by_time_.erase({found->second, node});
+  until_.erase(found);
+  return true;
+}
+
+std::optional<std::pair<CoreTime, NodeId>> RoundCore::Awaited::next() const {
+  if (by_time_.empty()) return {};
+  return *by_time_.begin();
+}
+
 // ---- what a person asks for
 
 // Where none runs, one is to come or none is wanted.
@@ -515,7 +552,15 @@ void RoundCore::go_on(Out& out, Pausing& pausing) {
 }
 
 void RoundCore::go_on(Out& out, Opening& opening) {
-  if (members_.has(opening.host) && members_.ready() >= config_.min_nodes) return;
+  if (members_.has(opening.host) && members_.ready() >= config_.min_nodes) {
+    if (now_ < opening.until) return;
+    if (was_paused(opening.until)) {
+      opening.until = now_ + config_.answer_timeout;
+      return;
+    }
+    if (opening.host == config_.own_node) return end_without_store(out);
+    give_up_on(out, opening.host);
+  }
   round_ = next(round_);
   open_round_or_gather(out);
 }
@@ -530,10 +575,22 @@ void RoundCore::go_on(Out& out, Running& running) {
 }
 
 void RoundCore::go_on(Out& out, Stopping& stopping) {
-  if (stopping.awaited.empty()) settle(out, std::move(stopping));
+  for (auto late = stopping.awaited.next(); late && late->first <= now_;
+       late = stopping.awaited.next()) {
+    const auto [until, node] = *late;
+    if (was_paused(until)) {
+      stopping.awaited.insert(node, now_ + config_.answer_timeout);
+    } else {
+      give_up_on(out, node);
+    }
+  }
+  if (stopping.awaited.is_empty()) settle(out, std::move(stopping));
 }
 
-void RoundCore::go_on(Out&, Ended&) {}
+// Who is told of the end says Goodbye at once, whatever it does.
+void RoundCore::go_on(Out&, Ended& ended) {
+  if (now_ >= ended.until) ended.untold.clear();
+}
 
 void RoundCore::open_round_or_gather(Out& out) {
   if (members_.ready() >= config_.min_nodes) {
@@ -547,7 +604,7 @@ void RoundCore::open_round(Out& out) {
   round_ = std::max(round_, round_min_);
   next_.nodes_joined += members_.form_group().joined;
   const NodeId host = members_.group().front();
-  state_ = Opening{host};
+  state_ = Opening{host, now_ + config_.answer_timeout};
   out.push_back({host, OpenStore{round_}});
 }
 
@@ -594,7 +651,9 @@ void RoundCore::stop_round(Out& out, Stopping stopping) {
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
   for (const NodeId id : members_.group()) {
     if (!members_.has(id)) continue;
-    stopping.awaited.insert(id);
+    // The leader's own is preempted, perhaps, and leaves its workers their time.
+    const auto limit = members_.hello_of(id).shutdown_timeout + config_.stop_margin;
+    stopping.awaited.insert(id, id == config_.own_node ? CoreTime::max() : now_ + limit);
     out.push_back({id, RoundStop{round_, why}});
   }
   state_ = std::move(stopping);
@@ -634,6 +693,15 @@ void RoundCore::settle(Out& out, Stopping stopping) {
 
 // ---- the end
 
+void RoundCore::end_without_store(Out& out) {
+  JobOutcome outcome;
+  outcome.kind = JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = kExitCannotRun;
+  outcome.sentence = "this node did not open the store that workers meet at within " +
+                     in_seconds(config_.answer_timeout);
+  end(out, std::move(outcome));
+}
+
 void RoundCore::end_for_want_of_nodes(Out& out) {
   JobOutcome outcome;
   outcome.kind = JobOutcome::Kind::kCannotRun;
@@ -657,7 +725,7 @@ void RoundCore::end(Out& out, JobOutcome outcome) {
   outcome.restarts = restarts();
   outcome.restarts_asked_for = asked_for_;
   outcome.last_round = round_;
-  Ended ended{std::move(outcome), {}};
+  Ended ended{std::move(outcome), {}, now_ + config_.answer_timeout};
   for (const NodeId id : members_.all()) {
     ended.untold.insert(id);
     out.push_back({id, JobEnd{ended.outcome}});

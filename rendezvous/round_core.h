@@ -36,14 +36,17 @@
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
 //   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4)    remove; count       was told
 //     grace is over
-//   tick             last call: open;  over: open, or  ignore              ignore              ignore              ignore
-//                    too late: end     gather
+//   tick             last call: open;  over: open, or  host too late: (6)  ignore              too late: remove,   too late: told
+//                    too late: end     gather                                                  count (6)           or not
 //
 //   (1) refused first where it does not fit, and where very many wait for a place already; a node
 //       whose connection is broken yields its rank to it
 //   (2) once a worker has ended with 0 a newcomer only waits
 //   (3) the next round number, another host; in every state: too few nodes are gathered again
 //   (4) the going of a spare stops nothing
+//   (6) the agent is heard and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost; another host.
+//       The own node: Opening: end(CannotRun); Stopping: awaited for ever, since a preempted one leaves its workers their
+//       time. A leader that was paused itself waits again
 //   (5) of a node that is there, or of a leader that is no node, as node 0
 //
 // clang-format on
@@ -65,9 +68,11 @@
 //   Ended               JobEnd, as for any newcomer
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -91,6 +96,11 @@ struct RoundConfig {
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};
   std::chrono::milliseconds reconnect_grace{300};
+  // An agent that lives (it is heard) and does not answer is stuck: OpenStore and JobEnd within this
+  // time, RoundStop within its own shutdown_timeout and what may follow that: stacks, SIGKILL, and
+  // the end of what the workers left behind.
+  std::chrono::milliseconds answer_timeout{10'000};
+  std::chrono::milliseconds stop_margin{40'000};
 };
 
 // What a node has to change before it can be part of this job; nothing: it fits.
@@ -160,15 +170,29 @@ class RoundCore {
   };
   struct Opening {
     NodeId host{};
+    CoreTime until;  // it is to answer
   };
   struct Running {
     CoreTime since;
     std::set<NodeId> done;
     bool are_some_done = false;  // a worker ended with 0: what it did must not be done again
   };
+  // Who has not answered RoundStop yet, and until when each is to.
+  class Awaited {
+   public:
+    void insert(NodeId node, CoreTime until);
+    bool erase(NodeId node);
+    bool is_empty() const { return until_.empty(); }
+    std::size_t size() const { return until_.size(); }
+    std::optional<std::pair<CoreTime, NodeId>> next() const;  // of those that have a time limit
+
+   private:
+    std::map<NodeId, CoreTime> until_;
+    std::set<std::pair<CoreTime, NodeId>> by_time_;
+  };
   struct Stopping {
     std::chrono::microseconds uptime{};
-    std::set<NodeId> awaited;                 // have not answered RoundStop yet
+    Awaited awaited;
     std::optional<WorkerFailure> cause;       // the failure that ended the round
     NodeId cause_node{};                      // and where it was
     std::vector<WorkerFailure> consequences;  // in the order in which they were reported
@@ -180,6 +204,7 @@ class RoundCore {
   struct Ended {
     JobOutcome outcome;
     std::set<NodeId> untold;
+    CoreTime until;  // they are to say Goodbye
   };
   using State = std::variant<Gathering, Pausing, Opening, Running, Stopping, Ended>;
   using Out = std::vector<ToNode>;
@@ -206,6 +231,8 @@ class RoundCore {
   bool may_have_its_rank(Out& out, NodeId from, const NodeHello& hello);
   bool may_wait(Out& out, NodeId from) const;
   void remove(Out& out, NodeId node, NodeGone::How how);
+  void give_up_on(Out& out, NodeId node);
+  bool was_paused(CoreTime until) const;
   void make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver);
 
   void go_on(Out& out);
@@ -224,6 +251,7 @@ class RoundCore {
   void keep_consequences(Stopping& stopping, const std::vector<WorkerFailure>& failures) const;
   void settle(Out& out, Stopping stopping);
   void end(Out& out, JobOutcome outcome);
+  void end_without_store(Out& out);
   void end_for_want_of_nodes(Out& out);
 
   RoundConfig config_;

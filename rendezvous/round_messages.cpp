@@ -13,6 +13,8 @@ std::string_view in_words(NodeGone::How how) {
       return "was lost, and another node took its place";
     case NodeGone::How::kLeft:
       return "left";
+    case NodeGone::How::kUnresponsive:
+      return "was lost: its agent lives, but did not answer the leader in time";
     case NodeGone::How::kStuck:
       break;
   }

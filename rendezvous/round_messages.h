@@ -46,6 +46,7 @@ struct NodeGone {
     kReplaced,      // its connection was broken, and another node asked for its place
     kLeft,          // it announced that it goes
     kStuck,         // a worker there did not end even after SIGKILL
+    kUnresponsive,  // its agent lives, and does not do what it is told to
   };
   How how = How::kDisconnected;
   int node_rank = 0;
@@ -100,7 +101,8 @@ struct NodeHello {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
-  std::optional<LastRound> last_round;  // none: its workers ran in none
+  std::chrono::seconds shutdown_timeout{30};  // from the stop signal to SIGKILL, on this node
+  std::optional<LastRound> last_round;        // none: its workers ran in none
   bool operator==(const NodeHello&) const = default;
 };
 struct StoreOpened {  // the answer to OpenStore
@@ -132,7 +134,7 @@ struct RoundStopped {  // the answer to RoundStop: no worker of this node is lef
   bool operator==(const RoundStopped&) const = default;
 };
 struct NodeLeaving {  // said before the workers are signalled, so that what follows is no failure
-  int signal = 0;
+  int signal = 15;    // SIGTERM; 1 to 64
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };
@@ -145,7 +147,7 @@ struct RestartAsked {  // by a person, who wants another round of the same nodes
   bool operator==(const RestartAsked&) const = default;
 };
 struct StopAsked {  // by a person, who wants the whole job to end
-  int signal = 0;   // as which it ends
+  int signal = 15;  // as which it ends; 1 to 64
   bool operator==(const StopAsked&) const = default;
 };
 struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node

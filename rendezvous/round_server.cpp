@@ -55,6 +55,15 @@ RoundServer::~RoundServer() {
 
 // ---- the own node
 
+// For what it is told, never from within one of its calls.
+template <typename Handler>
+void RoundServer::post(Handler handler) {
+  boost::asio::post(core_timer_.get_executor(),
+                    [life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
+                      if (!life.expired()) handler();
+                    });
+}
+
 void RoundServer::join(NodeHello hello) { tell(hello); }
 
 void RoundServer::tell(const ToLeader& message) { feed(kOwnNode, message); }
@@ -222,10 +231,7 @@ void RoundServer::relay(NodeId from, Answer answer) {
 bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
   if (to == kOwnNode) {
     if (!core_.has(kOwnNode)) return false;
-    boost::asio::post(core_timer_.get_executor(),
-                      [this, life = std::weak_ptr(life_), frame = std::move(frame)]() mutable {
-                        if (!life.expired()) take_own(std::move(frame));
-                      });
+    post([this, frame = std::move(frame)]() mutable { take_own(std::move(frame)); });
     return true;
   }
   const auto found = peers_.find(to);
@@ -263,7 +269,9 @@ void RoundServer::deliver(std::vector<ToNode> messages) {
 void RoundServer::release(std::vector<ToNode> messages) {
   for (ToNode& each : messages) {
     if (each.to == kOwnNode) {
-      events_.on_message(std::move(each.message));
+      post([this, message = std::move(each.message)]() mutable {
+        events_.on_message(std::move(message));
+      });
     } else {
       send(each.to, std::move(each.message));
     }

@@ -57,6 +57,7 @@ class RoundServer final : public Leader {
   bool is_here() const override { return true; }
   std::string local_address() const override;
 
+  // Sends them; those of the own node come in a later turn of the loop.
   void release(std::vector<ToNode> messages);
 
   const RoundCore& core() const { return core_; }
@@ -87,6 +88,8 @@ class RoundServer final : public Leader {
   void relay(NodeId from, Answer answer);
   bool send_beside(NodeId to, wire::LeaderFrame frame);
   void take_own(wire::LeaderFrame frame);
+  template <typename Handler>
+  void post(Handler handler);
 
   // ---- the core
   void feed(NodeId node, decltype(RoundInput::what) what);

@@ -80,7 +80,7 @@ inline constexpr std::uint8_t kNumber<JobEnd> = 9;
 using How = NodeGone::How;
 template <>
 inline constexpr std::array kValues<How> = {How::kDisconnected, How::kSilent, How::kReplaced,
-                                            How::kLeft, How::kStuck};
+                                            How::kLeft,         How::kStuck,  How::kUnresponsive};
 using OutcomeKind = JobOutcome::Kind;
 template <>
 inline constexpr std::array kValues<OutcomeKind> = {OutcomeKind::kSucceeded, OutcomeKind::kFailed,
@@ -114,6 +114,8 @@ constexpr std::size_t kProofBytes = 32;
 constexpr int kMaxExitCode = 255;
 constexpr int kMaxSignal = 64;
 constexpr int kMaxRanks = 1 << 30;  // a local rank may still be added
+constexpr int kMaxCount = 1 << 30;
+constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 }  // namespace
 
@@ -134,9 +136,12 @@ static void fields(auto& archive, Is<WorkerProgress> auto& progress) {
 }
 
 static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
-  archive(failure.rank, failure.local_rank, failure.node_rank);
+  archive.within(failure.rank, 0, kMaxRanks);
+  archive.within(failure.local_rank, 0, kMaxRanks);
+  archive.within(failure.node_rank, 0, kMaxRanks);
   archive.host(failure.host);
-  archive(failure.pid, failure.status, failure.when);
+  archive.within(failure.pid, 0, kMaxInt);
+  archive(failure.status, failure.when);
   archive.text(failure.message);
   archive.path(failure.error_file);
   archive.lines(failure.stderr_tail);
@@ -146,17 +151,22 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
 }
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
-  archive(gone.how, gone.node_rank);
+  archive(gone.how);
+  archive.within(gone.node_rank, 0, kMaxRanks);
   archive.host(gone.host);
 }
 
 static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
   archive(outcome.kind);
   archive.within(outcome.exit_code, 0, kMaxExitCode);
-  archive(outcome.cause, outcome.consequences, outcome.consequences_left_out, outcome.lost_node);
+  archive(outcome.cause, outcome.consequences);
+  archive.within(outcome.consequences_left_out, 0, kMaxCount);
+  archive(outcome.lost_node);
   archive.within(outcome.stop_signal, 0, kMaxSignal);
   archive.text(outcome.sentence);
-  archive(outcome.restarts, outcome.restarts_asked_for, outcome.last_round);
+  archive.within(outcome.restarts, 0, kMaxInt);
+  archive.within(outcome.restarts_asked_for, 0, kMaxCount);
+  archive(outcome.last_round);
 }
 
 // Agent to leader.
@@ -164,7 +174,7 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
 static void fields(auto& archive, Is<LastRound> auto& last) {
   archive(last.round);
   archive.within(last.node_count, 1, kMaxRanks);
-  archive.within(last.restarts, 0, std::numeric_limits<int>::max());
+  archive.within(last.restarts, 0, kMaxInt);
 }
 
 static void fields(auto& archive, Is<NodeHello> auto& hello) {
@@ -176,7 +186,10 @@ static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive.name(hello.run_id);
   archive.name(hello.program);
   archive.name(hello.user);
-  archive(hello.min_nodes, hello.max_nodes, hello.max_restarts, hello.last_round);
+  archive.within(hello.min_nodes, 1, kMaxInt);
+  archive.within(hello.max_nodes, 1, kMaxInt);
+  archive.within(hello.max_restarts, 0, kMaxInt);
+  archive(hello.shutdown_timeout, hello.last_round);
 }
 
 static void fields(auto& archive, Is<StoreOpened> auto& message) {
@@ -202,12 +215,12 @@ static void fields(auto& archive, Is<RoundStopped> auto& message) {
 }
 
 static void fields(auto& archive, Is<NodeLeaving> auto& message) {
-  archive.within(message.signal, 0, kMaxSignal);
+  archive.within(message.signal, 1, kMaxSignal);
   archive(message.is_preemption);
 }
 
 static void fields(auto& archive, Is<StopAsked> auto& message) {
-  archive.within(message.signal, 0, kMaxSignal);
+  archive.within(message.signal, 1, kMaxSignal);
 }
 
 template <typename T>
@@ -217,7 +230,10 @@ static void fields(auto& archive, IsSentenceAlone auto& message) { archive.text(
 // Leader to agent.
 
 static void fields(auto& archive, Is<WaitForNodes> auto& message) {
-  archive(message.present, message.min_nodes, message.max_nodes, message.left);
+  archive.within(message.present, 0, kMaxCount);
+  archive.within(message.min_nodes, 1, kMaxInt);
+  archive.within(message.max_nodes, 1, kMaxInt);
+  archive(message.left);
 }
 
 static void fields(auto& archive, Is<WaitAsSpare> auto& message) { archive(message.why); }
@@ -236,8 +252,11 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive.within(start.role_world_size, 1, kMaxRanks);
   archive.host(start.master_addr);
   archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
-          start.after_request, start.nodes_gone, start.nodes_joined, start.restarts,
-          start.max_restarts);
+          start.after_request);
+  archive.within(start.nodes_gone, 0, kMaxCount);
+  archive.within(start.nodes_joined, 0, kMaxCount);
+  archive.within(start.restarts, 0, kMaxInt);
+  archive.within(start.max_restarts, 0, kMaxInt);
 }
 
 static void fields(auto& archive, Is<JobEnd> auto& message) { archive(message.outcome); }
@@ -280,9 +299,15 @@ static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
 }
 
 static void fields(auto& archive, Is<LeaderView> auto& view) {
-  archive(view.state, view.round, view.min_nodes, view.max_nodes, view.ready, view.left,
-          view.restarts, view.max_restarts, view.has_exact_ranks, view.members,
-          view.members_left_out);
+  archive(view.state, view.round);
+  archive.within(view.min_nodes, 1, kMaxInt);
+  archive.within(view.max_nodes, 1, kMaxInt);
+  archive.within(view.ready, 0, kMaxCount);
+  archive(view.left);
+  archive.within(view.restarts, 0, kMaxInt);
+  archive.within(view.max_restarts, 0, kMaxInt);
+  archive(view.has_exact_ranks, view.members);
+  archive.within(view.members_left_out, 0, kMaxCount);
 }
 
 static void fields(auto& archive, Is<Asked> auto& asked) {

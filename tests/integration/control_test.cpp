@@ -334,6 +334,37 @@ TEST_P(ControlOfNodes, StopEndsTheJobOnAllNodes) {
   EXPECT_THAT(cluster.left_over(), IsEmpty());
 }
 
+// Its workers have their own time, which the leader could not end: it has gone on without the node, or
+// is dead.
+TEST_F(Control, StopEndsAPreemptedNodeThatTheLeaderDoesNotHear) {
+  for (const bool is_leader_dead : {false, true}) {
+    SCOPED_TRACE(is_leader_dead ? "the leader is dead" : "the leader has gone on");
+    Cluster cluster({.nnodes = "1:2",
+                     .options = {"--preempt-signal=USR1", "--max-restarts=1"},
+                     .environment = environment(),
+                     .actions = {"ignore", "10", "until", "{folder}/finish", "exit", "0"}});
+    cluster.start_all(2);
+    ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+    cluster[1].signal(SIGUSR1);
+    ASSERT_TRUE(cluster[1].reaches([&] {
+      return cluster[1].err().find("the job is preempted") != std::string::npos;
+    })) << cluster.told();
+    if (is_leader_dead) {
+      cluster[0].signal(SIGKILL);
+      ASSERT_EQ(cluster[0].wait(), killed_by(SIGKILL));
+    } else {
+      ::kill(cluster.workers(0).at(0).pid, SIGKILL);
+      ASSERT_EQ(cluster.next_round(1), 1) << cluster.told();
+    }
+    const Told told = ask({"stop", std::to_string(cluster[1].pid())});
+    if (!is_leader_dead) {
+      EXPECT_EQ(told.code, kFailed);
+      EXPECT_THAT(told.err, HasSubstr("this node is leaving the job"));
+    }
+    EXPECT_EQ(cluster[1].wait(), exited(113)) << cluster.told();
+  }
+}
+
 TEST_P(ControlOfNodes, RestartBeginsANewRoundThatCostsNothing) {
   Cluster cluster(setup());  // without any budget
   cluster.start_all(2);

@@ -32,21 +32,21 @@ plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcom
 plant(FailureCostsNothing rendezvous/restart_policy.cpp "end.is_charged" "false")
 plant(BudgetIsOneTooMany rendezvous/restart_policy.cpp
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
-plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.empty()" "stopping.awaited.size() <= 1")
+plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
 plant(BrokenConnectionIsNeverLost ${leader}
       "broken->since + config_.reconnect_grace <= now" "false")
 plant(NoGraceForBrokenConnections ${leader}
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
-plant(LostNodeIsAwaited ${leader} "stopping->awaited.erase(node)" "std::size_t{0}")
+plant(LostNodeIsAwaited ${leader} "stopping->awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
 plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
 plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
 plant(RestartIsNotSaidToBeAskedFor ${leader} "next_.after_request = true" "false")
-plant(LeaderGoesTooEarly ${leader} "ended->untold.empty()" "true")
+plant(LeaderGoesTooEarly ${leader} "ended != nullptr && ended->untold.empty()" "ended != nullptr")
 plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <= number" "true")

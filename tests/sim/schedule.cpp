@@ -20,10 +20,10 @@ Kind some_kind(Random& random) {
     int percent;
   };
   constexpr Weight kWeights[] = {
-      {Kind::kWorkerDies, 26},  {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
+      {Kind::kWorkerDies, 23},  {Kind::kAgentKilled, 14},    {Kind::kPowerLost, 6},
       {Kind::kPaused, 9},       {Kind::kConnectionLost, 15}, {Kind::kPartition, 8},
       {Kind::kStopSignal, 7},   {Kind::kPreemptSignal, 4},   {Kind::kLeaderKilled, 6},
-      {Kind::kRestartAsked, 4}, {Kind::kStopAsked, 1}};
+      {Kind::kRestartAsked, 4}, {Kind::kStopAsked, 1},       {Kind::kStuck, 3}};
   int left = random.number(1, 100);
   for (const auto& [kind, percent] : kWeights) {
     left -= percent;
@@ -38,6 +38,7 @@ Fault some_fault(Random& random, int slots) {
   fault.at = CoreTime(random.time(0ms, 5s));
   fault.slot = random.number(0, slots - 1);
   if (fault.kind == Kind::kPaused) fault.length = random.time(10ms, random.chance(50) ? 1s : 14s);
+  if (fault.kind == Kind::kStuck) fault.length = random.time(10ms, random.chance(50) ? 2s : 25s);
   if (fault.kind == Kind::kPartition) {
     fault.length = random.time(10ms, random.chance(50) ? 1s : 12s);
     const int cut = random.number(0, 2);
@@ -69,6 +70,7 @@ Schedule schedule_of(std::uint64_t seed) {
   config.restarts.max_restarts = random.number(0, 4);
   config.restarts.pause_after_quick_loss = {100ms, 2s};
   config.join_timeout = 15s;
+  config.stop_margin = 12s;
   config.last_call_timeout = random.chance(50) ? 200ms : 2s;
   schedule.leader_is_alone = random.chance(25);
   config.own_node.reset();

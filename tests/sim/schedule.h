@@ -26,6 +26,7 @@ struct Fault {
     kLeaderKilled,
     kRestartAsked,  // ddpctl restart
     kStopAsked,     // ddpctl stop
+    kStuck,         // the agent is heard, and does nothing for `length`; not that of the leader
   };
   Kind kind = Kind::kWorkerDies;
   CoreTime at;

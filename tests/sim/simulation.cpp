@@ -27,9 +27,9 @@ using namespace std::chrono_literals;
 using Kind = Fault::Kind;
 
 // Until the job has ended, from the moment when nothing goes wrong any more: silence is noticed (8
-// s), workers are stopped (6 s), others are waited for (15 s), and what was started runs (6 s), for
+// s), or that an agent is stuck (16 s), workers are stopped (6 s), others are waited for (15 s), and what was started runs (6 s), for
 // some of it more than once.
-constexpr auto kCalmLimit = 75s;
+constexpr auto kCalmLimit = 110s;
 constexpr std::uint64_t kEventsPerNodeMax = 20'000;
 constexpr auto kShutdownTimeout = 4s;
 constexpr auto kKillTimeout = 2s;
@@ -79,6 +79,9 @@ struct Agent {
   std::optional<rdzv::RoundStart> started;    // the last round here
   std::optional<rdzv::JobOutcome> outcome;
   bool was_told_to_leave = false;
+  bool is_stuck = false;
+  bool was_stuck = false;
+  std::vector<agent::GroupEvent> unseen;  // while it was stuck
   std::optional<CoreTime> died;
 
   Agent(int slot_, agent::GroupConfig config, rdzv::KeepAlive keep_alive)
@@ -168,6 +171,7 @@ class Simulation {
 
   void inject(const Fault& fault);
   bool may_lose_leader(const Agent& agent) const;
+  bool may_be_late(const Agent& agent) const;
   void check_end();
 
   const Schedule& schedule_;
@@ -189,6 +193,7 @@ class Simulation {
   std::uint64_t leader_timer_ = 0;
   bool leader_was_killed_ = false;
   bool is_leader_gone_ = false;  // for good
+  bool is_silence_ = false;      // what the leader is being told
   bool was_end_near_ = false;    // when it was killed: some knew of the end
   CoreTime leader_resumed_{};
 
@@ -242,6 +247,7 @@ void Simulation::start_agent(int slot) {
   agent.joined = queue_.now();
   trace_ << "agent " << agent.number << " (slot " << slot << ") starts\n";
   if (hosts_leader) {
+    agent.leader_number = leader_number_;
     peers_[NodeId{0}].agent = &agent;
     views_[NodeId{0}] = {hello_of(agent), true, agent.facts};
     perform(agent, agent::TellLeader{hello_of(agent)});
@@ -263,11 +269,13 @@ rdzv::NodeHello Simulation::hello_of(const Agent& agent) const {
   hello.min_nodes = schedule_.config.min_nodes;
   hello.max_nodes = schedule_.config.max_nodes;
   hello.max_restarts = schedule_.config.restarts.max_restarts;
+  hello.shutdown_timeout = kShutdownTimeout;
   hello.last_round = agent.last_round;
   return hello;
 }
 
 void Simulation::step(Agent& agent, const agent::GroupEvent& event) {
+  if (agent.is_stuck) return agent.unseen.push_back(event);
   trace_ << "agent " << agent.number << " <- " << name_of(event) << "\n";
   for (const agent::GroupAction& action : agent.core.step(event)) {
     trace_ << "    " << name_of(action) << "\n";
@@ -301,13 +309,13 @@ void Simulation::perform(Agent& agent, const agent::StartWorkers& action) {
               (agent.started->round < start.round && agent.started->restarts <= start.restarts),
           "an agent's rounds do not go up, or a restart was forgotten");
   agent.started = start;
-  const RoundOf round{leader_number_, start.round};
+  const RoundOf round{agent.leader_number, start.round};
   Group& group = groups_[round];
   group.world_size = start.world_size;
   for (int local_rank = 0; local_rank < static_cast<int>(agent.workers.size()); ++local_rank) {
     Worker& worker = agent.workers[static_cast<std::size_t>(local_rank)];
     worker.is_alive = true;
-    worker.leader = leader_number_;
+    worker.leader = agent.leader_number;
     worker.round = start.round;
     worker.life += 1;
     worker.ignores_term = random_.chance(schedule_.ignores_term_percent);
@@ -572,6 +580,10 @@ void Simulation::lead(NodeId from, const rdzv::ToLeader* message, Step step) {
   invariants_.after_step(core_, from, message, out, views_);
   for (const rdzv::ToNode& each : out) {
     trace_ << "    to node " << number(each.to) << " " << name_of(each.message) << "\n";
+    const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence_;
+    const auto peer = peers_.find(each.to);
+    require(!is_late || peer == peers_.end() || may_be_late(*peer->second.agent),
+            "a node that does what it is told to was lost");
     tell(each.to, each.message);
   }
   arm_leader();
@@ -730,7 +742,9 @@ void Simulation::keep_alive_all() {
   }
   for (const NodeId id : liveness_.take_silent(queue_.now())) {
     trace_ << "leader: node " << number(id) << " is silent\n";
+    is_silence_ = true;
     lead(id, nullptr, [&] { return core_.step(queue_.now(), id, rdzv::NodeSilent{}); });
+    is_silence_ = false;
   }
   check_that_the_dead_are_noticed();
   queue_.after(keep_alive_.interval, leader_process_, [this] { keep_alive_all(); });
@@ -877,6 +891,15 @@ void Simulation::inject(const Fault& fault) {
         }
       });
       return;
+    case Kind::kStuck:
+      if (agent->hosts_leader) return;
+      agent->is_stuck = agent->was_stuck = true;
+      queue_.after(fault.length, agent->process, [this, agent] {
+        if (!std::exchange(agent->is_stuck, false)) return;
+        trace_ << "FAULT is over: agent " << agent->number << " goes on\n";
+        for (const auto& event : std::exchange(agent->unseen, {})) step(*agent, event);
+      });
+      return;
     case Kind::kLeaderKilled:
       if (leader_process_->is_alive) kill_leader(fault.comes_back_after);
       return;
@@ -887,9 +910,17 @@ void Simulation::inject(const Fault& fault) {
 
 // ---- the end
 
+bool Simulation::may_be_late(const Agent& agent) const {
+  const auto holds_it_up = [&](const Fault& fault) {
+    return (fault.kind == Kind::kPaused || fault.kind == Kind::kPartition) &&
+           fault.slot == agent.slot;
+  };
+  return agent.was_stuck || agent.died || std::ranges::any_of(schedule_.faults, holds_it_up);
+}
+
 // A connection that breaks now and then is no excuse.
 bool Simulation::may_lose_leader(const Agent& agent) const {
-  if (leader_was_killed_ || !agent.was_ever_welcome) return true;
+  if (leader_was_killed_ || agent.was_stuck || !agent.was_ever_welcome) return true;
   int breaks = 0;
   for (const Fault& fault : schedule_.faults) {
     const bool is_of_leader = fault.slot == 0 && !schedule_.leader_is_alone;

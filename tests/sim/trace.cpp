@@ -65,7 +65,7 @@ std::string name_of(const Fault& fault) {
   constexpr std::string_view kNames[] = {"worker dies",   "agent killed",    "power lost",
                                          "paused",        "connection lost", "partition",
                                          "stop signal",   "preempt signal",  "leader killed",
-                                         "restart asked", "stop asked"};
+                                         "restart asked", "stop asked",      "stuck"};
   return std::string(kNames[static_cast<std::size_t>(fault.kind)]) + ", slot " +
          std::to_string(fault.slot);
 }

@@ -101,6 +101,8 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.join_timeout = 70ms;
   config.last_call_timeout = 80ms;
   config.reconnect_grace = 90ms;
+  config.answer_timeout = 95ms;
+  config.stop_margin = 99ms;
   rdzv::Resumption resumption{Round{4}, {1, 2, 3}, true, 2, 100us, CoreTime(7s)};
   const auto began = of<RoundBegan>(again(RoundBegan{config, resumption}));
   EXPECT_EQ(began.config.run_id, "job");
@@ -109,6 +111,8 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   EXPECT_EQ(began.config.join_timeout, 70ms);
   EXPECT_EQ(began.config.last_call_timeout, 80ms);
   EXPECT_EQ(began.config.reconnect_grace, 90ms);
+  EXPECT_EQ(began.config.answer_timeout, 95ms);
+  EXPECT_EQ(began.config.stop_margin, 99ms);
   EXPECT_TRUE(began.config.has_exact_ranks);
   ASSERT_TRUE(began.resumption);
   EXPECT_EQ(began.resumption->next, Round{4});

@@ -80,7 +80,8 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
                                   {How::kReplaced, "replaced"},
                                   {How::kLeft, "left"},
-                                  {How::kStuck, "stuck"}}) {
+                                  {How::kStuck, "stuck"},
+                                  {How::kUnresponsive, "unresponsive"}}) {
     const std::string line =
         event_line(kHead, Restarted{Round{1}, 0, 0, {}, 0us, rdzv::NodeGone{how, 0, "\xff"}, 1, 0});
     EXPECT_NE(line.find(std::string(R"("host":")") + "\xef\xbf\xbd" + R"(","how":")" + name + "\""),

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <csignal>
+#include <limits>
 
 namespace ddprun::agent {
 namespace {
@@ -115,6 +116,8 @@ TEST_F(FailureReport, SaysWhichNodeIsMissingAndWhatToCheck) {
             "whether b12 is up, and what killed ddprun there (dmesg tells of memory)");
   EXPECT_EQ(check(How::kLeft),
             "who stopped ddprun on b12; --nnodes=MIN:MAX goes on with fewer nodes");
+  EXPECT_EQ(check(How::kUnresponsive),
+            "what ddprun on b12 waits for (ps, /proc/PID/stack); it sends heartbeats");
   EXPECT_EQ(check(How::kStuck), "the report of b12; its worker hangs in the kernel");
   outcome.lost_node.reset();
   EXPECT_NE(failure_report(outcome, "train").find("the logs of the nodes that are missing"),
@@ -380,6 +383,19 @@ TEST_F(FailureReport, NothingThatOthersSayMovesTheCursorOrForgesALine) {
 
 TEST_F(FailureReport, ASuccessSaysNothing) {
   EXPECT_EQ(failure_report(rdzv::JobOutcome{}, "train"), "");
+}
+
+TEST(Summary, CountsWhatIsFarTooMuchWithoutOverflow) {
+  rdzv::JobOutcome outcome;
+  outcome.restarts = std::numeric_limits<int>::max();
+  outcome.restarts_asked_for = 1 << 30;
+  outcome.last_round = Round{0x80000000};
+  EXPECT_EQ(summary(outcome, "train", std::chrono::seconds(1), {}).find("of nodes"),
+            std::string::npos);
+  outcome.restarts = outcome.restarts_asked_for = 0;
+  EXPECT_NE(
+      summary(outcome, "train", std::chrono::seconds(1), {}).find("2147483647 changes of nodes"),
+      std::string::npos);
 }
 
 }  // namespace

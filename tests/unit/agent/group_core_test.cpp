@@ -392,6 +392,22 @@ TEST_F(RemoteNodeTest, APreemptedNodeNeedsTheLeaderNoMore) {
   EXPECT_EQ(std::get<Finish>(actions[0]).outcome.exit_code, kExitPreempted);
 }
 
+// What `ddpctl stop` goes by.
+TEST_F(RemoteNodeTest, KnowsWhetherItsWorkersHaveTheirOwnTimeAndWhetherItHasLeft) {
+  run();
+  EXPECT_FALSE(core.leaves_in_its_own_time());
+  EXPECT_FALSE(core.has_left());
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_TRUE(core.leaves_in_its_own_time());
+  EXPECT_FALSE(core.has_left()) << "the leader is told when the workers have ended, or the round";
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_TRUE(core.leaves_in_its_own_time());
+  EXPECT_TRUE(core.has_left());
+  core.step(StopSignal{SIGTERM});
+  EXPECT_FALSE(core.leaves_in_its_own_time());
+  EXPECT_TRUE(core.has_left());
+}
+
 TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
   const auto actions = core.step(StopSignal{SIGINT});
   ASSERT_EQ(actions.size(), 2U);

@@ -682,6 +682,92 @@ TEST(RoundCore, WhoComesWhileTheStoreIsOpenedIsInTheRound) {
   EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kFirst, 1})), SizeIs(2));
 }
 
+// ---- nodes whose agent is heard and does not do what it is told to
+
+TEST(RoundCore, AHostThatDoesNotOpenTheStoreIsLostAndAnotherOneIsAsked) {
+  RoundConfig config = config_of(1, 2);
+  config.own_node.reset();
+  Leader job(config);
+  job.join(0);
+  job.join(1);
+  EXPECT_THAT(job.wait(9'999ms), IsEmpty());
+  EXPECT_THAT(job.wait(1ms),
+              ElementsAre(ToNode{kOwn, DeclaredLost{}}, ToNode{NodeId{1}, OpenStore{kSecond}}));
+  const auto started = job.said(1, StoreOpened{kSecond, 1});
+  ASSERT_THAT(receivers_of<RoundStart>(started), ElementsAre(NodeId{1}));
+}
+
+TEST(RoundCore, TheLeadersOwnNodeThatDoesNotOpenTheStoreEndsTheJob) {
+  Leader job(config_of(1, 2));
+  job.join(0);
+  job.join(1);
+  const JobOutcome outcome = outcome_in(job.wait(10s));
+  EXPECT_EQ(outcome.exit_code, kExitCannotRun);
+  EXPECT_THAT(outcome.sentence,
+              HasSubstr("did not open the store that workers meet at within 10 s"));
+}
+
+// As long as the node with the shorter time has its own limit, nobody waits for the longer one.
+TEST(RoundCore, ANodeThatDoesNotStopInItsOwnTimeIsLostAndNoSlowerOneIs) {
+  Leader job(config_of(1, 3));
+  job.join(0);
+  NodeHello quick = job.hello(1), slow = job.hello(2);
+  quick.shutdown_timeout = 5s;
+  slow.shutdown_timeout = 100s;
+  job.said(1, quick);
+  job.said(2, slow);
+  job.said(0, StoreOpened{kFirst, 1});
+  job.said(0, WorkerFailed{kFirst, failure()});
+  job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_THAT(job.wait(44'999ms), IsEmpty());
+  EXPECT_THAT(job.wait(1ms), ElementsAre(ToNode{NodeId{1}, DeclaredLost{}}));
+  EXPECT_THAT(job.wait(94'999ms), IsEmpty()) << "40 s after its 100 s";
+  const auto out = job.said(2, RoundStopped{kFirst, {}});
+  ASSERT_THAT(receivers_of<OpenStore>(out), ElementsAre(kOwn));
+  const auto started = job.said(0, StoreOpened{kSecond, 1});
+  const RoundStart& start = std::get<RoundStart>(started.front().message);
+  ASSERT_TRUE(start.after_loss);
+  EXPECT_EQ(start.after_loss->how, NodeGone::How::kUnresponsive);
+  EXPECT_EQ(start.node_count, 2);
+}
+
+TEST(RoundCore, ANodeThatDoesNotStopDoesNotHoldUpTheEndOfTheJob) {
+  Leader job(config_of(2, 2));
+  job.run(2);
+  job.said(0, StopAsked{SIGTERM});
+  job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_EQ(outcome_in(job.wait(70s)).stop_signal, SIGTERM);
+}
+
+TEST(RoundCore, TheLeadersOwnNodeHasAllTheTimeToStop) {
+  Leader job(config_of(1, 1));
+  job.run(1);
+  job.said(0, NodeLeaving{SIGUSR1, /*is_preemption=*/true});
+  EXPECT_EQ(job.core.deadline(), std::nullopt);
+}
+
+TEST(RoundCore, ALeaderThatWasPausedItselfGivesTheOthersMoreTime) {
+  Leader job(config_of(1, 2, /*max_restarts=*/1));
+  job.run(2);
+  job.said(0, WorkerFailed{kFirst, failure()});
+  job.said(0, RoundStopped{kFirst, {}});
+  EXPECT_THAT(job.wait(600s), IsEmpty()) << "what the node has said meanwhile is not read yet";
+  EXPECT_EQ(job.core.deadline(), job.now + 10s);
+  EXPECT_THAT(receivers_of<OpenStore>(job.said(1, RoundStopped{kFirst, {}})), ElementsAre(kOwn));
+  EXPECT_THAT(job.wait(600s), IsEmpty()) << "nor that the store is open";
+  EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kSecond, 1})), SizeIs(2));
+}
+
+TEST(RoundCore, WhoSaysNothingToTheEndOfTheJobIsNotWaitedForForEver) {
+  OneNode job;
+  job.running().said(0, WorkersDone{kFirst});
+  job.wait(9'999ms);
+  EXPECT_FALSE(job.core.was_everyone_told());
+  job.wait(1ms);
+  EXPECT_TRUE(job.core.was_everyone_told());
+  EXPECT_EQ(job.core.deadline(), std::nullopt);
+}
+
 // ---- a leader that was started again, and nodes that know more of the job than it does
 
 TEST(RoundCore, ANewLeaderGoesOnAfterTheLastRoundThatANodeKnowsAndForgetsNoRestart) {

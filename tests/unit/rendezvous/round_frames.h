@@ -51,6 +51,7 @@ inline NodeHello example_hello() {
           .min_nodes = 2,
           .max_nodes = 9,
           .max_restarts = 4,
+          .shutdown_timeout = std::chrono::seconds(12),
           .last_round = LastRound{.round = Round{12}, .node_count = 5, .restarts = 3}};
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "rendezvous/base/limits.h"
@@ -120,7 +121,7 @@ TEST(RoundWire, EveryFrameComesBackAsItWas) {
 
 TEST(RoundWire, EveryValueOfAnEnumerationComesBackAsItWas) {
   using enum NodeGone::How;
-  for (const auto how : {kDisconnected, kSilent, kReplaced, kLeft, kStuck}) {
+  for (const auto how : {kDisconnected, kSilent, kReplaced, kLeft, kStuck, kUnresponsive}) {
     RoundStart start;
     start.after_loss = NodeGone{how, 1, "a"};
     EXPECT_EQ(at_the_agent(start), start);
@@ -177,7 +178,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
 TEST(RoundWire, ConnectIsThisInBytes) {
   const Connect connect{0x0102030405060708, 9, std::string(32, 'p'), example_hello()};
   EXPECT_EQ(hex(encode(AgentFrame(connect))),
-            without_spaces("9a000000 01"       // length, kind
+            without_spaces("9e000000 01"       // length, kind
                            "0807060504030201"  // session
                            "0900000000000000"  // received
                            "20000000"          // proof
@@ -194,7 +195,7 @@ TEST(RoundWire, ConnectIsThisInBytes) {
                            "05000000 747261696e"        // program
                            "04000000 31303030"          // user
                            "02000000 09000000"          // min_nodes, max_nodes
-                           "04000000"                   // max_restarts
+                           "04000000 0c000000"          // max_restarts, shutdown_timeout
                            "01 0c000000"                // last_round: round,
                            "05000000 03000000"));       // node_count, restarts
 }
@@ -384,8 +385,11 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
     hello.last_round = LastRound{Round{1}, nodes, restarts};
     expect_refused_by_leader(hello);
   }
-  for (const int signal : {-1, 65}) {
+  for (const int signal : {-1, 0, 65}) {
     expect_refused_by_leader(NodeLeaving{signal, false});
+    expect_refused_by_leader(StopAsked{signal});
+  }
+  for (const int signal : {-1, 65}) {
     WorkerFailed failed;
     failed.failure.status.signal = signal;
     expect_refused_by_leader(failed);
@@ -410,6 +414,53 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
       expect_refused_by_agent(start);
     }
   }
+
+  constexpr int kLeast = std::numeric_limits<int>::min();
+  for (const auto member : {&RoundStart::nodes_gone, &RoundStart::nodes_joined,
+                            &RoundStart::restarts, &RoundStart::max_restarts}) {
+    for (const int number : {-1, kLeast}) {
+      RoundStart start;
+      start.*member = number;
+      expect_refused_by_agent(start);
+    }
+  }
+  for (const auto member : {&JobOutcome::consequences_left_out, &JobOutcome::restarts,
+                            &JobOutcome::restarts_asked_for}) {
+    for (const int number : {-1, kLeast}) {
+      JobEnd end;
+      end.outcome.*member = number;
+      expect_refused_by_agent(end);
+    }
+  }
+  for (const auto member : {&WorkerFailure::rank, &WorkerFailure::local_rank,
+                            &WorkerFailure::node_rank, &WorkerFailure::pid}) {
+    WorkerFailed failed;
+    failed.failure.*member = kLeast;
+    expect_refused_by_leader(failed);
+  }
+  for (const auto member :
+       {&WaitForNodes::present, &WaitForNodes::min_nodes, &WaitForNodes::max_nodes}) {
+    WaitForNodes wait;
+    wait.*member = kLeast;
+    expect_refused_by_agent(wait);
+  }
+  for (const auto member :
+       {&NodeHello::min_nodes, &NodeHello::max_nodes, &NodeHello::max_restarts}) {
+    NodeHello hello = example_hello();
+    hello.*member = kLeast;
+    expect_refused_by_leader(hello);
+  }
+  for (const auto member :
+       {&LeaderView::min_nodes, &LeaderView::max_nodes, &LeaderView::ready, &LeaderView::restarts,
+        &LeaderView::max_restarts, &LeaderView::members_left_out}) {
+    LeaderView view;
+    view.*member = kLeast;
+    expect_refused(decode_leader_frame(payload_of(LeaderFrame(Asked{1, NodeId{2}, view}))),
+                   "out of range");
+  }
+  JobEnd end;
+  end.outcome.lost_node = NodeGone{NodeGone::How::kLeft, kLeast, "a"};
+  expect_refused_by_agent(end);
 
   std::string payload = payload_of(ToAgent(WaitForNodes{}));
   payload.back() = '\x80';  // of `left`

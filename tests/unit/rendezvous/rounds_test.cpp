@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rendezvous/base/limits.h"
@@ -592,6 +593,28 @@ TEST_F(FindLeader, WhoIsToLeadNeedsNotKnowHowOthersCallIt) {
   const auto found = find(Where::kHere, {"no-such-host.invalid", free_port()});
   ASSERT_TRUE(found) << found.error().to_string();
   EXPECT_TRUE(found->leader->is_here());
+}
+
+// Both of its timers are ready in one turn of the loop: the one that ends it, and the one that looks
+// the name up again.
+TEST_F(FindLeader, ASearchThatHasEndedIsOver) {
+  LeaderSpec spec;
+  spec.where = Where::kToBeFound;
+  spec.endpoint = {"no-such-host.invalid", 1};
+  spec.join_timeout = 1500ms;
+  int notices = 0, calls = 0;
+  LeaderEvents events;
+  events.on_notice = [&](std::string_view) { ++notices; };
+  const auto began = std::chrono::steady_clock::now();
+  const auto search =
+      find_leader(io_, spec, {}, events, [&](const Result<FoundLeader>&) { ++calls; });
+  // The second notice is the end; the loop stands still until it and the next look-up are due.
+  while (notices == 0) io_.run_one_until(began + 20s);
+  std::this_thread::sleep_until(began + 1500ms + 1100ms);
+  io_.restart();
+  io_.run_for(5s);
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(io_.stopped()) << "it still looks the name up";
 }
 
 TEST_F(FindLeader, ANameThatDoesNotBecomeKnownEndsTheSearch) {
