@@ -139,6 +139,11 @@ StackDump::~StackDump() {
   for (const auto& debugger : debuggers_) {
     if (debugger) debugger->signal_group(SIGKILL);
   }
+  if (taken_.empty()) return;
+  // To close a file may hang where its folder does.
+  const auto files = std::make_shared<std::vector<Taken>>(std::move(taken_));
+  auto closer = rdzv::Thread::start("ddprun-closer", [files] { files->clear(); });
+  if (closer) closer->detach();
 }
 
 bool StackDump::owns(pid_t pid) const {
