@@ -578,6 +578,7 @@ void RoundCore::go_on(Out& out, Stopping& stopping) {
   for (auto late = stopping.awaited.next(); late && late->first <= now_;
        late = stopping.awaited.next()) {
     const auto [until, node] = *late;
+    stopping.awaited.erase(node);
     if (was_paused(until)) {
       stopping.awaited.insert(node, now_ + config_.answer_timeout);
     } else {

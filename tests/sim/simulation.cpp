@@ -286,10 +286,12 @@ void Simulation::step(Agent& agent, const agent::GroupEvent& event) {
 void Simulation::perform(Agent& agent, const agent::OpenRoundStore& action) {
   agent.facts->store = action.round;
   agent.facts->store_port = ++next_port_;
-  queue_.after(200us, agent.process, [this, &agent, round = action.round, port = next_port_] {
-    const bool is_open = agent.facts->store == round && agent.facts->store_port == port;
-    if (is_open) step(agent, agent::StoreResult{round, port, {}});
-  });
+  queue_.after(random_.time(200us, 5ms), agent.process,
+               [this, &agent, round = action.round, port = next_port_] {
+                 const bool is_open =
+                     agent.facts->store == round && agent.facts->store_port == port;
+                 if (is_open) step(agent, agent::StoreResult{round, port, {}});
+               });
 }
 
 void Simulation::perform(Agent& agent, const agent::CloseStore& action) {

@@ -53,6 +53,8 @@ void write_file(const std::string& path, const std::string& content, int mode = 
 
 // The launcher with its options and then a program; a worker that does these things (worker.cpp).
 Command ddprun(const std::vector<std::string>& options, const Command& program = {});
+// The same where no control group can be made. Ends with 1 or 99 where that cannot be had.
+Command without_control_groups(Command command);
 Command worker(std::initializer_list<std::string> actions);
 Command ddpctl(const std::vector<std::string>& arguments);
 // A worker that first meets the others in the store of the round (meeting_worker.cpp).

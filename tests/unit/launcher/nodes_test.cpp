@@ -173,13 +173,20 @@ TEST_F(PlanningNodes, ARandomRunIdWouldKeepNodesApart) {
 }
 
 TEST_F(PlanningNodes, NamesThatNoOtherNodeCouldBeToldAreRefused) {
-  const std::string longest(rdzv::limits::kMaxNameBytes, 'x');
-  const std::string longer = longest + "x";
-  for (const std::string option : {"--rdzv-id", "--role", "--local-addr"}) {
+  using rdzv::limits::kMaxHostBytes;
+  using rdzv::limits::kMaxNameBytes;
+  for (const auto& [option, bytes_max] :
+       {std::pair<std::string, std::size_t>{"--rdzv-id", kMaxNameBytes},
+        {"--role", kMaxNameBytes},
+        {"--local-addr", kMaxHostBytes}}) {
+    const std::string longest(bytes_max, 'x');
     EXPECT_TRUE(plan(with(c10d_, {option + "=" + longest}))) << option;
-    EXPECT_THAT(refusal(with(c10d_, {option + "=" + longer})),
-                HasSubstr(option + ": this text is longer than 1024 bytes"));
+    EXPECT_THAT(
+        refusal(with(c10d_, {option + "=" + longest + "x"})),
+        HasSubstr(option + ": this text is longer than " + std::to_string(bytes_max) + " bytes"));
   }
+  const std::string longest(kMaxNameBytes, 'x');
+  const std::string longer(kMaxHostBytes + 1, 'x');
   EXPECT_THAT(refusal({"--nnodes=2", "--master-addr=" + longer}), HasSubstr("--master-addr: "));
   EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-endpoint=" + longer + ":1"}),
               HasSubstr("--rdzv-endpoint: "));
