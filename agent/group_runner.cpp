@@ -718,6 +718,11 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
   if (status.is_success() || error_file.empty()) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
   }
+  // A temporary folder is where this node's own files are; a log folder may be on a file server.
+  if (output_.removes_error_files()) {
+    if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
   error_files_.run<std::optional<WorkerError>>(
       kErrorFileLimit, [error_file] { return read_error_file(error_file); },
       [this, round, ended = std::move(ended), was_told_to_stop,

@@ -171,6 +171,7 @@ TEST_F(ControlGroupTest, LosesTheGroupsOfKilledAgentsWithTheirRound) {
                  {"/bin/sh", "-c",
                   "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then touch " + folder_ / "again" +
                       "; while ! [ -e " + folder_ / "go ]; do sleep 0.01; done; exit 0; fi; " +
+                      "unset DDPRUN_LOG_LEVEL; "
                       "exec \"$0\" --nproc-per-node=1 /bin/sh -c 'kill -9 $PPID; sleep 1000'",
                   ddprun({}).front()}),
           setup());

@@ -199,7 +199,7 @@ TEST_F(PlanningNodes, NamesThatNoOtherNodeCouldBeToldAreRefused) {
     return make_plan(resolve(*line, environment, {}), line->command, environment, surroundings_);
   };
   EXPECT_TRUE(with_module(longest));
-  const auto refused = with_module(longer);
+  const auto refused = with_module(longest + "x");
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("the program's name is longer than 1024 bytes"));
 }
