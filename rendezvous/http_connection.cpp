@@ -127,9 +127,10 @@ class ConnectionOf final : public HttpConnection,
   void begin(const HttpRequest& request) {
     request_ = message_of(request, options_);
     deadline_.expires_after(options_.time_limit);
-    deadline_.async_wait([weak = this->weak_from_this()](error_code ec) {
+    // One that is ready already cannot be cancelled: it finds that its question is not the last one.
+    deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
       const auto self = weak.lock();
-      if (ec || !self || self->is_over_) return;
+      if (ec || !self || self->is_over_ || self->question_ != question) return;
       self->end(Error{ErrorCode::kTimeout,
                       self->who() + " did not answer within " +
                           std::to_string(self->options_.time_limit.count()) + " ms" +
@@ -217,9 +218,14 @@ class ConnectionOf final : public HttpConnection,
 
   // ---- its answer
 
+  void answered() {
+    deadline_.cancel();
+    ++question_;
+  }
+
   void read_reply() {
     http::async_read(stream_, buffer_, *reply_, then([this] {
-                       deadline_.cancel();
+                       answered();
                        is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
                        HttpReply reply{reply_->get().result_int(), std::move(reply_->get().body()),
                                        local_address_};
@@ -230,7 +236,7 @@ class ConnectionOf final : public HttpConnection,
 
   void read_head() {
     http::async_read_header(stream_, buffer_, *stream_reply_, then([this] {
-                              deadline_.cancel();
+                              answered();
                               if (events_.on_open) {
                                 events_.on_open(stream_reply_->get().result_int());
                               }
@@ -341,6 +347,7 @@ class ConnectionOf final : public HttpConnection,
   Stream stream_;
   NameLookup lookup_;
   asio::steady_timer deadline_;
+  std::uint64_t question_ = 0;  // counts them, and the answers
   std::string what_was_under_way_;
   std::string local_address_;
   bool is_open_ = false;

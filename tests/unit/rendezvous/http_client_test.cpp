@@ -6,6 +6,7 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/http_server.h"
@@ -68,6 +69,36 @@ TEST(HttpClient, AnswersInTheOrderOfTheQuestions) {
   EXPECT_TRUE(answers.empty());
   io.run();
   EXPECT_THAT(answers, ElementsAre("PUT / 1", "PUT / 2", "PUT / 3"));
+}
+
+// The loop stood still while the answer came and its time limit went by: both are ready together.
+TEST(HttpClient, AnAnswerThatIsThereAtTheTimeLimitIsTheAnswerOfItsQuestionAlone) {
+  std::atomic<int> asked = 0, may_reply = 0, replied = 0;
+  HttpServer server([&](Connection& client) {
+    while (client.read()) {
+      const int question = ++asked;
+      while (may_reply < question) std::this_thread::yield();
+      client.reply(200, "yes");
+      ++replied;
+    }
+  });
+  boost::asio::io_context io;
+  HttpClient client(io, {.server = server.endpoint(), .time_limit = 200ms});
+  std::vector<int> calls(5);
+  for (int& each : calls) {
+    const int question = asked + 1;
+    const auto began = std::chrono::steady_clock::now();
+    client.send({.body = "hello"}, [&each](const Result<HttpReply>&) { ++each; });
+    io.restart();
+    while (asked < question && each == 0) io.run_one_for(1ms);
+    may_reply = question;
+    while (replied < question && each == 0) std::this_thread::yield();
+    std::this_thread::sleep_until(began + 250ms);
+    io.restart();
+    io.run_for(100ms);
+  }
+  may_reply = 100;
+  EXPECT_THAT(calls, ElementsAre(1, 1, 1, 1, 1));
 }
 
 TEST(HttpClient, SendsHeadersAndTakesAnyStatus) {
