@@ -1,10 +1,10 @@
-// One timer of an event loop: arm(), and the callback comes once; cancel(), another arm() or the end of
-// this object, and it never comes.
+// One timer of an event loop: arm(), and the callback comes once; cancel(), another arm() or the end
+// of this object, and it never comes.
 //
-// An Asio timer alone does not promise that. When it has expired, and the loop holds its handler ready
-// behind others that are ready, too, cancel() comes too late: the handler is called without an error.
-// So each arming has a token of its own here, and a handler whose token is gone does nothing. Callbacks
-// may therefore capture the owner of the timer, and a callback may destroy the timer that calls it.
+// An Asio timer alone does not promise that. When it has expired, and the loop holds its handler
+// ready behind others, cancel() comes too late: the handler is called without an error. So each
+// arming has a token of its own here, and a handler whose token is gone does nothing. Callbacks may
+// therefore capture the owner of the timer, and a callback may destroy the timer that calls it.
 //
 // Owned by whoever waits; event loop thread only.
 #pragma once

@@ -227,8 +227,8 @@ TEST(Signals, WorkersThatEndWellWhenToldToStopDoNotHideTheStop) {
   EXPECT_EQ(job.wait(), exited(143)) << job.err();
 }
 
-// The first one's time limit is over when the second one is seen: it is not taken for the end of the
-// time that the kernel has for SIGKILL.
+// The first one's time limit is over when the second one is seen: it is not taken for the end of
+// the time that the kernel has for SIGKILL.
 TEST(Signals, TwoAtOnceWithoutAGracePeriodLeaveTheKernelItsTimeToKill) {
   const TemporaryTree folder;
   Job job(ddprun({"--nproc-per-node=2", "--shutdown-timeout=0"},

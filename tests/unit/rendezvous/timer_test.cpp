@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two timers that are ready together: what the first one's callback does to the second comes too late
-// for Asio, whose handler is in the queue by then.
+// Two timers that are ready together: what the first one's callback does to the second comes too
+// late for Asio, whose handler is in the queue by then.
 class TwoReadyTimers : public ::testing::Test {
  protected:
   template <typename Callback>
