@@ -824,7 +824,8 @@ void Simulation::start_leader() {
 
 void Simulation::inject(const Fault& fault) {
   Agent* agent = current_[static_cast<std::size_t>(fault.slot)];
-  const bool is_of_agent = fault.kind != Kind::kLeaderKilled && fault.kind != Kind::kPartition;
+  const bool is_of_agent =
+      fault.kind == Kind::kLeaderKilled ? !schedule_.leader_is_alone : fault.kind != Kind::kPartition;
   if (is_of_agent && (agent == nullptr || !agent->process->is_alive)) return;
   trace_ << "FAULT " << name_of(fault) << "\n";
   const auto of_slot = [&](const Connection& connection) { return connection.slot == fault.slot; };
