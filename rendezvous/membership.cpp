@@ -110,7 +110,7 @@ std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
 Membership::Formed Membership::form_group() {
   std::vector<NodeId> chosen;  // survivors in their order, then newcomers
   for (const NodeId id : group_) {
-    if (has(id)) chosen.push_back(id);
+    if (is_in_group(id)) chosen.push_back(id);
   }
   const auto survivors = static_cast<std::ptrdiff_t>(chosen.size());
   for (const auto& [id, node] : nodes_) {

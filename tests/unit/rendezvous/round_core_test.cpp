@@ -682,6 +682,25 @@ TEST(RoundCore, WhoComesWhileTheStoreIsOpenedIsInTheRound) {
   EXPECT_THAT(receivers_of<RoundStart>(job.said(0, StoreOpened{kFirst, 1})), SizeIs(2));
 }
 
+// Under etcd the leader's own node may be lost as any other, and has the same number when it joins anew.
+TEST(RoundCore, ANodeThatJoinsAnewUnderItsNumberIsInTheGroupOnce) {
+  RoundConfig config = config_of(2, 3);
+  config.own_node.reset();
+  config.restarts.max_restarts = 3;
+  Leader job(config);
+  job.run(2);
+  job.link(0, NodeSilent{});
+  job.said(1, RoundStopped{kFirst, {}});
+  ASSERT_THAT(receivers_of<OpenStore>(job.join(0)), ElementsAre(NodeId{1}));
+  const auto out = job.said(1, StoreOpened{job.core.round(), 1});
+  ASSERT_THAT(receivers_of<RoundStart>(out), ::testing::UnorderedElementsAre(kOwn, NodeId{1}));
+  for (const ToNode& each : out) {
+    if (const auto* start = std::get_if<RoundStart>(&each.message)) {
+      EXPECT_EQ(start->world_size, 2);
+    }
+  }
+}
+
 // ---- nodes whose agent is heard and does not do what it is told to
 
 TEST(RoundCore, AHostThatDoesNotOpenTheStoreIsLostAndAnotherOneIsAsked) {
