@@ -275,7 +275,8 @@ class EtcdLeader::Impl {
                                advertised_.host, resumption,       {}};
     options.round.own_node.reset();  // which may leave, as any other
     options.gate = [this](const RoundCore& core, std::vector<ToNode> messages) {
-      auto passed = ledger_->pass(core, std::move(messages));
+      RoundServerOptions::Passed passed{ledger_->pass(core, std::move(messages)),
+                                        ledger_->due() != nullptr};
       write();
       return passed;
     };
@@ -311,9 +312,9 @@ class EtcdLeader::Impl {
                   core_.overtaken(write_result.job_revision);
                   return write();
                 }
-                const auto messages = ledger_->written();
+                auto messages = ledger_->written();
                 core_.written(write_result.job_revision, ledger_->record());
-                server_->release(messages);
+                server_->release({std::move(messages), ledger_->due() != nullptr});
                 write();
               }));
   }

@@ -215,7 +215,7 @@ void RoundServer::relay(NodeId from, Question question) {
     if (!send_beside(*to, question)) send_beside(from, Answer{question.id, *to, {}});
     return;
   }
-  send_beside(from, Asked{question.id, from, core_.view(clock_.now())});
+  send_beside(from, Asked{question.id, from, core_.view(time())});
   if (from != kOwnNode) send_beside(kOwnNode, question);
   for (const auto& [id, peer] : peers_) {
     if (id != from) send_beside(id, question);
@@ -254,20 +254,16 @@ void RoundServer::take_own(wire::LeaderFrame frame) {
 // ---- the core
 
 void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
-  const RoundInput input{clock_.now(), node, std::move(what)};
+  const RoundInput input{time(), node, std::move(what)};
   auto messages = step(core_, input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
-  deliver(std::move(messages));
+  if (options_.gate) return release(options_.gate(core_, std::move(messages)));
+  release({std::move(messages), false});
 }
 
-void RoundServer::deliver(std::vector<ToNode> messages) {
-  if (options_.gate) messages = options_.gate(core_, std::move(messages));
-  release(std::move(messages));
-  arm_timer();
-}
-
-void RoundServer::release(std::vector<ToNode> messages) {
-  for (ToNode& each : messages) {
+// Those of the own node come in a later turn of the loop.
+void RoundServer::release(RoundServerOptions::Passed passed) {
+  for (ToNode& each : passed.messages) {
     if (each.to == kOwnNode) {
       post([this, message = std::move(each.message)]() mutable {
         events_.on_message(std::move(message));
@@ -276,6 +272,8 @@ void RoundServer::release(std::vector<ToNode> messages) {
       send(each.to, std::move(each.message));
     }
   }
+  time_.set_paused(passed.is_holding, clock_.now());
+  arm_timer();
 }
 
 void RoundServer::send(NodeId to, ToAgent message) {
@@ -306,11 +304,11 @@ void RoundServer::forget(NodeId id) {
 
 void RoundServer::arm_timer() {
   const auto deadline = core_.deadline();
-  if (!deadline) {
+  if (!deadline || time_.is_paused()) {
     core_timer_.cancel();
     return;
   }
-  core_timer_.expires_at(clock_.at(*deadline));
+  core_timer_.expires_at(clock_.at(time_.real(*deadline)));
   core_timer_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
     if (!ec && !life.expired()) feed({}, Tick{});
   });

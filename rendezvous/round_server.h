@@ -38,8 +38,14 @@ struct RoundServerOptions {
   // machine too and came over loopback. Empty: they are reached at what they came from.
   std::string host;
   std::optional<Resumption> resumption = {};  // of a job that another leader led
-  // What may be said now of what the core says; the rest is given to release() when it may. None: all.
-  std::function<std::vector<ToNode>(const RoundCore&, std::vector<ToNode>)> gate = {};
+  // What may be said now of what the core says; the rest is given to release() when it may. None:
+  // all. As long as something is held back the core's time stands still: nobody is late with an
+  // answer to what was not said.
+  struct Passed {
+    std::vector<ToNode> messages;
+    bool is_holding = false;
+  };
+  std::function<Passed(const RoundCore&, std::vector<ToNode>)> gate = {};
 };
 
 class RoundServer final : public Leader {
@@ -57,8 +63,8 @@ class RoundServer final : public Leader {
   bool is_here() const override { return true; }
   std::string local_address() const override;
 
-  // Sends them; those of the own node come in a later turn of the loop.
-  void release(std::vector<ToNode> messages);
+  // Of what was held back, what may be said now, and whether something still is.
+  void release(RoundServerOptions::Passed passed);
 
   const RoundCore& core() const { return core_; }
   const Endpoint& bound() const { return *bound_; }
@@ -93,7 +99,7 @@ class RoundServer final : public Leader {
 
   // ---- the core
   void feed(NodeId node, decltype(RoundInput::what) what);
-  void deliver(std::vector<ToNode> messages);
+  CoreTime time() const { return time_.at(clock_.now()); }
   void send(NodeId to, ToAgent message);
   void confirm(Peer& peer);
   void forget(NodeId id);
@@ -106,6 +112,7 @@ class RoundServer final : public Leader {
   std::optional<Endpoint> bound_;  // none: nobody else takes part
   std::optional<Admission> admission_;
   const ShellClock clock_;
+  PausableTime time_;  // the core's
 
   RoundCore core_;
   Liveness liveness_;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
+#include <utility>
 
 namespace ddprun {
 
@@ -14,5 +16,24 @@ struct CoreClock {
   static constexpr bool is_steady = true;
 };
 using CoreTime = CoreClock::time_point;
+
+// A time that can stand still, for a core whose limits must not run out while what it says is held
+// back. A value; who drives the core says what real time it is.
+class PausableTime {
+ public:
+  CoreTime at(CoreTime real) const { return paused_since_.value_or(real) - paused_for_; }
+  // Where it runs.
+  CoreTime real(CoreTime time) const { return time + paused_for_; }
+
+  bool is_paused() const { return paused_since_.has_value(); }
+  void set_paused(bool is_paused, CoreTime real) {
+    if (is_paused && !paused_since_) paused_since_ = real;
+    if (!is_paused && paused_since_) paused_for_ += real - *std::exchange(paused_since_, {});
+  }
+
+ private:
+  std::optional<CoreTime> paused_since_;
+  CoreTime::duration paused_for_{};
+};
 
 }  // namespace ddprun

@@ -55,6 +55,7 @@ struct Leadership {
   rdzv::RoundLedger ledger;
   std::map<NodeId, LinkPtr> links;
   std::uint32_t next_node = 1;
+  PausableTime time = {};  // stands still while the ledger holds something
 };
 
 struct Agent {
@@ -170,7 +171,9 @@ class Simulation {
            std::function<void(std::optional<rdzv::wire::EtcdTxnAnswer>)> answer);
 
   // ---- the leader
-  void lead(Agent& agent, const std::function<std::vector<rdzv::ToNode>(rdzv::RoundCore&)>& step);
+  void lead(Agent& agent,
+            const std::function<std::vector<rdzv::ToNode>(rdzv::RoundCore&, CoreTime now)>& step);
+  void arm_core_timer(Agent& agent);
   void release(Agent& agent, const std::vector<rdzv::ToNode>& messages);
   void send(const LinkPtr& link, bool to_leader, std::function<void()> message);
   void close(const LinkPtr& link, Agent* closer);
@@ -429,11 +432,12 @@ void Simulation::perform(Agent& agent, const agent::TellLeader& action) {
     if (term != agent.term) return;
     if (agent.leads) {
       lead(agent,
-           [&](rdzv::RoundCore& core) { return core.step(queue_.now(), NodeId{0}, message); });
+           [&](rdzv::RoundCore& core, CoreTime now) { return core.step(now, NodeId{0}, message); });
     } else if (agent.link) {
       send(agent.link, /*to_leader=*/true, [this, link = agent.link, message] {
-        lead(*link->leader,
-             [&](rdzv::RoundCore& core) { return core.step(queue_.now(), link->node, message); });
+        lead(*link->leader, [&](rdzv::RoundCore& core, CoreTime now) {
+          return core.step(now, link->node, message);
+        });
       });
     }
   });
@@ -677,7 +681,8 @@ void Simulation::connect(Agent& agent) {
   agent.wants_to_join = false;
   if (agent.leads) {
     const rdzv::ToLeader hello = hello_of(agent);
-    lead(agent, [&](rdzv::RoundCore& core) { return core.step(queue_.now(), NodeId{0}, hello); });
+    lead(agent,
+         [&](rdzv::RoundCore& core, CoreTime now) { return core.step(now, NodeId{0}, hello); });
     return;
   }
   const std::string& address = agent.election.leader()->address;
@@ -701,7 +706,7 @@ void Simulation::connect(Agent& agent) {
   send(link, /*to_leader=*/true, [this, link] {
     const rdzv::ToLeader hello = hello_of(*link->member);
     lead(*link->leader,
-         [&](rdzv::RoundCore& core) { return core.step(queue_.now(), link->node, hello); });
+         [&](rdzv::RoundCore& core, CoreTime now) { return core.step(now, link->node, hello); });
   });
 }
 
@@ -729,7 +734,9 @@ void Simulation::write(Agent& agent) {
           const auto messages = agent.leads->ledger.written();
           agent.election.written(result.job_revision, agent.leads->ledger.record());
           release(agent, messages);
+          if (!agent.leads) return;
           write(agent);
+          arm_core_timer(agent);
         }
       });
 }
@@ -771,19 +778,28 @@ void Simulation::write_last(Agent& agent, std::int64_t job_revision, const rdzv:
 
 // ---- the leader
 
-void Simulation::lead(Agent& agent,
-                      const std::function<std::vector<rdzv::ToNode>(rdzv::RoundCore&)>& step) {
+void Simulation::lead(
+    Agent& agent,
+    const std::function<std::vector<rdzv::ToNode>(rdzv::RoundCore&, CoreTime now)>& step) {
   if (!agent.leads) return;
-  auto messages = step(agent.leads->core);
+  auto messages = step(agent.leads->core, agent.leads->time.at(queue_.now()));
   release(agent, agent.leads->ledger.pass(agent.leads->core, std::move(messages)));
   if (!agent.leads) return;
   write(agent);
+  arm_core_timer(agent);
+}
+
+void Simulation::arm_core_timer(Agent& agent) {
   const std::uint64_t timer = ++agent.core_timer;
+  rdzv::RoundLedger& ledger = agent.leads->ledger;
+  PausableTime& time = agent.leads->time;
+  time.set_paused(ledger.due() != nullptr, queue_.now());
+  if (time.is_paused()) return;
   if (const auto deadline = agent.leads->core.deadline()) {
-    queue_.after(std::max(*deadline - queue_.now(), CoreTime::duration(0)), agent.process,
-                 [this, &agent, timer] {
+    queue_.after(std::max(time.real(*deadline) - queue_.now(), CoreTime::duration(0)),
+                 agent.process, [this, &agent, timer] {
                    if (timer != agent.core_timer) return;
-                   lead(agent, [&](rdzv::RoundCore& core) { return core.tick(queue_.now()); });
+                   lead(agent, [](rdzv::RoundCore& core, CoreTime now) { return core.tick(now); });
                  });
   }
 }
@@ -837,8 +853,8 @@ void Simulation::close(const LinkPtr& link, Agent* closer) {
   }
   queue_.after(1ms, link->leader->process, [this, link] {
     if (link->leader->term != link->leaders_term) return;
-    lead(*link->leader, [&](rdzv::RoundCore& core) {
-      return core.step(queue_.now(), link->node, rdzv::NodeDisconnected{});
+    lead(*link->leader, [&](rdzv::RoundCore& core, CoreTime now) {
+      return core.step(now, link->node, rdzv::NodeDisconnected{});
     });
   });
 }

@@ -379,6 +379,38 @@ TEST_F(Rounds, ASilentNodeIsLostAndToldSoWhenItIsHeardAgain) {
   EXPECT_TRUE(run_until([&] { return server_->core().round() == Round{1}; }));
 }
 
+// Under etcd a round, and all that follows, is said when its record is written.
+TEST_F(Rounds, NobodyIsLateWithAnAnswerToWhatIsHeldBack) {
+  std::vector<ToNode> held;
+  bool is_holding = false;
+  RoundServerOptions options;
+  options.round.stop_margin = 200ms;
+  options.gate = [&](const RoundCore&, std::vector<ToNode> messages) {
+    for (ToNode& each : messages) {
+      is_holding |= std::holds_alternative<RoundStart>(each.message);
+      if (is_holding) held.push_back(each);
+    }
+    return is_holding ? RoundServerOptions::Passed{{}, true}
+                      : RoundServerOptions::Passed{std::move(messages), false};
+  };
+  lead(1, std::move(options));
+  NodeHello quick = hello(1);
+  quick.shutdown_timeout = std::chrono::seconds(0);
+  Node& node = add(towards(port_), quick);
+  ASSERT_TRUE(run_until([&] { return node.last<OpenStore>() != nullptr; }));
+  node.client->tell(StoreOpened{Round{0}, 4711});
+  ASSERT_TRUE(run_until([&] { return is_holding; }));
+  node.client->tell(WorkerFailed{Round{0}, {}});
+  io_.run_for(1s);
+  EXPECT_EQ(node.last<DeclaredLost>(), nullptr);
+  server_->release({std::exchange(held, {}), is_holding = false});
+  ASSERT_TRUE(run_until([&] { return node.last<RoundStop>() != nullptr; }));
+  EXPECT_NE(node.last<RoundStart>(), nullptr);
+  EXPECT_EQ(node.last<DeclaredLost>(), nullptr);
+  // From here on it has its time, and no more.
+  EXPECT_TRUE(run_until([&] { return node.last<DeclaredLost>() != nullptr; }));
+}
+
 TEST_F(Rounds, WhatBelongsToAnotherJobIsRefused) {
   lead(2);
   NodeHello other = hello(2);
