@@ -5,17 +5,16 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
+#include "rendezvous/base/directory_entries.h"
 #include "rendezvous/base/file_text.h"
 
 namespace ddprun::agent {
@@ -39,28 +38,11 @@ bool is_populated_by(int events) {
                          std::string_view::npos;
 }
 
-// Of an entry that getdents64 gives: where its length (u16), its type (u8) and its name are.
-constexpr long kEntryLengthAt = 16;
-constexpr long kEntryTypeAt = 18;
-constexpr long kEntryNameAt = 19;
-
 template <typename Each>
 void for_each_group_below(int folder, const Each& each) {
-  alignas(std::uint64_t) char buffer[2048];
-  ::lseek(folder, 0, SEEK_SET);
-  for (;;) {
-    const long size = ::syscall(SYS_getdents64, folder, buffer, sizeof buffer);
-    if (size <= 0) return;
-    for (long at = 0; at < size;) {
-      const char* const entry = buffer + at;
-      std::uint16_t length = 0;
-      std::memcpy(&length, entry + kEntryLengthAt, sizeof length);
-      const char* const name = entry + kEntryNameAt;
-      const bool is_folder = entry[kEntryTypeAt] == DT_DIR && name[0] != '.';
-      if (is_folder) each(name);
-      at += length;
-    }
-  }
+  for_each_entry(folder, [&each](const char* name, unsigned char type) {
+    if (type == DT_DIR && name[0] != '.') each(name);
+  });
 }
 
 template <typename Each>

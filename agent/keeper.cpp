@@ -17,15 +17,11 @@
 #include <utility>
 
 #include "agent/control_group.h"
+#include "rendezvous/base/open_files.h"
 #include "rendezvous/base/signals_blocked.h"
 
 namespace ddprun::agent {
 namespace {
-
-void close_all_but(int fd) {
-  if (fd > 0) ::close_range(0, static_cast<unsigned>(fd) - 1, 0);
-  ::close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
-}
 
 // Killed is not yet dead, but what hangs in the kernel, or is reaped by nobody, is not waited for
 // longer than this.
@@ -56,7 +52,7 @@ void await_group(pid_t group, std::int64_t until_ms) {
 void Keeper::keep(int pipe_fd) const {
   ::setsid();  // the terminal's signals are not for us
   ::prctl(PR_SET_NAME, "ddprun-keeper");
-  close_all_but(pipe_fd);
+  close_all_files_but(pipe_fd);
   char nothing = 0;
   while (::read(pipe_fd, &nothing, 1) < 0 && errno == EINTR) {
   }
@@ -102,7 +98,10 @@ Result<void> Keeper::replace() {
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
     const pid_t forked = ::fork();
-    if (forked == 0) keep(fds[0]);
+    if (forked == 0) {
+      ::close(fds[1]);  // of its own it would never see the end
+      keep(fds[0]);
+    }
     fork_errno = errno;
     return forked;
   }();
@@ -148,6 +147,7 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
 void Keeper::dismiss() {
   if (pipe_fd_ >= 0) ::close(std::exchange(pipe_fd_, -1));
   if (pid_ > 0) {
+    ::kill(pid_, SIGCONT);  // somebody may have stopped it
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
     pid_ = -1;

@@ -15,6 +15,7 @@
 #include <boost/process/v2/process.hpp>
 #include <boost/system/system_error.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -22,9 +23,13 @@
 
 #include "rendezvous/base/descriptor_limit.h"
 #include "rendezvous/base/file_text.h"
+#include "rendezvous/base/open_files.h"
+#include "rendezvous/base/parse_number.h"
 #include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/base/trimmed.h"
 #include "rendezvous/base/unique_fd.h"
 #include "rendezvous/base/worker_link.h"
+#include "rendezvous/timer.h"
 
 namespace ddprun::agent {
 namespace {
@@ -32,7 +37,8 @@ namespace {
 namespace asio = boost::asio;
 using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
 
-constexpr int kFirstRealTimeSignal = 32;  // the agent handles none of those
+constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
+constexpr std::chrono::milliseconds kLookAgain{100};  // at a worker whose end nobody tells yet
 
 struct SignalState {
   sigset_t mask;
@@ -250,7 +256,7 @@ class Starter {
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
     // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun, and
     // its link.
-    ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    close_files_on_exec_from(STDERR_FILENO + 1);
     if (spec_.link_socket_fd >= 0) hand_over_link();
     if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
     // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
@@ -306,11 +312,31 @@ class Starter {
   volatile bool is_tracing_refused_ = false;
 };
 
-// By a signal, and not by somebody who traces it.
-bool is_stopped(pid_t pid) {
+// Of /proc/PID/stat what follows the process's name: its state is a letter. Empty: there is none.
+std::string after_name(pid_t pid) {
   const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
-  const std::size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat.substr(name_end, 3) == ") T";
+  const std::size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
+}
+
+// By a signal, and not by somebody who traces it.
+bool is_stopped(pid_t pid) { return after_name(pid).starts_with('T'); }
+
+ExitStatus status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
+  }
+  return ExitStatus::exited(WEXITSTATUS(wait_status));
+}
+
+// How a process has ended that a debugger traces, and which only that may wait for until then. The
+// last field of /proc/PID/stat is what waitpid() would give. None: it has not ended.
+std::optional<ExitStatus> status_of_traced(pid_t pid) {
+  const std::string fields = after_name(pid);
+  if (!fields.starts_with('Z')) return std::nullopt;
+  const std::size_t last = fields.find_last_of(' ');
+  const auto status = parse_number<int>(trimmed(std::string_view(fields).substr(last + 1)));
+  return status ? std::optional(status_of(*status)) : std::nullopt;
 }
 
 class Worker final : public WorkerProcess {
@@ -321,6 +347,7 @@ class Worker final : public WorkerProcess {
         pid_(pid),
         is_in_control_group_(is_in_control_group),
         end_(io),
+        look_again_(io.get_executor()),
         keeper_slot_(spec.keeper_slot),
         waits_for_debugger_(spec.waits_for_debugger),
         on_end_(std::move(on_end)) {}
@@ -385,24 +412,25 @@ class Worker final : public WorkerProcess {
 
   void on_readable() {
     siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) != 0 ||
-        info.si_pid == 0) {
-      await_end();
-      return;
+    std::optional<ExitStatus> status;
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+        info.si_pid == pid_) {
+      status = info.si_code == CLD_EXITED
+                   ? ExitStatus::exited(info.si_status)
+                   : ExitStatus::killed(info.si_status, info.si_code == CLD_DUMPED);
+    } else {
+      status = status_of_traced(pid_);
     }
+    if (!status) return look_again_.arm(kLookAgain, [this] { await_end(); });
     // The zombie still holds the number, so this reaches what its leader left behind and nobody
     // else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
     boost::system::error_code ignored;
-    process_->running(ignored);  // reaps
+    process_->running(ignored);  // reaps; a traced one is reaped when it comes back to us
     has_ended_ = true;
-    ExitStatus status = ExitStatus::exited(info.si_status);
-    if (info.si_code != CLD_EXITED) {
-      status = ExitStatus::killed(info.si_status, info.si_code == CLD_DUMPED);
-    }
     // The callback may destroy this object.
-    std::exchange(on_end_, nullptr)(status);
+    std::exchange(on_end_, nullptr)(*status);
   }
 
   const asio::io_context::executor_type executor_;
@@ -410,6 +438,7 @@ class Worker final : public WorkerProcess {
   std::optional<Process> process_;  // once it is watched
   const bool is_in_control_group_;
   asio::posix::stream_descriptor end_;
+  rdzv::Timer look_again_;
   std::atomic<pid_t>* keeper_slot_;
   const bool waits_for_debugger_;
   bool is_paused_ = false;

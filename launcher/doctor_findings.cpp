@@ -106,10 +106,6 @@ Finding judge_kernel(const std::string& release) {
         "kernel", release,
         "ddprun needs Linux 5.3 or newer, which tells of the end of a process (pidfd_open)");
   }
-  if (*version < std::pair(5, 11)) {
-    return look("kernel", release,
-                "before Linux 5.11 workers inherit the files that ddprun was started with");
-  }
   return ok("kernel", release);
 }
 

@@ -12,6 +12,7 @@
 namespace ddprun::test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -100,6 +101,23 @@ TEST(LimitOnOpenFiles, IsToldWhenItIsMetByARestart) {
     ::kill(stamps(folder.path(), 0).at(1).pid, SIGKILL);
     ran_or_said_why(job, "Too many open files; the limit is " + std::to_string(limit));
   }
+}
+
+// A container's filter may refuse the call, and old kernels do not know it.
+TEST(WithoutCloseRange, WorkersGetTheirFilesAndTheJobEnds) {
+  if (kIsSanitized) GTEST_SKIP() << "what is preloaded has to come after the sanitizer";
+  const TemporaryTree folder;
+  Command command =
+      ddprun({"--max-restarts=1"},
+             worker({"state", folder / "state", "on-round", "0", "exit", "1", "exit", "0"}));
+  const Command with_file{"/bin/sh", "-c", "exec 7</dev/null; exec \"$@\"", "sh"};
+  command.insert(command.begin(), with_file.begin(), with_file.end());
+  Job job(command, {.environment = {{"LD_PRELOAD", DDPRUN_NO_CLOSE_RANGE}}});
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty()) << "the keeper";
+  const auto state = state_in(folder / "state");
+  EXPECT_THAT(state.at("fds"), AnyOf("0,1,2," + state.at("link") + "," + state.at("link_page"),
+                                     "0,1,2," + state.at("link_page") + "," + state.at("link")));
 }
 
 }  // namespace

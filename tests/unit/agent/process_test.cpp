@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "agent/keeper.h"
@@ -94,6 +96,36 @@ TEST_F(Process, TellsExitCodesAndSignalsApart) {
   EXPECT_EQ(run(shell("exit 255")), ExitStatus::exited(255));
   EXPECT_EQ(run(shell("kill -KILL $$")), ExitStatus::killed(SIGKILL));
   EXPECT_EQ(run(shell("kill -TERM $$")), ExitStatus::killed(SIGTERM));
+}
+
+// A debugger at its prompt holds what it traces: only it may wait for it.
+TEST_F(Process, TheEndOfOneThatADebuggerHoldsIsKnown) {
+  std::optional<ExitStatus> status;
+  auto worker =
+      WorkerProcess::start(io, shell("exec sleep 1000"), [&](ExitStatus ended) { status = ended; });
+  ASSERT_TRUE(worker);
+  const pid_t pid = (*worker)->pid();
+  Pipe holds, lets_go;
+  const pid_t debugger = ::fork();
+  if (debugger == 0) {
+    lets_go.close_write();
+    const bool is_tracing = ::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0;
+    std::ignore = ::write(holds.ends[1], is_tracing ? "y" : "n", 1);
+    char nothing = 0;
+    std::ignore = ::read(lets_go.ends[0], &nothing, 1);
+    ::_exit(0);
+  }
+  char is_tracing = 0;
+  ASSERT_EQ(::read(holds.ends[0], &is_tracing, 1), 1);
+  ASSERT_EQ(is_tracing, 'y');
+  (*worker)->signal_group(SIGKILL);
+  const auto until = std::chrono::steady_clock::now() + kDeadline;
+  while (!status && io.run_one_until(until) != 0) {
+  }
+  EXPECT_EQ(status, ExitStatus::killed(SIGKILL));
+  lets_go.close_write();
+  ::waitpid(debugger, nullptr, 0);
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid) << "it comes back to be reaped";
 }
 
 TEST_F(Process, AProgramThatIsNotThereIsAnErrorAndLeavesNoChild) {

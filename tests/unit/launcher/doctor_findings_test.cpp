@@ -38,8 +38,7 @@ TEST(Doctor, FindsAnotherDdprunOnThePath) {
 
 TEST(Doctor, KnowsWhatTheKernelMustHave) {
   expect_ok(judge_kernel("6.1.0-13-amd64"));
-  expect_ok(judge_kernel("5.11.0"));
-  expect_look(judge_kernel("5.10.0-20-amd64"), "5.11");
+  expect_ok(judge_kernel("5.3.0"));
   expect_look(judge_kernel("4.18.0-305.el8"), "pidfd_open");
 }
 
