@@ -642,6 +642,8 @@ void GroupRunner::perform(const ArmTimer& action) {
 void GroupRunner::on_limit_over(const ArmTimer& limit) {
   using Limit = ArmTimer::Limit;
   if (limit.limit == Limit::kKill) return post(TimerExpired{limit.round});
+  // All have ended, and the last error file is being read: nobody is to be killed.
+  if (std::ranges::none_of(workers_, [](const auto& worker) { return worker != nullptr; })) return;
   grace_ = limit.after;
   if (limit.after == 0ms) return post(TimerExpired{limit.round});
   if (limit.limit == Limit::kGrace) {

@@ -41,7 +41,7 @@ void LogFiles::watch() {
 void LogFiles::look_at_writer() {
   is_watching_ = false;
   const auto busy = writer_.busy_for();
-  const bool hangs = busy && *busy >= *patience_;
+  const bool hangs = busy && *busy >= *patience_ && !waiting_.empty();
   if (hangs && !std::exchange(has_told_, true)) {
     const std::string& path = paths_.at(waiting_.begin()->first);
     console_.notify(path + " has taken nothing for " + std::to_string(patience_->count()) +

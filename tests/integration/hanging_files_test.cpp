@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // What has been printed may wait for the disk for five seconds, an error file for two.
 constexpr seconds kEndLimit{20};
@@ -127,15 +128,17 @@ TEST_F(HangingFiles, AWriteThatHangsEndsWithASignal) {
 }
 
 TEST_F(HangingFiles, AnErrorFileThatCannotBeReadCostsTheReportItsMessageOnly) {
-  Job job(ddprun({"--log-dir=" + logs_}, worker({"error-file", "told", "stamp", tree_.path(),
-                                                 "until", tree_ / "go", "exit", "3"})),
+  Job job(ddprun({"--nproc-per-node=2", "--log-dir=" + logs_},
+                 worker({"error-file", "told", "stamp", tree_.path(), "until", tree_ / "go",
+                         "on-rank", "0", "exit", "3", "wait"})),
           where_hangs("error.json"));
-  ASSERT_TRUE(job.reaches([&] { return stamps(tree_.path(), 0).size() == 1; })) << job.err();
+  ASSERT_TRUE(both_began(job, 0)) << job.err();
   hang();
   write_file(tree_ / "go", "");
   EXPECT_EQ(job.wait(kEndLimit), exited(3)) << job.err();
-  EXPECT_THAT(job.err(),
-              AllOf(HasSubstr("error.json cannot be read"), HasSubstr("FAILED: rank 0")));
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("error.json cannot be read"), HasSubstr("FAILED: rank 0"),
+                               Not(HasSubstr("SIGKILL"))))
+      << "the other one ended when it was told to";
 }
 
 TEST_F(HangingFiles, AStrangerWhoseEnvironmentCannotBeReadIsNamedAndLeftAlone) {
