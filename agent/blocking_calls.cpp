@@ -44,8 +44,8 @@ BlockingCalls::~BlockingCalls() {
     const std::lock_guard lock(state_->mutex);
     state_->is_stopping = true;
     is_busy = state_->busy_since.has_value();
-    state_->work.notify_one();
   }
+  state_->work.notify_one();
   // Here, because the thread may come too late for the executor.
   for (const auto& call : state_->unanswered) {
     call->done = nullptr;
@@ -76,14 +76,16 @@ void BlockingCalls::start(std::function<void()> make, std::function<void(bool)> 
     });
   }
   state_->unanswered.insert(call);
-  std::unique_lock lock(state_->mutex);
-  state_->calls.push_back(call);
-  state_->work.notify_one();
-  if (thread_) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->calls.push_back(call);
+  }
+  if (thread_) return state_->work.notify_one();
   if (auto thread = rdzv::Thread::start(thread_name_, [state = state_] { state->run(); })) {
     thread_ = std::move(*thread);
     return;
   }
+  std::unique_lock lock(state_->mutex);
   state_->calls.pop_back();
   state_->make(lock, call);
 }
@@ -116,6 +118,9 @@ void BlockingCalls::State::make(std::unique_lock<std::mutex>& lock,
   }
   busy_since.reset();
   if (is_unwanted) return;
+  // Without the lock, which the event loop wants at once. The owner waits for a thread that is not
+  // busy, so the executor is there.
+  lock.unlock();
   boost::asio::post(executor, [state = shared_from_this(), call] {
     {
       const std::lock_guard guard(state->mutex);
@@ -123,6 +128,7 @@ void BlockingCalls::State::make(std::unique_lock<std::mutex>& lock,
     }
     state->answer(call, /*is_there=*/true);
   });
+  lock.lock();
 }
 
 void BlockingCalls::State::time_is_over(const std::shared_ptr<Call>& call) {
