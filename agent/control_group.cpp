@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,12 +17,16 @@
 
 #include "rendezvous/base/directory_entries.h"
 #include "rendezvous/base/file_text.h"
+#include "rendezvous/base/parse_number.h"
 
 namespace ddprun::agent {
 namespace {
 
 using rdzv::UniqueFd;
 
+constexpr std::string_view kNamePrefix = "ddprun-";  // then pid, "-" and when, since boot, in ns
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr std::int64_t kNewForSeconds = 10;
 constexpr int kDepthMax = 16;  // of groups below ours: agents that are workers of agents
 
 // ---- system calls only: the keeper may have been forked from a process with threads
@@ -136,6 +141,25 @@ std::string own_folder(const std::string& root) {
   return folder;
 }
 
+// Empty groups whose agent and keeper were both killed: nobody has them locked. One that is new may
+// be about to be.
+void remove_abandoned_beside(const std::string& path) {
+  const UniqueFd folder =
+      open_folder(AT_FDCWD, path.substr(0, std::max<std::size_t>(path.rfind('/'), 1)).c_str());
+  if (!folder) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  for_each_group_below(folder.get(), [&](std::string_view name) {
+    const auto made_at = parse_number<std::int64_t>(name.substr(name.rfind('-') + 1));
+    if (!name.starts_with(kNamePrefix) || !made_at) return;
+    if (now.tv_sec - *made_at / kNanosecondsPerSecond < kNewForSeconds) return;
+    const UniqueFd group = open_folder(folder.get(), name.data());
+    if (!group || ::flock(group.get(), LOCK_EX | LOCK_NB) != 0) return;
+    remove_groups_below(group.get(), 0);
+    ::unlinkat(folder.get(), name.data(), AT_REMOVEDIR);
+  });
+}
+
 }  // namespace
 
 Result<std::string> ControlGroup::new_path(const std::string& root) {
@@ -152,16 +176,18 @@ Result<std::string> ControlGroup::new_path(const std::string& root) {
   }
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return folder + "/ddprun-" + std::to_string(::getpid()) + "-" +
-         std::to_string(now.tv_sec * 1'000'000'000L + now.tv_nsec);
+  return folder + "/" + std::string(kNamePrefix) + std::to_string(::getpid()) + "-" +
+         std::to_string(now.tv_sec * kNanosecondsPerSecond + now.tv_nsec);
 }
 
 Result<ControlGroup> ControlGroup::make(const std::string& path) {
+  remove_abandoned_beside(path);
   if (::mkdir(path.c_str(), 0755) != 0) {
     return fail(error_from_errno(errno, "cannot make the control group " + path));
   }
   ControlGroup group(path, open_folder(AT_FDCWD, path.c_str()), UniqueFd());
   if (!group.directory_) return fail(error_from_errno(errno, "cannot open " + path));
+  ::flock(group.directory(), LOCK_EX | LOCK_NB);  // as long as this agent lives
   group.events_.reset(::openat(group.directory(), "cgroup.events", O_RDONLY | O_CLOEXEC));
   if (!group.events_)
     return fail(error_from_errno(errno, "cannot open " + path + "/cgroup.events"));

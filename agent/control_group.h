@@ -24,6 +24,7 @@ class ControlGroup {
   // below. `root` is for tests: a tree with /proc.
   static Result<std::string> new_path(const std::string& root = "");
 
+  // Also removes empty groups beside it whose agents were killed together with their keepers.
   static Result<ControlGroup> make(const std::string& path);
 
   ControlGroup(ControlGroup&& other) noexcept;

@@ -1,7 +1,10 @@
 // The control group of a job's workers: who clears its environment and makes a session of its own
 // still ends with its round, and no group is left, whatever ends the agent.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include <filesystem>
 #include <string>
 
+#include "rendezvous/base/unique_fd.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {
@@ -140,6 +144,27 @@ TEST_F(ControlGroupTest, IsRemovedWhenKeeperAndAgentAreKilledInTurn) {
   EXPECT_EQ(job.wait(), killed_by(SIGKILL));
   EXPECT_TRUE(ends(hidden));
   EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(group_of(job)); }));
+}
+
+// Agent and keeper were killed together; the group is as old as its name says.
+TEST_F(ControlGroupTest, OfADeadAgentIsRemovedByTheNextOne) {
+  Job first(ddprun({}, {"/bin/true"}), setup());
+  ASSERT_EQ(first.wait(), exited(0));
+  const auto folder = std::filesystem::path(group_of(first)).parent_path();
+  const std::string abandoned = folder / "ddprun-1-1", in_use = folder / "ddprun-1-2";
+  rdzv::UniqueFd lock;
+  ASSERT_TRUE(eventually([&] {  // another test's agent may remove it before it is locked
+    std::filesystem::create_directory(in_use);
+    lock.reset(::open(in_use.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return lock && ::flock(lock.get(), LOCK_EX) == 0 && ::mkdirat(lock.get(), "below", 0755) == 0;
+  }));
+  std::filesystem::create_directory(abandoned);
+  Job next(ddprun({}, {"/bin/true"}), setup());
+  EXPECT_EQ(next.wait(), exited(0));
+  EXPECT_FALSE(std::filesystem::exists(abandoned));
+  EXPECT_TRUE(std::filesystem::exists(in_use + "/below"));
+  ::rmdir((in_use + "/below").c_str());
+  ::rmdir(in_use.c_str());
 }
 
 // The inner one's keeper is killed with it: the outer one removes both groups.
