@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "agent/status_json.h"
-#include "rendezvous/wire/etcd_messages.h"
+#include "rendezvous/base/base64.h"
 #include "rendezvous/wire/round_wire.h"
 
 namespace ddprun::agent {
@@ -22,17 +22,17 @@ constexpr std::size_t kLengthBytes = 4;  // of a frame, before it
 json::value plain(const std::string& ascii) { return json::value(json::string(ascii)); }
 
 json::value packed(const rdzv::ToLeader& message) {
-  return plain(rdzv::wire::to_base64(rdzv::wire::encode(
+  return plain(to_base64(rdzv::wire::encode(
       rdzv::wire::AgentFrame(rdzv::wire::Message<rdzv::ToLeader>{0, 0, message}))));
 }
 
 json::value packed(const rdzv::ToAgent& message) {
-  return plain(rdzv::wire::to_base64(rdzv::wire::encode(
+  return plain(to_base64(rdzv::wire::encode(
       rdzv::wire::LeaderFrame(rdzv::wire::Message<rdzv::ToAgent>{0, 0, message}))));
 }
 
 std::string frame_in(const Reader& from, std::string_view name) {
-  auto frame = rdzv::wire::from_base64(from.text(name));
+  auto frame = from_base64(from.text(name));
   if (!frame || frame->size() < kLengthBytes) throw std::invalid_argument("a message that is none");
   return frame->substr(kLengthBytes);
 }

@@ -8,7 +8,7 @@
 #include "launcher/rendezvous_options.h"
 #include "launcher/settings.h"
 #include "rendezvous/base/result.h"
-#include "rendezvous/leader_spec.h"
+#include "rendezvous/etcd_spec.h"
 
 namespace ddprun::cli {
 

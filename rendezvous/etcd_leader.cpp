@@ -9,8 +9,8 @@
 
 #include "rendezvous/base/exit_codes.h"
 #include "rendezvous/election_core.h"
-#include "rendezvous/find_leader.h"
 #include "rendezvous/job_keys.h"
+#include "rendezvous/leader_port.h"
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_client.h"
 #include "rendezvous/round_ledger.h"
@@ -53,16 +53,15 @@ bool is_final(const Error& error) {
 
 class EtcdLeader::Impl {
  public:
-  Impl(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
-       EtcdOptions options)
+  Impl(boost::asio::io_context& io, EtcdLeaderOptions options, LeaderEvents events,
+       EtcdOptions etcd)
       : io_(io),
-        spec_(std::move(spec)),
-        config_(std::move(config)),
+        options_(std::move(options)),
         events_(std::move(events)),
-        keys_(spec_.etcd->prefix, config_.run_id),
-        etcd_(io, std::move(options)),
+        keys_(options_.etcd.prefix, options_.round.run_id),
+        etcd_(io, std::move(etcd)),
         lookup_(io),
-        core_({random_name(), spec_.etcd->lease, spec_.join_timeout}),
+        core_({random_name(), options_.etcd.lease, options_.join_timeout}),
         core_timer_(io),
         lease_timer_(io),
         write_timer_(io),
@@ -204,7 +203,7 @@ class EtcdLeader::Impl {
   void perform(const Claim& action) {
     if (server_ && leases_.job != 0) return claim_with_leases(action, leases_.job);
     if (server_ || listener_) return claim_with_port(action);
-    std::string host = spec_.etcd->local_addr;
+    std::string host = options_.etcd.local_addr;
     if (host.empty()) host = etcd_.local_address();
     const auto open = [this, action, host](const std::vector<std::string>& addresses) {
       if (auto opened = open_port(host, addresses); !opened) return failed(opened.error());
@@ -224,7 +223,7 @@ class EtcdLeader::Impl {
   }
 
   void claim_with_leases(const Claim& action, std::int64_t job_lease) {
-    const auto lease_time = std::chrono::ceil<std::chrono::seconds>(spec_.etcd->lease);
+    const auto lease_time = std::chrono::ceil<std::chrono::seconds>(options_.etcd.lease);
     etcd_.grant(lease_time, mine([this, action, job_lease](const Result<wire::EtcdLease>& lease) {
                   if (!lease) return failed(lease.error());
                   claim(action, {lease->lease, job_lease});
@@ -254,7 +253,7 @@ class EtcdLeader::Impl {
 
   // The port is open before anybody is told of it.
   Result<void> open_port(const std::string& host, const std::vector<std::string>& addresses) {
-    auto listener = open_leader_port({host, 0}, addresses, spec_.etcd->ports);
+    auto listener = open_leader_port({host, 0}, addresses, options_.etcd.ports);
     if (!listener) return fail(std::move(listener.error()));
     advertised_ = {host, listener->bound.port};
     listener_ = std::move(*listener);
@@ -271,8 +270,8 @@ class EtcdLeader::Impl {
       resumption.uptime = std::chrono::duration_cast<std::chrono::microseconds>(
           steady_clock::now() - started_->second);
     }
-    RoundServerOptions options{config_,          spec_.keep_alive, spec_.token,
-                               advertised_.host, resumption,       {}};
+    RoundServerOptions options{options_.round,   options_.keep_alive, options_.token,
+                               advertised_.host, resumption,          {}};
     options.round.own_node.reset();  // which may leave, as any other
     options.gate = [this](const RoundCore& core, std::vector<ToNode> messages) {
       RoundServerOptions::Passed passed{ledger_->pass(core, std::move(messages)),
@@ -344,7 +343,7 @@ class EtcdLeader::Impl {
 
   // Each time a third of it is over. An answer that does not come is no answer.
   void keep_lease() {
-    lease_timer_.expires_after(spec_.etcd->lease / 3);
+    lease_timer_.expires_after(options_.etcd.lease / 3);
     lease_timer_.async_wait(mine([this](error_code ec) {
       if (ec || !server_ || has_let_go_) return;
       keep_lease();
@@ -379,8 +378,8 @@ class EtcdLeader::Impl {
       events_.on_notice("the job's leader is now at " + action.key.address);
     }
     term_ += 1;
-    RoundClientOptions options{*parse_endpoint(action.key.address), spec_.keep_alive,
-                               spec_.join_timeout, spec_.token};
+    RoundClientOptions options{*parse_endpoint(action.key.address), options_.keep_alive,
+                               options_.join_timeout, options_.token};
     LeaderEvents events = member_events();
     events.on_gone = later([this](const LeaderGone& gone) {
       if (gone.was_reached && !gone.was_replaced) events_.on_notice(gone.sentence);
@@ -494,9 +493,9 @@ class EtcdLeader::Impl {
     notice_timer_.async_wait(mine([this](error_code ec) {
       if (ec || has_let_go_) return;
       if (!core_.leader()) {
-        const auto left = std::chrono::ceil<std::chrono::seconds>(spec_.join_timeout -
+        const auto left = std::chrono::ceil<std::chrono::seconds>(options_.join_timeout -
                                                                   (steady_clock::now() - begun_));
-        events_.on_notice("waiting for etcd at " + to_string(spec_.etcd->endpoints) + " (" +
+        events_.on_notice("waiting for etcd at " + to_string(options_.etcd.endpoints) + " (" +
                           why_not_ + ")" +
                           (left > 0s ? ", " + std::to_string(left.count()) + " s left" : ""));
       }
@@ -505,8 +504,7 @@ class EtcdLeader::Impl {
   }
 
   boost::asio::io_context& io_;
-  const LeaderSpec spec_;
-  const RoundConfig config_;
+  const EtcdLeaderOptions options_;
   const LeaderEvents events_;
   const JobKeys keys_;
   const ShellClock clock_;
@@ -549,20 +547,20 @@ class EtcdLeader::Impl {
 };
 
 Result<std::unique_ptr<EtcdLeader>> EtcdLeader::make(boost::asio::io_context& io,
-                                                     const LeaderSpec& spec, RoundConfig config,
+                                                     EtcdLeaderOptions options,
                                                      LeaderEvents events) {
-  EtcdOptions options;
-  options.endpoints = spec.etcd->endpoints;
-  options.user = spec.etcd->user;
-  options.password = spec.etcd->password;
-  options.time_limit = std::clamp<milliseconds>(spec.etcd->lease / 3, 500ms, 3000ms);
-  if (spec.etcd->is_tls) {
-    auto tls = make_tls_context(spec.etcd->tls);
+  EtcdOptions etcd;
+  etcd.endpoints = options.etcd.endpoints;
+  etcd.user = options.etcd.user;
+  etcd.password = options.etcd.password;
+  etcd.time_limit = std::clamp<milliseconds>(options.etcd.lease / 3, 500ms, 3000ms);
+  if (options.etcd.is_tls) {
+    auto tls = make_tls_context(options.etcd.tls);
     if (!tls) return fail(ErrorCode::kInvalidArgument, "--rdzv-conf: " + tls.error().to_string());
-    options.tls = std::move(*tls);
+    etcd.tls = std::move(*tls);
   }
   return std::unique_ptr<EtcdLeader>(new EtcdLeader(
-      std::make_unique<Impl>(io, spec, std::move(config), std::move(events), std::move(options))));
+      std::make_unique<Impl>(io, std::move(options), std::move(events), std::move(etcd))));
 }
 
 EtcdLeader::EtcdLeader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

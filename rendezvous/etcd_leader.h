@@ -9,22 +9,31 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <memory>
 #include <string>
 
 #include "rendezvous/etcd_client.h"
+#include "rendezvous/etcd_spec.h"
 #include "rendezvous/leader.h"
-#include "rendezvous/leader_spec.h"
+#include "rendezvous/liveness.h"
 #include "rendezvous/round_core.h"
 
 namespace ddprun::rdzv {
 
+struct EtcdLeaderOptions {
+  EtcdSpec etcd;
+  RoundConfig round;  // of the rounds that this agent leads
+  KeepAlive keep_alive;
+  std::chrono::milliseconds join_timeout{600'000};
+  std::string token;  // secret; empty: none
+};
+
 class EtcdLeader final : public Leader {
  public:
-  // The files that the spec names are read here: kInvalidArgument where one is no good.
+  // The files that options.etcd names are read here: kInvalidArgument where one is no good.
   static Result<std::unique_ptr<EtcdLeader>> make(boost::asio::io_context& io,
-                                                  const LeaderSpec& spec, RoundConfig config,
-                                                  LeaderEvents events);
+                                                  EtcdLeaderOptions options, LeaderEvents events);
   ~EtcdLeader() override;
 
   void join(NodeHello hello) override;

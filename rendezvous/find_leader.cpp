@@ -1,17 +1,15 @@
 #include "rendezvous/find_leader.h"
 
-#include <ifaddrs.h>
-
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <optional>
 #include <utility>
 
 #include "rendezvous/etcd_leader.h"
+#include "rendezvous/leader_port.h"
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_client.h"
 #include "rendezvous/round_server.h"
-#include "rendezvous/socket_address.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -25,35 +23,6 @@ constexpr milliseconds kFirstPause{50};  // until the name is looked up again; d
 constexpr milliseconds kLongestPause{1000};
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
-
-std::vector<std::string> interface_addresses() {
-  std::vector<std::string> addresses;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return addresses;
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr) continue;
-    SocketAddress address;
-    if (each->ifa_addr->sa_family == AF_INET) {
-      *address.v4() = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-    } else if (each->ifa_addr->sa_family == AF_INET6) {
-      *address.v6() = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
-    } else {
-      continue;
-    }
-    addresses.push_back(numeric_host(address));
-  }
-  ::freeifaddrs(list);
-  return addresses;
-}
-
-// The first of them that is this machine's.
-std::optional<std::string> local_one(const std::vector<std::string>& addresses) {
-  const auto ours = interface_addresses();
-  for (const std::string& address : addresses) {
-    if (is_loopback(address) || std::ranges::find(ours, address) != ours.end()) return address;
-  }
-  return std::nullopt;
-}
 
 class Search final : public LeaderSearch {
  public:
@@ -136,7 +105,7 @@ class Search final : public LeaderSearch {
 
   void decide(const std::vector<std::string>& addresses) {
     const bool must_lead = spec_.where == LeaderSpec::Where::kHere;
-    const bool is_ours = local_one(addresses).has_value();
+    const bool is_ours = local_address_among(addresses).has_value();
     if (!must_lead && !is_ours) return follow();
     if (!is_ours && !addresses.empty()) {
       events_.on_notice("this node leads at " + spec_.endpoint.to_string() + " (" +
@@ -167,7 +136,8 @@ class Search final : public LeaderSearch {
   }
 
   void elect() {
-    auto leader = EtcdLeader::make(io_, spec_, config_, events_);
+    auto leader = EtcdLeader::make(
+        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_);
     if (!leader) return finish(fail(std::move(leader.error())));
     finish(FoundLeader{std::move(*leader)});
   }
@@ -201,25 +171,6 @@ std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const Lea
   auto search = std::make_unique<Search>(io, spec, config, std::move(events), std::move(done));
   search->start();
   return search;
-}
-
-Result<Listener> open_leader_port(const Endpoint& endpoint,
-                                  const std::vector<std::string>& addresses,
-                                  std::optional<PortRange> instead_of_its_port) {
-  ListenOptions options;
-  options.port = endpoint.port;
-  options.port_range = instead_of_its_port;
-  const auto local = local_one(addresses);
-  const bool is_name = !addresses_without_lookup(endpoint.host);
-  // Many a machine calls itself 127.0.1.1, and is known by that name to others.
-  const bool is_known_from_outside = !local || (is_name && is_loopback(*local));
-  options.address = is_known_from_outside ? "::" : *local;
-  auto listener = open_listener(options);
-  if (listener || options.address != "::" || listener.error().code == ErrorCode::kAddressInUse) {
-    return listener;
-  }
-  options.address = "0.0.0.0";  // a machine without IPv6
-  return open_listener(options);
 }
 
 }  // namespace ddprun::rdzv

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "rendezvous/base/base64.h"
 #include "rendezvous/base/endpoint.h"
-#include "rendezvous/wire/etcd_messages.h"
 #include "rendezvous/wire/round_wire.h"
 
 namespace ddprun::rdzv {
@@ -99,7 +99,7 @@ std::string to_text(const JobRecord& record) {
   object["quick_failures"] = record.history.quick_failures;
   object["quick_losses"] = record.history.quick_losses;
   if (record.outcome) {
-    object["outcome"] = text(wire::to_base64(bytes_of(*record.outcome)));
+    object["outcome"] = text(to_base64(bytes_of(*record.outcome)));
     object["ended"] = text(name_of(record.outcome->kind));  // for people
   }
   return json::serialize(object);
@@ -127,7 +127,7 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
     record.round = Round{static_cast<std::uint32_t>(*round)};
   }
   if (const auto outcome = text_in(*object, "outcome")) {
-    const auto decoded = wire::from_base64(*outcome);
+    const auto decoded = from_base64(*outcome);
     record.outcome = decoded ? outcome_in(*decoded) : std::nullopt;
     if (!record.outcome) return incomplete();
   }

@@ -11,7 +11,7 @@
 #include "rendezvous/base/exit_codes.h"
 #include "rendezvous/base/exit_status.h"
 #include "rendezvous/base/foreign_text.h"
-#include "rendezvous/find_leader.h"
+#include "rendezvous/leader_port.h"
 #include "rendezvous/name_lookup.h"
 #include "rendezvous/round_server.h"
 

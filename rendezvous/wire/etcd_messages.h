@@ -80,8 +80,4 @@ struct EtcdRefusal {
 };
 EtcdRefusal read_etcd_refusal(std::string_view body);
 
-// For tests.
-std::string to_base64(std::string_view bytes);
-std::optional<std::string> from_base64(std::string_view text);
-
 }  // namespace ddprun::rdzv::wire

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "rendezvous/base/base64.h"
 #include "rendezvous/job_record.h"
 #include "rendezvous/wire/etcd_messages.h"
 
@@ -18,7 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static_cast<void>(wire::read_etcd_watch(text));
   static_cast<void>(wire::read_etcd_token(text));
   static_cast<void>(wire::read_etcd_refusal(text));
-  if (const auto bytes = wire::from_base64(text); bytes && wire::to_base64(*bytes).size() != size) {
+  if (const auto bytes = ddprun::from_base64(text);
+      bytes && ddprun::to_base64(*bytes).size() != size) {
     std::abort();
   }
   if (const auto key = read_leader_key(text, 1)) {

@@ -24,18 +24,6 @@ using testing::SizeIs;
 
 // ---- etcd's gateway
 
-TEST(EtcdMessages, Base64IsReadAsItIsWritten) {
-  const std::string bytes("\x00\x01\xfe\xff{\"a\":1}", 11);
-  for (std::size_t size = 0; size <= bytes.size(); ++size) {
-    const std::string part = bytes.substr(0, size);
-    EXPECT_EQ(wire::from_base64(wire::to_base64(part)), part);
-  }
-  EXPECT_EQ(wire::to_base64("foo/b"), "Zm9vL2I=");
-  for (const char* text : {"a", "====", "Zm9*", "Zm=v", "Zm9vL2I"}) {
-    EXPECT_EQ(wire::from_base64(text), std::nullopt) << text;
-  }
-}
-
 TEST(EtcdMessages, ATransactionIsSpelledAsTheGatewayWantsIt) {
   wire::EtcdTxn txn;
   txn.compares = {{wire::EtcdCompare::What::kCreateRevision, "a", 0},

@@ -1,0 +1,15 @@
+// Base64 as RFC 4648 has it, with padding. Pure; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ddprun {
+
+std::string to_base64(std::string_view bytes);
+
+// None: it is not base64.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace ddprun
