@@ -4,29 +4,13 @@
 #include <array>
 #include <cctype>
 
+#include "launcher/rdzv_keys.h"
 #include "launcher/spelling.h"
 #include "launcher/text.h"
 #include "launcher/values.h"
 
 namespace ddprun::cli {
 namespace {
-
-// Keys that hold whole seconds (for the attempts a count, for the grace milliseconds), all more
-// than 0.
-constexpr std::array<std::string_view, 10> kNumberKeys{
-    "timeout",           "join_timeout",        "last_call_timeout",      "close_timeout",
-    "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout",
-    "reconnect_grace",   "lease_time"};
-
-// Keys known to some backend, for torchrun's sake; what is in neither list gets a warning.
-constexpr std::array<std::string_view, 16> kOtherKeys{
-    "token_file",   "is_host", "store_type", "rank",         "protocol", "ssl_cert",
-    "ssl_cert_key", "ca_cert", "cert",       "key",          "cacert",   "etcd_prefix",
-    "use_libuv",    "user",    "password",   "password_file"};
-
-// Options of their own; torchrun fails on them with a TypeError.
-constexpr std::array<std::string_view, 6> kReservedKeys{"backend",   "endpoint",  "run_id",
-                                                        "min_nodes", "max_nodes", "local_addr"};
 
 bool contains(const auto& keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();
@@ -45,8 +29,8 @@ std::optional<bool> truth(std::string_view text) {
 }
 
 std::string unknown_key(std::string_view key) {
-  std::vector<std::string_view> known(kNumberKeys.begin(), kNumberKeys.end());
-  known.insert(known.end(), kOtherKeys.begin(), kOtherKeys.end());
+  std::vector<std::string_view> known(kRdzvNumberKeys.begin(), kRdzvNumberKeys.end());
+  known.insert(known.end(), kRdzvOtherKeys.begin(), kRdzvOtherKeys.end());
   std::string sentence = "nothing uses the key '" + std::string(key) + "'";
   if (const std::string_view meant = nearest(key, known); !meant.empty()) {
     sentence += "; did you mean " + std::string(meant) + "?";
@@ -58,10 +42,10 @@ Result<void> check_pair(const Given& given, std::string_view key, std::string_vi
   if (key.empty() || value.empty()) {
     return fail(wrong(given, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
   }
-  if (contains(kReservedKeys, key)) {
+  if (contains(kRdzvReservedKeys, key)) {
     return fail(wrong(given, "'" + std::string(key) + "' has an option of its own"));
   }
-  if (contains(kNumberKeys, key)) {
+  if (contains(kRdzvNumberKeys, key)) {
     const auto number = whole_number(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
@@ -113,16 +97,12 @@ Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warning
         equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
     if (key != "password") value = unquoted(value);  // of a password they may be a part
     if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
-    if (!contains(kNumberKeys, key) && !contains(kOtherKeys, key)) {
+    if (!contains(kRdzvNumberKeys, key) && !contains(kRdzvOtherKeys, key)) {
       warnings.push_back(wrong(given, unknown_key(key)).to_string());
     }
     conf[std::string(key)] = value;
   }
   return conf;
-}
-
-bool is_public_key(std::string_view key) {
-  return key != "password" && (contains(kNumberKeys, key) || contains(kOtherKeys, key));
 }
 
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {

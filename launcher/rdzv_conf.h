@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "launcher/settings.h"
@@ -20,9 +19,6 @@ using RdzvConf = std::map<std::string, std::string>;
 // Every value is good where this returns; a key that nothing uses is warned of and kept. Quotes
 // around the whole, a pair or a value, as YAML files and scripts leave them there, are taken off.
 Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings);
-
-// Whether it is a key that some backend knows, and whose value everybody may see.
-bool is_public_key(std::string_view key);
 
 // None: the key is not there.
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key);

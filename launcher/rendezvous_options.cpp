@@ -86,20 +86,6 @@ void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
 
 }  // namespace
 
-Result<NodeCount> read_node_count(const Given& given) {
-  const std::vector<std::string_view> parts = split(given.text(), ':');
-  const auto least = whole_number(parts.front());
-  const auto most = whole_number(parts.back());
-  if (parts.size() > 2 || !least || !most) {
-    return fail(wrong(given, "give a number of nodes, or MIN:MAX as in 2:4"));
-  }
-  if (*least < 1 || *most < *least || *most > std::numeric_limits<int>::max()) {
-    return fail(wrong(given, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
-                                 std::to_string(*least) + " and MAX is " + std::to_string(*most)));
-  }
-  return NodeCount{static_cast<int>(*least), static_cast<int>(*most)};
-}
-
 std::optional<HostAndPort> parse_host_and_port(std::string_view text,
                                                std::optional<std::uint16_t> default_port) {
   constexpr std::size_t kPortDigits = 5;

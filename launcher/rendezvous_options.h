@@ -39,12 +39,6 @@ struct Rendezvous {
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
 
-struct NodeCount {
-  int least;
-  int most;
-};
-Result<NodeCount> read_node_count(const Given& given);
-
 // "host", "host:port", "[::1]:port"; empty is localhost. The port is `default_port` where none is
 // written, and that may be none.
 struct HostAndPort {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "launcher/rdzv_conf.h"
+#include "launcher/rdzv_keys.h"
 #include "launcher/spelling.h"
 #include "launcher/text.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "launcher/rendezvous_options.h"
 #include "launcher/settings.h"
 #include "launcher/values.h"
 

@@ -75,6 +75,20 @@ Result<int> read_integer(const Given& given, int least, int most) {
   return fail(wrong(given, wanted));
 }
 
+Result<NodeCount> read_node_count(const Given& given) {
+  const std::vector<std::string_view> parts = split(given.text(), ':');
+  const auto least = whole_number(parts.front());
+  const auto most = whole_number(parts.back());
+  if (parts.size() > 2 || !least || !most) {
+    return fail(wrong(given, "give a number of nodes, or MIN:MAX as in 2:4"));
+  }
+  if (*least < 1 || *most < *least || *most > std::numeric_limits<int>::max()) {
+    return fail(wrong(given, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
+                                 std::to_string(*least) + " and MAX is " + std::to_string(*most)));
+  }
+  return NodeCount{static_cast<int>(*least), static_cast<int>(*most)};
+}
+
 Result<bool> read_flag(const Given& given) {
   if (given.is_default()) return false;
   if (const auto number = whole_number(given.text())) return *number != 0;

@@ -26,6 +26,13 @@ std::optional<long long> whole_number(std::string_view text);
 Result<int> read_integer(const Given& given, int least, int most = std::numeric_limits<int>::max());
 Result<bool> read_flag(const Given& given);
 
+// "2", or "1:4" for a job whose nodes may come and go.
+struct NodeCount {
+  int least;
+  int most;
+};
+Result<NodeCount> read_node_count(const Given& given);
+
 // One of the option's choices; an empty default stays empty.
 Result<std::string> read_choice(const Given& given);
 
