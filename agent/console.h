@@ -20,11 +20,10 @@
 #include <vector>
 
 #include "agent/background_writer.h"
+#include "agent/stream.h"
 #include "agent/terminal_look.h"
 
 namespace ddprun::agent {
-
-enum class Stream { kStdout = 0, kStderr = 1 };
 
 class Console {
  public:

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/console.h"
+#include "agent/stream.h"
 #include "rendezvous/base/result.h"
 
 namespace ddprun::agent {

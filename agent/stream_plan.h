@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "agent/console.h"
 #include "agent/job.h"
+#include "agent/stream.h"
 
 namespace ddprun::agent {
 
