@@ -1,5 +1,5 @@
-// What both store clients say and how they retry, so that they say and do the same. Not for users
-// of the clients. Free functions; any thread.
+// What the store client says of failures, and how it tries again. Not for its users. Free functions;
+// any thread.
 #pragma once
 
 #include <algorithm>

@@ -1,15 +1,11 @@
-// Our store clients, the blocking one and then the asynchronous one, against whatever store runs at
-// HOST PORT, which must be empty: PyTorch's libuv or legacy server, or ours. Ends with 0 when it
-// found what the protocol promises, else says what not. The third argument names the kind: "legacy"
-// has no queues, "ours" also serves BARRIER.
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
+// Our store client against whatever store runs at HOST PORT, which must be empty: PyTorch's libuv or
+// legacy server, or ours. Ends with 0 when it found what the protocol promises, else says what not.
+// The third argument names the kind: "legacy" has no queues, "ours" also serves BARRIER.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
 
-#include "rendezvous/async_store_client.h"
 #include "rendezvous/store_client.h"
 
 using namespace ddprun;
@@ -68,61 +64,6 @@ void check_queues(StoreClient& store) {
   EXPECT_HOLDS(store.queue_pop("q", 50ms).error().code == ErrorCode::kTimeout);
 }
 
-// Lists are given names: g++ 12 destroys temporaries of a co_await expression too early.
-boost::asio::awaitable<void> check_async(StoreClientOptions options, std::string kind,
-                                         bool& is_done) {
-  auto connected = co_await AsyncStoreClient::connect(std::move(options));
-  EXPECT_HOLDS(connected);
-  AsyncStoreClient& store = **connected;
-  const std::vector<std::string> keys{"async/a", "async/b"}, values{"1", "2"}, absent{"async/no"};
-  const std::int64_t keys_before = (co_await store.num_keys()).value();
-  EXPECT_HOLDS(co_await store.multi_set(keys, values));
-  EXPECT_HOLDS((co_await store.multi_get(keys)).value() == values);
-  EXPECT_HOLDS((co_await store.check(keys)).value());
-  EXPECT_HOLDS(!(co_await store.check(absent)).value());
-  EXPECT_HOLDS((co_await store.num_keys()).value() == keys_before + 2);
-  EXPECT_HOLDS((co_await store.add("async/n", 5)).value() == 5);
-  EXPECT_HOLDS((co_await store.add("async/n", -7)).value() == -2);
-  EXPECT_HOLDS((co_await store.compare_set("async/c", "", "first")).value() == "first");
-  EXPECT_HOLDS((co_await store.compare_set("async/c", "other", "second")).value() == "first");
-  EXPECT_HOLDS(co_await store.append("async/c", "!"));
-  EXPECT_HOLDS((co_await store.get("async/c")).value() == "first!");
-  EXPECT_HOLDS((co_await store.delete_key("async/c")).value());
-  EXPECT_HOLDS(!(co_await store.delete_key("async/c")).value());
-  const std::string large(8 << 20, 'y');
-  EXPECT_HOLDS(co_await store.set("async/large", large));
-  EXPECT_HOLDS((co_await store.get("async/large")).value() == large);
-
-  EXPECT_HOLDS((co_await store.wait(absent, 50ms)).error().code == ErrorCode::kTimeout);
-  auto other = co_await store.clone();
-  EXPECT_HOLDS(other);
-  EXPECT_HOLDS(co_await (*other)->set("async/late", "here"));
-  EXPECT_HOLDS((co_await store.get("async/late", 10s)).value() == "here");
-  EXPECT_HOLDS(co_await store.ping());
-
-  if (kind != "legacy") {
-    EXPECT_HOLDS(co_await store.queue_push("async/q", "1"));
-    EXPECT_HOLDS((co_await store.queue_len("async/q")).value() == 1);
-    EXPECT_HOLDS((co_await store.queue_pop("async/q")).value() == "1");
-    EXPECT_HOLDS(!(co_await store.try_queue_pop("async/q")).value().has_value());
-  }
-  if (kind == "ours") {
-    EXPECT_HOLDS((co_await store.barrier("async/b2", 2, 50ms)).error().code == ErrorCode::kTimeout);
-    EXPECT_HOLDS(co_await store.barrier("async/b2", 2));
-  }
-  is_done = true;
-}
-
-void check_asynchronous_client(const StoreClientOptions& options, const std::string& kind) {
-  boost::asio::io_context io;
-  bool is_done = false;
-  boost::asio::co_spawn(io, check_async(options, kind, is_done), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
-  io.run();
-  EXPECT_HOLDS(is_done);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -141,6 +82,5 @@ int main(int argc, char** argv) {
   check_waiting(**store);
   if (kind != "legacy") check_queues(**store);
   if (kind == "ours") EXPECT_HOLDS((*store)->barrier("b", 1));
-  check_asynchronous_client(options, kind);
   EXPECT_HOLDS((*store)->count_in().value() == 1);
 }
