@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/endpoint.h"
-#include "rendezvous/base/environment.h"
-#include "rendezvous/base/limits.h"
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/limits.h"
 #include "rendezvous/leader_spec.h"
-#include "rendezvous/restart_policy.h"
+#include "rendezvous/round/restart_policy.h"
 
 namespace ddprun::agent {
 
@@ -36,7 +36,7 @@ struct Program {
 // Which of a worker's streams an output option is about; the digits are torchrun's.
 enum class StreamSet { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
 
-// Where the workers' output goes; what each part means is described in agent/output.h.
+// Where the workers' output goes; what each part means is described in agent/output/output.h.
 struct OutputSpec {
   std::string log_dir;                     // --log-dir; empty: none was asked for
   StreamSet redirects = StreamSet::kNone;  // -r, for ranks that redirects_of does not list

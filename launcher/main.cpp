@@ -14,22 +14,22 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/agent.h"
-#include "agent/exception_text.h"
-#include "agent/failure_copies.h"
-#include "launcher/completion.h"
-#include "launcher/config_file.h"
-#include "launcher/ddpctl.h"
-#include "launcher/help.h"
-#include "launcher/options.h"
-#include "launcher/plan.h"
-#include "launcher/plan_text.h"
-#include "launcher/settings.h"
-#include "launcher/site.h"
-#include "launcher/values.h"
-#include "launcher/version.h"
-#include "rendezvous/base/exit_codes.h"
-#include "rendezvous/base/foreign_text.h"
+#include "agent/failure/failure_copies.h"
+#include "agent/supervisor/agent.h"
+#include "agent/text/exception_text.h"
+#include "launcher/cli/command_line.h"
+#include "launcher/cli/completion.h"
+#include "launcher/cli/help.h"
+#include "launcher/cli/version.h"
+#include "launcher/ctl/ddpctl.h"
+#include "launcher/plan/plan.h"
+#include "launcher/plan/plan_text.h"
+#include "launcher/settings/config_file.h"
+#include "launcher/settings/settings.h"
+#include "launcher/settings/site.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -94,7 +94,7 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
 }
 
-// How values were found is said when the agent's log is at "info" too; see agent/log.h.
+// How values were found is said when the agent's log is at "info" too; see agent/output/log.h.
 bool wants_notes(const Environment& environment) {
   for (const char* const name : {"DDPRUN_LOG_LEVEL", "LOGLEVEL"}) {
     const auto level = environment.find(name);

@@ -5,11 +5,11 @@
 #include <optional>
 #include <utility>
 
-#include "rendezvous/etcd_leader.h"
-#include "rendezvous/leader_port.h"
-#include "rendezvous/name_lookup.h"
-#include "rendezvous/round_client.h"
-#include "rendezvous/round_server.h"
+#include "rendezvous/etcd/etcd_leader.h"
+#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/round_client.h"
+#include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
 namespace {

@@ -8,10 +8,10 @@
 #include <functional>
 #include <memory>
 
-#include "rendezvous/base/result.h"
-#include "rendezvous/leader.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/leader/leader.h"
 #include "rendezvous/leader_spec.h"
-#include "rendezvous/round_core.h"
+#include "rendezvous/round/round_core.h"
 
 namespace ddprun::rdzv {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/endpoint.h"
-#include "rendezvous/etcd_spec.h"
-#include "rendezvous/liveness.h"
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/etcd/etcd_spec.h"
+#include "rendezvous/round/liveness.h"
 
 namespace ddprun::rdzv {
 

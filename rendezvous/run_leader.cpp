@@ -7,13 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "rendezvous/base/descriptor_limit.h"
-#include "rendezvous/base/exit_codes.h"
-#include "rendezvous/base/exit_status.h"
-#include "rendezvous/base/foreign_text.h"
-#include "rendezvous/leader_port.h"
-#include "rendezvous/name_lookup.h"
-#include "rendezvous/round_server.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
 namespace {

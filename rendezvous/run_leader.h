@@ -6,9 +6,9 @@
 
 #include <string>
 
-#include "rendezvous/base/endpoint.h"
-#include "rendezvous/liveness.h"
-#include "rendezvous/round_core.h"
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/round/liveness.h"
+#include "rendezvous/round/round_core.h"
 
 namespace ddprun::rdzv {
 

@@ -58,7 +58,8 @@ install(FILES ${PROJECT_BINARY_DIR}/share/ddprun@.service DESTINATION lib/system
 if(DDPRUN_WORKER_LIB)
   add_custom_target(ddprun_worker_package DEPENDS ddprun_worker)
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
-  install(TARGETS ddprun_worker ddprun_worker_base ddprun_store_client ddprun_base ddprun_options
+  install(TARGETS ddprun_worker ddprun_worker_base ddprun_rendezvous_store_client
+                  ddprun_rendezvous_store_wire ddprun_rendezvous_common ddprun_options
           EXPORT ddprun_worker ARCHIVE DESTINATION lib COMPONENT worker)
   if(TARGET ddprun_nccl)
     add_dependencies(ddprun_worker_package ddprun_nccl)
@@ -69,8 +70,8 @@ if(DDPRUN_WORKER_LIB)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/include/ddprun
           DESTINATION include/ddprun COMPONENT worker FILES_MATCHING PATTERN "*.h")
   # The one header of ours that the public ones include.
-  install(FILES ${PROJECT_SOURCE_DIR}/rendezvous/base/result.h
-          DESTINATION include/ddprun/rendezvous/base COMPONENT worker)
+  install(FILES ${PROJECT_SOURCE_DIR}/rendezvous/common/result.h
+          DESTINATION include/ddprun/rendezvous/common COMPONENT worker)
   install(FILES ${PROJECT_SOURCE_DIR}/worker_lib/cmake/FindDdprunTorch.cmake
           DESTINATION ${_package} COMPONENT cmake)
 endif()

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/wire/bytes.h"
-#include "rendezvous/wire/store_protocol.h"
+#include "rendezvous/common/bytes.h"
+#include "rendezvous/store_wire/store_protocol.h"
 
 using namespace ddprun::rdzv;
 using wire::Query;

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/descriptor_limit.h"
-#include "rendezvous/base/endpoint.h"
-#include "rendezvous/round_client.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/leader/round_client.h"
 
 namespace ddprun::rdzv {
 namespace {

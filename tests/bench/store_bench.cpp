@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/descriptor_limit.h"
+#include "rendezvous/common/descriptor_limit.h"
 #include "tests/bench/store_load.h"
 
 using namespace ddprun::rdzv::bench;

@@ -22,8 +22,8 @@
 #include <sstream>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.h"
-#include "rendezvous/wire/store_encoder.h"
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/store_wire/store_encoder.h"
 
 namespace ddprun::rdzv::bench {
 namespace {

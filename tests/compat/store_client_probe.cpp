@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/store_client.h"
+#include "rendezvous/store_client/store_client.h"
 
 using namespace ddprun;
 using namespace ddprun::rdzv;

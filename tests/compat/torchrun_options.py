@@ -205,7 +205,7 @@ ROWS = [
         Same(["--logs-specs=default", *P]), Refused(["--logs-specs=foo", *P]),
         Refused(P, torchrun=0, variables={"PET_LOGS_SPECS": "foo"})]),
     Row("--numa-binding", "the same CPUs, without `numactl`; `PET_NUMA_BINDING` counts", [
-        # On machines with GPUs; the CPU sets themselves: NumaBinding in tests/unit/launcher/placement_test.cpp.
+        # On machines with GPUs; the CPU sets themselves: NumaBinding in tests/unit/launcher/machine/placement_test.cpp.
         Refused(["--numa-binding=foo", *P], torchrun=2), Refused(P, torchrun=0, variables={"PET_NUMA_BINDING": "foo"}),
         Refused(["--numa-binding=node", *P], variables={"CUDA_VISIBLE_DEVICES": ""})]),
     Row("--signals-to-handle", "the same; a list without any signal, or with one that nobody can handle, is refused; the exit code is 128 + signal, not 1", [

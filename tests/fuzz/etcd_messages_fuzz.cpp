@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "rendezvous/base/base64.h"
-#include "rendezvous/job_record.h"
-#include "rendezvous/wire/etcd_messages.h"
+#include "rendezvous/common/base64.h"
+#include "rendezvous/etcd/etcd_messages.h"
+#include "rendezvous/etcd/job_record.h"
 
 using namespace ddprun::rdzv;
 

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "rendezvous/job_record.h"
+#include "rendezvous/etcd/job_record.h"
 #include "tests/fuzz/store_fuzz.h"
-#include "tests/unit/rendezvous/golden.h"
-#include "tests/unit/rendezvous/round_frames.h"
+#include "tests/unit/rendezvous/round/round_frames.h"
+#include "tests/unit/rendezvous/store/golden.h"
 
 using namespace ddprun::rdzv;
 using namespace ddprun::rdzv::testing;

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/limits.h"
-#include "rendezvous/wire/round_wire.h"
+#include "rendezvous/common/limits.h"
+#include "rendezvous/round/round_wire.h"
 
 using namespace ddprun::rdzv;
 

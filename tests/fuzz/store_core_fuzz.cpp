@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <optional>
 
-#include "rendezvous/wire/store_encoder.h"
+#include "rendezvous/store_wire/store_encoder.h"
 #include "tests/fuzz/store_fuzz.h"
-#include "tests/unit/rendezvous/memory_store.h"
+#include "tests/unit/rendezvous/store/memory_store.h"
 
 using namespace ddprun::rdzv;
 using namespace ddprun::rdzv::testing;

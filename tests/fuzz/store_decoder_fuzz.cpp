@@ -2,7 +2,7 @@
 // same.
 #include <cstdlib>
 
-#include "tests/unit/rendezvous/memory_store.h"
+#include "tests/unit/rendezvous/store/memory_store.h"
 
 using namespace ddprun::rdzv;
 using namespace ddprun::rdzv::testing;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <string>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {

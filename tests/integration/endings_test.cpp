@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 #include "tests/support/job.h"
 #include "tests/support/store_process.h"
 

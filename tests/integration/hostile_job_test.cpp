@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/store_client.h"
-#include "rendezvous/wire/store_encoder.h"
+#include "rendezvous/store_client/store_client.h"
+#include "rendezvous/store_wire/store_encoder.h"
 #include "tests/support/job.h"
-#include "tests/unit/rendezvous/raw_client.h"
+#include "tests/unit/rendezvous/store/raw_client.h"
 
 namespace ddprun::test {
 namespace {

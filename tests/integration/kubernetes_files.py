@@ -136,7 +136,7 @@ def check_job(name, spec, labels, subdomain):
     volumes = {volume['name'] for volume in pod['volumes']}
     mounts = {mount['name'] for mount in container['volumeMounts']}
     check(volumes == mounts, f'{name}: {volumes} are mounted as {mounts}')
-    codes = set(re.findall(r'kExit\w+ = (\d+);', (source / 'rendezvous/base/exit_codes.h').read_text()))
+    codes = set(re.findall(r'kExit\w+ = (\d+);', (source / 'rendezvous/common/exit_codes.h').read_text()))
     for rule in spec['podFailurePolicy']['rules']:
         on_exit = rule.get('onExitCodes')
         if on_exit:

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/socket_address.h"
+#include "rendezvous/net/socket_address.h"
 #include "tests/support/network.h"
 
 namespace ddprun::test {

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "rendezvous/store_client.h"
+#include "rendezvous/store_client/store_client.h"
 #include "tests/support/cluster.h"
 
 namespace ddprun::test {

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/descriptor_limit.h"
-#include "rendezvous/base/limits.h"
-#include "rendezvous/wire/round_wire.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/limits.h"
+#include "rendezvous/round/round_wire.h"
 #include "tests/support/cluster.h"
-#include "tests/unit/rendezvous/raw_client.h"
+#include "tests/unit/rendezvous/store/raw_client.h"
 
 namespace ddprun::test {
 namespace {

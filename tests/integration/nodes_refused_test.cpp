@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 #include "tests/support/cluster.h"
 
 namespace ddprun::test {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/slurm.h"
+#include "rendezvous/common/slurm.h"
 #include "tests/support/slurm_cluster.h"
 #include "tests/support/training.h"
 

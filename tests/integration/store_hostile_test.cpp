@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/base/descriptor_limit.h"
-#include "rendezvous/base/limits.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/limits.h"
+#include "rendezvous/store_client/store_client.h"
 #include "tests/support/store_process.h"
-#include "tests/unit/rendezvous/raw_client.h"
+#include "tests/unit/rendezvous/store/raw_client.h"
 
 namespace ddprun::rdzv::testing {
 namespace {

@@ -11,11 +11,11 @@
 #include <random>
 #include <unordered_map>
 
-#include "rendezvous/store_server.h"
-#include "rendezvous/wire/store_encoder.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/store_wire/store_encoder.h"
 #include "tests/support/linearizability.h"
-#include "tests/unit/rendezvous/memory_store.h"
-#include "tests/unit/rendezvous/raw_client.h"
+#include "tests/unit/rendezvous/store/memory_store.h"
+#include "tests/unit/rendezvous/store/raw_client.h"
 
 namespace ddprun::rdzv::testing {
 namespace {

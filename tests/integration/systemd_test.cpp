@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/exit_codes.h"
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/unique_fd.h"
 #include "tests/support/job.h"
 
 namespace ddprun::test {

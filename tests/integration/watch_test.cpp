@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 #include "tests/support/job.h"
 #include "tests/support/raw_http.h"
 

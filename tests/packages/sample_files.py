@@ -65,7 +65,7 @@ class Workflow(unittest.TestCase):
         return {int(code) for code in re.findall(r'(?m)^#   (\d+)\s', self.text)}
 
     def test_codes_are_those_of_the_programs(self):
-        header = (source / 'rendezvous/base/exit_codes.h').read_text()
+        header = (source / 'rendezvous/common/exit_codes.h').read_text()
         smoke = (source / 'worker_lib/examples/gpu_smoke.cpp').read_text()
         own = {int(code) for code in re.findall(r'kExit\w+ = (\d+);', header)}
         of_smoke = {int(code) for code in re.findall(r'constexpr int k\w+ = (\d+);', smoke)}

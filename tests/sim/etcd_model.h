@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/clock.h"
-#include "rendezvous/wire/etcd_messages.h"
+#include "rendezvous/common/clock.h"
+#include "rendezvous/etcd/etcd_messages.h"
 #include "tests/sim/event_queue.h"
 
 namespace ddprun::sim {

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "agent/group_core.h"
-#include "rendezvous/base/exit_codes.h"
-#include "rendezvous/election_core.h"
-#include "rendezvous/job_keys.h"
-#include "rendezvous/round_core.h"
-#include "rendezvous/round_ledger.h"
+#include "agent/core/node_core.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/etcd/election_core.h"
+#include "rendezvous/etcd/job_keys.h"
+#include "rendezvous/etcd/round_ledger.h"
+#include "rendezvous/round/round_core.h"
 #include "tests/sim/etcd_model.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"

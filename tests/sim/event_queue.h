@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/clock.h"
+#include "rendezvous/common/clock.h"
 
 namespace ddprun::sim {
 

@@ -33,7 +33,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/round_core.h"
+#include "rendezvous/round/round_core.h"
 #include "tests/sim/schedule.h"
 
 namespace ddprun::sim {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/ids.h"
+#include "rendezvous/common/ids.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/random.h"
 

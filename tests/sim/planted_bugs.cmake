@@ -25,12 +25,12 @@ function(plant name file code bug)
   set(planted_names ${planted_names} ${name} PARENT_SCOPE)
 endfunction()
 
-set(leader rendezvous/round_core.cpp)
-set(agent agent/group_core.cpp)
+set(leader rendezvous/round/round_core.cpp)
+set(agent agent/core/node_core.cpp)
 
 plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcome.cause.has_value()")
-plant(FailureCostsNothing rendezvous/restart_policy.cpp "end.is_charged" "false")
-plant(BudgetIsOneTooMany rendezvous/restart_policy.cpp
+plant(FailureCostsNothing rendezvous/round/restart_policy.cpp "end.is_charged" "false")
+plant(BudgetIsOneTooMany rendezvous/round/restart_policy.cpp
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
 plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
@@ -47,12 +47,12 @@ plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
 plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
 plant(RestartIsNotSaidToBeAskedFor ${leader} "next_.after_request = true" "false")
 plant(LeaderGoesTooEarly ${leader} "ended != nullptr && ended->untold.empty()" "ended != nullptr")
-plant(NewcomerStandsBeforeSurvivors rendezvous/membership.cpp
+plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
-plant(WhatWasUnderWayIsLost rendezvous/session.h "unconfirmed_.front().number <= number" "true")
-plant(SilenceIsNotNoticed rendezvous/liveness.h "now - heard >= keep_alive_.timeout()" "false")
+plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
+plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
-plant(NewLeaderForgetsTheBudget rendezvous/restart_policy.cpp
+plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.cpp
       "std::min(restarts, rules_.max_restarts)" "0")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
@@ -60,21 +60,21 @@ plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.
-plant(EtcdTakesEffectBeforeItIsWritten rendezvous/round_ledger.cpp "record != newest()" "false")
-plant(EtcdIsNotToldOfTheEnd rendezvous/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
-plant(EtcdIsWrittenWithoutAFence rendezvous/job_keys.cpp "still_leads(keys, leader_revision, job_revision)"
+plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.cpp "record != newest()" "false")
+plant(EtcdIsNotToldOfTheEnd rendezvous/etcd/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
+plant(EtcdIsWrittenWithoutAFence rendezvous/etcd/job_keys.cpp "still_leads(keys, leader_revision, job_revision)"
       "std::vector<wire::EtcdCompare>()")
-plant(EtcdClaimIgnoresTheOther rendezvous/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
+plant(EtcdClaimIgnoresTheOther rendezvous/etcd/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
       "std::vector<wire::EtcdCompare>()")
-plant(EtcdLateWriteTakesTheRecordBack rendezvous/job_keys.cpp
+plant(EtcdLateWriteTakesTheRecordBack rendezvous/etcd/job_keys.cpp
       "wire::EtcdCompare{What::kModRevision, keys.job, written}"
       "wire::EtcdCompare{What::kCreateRevision, keys.leader, revision}")
-plant(EtcdWonClaimIsGivenBack rendezvous/job_keys.cpp
+plant(EtcdWonClaimIsGivenBack rendezvous/etcd/job_keys.cpp
       "view->leader->leadership == claim.key.leadership" "false")
 plant(EtcdLeaderForgetsTheBudget ${leader} "resumption.history" "RestartHistory()")
-plant(EtcdLeaderBeginsTheRoundAgain rendezvous/election_core.cpp
+plant(EtcdLeaderBeginsTheRoundAgain rendezvous/etcd/election_core.cpp
       "next(*lead.record.round)" "*lead.record.round")
-plant(EtcdOutcomeIsNotSeen rendezvous/election_core.cpp
+plant(EtcdOutcomeIsNotSeen rendezvous/etcd/election_core.cpp
       "has_ended && !incarnation_.empty() && nobody_will_tell" "false")
 
 # The copies, written only when they change.

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/clock.h"
-#include "rendezvous/round_core.h"
+#include "rendezvous/common/clock.h"
+#include "rendezvous/round/round_core.h"
 
 namespace ddprun::sim {
 

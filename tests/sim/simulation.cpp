@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "agent/group_core.h"
-#include "rendezvous/base/exit_codes.h"
-#include "rendezvous/liveness.h"
-#include "rendezvous/round_core.h"
-#include "rendezvous/session.h"
+#include "agent/core/node_core.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/round/liveness.h"
+#include "rendezvous/round/resend_queue.h"
+#include "rendezvous/round/round_core.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/network.h"
@@ -824,8 +824,8 @@ void Simulation::start_leader() {
 
 void Simulation::inject(const Fault& fault) {
   Agent* agent = current_[static_cast<std::size_t>(fault.slot)];
-  const bool is_of_agent =
-      fault.kind == Kind::kLeaderKilled ? !schedule_.leader_is_alone : fault.kind != Kind::kPartition;
+  const bool is_of_agent = fault.kind == Kind::kLeaderKilled ? !schedule_.leader_is_alone
+                                                             : fault.kind != Kind::kPartition;
   if (is_of_agent && (agent == nullptr || !agent->process->is_alive)) return;
   trace_ << "FAULT " << name_of(fault) << "\n";
   const auto of_slot = [&](const Connection& connection) { return connection.slot == fault.slot; };

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "agent/group_core.h"
+#include "agent/core/node_core.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/schedule.h"
 

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 
 namespace ddprun::test {
 namespace fs = std::filesystem;

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 #include "tests/support/job.h"
 #include "tests/support/network.h"
 

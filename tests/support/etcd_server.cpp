@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 
 namespace ddprun::test {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 #include "tests/support/certificates.h"
 #include "tests/support/cluster.h"
 #include "tests/support/job.h"

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::test {
 using rdzv::UniqueFd;

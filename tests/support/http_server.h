@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/endpoint.h"
+#include "rendezvous/common/endpoint.h"
 #include "tests/support/certificates.h"
 
 namespace ddprun::test {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "rendezvous/store_client.h"
+#include "rendezvous/store_client/store_client.h"
 
 namespace ddprun::test {
 

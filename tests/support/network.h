@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 #include "tests/support/frame_switch.h"
 #include "tests/support/job.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::test {
 

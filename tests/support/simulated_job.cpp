@@ -29,9 +29,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/event_lines.h"
-#include "agent/job_view.h"
-#include "agent/watch_server.h"
+#include "agent/dashboard/metrics_server.h"
+#include "agent/events/event_lines.h"
+#include "agent/status/job_view.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "rendezvous/base/descriptor_limit.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/store/store_server.h"
 
 int main() {
   ddprun::raise_descriptor_limit();

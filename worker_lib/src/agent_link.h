@@ -1,4 +1,4 @@
-// The worker's end of its link (rendezvous/base/worker_link.h): notes how far this process is, and
+// The worker's end of its link (rendezvous/common/worker_abi/worker_link.h): notes how far this process is, and
 // hears what the agent asks for. Owned by the Context; one thread at a time. Without LibTorch and
 // without anything else of worker_lib, so that other programs can take it as it is.
 //
@@ -12,8 +12,8 @@
 #include <memory>
 #include <span>
 
-#include "rendezvous/base/unique_fd.h"
-#include "rendezvous/base/worker_link.h"
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun {
 

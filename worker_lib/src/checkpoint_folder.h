@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "rendezvous/base/parse_number.h"
+#include "rendezvous/common/parse_number.h"
 
 namespace ddprun {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "ddprun/training_position.h"
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 #include "worker_lib/src/safetensors.h"
 
 namespace ddprun {

@@ -1,5 +1,5 @@
 // ClientStore: what process groups meet through, a c10d::Store over the client of our own
-// (rendezvous/store_client.h), for our store server and PyTorch's alike. LibTorch's own client
+// (rendezvous/store_client/store_client.h), for our store server and PyTorch's alike. LibTorch's own client
 // looks the server's address up in reverse at every connect, which stalls a group's start by
 // seconds where the name server is slow, and waits for replies without a deadline. Any thread, as
 // the client. Errors are thrown as c10::DistStoreError, which LibTorch's callers expect.
@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "rendezvous/store_client.h"
+#include "rendezvous/store_client/store_client.h"
 
 namespace ddprun {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/parse_number.h"
-#include "rendezvous/base/worker_link.h"
+#include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/worker_abi/worker_link.h"
 #include "worker_lib/src/slurm.h"
 
 namespace ddprun {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun {
 LoaderThreads::LoaderThreads(int count, const std::function<void()>& prepare) {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/unique_fd.h"
 #include "worker_lib/src/stderr_line.h"
 
 namespace ddprun {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "rendezvous/base/worker_progress.h"
+#include "rendezvous/common/worker_abi/worker_progress.h"
 #include "worker_lib/src/stderr_line.h"
 
 namespace ddprun {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "ddprun/serialize.h"
-#include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/common/signals_blocked.h"
 #include "worker_lib/src/client_store.h"
 #include "worker_lib/src/shm_work.h"
 #include "worker_lib/src/words.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/result.h"
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::shm {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::shm {
 namespace {

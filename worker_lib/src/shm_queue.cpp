@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::shm {
 Queue::Queue(Spins spins) : spins_(spins) {}

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/base/cgroup.h"
+#include "rendezvous/common/cgroup.h"
 
 namespace ddprun::shm {
 namespace {

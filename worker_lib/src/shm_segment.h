@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rendezvous/base/result.h"
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::shm {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/base/signals_blocked.h"
+#include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::shm {
 

@@ -12,8 +12,8 @@
 #include <mutex>
 #include <thread>
 
-#include "rendezvous/base/result.h"
-#include "rendezvous/base/unique_fd.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::shm {
 

@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
-#include "rendezvous/base/parse_number.h"
-#include "rendezvous/base/slurm.h"
+#include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/slurm.h"
 
 namespace ddprun {
 namespace {

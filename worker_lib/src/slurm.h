@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "ddprun/environment.h"
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 #include "worker_lib/src/tensor_arrays.h"
 
 namespace ddprun {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ddprun/error.h"
-#include "rendezvous/base/parse_number.h"
+#include "rendezvous/common/parse_number.h"
 
 namespace ddprun {
 namespace {

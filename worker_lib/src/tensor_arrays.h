@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 #include "worker_lib/src/safetensors.h"
 
 namespace ddprun {

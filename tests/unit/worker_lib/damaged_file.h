@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun::test {
 

@@ -10,7 +10,7 @@
 
 #include "ddprun/run.h"
 #include "group_of_threads.h"
-#include "rendezvous/listener.h"
+#include "rendezvous/net/listener.h"
 #include "temp_folder.h"
 #include "worker_lib/src/process_group.h"
 

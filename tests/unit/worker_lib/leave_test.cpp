@@ -6,7 +6,7 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 
-#include "agent/worker_link.h"
+#include "agent/process/worker_link.h"
 #include "ddprun/context.h"
 #include "ddprun/failure_vote.h"
 #include "group_of_threads.h"

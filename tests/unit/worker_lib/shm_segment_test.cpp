@@ -14,7 +14,7 @@
 #include <functional>
 #include <optional>
 
-#include "rendezvous/base/cgroup.h"
+#include "rendezvous/common/cgroup.h"
 #include "worker_lib/src/shm_segment.h"
 
 namespace ddprun::shm {

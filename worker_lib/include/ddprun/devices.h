@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ddprun/environment.h"
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

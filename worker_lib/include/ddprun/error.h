@@ -1,5 +1,5 @@
 // The exceptions of worker_lib. A training program lives with exceptions anyway (LibTorch throws
-// c10::Error), so public calls throw; what they throw carries an Error (rendezvous/base/result.h).
+// c10::Error), so public calls throw; what they throw carries an Error (rendezvous/common/result.h).
 // UsageError is for what the person who started the program has to change; ddprun::run() turns it
 // into exit code 2, everything else into exit code 1 and an error file. Any thread.
 #pragma once
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

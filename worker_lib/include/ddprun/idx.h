@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/base/result.h"
+#include "rendezvous/common/result.h"
 
 namespace ddprun {
 

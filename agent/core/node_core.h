@@ -1,0 +1,243 @@
+// The agent's decisions about the workers of its node, as a pure state machine: what the leader
+// says, what happens to the workers and to the agent itself comes in; what to do comes out, in
+// order. The group_runner performs the actions and feeds the events back. No I/O, no clock, no
+// threads.
+//
+// clang-format off
+//
+//   Waiting ──RoundStart──▶ Running ──RoundStop, stop signal──▶ Stopping ──all ended──▶ Waiting
+//      ▲                                                                                  │
+//      └───────────────────────────── next RoundStart ────────────────────────────────────┘
+//   any state ──JobEnd, LeaderLost, leave of a node without the leader──▶ Ended (after its workers)
+//
+//   event \ state     Waiting                    Running                          Stopping
+//   OpenStore         OpenRoundStore             ignore                           ignore
+//   StoreResult       tell leader                ignore                           ignore
+//   RoundStart        StartWorkers               ignore                           ignore
+//   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
+//   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
+//   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
+//   DeclaredLost,     Rejoin                     TERM, timer (4); then Rejoin     Rejoin when all ended
+//     LeaderReplaced
+//   Refused           Finish                     ignore                           ignore
+//   a notice          Announce                   Announce                         Announce
+//   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
+//                                                last: tell WorkersDone
+//   WorkerEnded bad   ignore                     tell WorkerFailed                remember; last: close
+//   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
+//   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
+//   TimerExpired      ignore                     ignore                           KILL; then give up (2)
+//   RoundClosed       ignore                     ignore                           what was to come when all ended
+//
+//   Ended ignores everything.
+//   (1) a node without the leader then ends by itself, when its workers have; with the leader, it awaits JobEnd
+//   (2) tell NodeStuck and await JobEnd; where no leader listens any more: Finish
+//   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round does: until then they finish
+//       their step together with the workers of the other nodes, who may not have their own notice yet
+//   (4) the short one when a worker has failed or a node is lost: a peer is gone, so workers have nothing left that they
+//       could save together. Whatever is planned (leave, arrival, restart, stop) leaves them the whole grace period
+//
+// clang-format on
+//
+// Closing a round is an action of its own, because strangers that the workers left behind have to
+// be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the
+// job. Events of another round than the current one are dropped first (is_stale).
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/round/round_messages.h"
+
+namespace ddprun::agent {
+
+// ---- events (with everything of rdzv::ToAgent)
+
+struct StoreResult {  // the answer to the OpenRoundStore action
+  Round round{};
+  std::uint16_t port = 0;
+  std::string error;  // a sentence; empty: it is open
+};
+struct WorkerEnded {
+  Round round{};
+  int local_rank = 0;
+  std::optional<rdzv::WorkerFailure> failure;  // nothing: it ended with 0
+};
+struct StopSignal {
+  int signal = 0;
+};
+struct PreemptSignal {  // the scheduler will want the node back
+  int signal = 0;
+};
+struct TimerExpired {
+  Round round{};
+};
+struct RoundClosed {  // the answer to the CloseRound action
+  Round round{};
+};
+struct LeaderLost {  // its connection broke and did not come back, or it is silent
+  std::string sentence;
+  bool was_reached = true;  // false: it was never there
+};
+struct LeaderReplaced {};  // another process leads the job now, or will, and can be joined
+using GroupEvent =
+    std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
+                 rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
+                 rdzv::JobEnd, StoreResult, WorkerEnded, StopSignal, PreemptSignal, TimerExpired,
+                 RoundClosed, LeaderLost, LeaderReplaced>;
+
+// ---- actions
+
+struct OpenRoundStore {
+  Round round{};
+  bool operator==(const OpenRoundStore&) const = default;
+};
+struct StartWorkers {
+  rdzv::RoundStart start;
+  bool operator==(const StartWorkers&) const = default;
+};
+struct SignalWorker {  // its whole process group
+  int local_rank = 0;
+  int signal = 0;
+  bool operator==(const SignalWorker&) const = default;
+};
+struct AskToLeave {  // in its own time
+  int local_rank = 0;
+  int signal = 0;  // for a worker that takes no such request over its link
+  bool operator==(const AskToLeave&) const = default;
+};
+struct ArmTimer {  // replaces the one that is armed
+  enum class Limit {
+    kGrace,              // the workers' time until SIGKILL
+    kGraceAfterFailure,  // the same, when a peer of theirs is gone
+    kKill,               // the kernel's, which has SIGKILL for them
+  };
+  Round round{};
+  std::chrono::milliseconds after{};
+  Limit limit = Limit::kGrace;
+  bool operator==(const ArmTimer&) const = default;
+};
+struct CloseRound {  // disarm the timer, end what workers left behind, close the store
+  Round round{};
+  bool operator==(const CloseRound&) const = default;
+};
+struct CloseStore {  // that was opened for a round which never began
+  Round round{};
+  bool operator==(const CloseStore&) const = default;
+};
+struct TellLeader {
+  rdzv::ToLeader message;
+  bool operator==(const TellLeader&) const = default;
+};
+struct Rejoin {  // say NodeHello again, as a new node that knows this
+  std::optional<rdzv::LastRound> last_round;
+  bool operator==(const Rejoin&) const = default;
+};
+struct Announce {  // to the user
+  std::variant<rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare> notice;
+  bool operator==(const Announce&) const = default;
+};
+struct Finish {  // nothing is left to do but to report and exit
+  rdzv::JobOutcome outcome;
+  bool operator==(const Finish&) const = default;
+};
+using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
+                                 CloseRound, CloseStore, TellLeader, Rejoin, Announce, Finish>;
+
+struct GroupConfig {
+  int local_world_size = 1;
+  std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
+  std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
+  bool hosts_leader = true;  // this node's leave is the end of the job, which the leader settles
+  // As shutdown_timeout, when a worker has failed or a node is lost.
+  std::chrono::milliseconds failure_shutdown_timeout{1'000};
+};
+
+class GroupCore {
+ public:
+  explicit GroupCore(GroupConfig config);
+
+  std::vector<GroupAction> step(const GroupEvent& event);
+
+  Round round() const { return round_; }
+  bool is_running() const { return std::holds_alternative<Running>(state_); }
+  bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
+  bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
+  // Preempted: the workers have a notice, and were not told to stop.
+  bool leaves_in_its_own_time() const;
+  // The leader, elsewhere, goes on without this node, which only ends what it has begun.
+  bool has_left() const;
+
+ private:
+  using Out = std::vector<GroupAction>;
+
+  struct Waiting {
+    std::optional<Round> store;  // was opened, and its round has not begun
+  };
+  struct Running {
+    std::vector<bool> has_ended;  // by local rank
+    bool are_some_done = false;
+  };
+  struct Stopping {
+    std::vector<bool> has_ended;
+    std::vector<rdzv::WorkerFailure> failures;  // of workers that ended meanwhile
+    bool leader_asked = false;                  // RoundStop came: it awaits RoundStopped
+    bool has_only_notice = false;               // of a preemption: workers leave in their own time
+    std::optional<rdzv::NodeLeaving> untold;  // the preemption, as long as the leader need not know
+    bool is_preempted = false;                // a preemption came
+    bool is_leaving = false;                  // a stop signal came: the next one means now
+    bool was_killed = false;                  // SIGKILL was sent
+    bool is_closing = false;                  // CloseRound was asked for
+    bool is_closed = false;                   // RoundClosed came
+    bool is_disowned = false;  // the leader, or another one, goes on without this node
+    std::optional<rdzv::JobOutcome> outcome;  // JobEnd came, or this node ends by itself:
+    bool is_own_outcome = false;
+  };
+  struct Ended {};
+  using State = std::variant<Waiting, Running, Stopping, Ended>;
+
+  bool is_stale(const GroupEvent& event) const;
+
+  void on(Out& out, const rdzv::Refused& refused);
+  void on(Out& out, const rdzv::Warning& warning) { out.push_back(Announce{warning}); }
+  void on(Out& out, const rdzv::WaitForNodes& wait) { out.push_back(Announce{wait}); }
+  void on(Out& out, const rdzv::WaitAsSpare& wait) { out.push_back(Announce{wait}); }
+  void on(Out& out, const rdzv::OpenStore& open);
+  void on(Out& out, const rdzv::RoundStart& start);
+  void on(Out& out, const rdzv::RoundStop& stop);
+  void on(Out& out, const rdzv::DeclaredLost& lost);
+  void on(Out& out, const rdzv::JobEnd& end);
+  void on(Out& out, const StoreResult& result);
+  void on(Out& out, const WorkerEnded& ended);
+  void on(Out& out, const StopSignal& stop);
+  void on(Out& out, const PreemptSignal& preempt);
+  void on(Out& out, const TimerExpired& expired);
+  void on(Out& out, const RoundClosed& closed);
+  void on(Out& out, const LeaderLost& lost);
+  void on(Out& out, const LeaderReplaced& replaced);
+
+  void join_anew(Out& out);
+  void rejoin(Out& out) const;
+  void leave(Out& out, const rdzv::NodeLeaving& leaving);
+  void tell_of_preemption(Out& out, Stopping& stopping);
+  void finish(Out& out, rdzv::JobOutcome outcome);
+  rdzv::JobOutcome own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const;
+  void finish_by_ourselves(Out& out, rdzv::JobOutcome outcome);
+  void close_unused_store(Out& out, std::optional<Round> next_store);
+
+  Stopping* begin_stopping();
+  Stopping* stop_workers(Out& out, int signal, ArmTimer::Limit grace = ArmTimer::Limit::kGrace);
+  void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);
+  void kill_workers(Out& out, Stopping& stopping);
+  void go_on(Out& out);
+
+  GroupConfig config_;
+  State state_;
+  Round round_{};
+  std::optional<rdzv::LastRound> last_round_;  // that ran here
+};
+
+}  // namespace ddprun::agent

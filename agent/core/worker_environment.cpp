@@ -1,0 +1,91 @@
+#include "agent/core/worker_environment.h"
+
+#include <string_view>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::string_view kLocalRankMacro = "local_rank";
+
+// Said to the agent (service_notify.h): a worker that used them would speak as the whole service,
+// which systemd's NotifyAccess=main refuses and NotifyAccess=all believes.
+constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
+
+bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_name_part(char c) { return is_name_start(c) || (c >= '0' && c <= '9'); }
+
+std::string_view name_at(std::string_view text) {
+  std::size_t length = 0;
+  if (!text.empty() && is_name_start(text.front())) {
+    while (length < text.size() && is_name_part(text[length])) ++length;
+  }
+  return text.substr(0, length);
+}
+
+std::string substitute(std::string_view text, std::string_view local_rank) {
+  std::string out;
+  while (!text.empty()) {
+    const auto dollar = text.find('$');
+    out += text.substr(0, dollar);
+    if (dollar == std::string_view::npos) break;
+    text.remove_prefix(dollar + 1);
+    if (text.substr(0, 1) == "$") {
+      out += '$';
+      text.remove_prefix(1);
+      continue;
+    }
+    const bool is_braced = text.substr(0, 1) == "{";
+    const std::string_view name = name_at(text.substr(is_braced ? 1 : 0));
+    const bool is_closed = !is_braced || text.substr(1 + name.size(), 1) == "}";
+    if (name == kLocalRankMacro && is_closed) {
+      out += local_rank;
+      text.remove_prefix(name.size() + (is_braced ? 2 : 0));
+    } else {
+      out += '$';
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
+                               const std::string& error_file) {
+  Environment env = job.environment;
+  env["LOCAL_RANK"] = std::to_string(local_rank);
+  env["RANK"] = std::to_string(start.rank_offset + local_rank);
+  env["WORLD_SIZE"] = std::to_string(start.world_size);
+  env["LOCAL_WORLD_SIZE"] = std::to_string(job.local_world_size);
+  env["GROUP_RANK"] = std::to_string(start.node_rank);
+  env["GROUP_WORLD_SIZE"] = std::to_string(start.node_count);
+  env["ROLE_NAME"] = job.role;
+  env["ROLE_RANK"] = std::to_string(start.role_rank_offset + local_rank);
+  env["ROLE_WORLD_SIZE"] = std::to_string(start.role_world_size);
+  env["MASTER_ADDR"] = start.master_addr;
+  env["MASTER_PORT"] = std::to_string(start.master_port);
+  env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
+  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.restarts.max_restarts);
+  env["TORCHELASTIC_RUN_ID"] = job.run_id;
+  env["TORCHELASTIC_USE_AGENT_STORE"] = job.meeting_place.agent_hosts_store ? "True" : "False";
+  env["TORCHELASTIC_ERROR_FILE"] = error_file;
+  for (const char* const name : kServiceVariables) env.erase(name);
+  env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!job.visible_devices_of.empty()) {
+    env["LOCAL_RANK"] = "0";
+    env["CUDA_VISIBLE_DEVICES"] = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
+  }
+  // As torchrun: several workers that each start a thread per core would fight for the cores.
+  if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
+  return env;
+}
+
+std::vector<std::string> worker_arguments(const Program& program, int local_rank) {
+  std::vector<std::string> arguments = program.argv;
+  const std::string rank = std::to_string(local_rank);
+  for (std::size_t i = program.first_user_argument; i < arguments.size(); ++i) {
+    arguments[i] = substitute(arguments[i], rank);
+  }
+  return arguments;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,357 @@
+#include "agent/dashboard/dashboard_feed.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+#include <tuple>
+
+#include "agent/text/json_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace json = boost::json;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kTextBytesMax = 2048;
+// Two readings of the clocks of two hosts, or of two clocks of one, are never quite alike: a moment
+// that has moved by less is the same one.
+constexpr std::int64_t kJitterMs = 750;
+
+json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
+
+std::int64_t in_ms(std::chrono::nanoseconds time) {
+  return std::chrono::duration_cast<milliseconds>(time).count();
+}
+
+std::int64_t unix_ms(std::chrono::system_clock::time_point time) {
+  return in_ms(time.time_since_epoch());
+}
+
+template <typename Number>
+void append(std::string& out, Number number) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  out.append(digits.data(), end);
+}
+
+std::optional<double> value_named(std::string_view name, const WorkerProgress& progress) {
+  const auto found = std::ranges::find(progress.values, name, &NamedValue::name);
+  return found == progress.values.end() ? std::nullopt : std::optional<double>(found->value);
+}
+
+// The field of a line of --events, for finding one among many before it is parsed.
+std::string_view raw_field(std::string_view line, std::string_view name) {
+  const std::string begin = "\"" + std::string(name) + "\":\"";
+  const std::size_t at = line.find(begin);
+  if (at == std::string_view::npos) return {};
+  line.remove_prefix(at + begin.size());
+  return line.substr(0, line.find('"'));
+}
+
+// The node whose word counts for what all have in common: one of the latest round, the asked one if
+// it is.
+const NodeStatus* speaker(const JobStatus& status, std::optional<Round> round) {
+  const NodeStatus* found = nullptr;
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round == round && (found == nullptr || node.host == status.asked_host)) found = &node;
+  }
+  return found;
+}
+
+std::optional<Round> latest_round(const JobStatus& status) {
+  std::optional<Round> latest;
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round && (!latest || number(*node.round) > number(*latest))) latest = node.round;
+  }
+  return latest;
+}
+
+json::array restarts_of(const JobStatus& status) {
+  std::map<std::uint32_t, const RestartRecord*> by_round;  // every node that was there has it
+  for (const NodeStatus& node : status.nodes) {
+    for (const RestartRecord& record : node.recent_restarts) {
+      by_round.emplace(number(record.round), &record);
+    }
+  }
+  json::array rows;
+  for (const auto& [round, record] : by_round) {
+    rows.push_back({unix_ms(record->when), round, text(name_of(record->reason)),
+                    in_ms(record->lost), text(record->sentence)});
+  }
+  return rows;
+}
+
+json::array lost_by_cause(const NodeStatus& node) {
+  json::array rows;
+  for (const RestartTotal& total : node.restart_totals) {
+    rows.push_back({text(name_of(total.reason)), total.count, in_ms(total.lost)});
+  }
+  return rows;
+}
+
+json::array nodes_of(const JobStatus& status) {
+  json::array rows;
+  for (const NodeStatus& node : status.nodes) {
+    rows.push_back({node.round ? json::value(node.node_rank) : nullptr, text(node.host),
+                    text(name_of(node.state)), node.leads, node.local_world_size});
+  }
+  return rows;
+}
+
+json::value leader_of(const JobStatus& status) {
+  if (!status.leader) return nullptr;
+  const LeaderStatus& leader = *status.leader;
+  const auto spares =
+      std::ranges::count(leader.members, MemberStatus::State::kSpare, &MemberStatus::state);
+  json::array late;
+  for (const LateNode& node : status.late) late.push_back({text(node.host), text(node.why)});
+  return json::object{{"state", text(leader.state)},
+                      {"min_nodes", leader.min_nodes},
+                      {"max_nodes", leader.max_nodes},
+                      {"missing", leader.missing},
+                      {"spares", spares},
+                      {"late", std::move(late)}};
+}
+
+}  // namespace
+
+// ---- the curve ----------------------------------------------------------------------------------
+
+void Curve::add(Point point) {
+  if (!std::isfinite(point.value)) return;
+  const auto after = std::ranges::lower_bound(points_, point.step, {}, &Point::step);
+  if (after != points_.end() && *after == point) return;
+  if (after != points_.end()) {
+    changes_from(static_cast<std::size_t>(after - points_.begin()));
+    points_.erase(after, points_.end());
+    skipped_ = 0;
+  }
+  if (skipped_ > 0) {
+    skipped_ = (skipped_ + 1) % stride_;
+    return;
+  }
+  changes_from(points_.size());
+  points_.push_back(point);
+  skipped_ = 1 % stride_;
+  if (points_.size() < kPointsMax) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < points_.size(); i += 2) points_[kept++] = points_[i];
+  points_.resize(kept);
+  changes_from(0);
+  // This one, the last of an even number, is gone; the next is to be as far from the one before it as
+  // all are from now on.
+  skipped_ = (stride_ + 1) % (2 * stride_);
+  stride_ *= 2;
+}
+
+// ---- looking ------------------------------------------------------------------------------------
+
+void PageFeed::set(std::string_view field, std::string value) {
+  std::string& known = fields_[std::string(field)];
+  if (known == value) return;
+  known = std::move(value);
+  changed_fields_.emplace_back(field);
+}
+
+void PageFeed::sample(const NodeStatus& own) {
+  if (own.rank_offset == 0) note_loss(own);
+}
+
+// Of the first rank that says one.
+bool PageFeed::note_loss(const NodeStatus& node) {
+  for (const WorkerStatus& worker : node.workers) {
+    if (!worker.progress || !worker.progress->step) continue;
+    if (const auto loss = value_named("loss", *worker.progress)) {
+      loss_.add({*worker.progress->step, *loss});
+      return true;
+    }
+  }
+  return false;
+}
+
+void PageFeed::look(const JobStatus& status, std::chrono::steady_clock::time_point now) {
+  changed_fields_.clear();
+  loss_.settle();
+  at_ms_ = unix_ms(status.when);
+  const auto round = latest_round(status);
+  const NodeStatus* const node = speaker(status, round);
+  if (node == nullptr) return;  // of a status, which has the asked node at least, it never is
+  are_ranks_new_ = round != round_;
+  if (are_ranks_new_) ranks_.clear();
+  round_ = round;
+  look_at_ranks(status, now);
+  std::ignore = std::ranges::any_of(
+      status.nodes, [&](const NodeStatus& each) { return each.round == round && note_loss(each); });
+
+  const std::int64_t began_at_ms = at_ms_ - in_ms(node->wall);
+  if (std::abs(began_at_ms - began_at_ms_) > kJitterMs) began_at_ms_ = began_at_ms;
+  set("job", json::serialize(json::object{
+                 {"run_id", text(status.run_id)},
+                 {"program", text(status.program)},
+                 {"version", text(status.version)},
+                 {"asked_host", text(status.asked_host)},
+                 {"state", text(name_of(node->state))},
+                 {"round", round ? json::value(number(*round)) : nullptr},
+                 {"world_size", node->world_size},
+                 {"node_count", node->node_count},
+                 {"restarts", node->restarts},
+                 {"max_restarts", node->max_restarts},
+                 {"began_at_ms", began_at_ms_},
+                 {"until_run_ms", in_ms(node->until_run)},
+                 {"lost_ms", in_ms(node->lost)},
+             }));
+  set("leader", json::serialize(leader_of(status)));
+  set("nodes", json::serialize(nodes_of(status)));
+  set("restarts", json::serialize(restarts_of(status)));
+  set("lost_by_cause", json::serialize(lost_by_cause(*node)));
+  look_at_failures(status);
+}
+
+void PageFeed::look_at_ranks(const JobStatus& status, std::chrono::steady_clock::time_point now) {
+  changed_ranks_.clear();
+  changed_lives_.clear();
+  // Those of a node that has not answered this time stay as they were.
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round != round_ || !round_) continue;
+    for (const WorkerStatus& worker : node.workers) {
+      auto [entry, is_new] = ranks_.try_emplace(worker.rank);
+      auto& [rank, live] = entry->second;
+      const Rank next_rank{worker.rank,       node.node_rank,
+                           worker.local_rank, worker.pid,
+                           worker.device,     worker.progress ? worker.progress->total_steps : 0};
+      if (is_new || rank != next_rank) {
+        rank = next_rank;
+        changed_ranks_.push_back(worker.rank);
+      }
+      Live next = live_of(worker, node, now);
+      const bool did_no_step = !is_new && next.step == live.step &&
+                               std::abs(next.stepped_at_ms - live.stepped_at_ms) < kJitterMs;
+      if (did_no_step) {
+        next.stepped_at_ms = live.stepped_at_ms;
+        next.step_us = live.step_us;
+      }
+      if (is_new || next != live) {
+        live = next;
+        changed_lives_.push_back(worker.rank);
+      }
+    }
+  }
+}
+
+PageFeed::Live PageFeed::live_of(const WorkerStatus& worker, const NodeStatus& node,
+                                 std::chrono::steady_clock::time_point now) {
+  Live live;
+  live.state = worker.state;
+  if (!worker.progress) return live;
+  const WorkerProgress& progress = *worker.progress;
+  live.phase = progress.phase;
+  live.step = progress.step;
+  if (!progress.step) return live;
+  live.stepped_at_ms = at_ms_ - in_ms(progress.since_step);
+  const auto time =
+      step_times_.look(*node.round, worker.rank, *progress.step, now - progress.since_step);
+  if (time) live.step_us = std::chrono::duration_cast<std::chrono::microseconds>(*time).count();
+  return live;
+}
+
+// The latest worker that ended badly of its own accord, with all that is known of it. A lost node is
+// among the restarts.
+void PageFeed::look_at_failures(const JobStatus& status) {
+  const std::string* latest = nullptr;
+  for (const NodeStatus& node : status.nodes) {
+    for (const std::string& line : node.events) {
+      if (raw_field(line, "event") != "worker_exited") continue;
+      if (raw_field(line, "time") <= failure_time_) continue;
+      boost::system::error_code ec;
+      const json::value event = json::parse(line, ec);
+      const auto* const object = ec ? nullptr : event.if_object();
+      if (object == nullptr) continue;
+      const auto* const was_told = object->if_contains("was_told_to_stop");
+      const auto* const code = object->if_contains("exit_code");
+      if (was_told == nullptr || code == nullptr || *was_told == true || *code == 0) continue;
+      failure_time_ = raw_field(line, "time");
+      latest = &line;
+    }
+  }
+  if (latest != nullptr) set("failure", *latest);
+}
+
+void PageFeed::end(std::string_view sentence) {
+  changed_fields_.clear();
+  changed_ranks_.clear();
+  changed_lives_.clear();
+  are_ranks_new_ = false;
+  loss_.settle();
+  set("end", json::serialize(text(sentence)));
+}
+
+// ---- telling ------------------------------------------------------------------------------------
+
+std::string PageFeed::whole() const { return object(/*is_whole=*/true); }
+std::string PageFeed::change() const { return object(are_ranks_new_); }
+
+std::string PageFeed::object(bool is_whole) const {
+  std::string out = "{\"at\":";
+  append(out, at_ms_);
+  if (is_whole) out += ",\"whole\":true";
+  if (is_whole) {
+    for (const auto& [name, value] : fields_)
+      out.append(",\"").append(name).append("\":").append(value);
+  } else {
+    for (const auto& name : changed_fields_) {
+      out.append(",\"").append(name).append("\":").append(fields_.find(name)->second);
+    }
+  }
+
+  const auto rows = [&](std::string_view name, const std::vector<int>& changed, auto append_row) {
+    if (!is_whole && changed.empty()) return;
+    out.append(",\"").append(name).append("\":[");
+    const std::size_t begin = out.size();
+    const auto row = [&](const std::pair<Rank, Live>& rank) {
+      out += out.size() == begin ? "[" : ",[";
+      append_row(rank);
+      out += ']';
+    };
+    if (is_whole) {
+      for (const auto& [number, rank] : ranks_) row(rank);
+    } else {
+      for (const int number : changed) row(ranks_.at(number));
+    }
+    out += ']';
+  };
+  const auto columns = [&out](auto... numbers) {
+    const std::size_t begin = out.size();
+    ((out += out.size() == begin ? "" : ",", append(out, numbers)), ...);
+  };
+  rows("ranks", changed_ranks_, [&](const std::pair<Rank, Live>& row) {
+    const Rank& rank = row.first;
+    columns(rank.rank, rank.node_rank, rank.local_rank, rank.pid, rank.total_steps);
+    out.append(",").append(json::serialize(text(rank.device)));
+  });
+  rows("live", changed_lives_, [&](const std::pair<Rank, Live>& row) {
+    const Live& live = row.second;
+    columns(row.first.rank, static_cast<int>(live.state), static_cast<int>(live.phase),
+            live.step.value_or(-1), live.stepped_at_ms, live.step_us);
+  });
+
+  if (is_whole || loss_.changed_from()) {
+    const std::size_t from = is_whole ? 0 : *loss_.changed_from();
+    out += ",\"loss_from\":";
+    append(out, from);
+    out += ",\"loss\":[";
+    for (std::size_t i = from; i < loss_.points().size(); ++i) {
+      out += i == from ? "[" : ",[";
+      append(out, loss_.points()[i].step);
+      out += ',';
+      append(out, loss_.points()[i].value);
+      out += ']';
+    }
+    out += ']';
+  }
+  return out += '}';
+}
+
+}  // namespace ddprun::agent

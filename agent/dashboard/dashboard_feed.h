@@ -1,0 +1,114 @@
+// What the live page is told: the whole of it once, then what has changed. Made of one JobStatus
+// after the other; pure. A rank that has done no step since the look before costs nothing, so that a
+// page with 1,024 of them stays cheap on both sides.
+//
+// Both are JSON objects with the fields that agent/dashboard/page/index.html names at the top of its script;
+// a change has `at`, and of the others those that differ. Lists of rows, a row per rank, are changed
+// row by row; `loss` has the points to add, after those of `loss_from` on were dropped.
+//
+// The mistake to avoid: sending a change to a page that has missed one; it gets whole() again.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "agent/status/job_status.h"
+#include "agent/status/step_times.h"
+
+namespace ddprun::agent {
+
+// The latest values of a curve, never more than kPointsMax: when it is full every second point goes,
+// and from then on only every second look is kept, and so on.
+class Curve {
+ public:
+  static constexpr std::size_t kPointsMax = 1000;  // even
+  struct Point {
+    std::int64_t step = 0;
+    double value = 0;
+    bool operator==(const Point&) const = default;
+  };
+
+  // One that goes back (a restart from a checkpoint) replaces what was after it.
+  void add(Point point);
+
+  const std::vector<Point>& points() const { return points_; }
+  // Since settle(): nothing, or all from this point on is another.
+  std::optional<std::size_t> changed_from() const { return changed_from_; }
+  void settle() { changed_from_.reset(); }
+
+ private:
+  void changes_from(std::size_t index) {
+    changed_from_ = std::min(changed_from_.value_or(index), index);
+  }
+
+  std::vector<Point> points_;
+  std::optional<std::size_t> changed_from_;
+  std::size_t stride_ = 1;
+  std::size_t skipped_ = 0;
+};
+
+class PageFeed {
+ public:
+  // While nobody watches: keeps the curve of the loss going, where it is this node's rank 0 that
+  // says it. A page that watches is not told of it.
+  void sample(const NodeStatus& own);
+
+  void look(const JobStatus& status, std::chrono::steady_clock::time_point now);
+
+  // The job is over, and this is the last that is heard of it.
+  void end(std::string_view sentence);
+
+  std::string whole() const;
+  std::string change() const;  // by the last look, or by end()
+
+ private:
+  struct Rank {  // what does not change in a round
+    int rank = 0;
+    int node_rank = 0;
+    int local_rank = 0;
+    int pid = 0;
+    std::string device;
+    std::int64_t total_steps = 0;
+    bool operator==(const Rank&) const = default;
+  };
+  struct Live {  // what does
+    WorkerState state = WorkerState::kNotStarted;
+    WorkerPhase phase = WorkerPhase::kUnknown;
+    std::optional<std::int64_t> step;
+    std::int64_t stepped_at_ms = 0;
+    std::int64_t step_us = 0;  // its time; 0: not known yet
+    bool operator==(const Live&) const = default;
+  };
+
+  void look_at_ranks(const JobStatus& status, std::chrono::steady_clock::time_point now);
+  bool note_loss(const NodeStatus& node);
+  void look_at_failures(const JobStatus& status);
+  Live live_of(const WorkerStatus& worker, const NodeStatus& node,
+               std::chrono::steady_clock::time_point now);
+  void set(std::string_view field, std::string json);
+  std::string object(bool is_whole) const;
+
+  std::optional<Round> round_;
+  std::int64_t at_ms_ = 0;
+  std::int64_t began_at_ms_ = 0;
+  std::map<int, std::pair<Rank, Live>> ranks_;
+  std::vector<int> changed_ranks_;  // whose Rank is another
+  std::vector<int> changed_lives_;
+  bool are_ranks_new_ = false;
+  // Every other field of the page as JSON, and those that the last look has changed.
+  std::map<std::string, std::string, std::less<>> fields_;
+  std::vector<std::string> changed_fields_;
+  std::string failure_time_;  // of the latest worker's end that was a failure
+  StepTimes step_times_;
+  Curve loss_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,370 @@
+#include "agent/dashboard/http_server.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <optional>
+#include <unordered_set>
+
+#include "rendezvous/net/listener.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::chrono::seconds kAcceptPause{1};  // when the system has no descriptor left
+constexpr std::size_t kLingerBytes = std::size_t{1} << 20;  // of a refused request, not looked at
+
+bool is_the_clients_fault(const error_code& ec) {
+  return ec.category() == make_error_code(http::error::bad_method).category() &&
+         ec != http::error::end_of_stream && ec != http::error::partial_message;
+}
+
+}  // namespace
+
+bool is_loopback_host(std::string_view host) {
+  if (const std::size_t colon = host.rfind(':');
+      colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos) {
+    const std::string_view port = host.substr(colon + 1);
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (port.empty() || !std::ranges::all_of(port, is_digit)) return false;
+    host = host.substr(0, colon);
+  }
+  return boost::beast::iequals(host, "localhost") || host == "127.0.0.1" || host == "[::1]";
+}
+
+// ---- the server ---------------------------------------------------------------------------------
+
+class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  class Connection;
+
+  Impl(asio::io_context& io, Handler handler, HttpServerLimits limits)
+      : handler_(std::move(handler)), limits_(limits), acceptor_(io), pause_(io) {}
+
+  Result<void> listen(std::uint16_t port);
+  void accept();
+  void close();
+
+  void forget(const std::shared_ptr<Connection>& connection) { connections_.erase(connection); }
+  bool has_room_for_a_stream() const;
+  void handle(std::shared_ptr<HttpExchange> exchange) { handler_(std::move(exchange)); }
+  const HttpServerLimits& limits() const { return limits_; }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  void serve(tcp::socket socket);
+  void make_room();
+
+  const Handler handler_;
+  const HttpServerLimits limits_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  std::uint16_t port_ = 0;
+  std::unordered_set<std::shared_ptr<Connection>> connections_;
+};
+
+// ---- a connection -------------------------------------------------------------------------------
+
+class HttpServer::Impl::Connection final : public HttpExchange,
+                                           public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Impl& server)
+      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
+
+  void start() { await_request(server_->limits().request); }
+
+  void close() {
+    if (server_ == nullptr) return;
+    Impl* const server = std::exchange(server_, nullptr);
+    deadline_.cancel();
+    error_code ec;
+    socket_.close(ec);
+    server->forget(shared_from_this());
+  }
+
+  bool is_idle() const { return state_ == State::kAwaitsRequest; }
+  bool is_stream() const { return state_ == State::kStreams; }
+  std::chrono::steady_clock::time_point idle_since() const { return idle_since_; }
+
+  // ---- HttpExchange
+
+  const std::string& path() const override { return path_; }
+  bool is_open() const override { return server_ != nullptr; }
+  bool is_busy() const override { return is_writing_; }
+
+  void reply(Reply reply) override {
+    if (server_ == nullptr || state_ != State::kAnswers) return;
+    const bool is_last = !keeps_alive_;
+    write(std::move(reply),
+          [this, is_last] { is_last ? linger() : await_request(server_->limits().idle); });
+  }
+
+  bool begin_events() override {
+    if (server_ == nullptr || state_ != State::kAnswers) return false;
+    if (!server_->has_room_for_a_stream()) {
+      reply({.status = 503,
+             .body = "there are as many pages open as are served at once; close one of them\n",
+             .headers = {{"Retry-After", "5"}}});
+      return false;
+    }
+    if (is_head_) {
+      reply({.content_type = "text/event-stream", .body = {}});
+      return false;
+    }
+    state_ = State::kStreams;
+    await_its_end();
+    send_event(
+        std::make_shared<const std::string>("HTTP/1.1 200 OK\r\n"
+                                            "Content-Type: text/event-stream\r\n"
+                                            "Cache-Control: no-store\r\n"
+                                            "X-Content-Type-Options: nosniff\r\n"
+                                            "Connection: close\r\n\r\n"));
+    return true;
+  }
+
+  void send_event(std::shared_ptr<const std::string> text) override {
+    if (server_ == nullptr || is_writing_) return;
+    is_writing_ = true;
+    close_after(server_->limits().write);
+    const auto buffer = asio::buffer(*text);
+    asio::async_write(socket_, buffer,
+                      [self = shared_from_this(), text](const error_code& ec, std::size_t) {
+                        if (self->server_ == nullptr) return;
+                        self->is_writing_ = false;
+                        self->deadline_.cancel();
+                        if (ec) return self->close();
+                        if (self->last_event_)
+                          self->send_event(std::exchange(self->last_event_, {}));
+                        if (self->has_ended_ && !self->is_writing_) self->close();
+                      });
+  }
+
+  void end_events(std::shared_ptr<const std::string> text) override {
+    if (server_ == nullptr || std::exchange(has_ended_, true)) return;
+    is_writing_ ? void(last_event_ = std::move(text)) : send_event(std::move(text));
+  }
+
+ private:
+  enum class State { kAwaitsRequest, kAnswers, kStreams, kLingers };
+
+  // A handler of what comes next, unless this was closed meanwhile.
+  template <typename Next>
+  auto then(Next next) {
+    return [self = shared_from_this(), next](const error_code& ec, std::size_t count) {
+      if (self->server_ != nullptr) next(ec, count);
+    };
+  }
+
+  void close_after(std::chrono::milliseconds time) {
+    deadline_.expires_after(time);
+    deadline_.async_wait([weak = weak_from_this()](const error_code& ec) {
+      if (const auto self = weak.lock(); self && !ec) self->on_deadline();
+    });
+  }
+
+  void on_deadline() {
+    if (deadline_.expiry() > std::chrono::steady_clock::now()) return;  // put off meanwhile
+    if (state_ != State::kAwaitsRequest || !parser_->got_some()) return close();
+    // Who has begun a request is told what was wrong with it, once nothing reads any more.
+    is_late_ = true;
+    error_code ec;
+    socket_.cancel(ec);
+  }
+
+  void await_request(std::chrono::milliseconds time) {
+    state_ = State::kAwaitsRequest;
+    idle_since_ = std::chrono::steady_clock::now();
+    parser_.emplace();
+    parser_->header_limit(static_cast<std::uint32_t>(server_->limits().header_bytes));
+    parser_->body_limit(boost::none);  // there is to be none, which is looked at below
+    close_after(time);
+    http::async_read_header(socket_, buffer_, *parser_,
+                            then([this](const error_code& ec, std::size_t) { on_request(ec); }));
+  }
+
+  void on_request(const error_code& ec) {
+    if (is_late_) return refuse(408, "the request did not arrive in time");
+    if (ec == http::error::header_limit) {
+      return refuse(431, "the request's header is longer than " +
+                             std::to_string(server_->limits().header_bytes) + " bytes");
+    }
+    if (is_the_clients_fault(ec)) {
+      return refuse(400, "this is no HTTP request (" + ec.message() + ")");
+    }
+    if (ec) return close();
+    const auto& request = parser_->get();
+    is_head_ = request.method() == http::verb::head;
+    keeps_alive_ = request.keep_alive();
+    if (request.method() != http::verb::get && !is_head_) {
+      return refuse(405, "only GET and HEAD are answered here", {{"Allow", "GET, HEAD"}});
+    }
+    if (parser_->chunked() || parser_->content_length_remaining().value_or(0) > 0) {
+      return refuse(400, "a GET with a body is not answered here");
+    }
+    if (request.count(http::field::host) != 1 || !is_loopback_host(text(http::field::host))) {
+      return refuse(403,
+                    "ask for this under the name localhost or 127.0.0.1, through a tunnel too");
+    }
+    const std::string_view target(request.target().data(), request.target().size());
+    path_ = target.substr(0, target.find('?'));
+    if (!path_.starts_with('/')) return refuse(400, "the request's target is no path");
+    state_ = State::kAnswers;
+    close_after(server_->limits().write);
+    server_->handle(shared_from_this());
+  }
+
+  std::string_view text(http::field field) const {
+    const auto value = parser_->get()[field];
+    return {value.data(), value.size()};
+  }
+
+  void refuse(unsigned status, const std::string& sentence,
+              std::vector<std::pair<std::string, std::string>> headers = {}) {
+    state_ = State::kLingers;
+    keeps_alive_ = false;
+    write({.status = status, .body = sentence + "\n", .headers = std::move(headers)},
+          [this] { linger(); });
+  }
+
+  void write(Reply reply, std::function<void()> next) {
+    const std::size_t length = reply.body.size();
+    response_ = {static_cast<http::status>(reply.status), 11,
+                 is_head_ ? std::string() : std::move(reply.body)};
+    response_.set(http::field::content_type, reply.content_type);
+    response_.set(http::field::cache_control, "no-store");
+    response_.set("X-Content-Type-Options", "nosniff");
+    for (const auto& [name, value] : reply.headers) response_.set(name, value);
+    response_.keep_alive(keeps_alive_);
+    response_.content_length(length);
+    serializer_.emplace(response_);
+    close_after(server_->limits().write);
+    const auto done = then([this, next = std::move(next)](const error_code& ec, std::size_t) {
+      serializer_.reset();
+      ec ? close() : next();
+    });
+    is_head_ ? http::async_write_header(socket_, *serializer_, done)
+             : http::async_write(socket_, *serializer_, done);
+  }
+
+  // Closed at once, with bytes that were not read, TCP would take back the answer that is under
+  // way: the client closes first, or has had its time.
+  void linger() {
+    state_ = State::kLingers;
+    error_code ec;
+    socket_.shutdown(tcp::socket::shutdown_send, ec);
+    close_after(server_->limits().linger);
+    drain(kLingerBytes);
+  }
+
+  void drain(std::size_t left) {
+    socket_.async_read_some(asio::buffer(unread_),
+                            then([this, left](const error_code& ec, std::size_t count) {
+                              ec || count >= left ? close() : drain(left - count);
+                            }));
+  }
+
+  // A browser that listens says nothing more; the end of its connection is all there is to read.
+  void await_its_end() {
+    socket_.async_read_some(asio::buffer(unread_),
+                            then([this](const error_code&, std::size_t) { close(); }));
+  }
+
+  Impl* server_;  // none: closed
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  State state_ = State::kAwaitsRequest;
+  std::chrono::steady_clock::time_point idle_since_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  http::response<http::string_body> response_;
+  std::optional<http::response_serializer<http::string_body>> serializer_;
+  std::array<char, 4096> unread_;
+  std::string path_;
+  bool is_late_ = false;
+  bool is_head_ = false;
+  bool keeps_alive_ = false;
+  bool is_writing_ = false;
+  bool has_ended_ = false;                         // the stream gets nothing more than
+  std::shared_ptr<const std::string> last_event_;  // this, which waits for the one before it
+};
+
+// ---- accepting ----------------------------------------------------------------------------------
+
+Result<void> HttpServer::Impl::listen(std::uint16_t port) {
+  auto listener = rdzv::open_listener({.address = "127.0.0.1", .port = port});
+  if (!listener) return fail(std::move(listener.error()));
+  port_ = listener->bound.port;
+  error_code ec;
+  acceptor_.assign(tcp::v4(), listener->socket.get(), ec);
+  if (ec) return fail(error_from_errno(ec.value(), "the listening socket"));
+  std::ignore = listener->socket.release();
+  accept();
+  return {};
+}
+
+void HttpServer::Impl::accept() {
+  acceptor_.async_accept([weak = weak_from_this()](const error_code& ec, tcp::socket socket) {
+    const auto self = weak.lock();
+    if (!self || ec == asio::error::operation_aborted) return;
+    if (!ec) self->serve(std::move(socket));
+    if (!ec || ec == asio::error::connection_aborted) return self->accept();
+    self->pause_.expires_after(kAcceptPause);
+    self->pause_.async_wait([weak](const error_code& cancelled) {
+      if (const auto still = weak.lock(); still && !cancelled) still->accept();
+    });
+  });
+}
+
+void HttpServer::Impl::serve(tcp::socket socket) {
+  make_room();
+  if (connections_.size() >= limits_.connections) return;
+  const auto connection = std::make_shared<Connection>(std::move(socket), *this);
+  connections_.insert(connection);
+  connection->start();
+}
+
+void HttpServer::Impl::make_room() {
+  if (connections_.size() < limits_.connections) return;
+  std::shared_ptr<Connection> oldest;
+  for (const auto& each : connections_) {
+    if (each->is_idle() && (!oldest || each->idle_since() < oldest->idle_since())) oldest = each;
+  }
+  if (oldest) oldest->close();
+}
+
+bool HttpServer::Impl::has_room_for_a_stream() const {
+  const auto streams =
+      std::ranges::count_if(connections_, [](const auto& each) { return each->is_stream(); });
+  return static_cast<std::size_t>(streams) < limits_.streams;
+}
+
+void HttpServer::Impl::close() {
+  error_code ec;
+  acceptor_.close(ec);
+  pause_.cancel();
+  for (const auto& each : std::exchange(connections_, {})) each->close();
+}
+
+// ---- HttpServer ---------------------------------------------------------------------------------
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(asio::io_context& io, std::uint16_t port,
+                                                      Handler handler, HttpServerLimits limits) {
+  auto impl = std::make_shared<Impl>(io, std::move(handler), limits);
+  if (auto listening = impl->listen(port); !listening) return fail(std::move(listening.error()));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() { impl_->close(); }
+std::uint16_t HttpServer::port() const { return impl_->port(); }
+
+}  // namespace ddprun::agent

@@ -1,0 +1,171 @@
+#include "agent/dashboard/metrics_server.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "agent/dashboard/page.h"
+#include "agent/dashboard/prometheus_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kInterval = 1s;
+constexpr auto kSoon = 200ms;  // also the least time between two questions to all nodes
+
+// 128 random bits, in hex. Without them (a kernel that has none yet) there is no page.
+std::optional<std::string> make_nonce() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) !=
+      static_cast<ssize_t>(bytes.size())) {
+    return std::nullopt;
+  }
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string nonce;
+  for (const unsigned char byte : bytes) {
+    nonce += kDigits[byte >> 4U];
+    nonce += kDigits[byte & 15U];
+  }
+  return nonce;
+}
+
+std::string with_nonce(std::string_view page, const std::string& nonce) {
+  std::string out;
+  out.reserve(page.size());
+  for (;;) {
+    const std::size_t at = page.find(kPageNonce);
+    out += page.substr(0, at);
+    if (at == std::string_view::npos) return out;
+    out += nonce;
+    page.remove_prefix(at + kPageNonce.size());
+  }
+}
+
+std::shared_ptr<const std::string> event_of(const std::string& json) {
+  return std::make_shared<const std::string>("data: " + json + "\n\n");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WatchServer>> WatchServer::start(boost::asio::io_context& io,
+                                                        std::uint16_t port, JobView& job,
+                                                        MetricsLabels labels,
+                                                        HttpServerLimits limits) {
+  std::unique_ptr<WatchServer> made(new WatchServer(io, job, std::move(labels)));
+  auto http = HttpServer::start(
+      io, port,
+      [server = made.get()](std::shared_ptr<HttpExchange> exchange) { server->serve(exchange); },
+      limits);
+  if (!http) return fail(std::move(http.error()));
+  made->http_ = *std::move(http);
+  made->events_ =
+      job.on_event([server = made.get()](const std::string&) { server->something_happened(); });
+  made->await_tick(Clock::now() + kInterval);
+  return made;
+}
+
+WatchServer::WatchServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels)
+    : job_(job), labels_(std::move(labels)), timer_(io) {}
+
+void WatchServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string& path = exchange->path();
+  if (path == "/") return serve_page(*exchange);
+  if (path == "/metrics") {
+    return exchange->reply(
+        {.content_type = std::string(kPrometheusContentType),
+         .body = metrics_text(job_.node_status(), labels_, scraped_, Clock::now())});
+  }
+  if (path == "/events") {
+    if (!exchange->begin_events()) return;
+    viewers_.push_back({exchange});
+    return something_happened();
+  }
+  exchange->reply({.status = 404, .body = "there is / for people and /metrics for Prometheus\n"});
+}
+
+void WatchServer::serve_page(HttpExchange& exchange) const {
+  const auto nonce = make_nonce();
+  if (!nonce) return exchange.reply({.status = 503, .body = "no random numbers yet\n"});
+  const std::string policy = "default-src 'none'; script-src 'nonce-" + *nonce +
+                             "'; style-src 'nonce-" + *nonce +
+                             "'; connect-src 'self'; img-src data:; base-uri 'none'; "
+                             "form-action 'none'; frame-ancestors 'none'; "
+                             "require-trusted-types-for 'script'";
+  exchange.reply({.content_type = "text/html; charset=utf-8",
+                  .body = with_nonce(kPage, *nonce),
+                  .headers = {{"Content-Security-Policy", policy},
+                              {"Cross-Origin-Resource-Policy", "same-origin"},
+                              {"Referrer-Policy", "no-referrer"}}});
+}
+
+// ---- what pages hear ----------------------------------------------------------------------------
+
+// Soon, and not each of a thousand at once.
+void WatchServer::something_happened() {
+  if (is_watched()) await_tick(std::max(Clock::now(), asked_at_ + kSoon));
+}
+
+bool WatchServer::is_watched() {
+  std::erase_if(viewers_, [](const Viewer& each) { return !each.exchange->is_open(); });
+  return !viewers_.empty();
+}
+
+void WatchServer::await_tick(Clock::time_point at) {
+  if (is_over_) return;
+  timer_.arm_at(at, [this] { tick(); });
+}
+
+void WatchServer::tick() {
+  await_tick(Clock::now() + kInterval);
+  if (is_watched()) return ask();
+  feed_.sample(job_.node_status());
+}
+
+void WatchServer::ask() {
+  if (std::exchange(is_asking_, true)) return;
+  asked_at_ = Clock::now();
+  job_.job_status([this, weak = std::weak_ptr<bool>(is_alive_)](const JobStatus& status) {
+    if (weak.expired()) return;
+    is_asking_ = false;
+    if (is_over_) return;
+    feed_.look(status, Clock::now());
+    tell_viewers();
+  });
+}
+
+// One text for all who have seen what was before; one who has not taken the last one yet misses
+// this, and gets the whole when it has.
+void WatchServer::tell_viewers() {
+  std::shared_ptr<const std::string> whole;
+  std::shared_ptr<const std::string> change;
+  for (Viewer& viewer : viewers_) {
+    if (viewer.exchange->is_busy()) {
+      viewer.needs_whole = true;
+      continue;
+    }
+    auto& text = viewer.needs_whole ? whole : change;
+    if (!text) text = event_of(viewer.needs_whole ? feed_.whole() : feed_.change());
+    viewer.needs_whole = false;
+    viewer.exchange->send_event(text);
+  }
+}
+
+void WatchServer::over(std::string_view sentence) {
+  is_over_ = true;
+  timer_.cancel();
+  feed_.end(sentence);
+  if (!is_watched()) return;
+  for (const Viewer& viewer : viewers_) {
+    viewer.exchange->end_events(event_of(viewer.needs_whole ? feed_.whole() : feed_.change()));
+  }
+}
+
+}  // namespace ddprun::agent

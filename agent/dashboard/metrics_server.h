@@ -1,0 +1,70 @@
+// --metrics-port: /metrics for Prometheus, and at / a live page for people, which hears over /events
+// what changes. Asked for /metrics it looks at this node and at nothing else; only while a page is
+// open does it ask all nodes of the job how they are, once a second and soon after something has
+// happened. With nobody there it wakes up once a second, to keep the curve of the loss.
+//
+// Owned by the group's runner, event loop only. The mistake to avoid: making it a reason why a job
+// fails; a port that is taken is worth a sentence and no more.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "agent/dashboard/dashboard_feed.h"
+#include "agent/dashboard/http_server.h"
+#include "agent/dashboard/metrics.h"
+#include "agent/loop/timer.h"
+#include "agent/status/job_view.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::agent {
+
+class WatchServer {
+ public:
+  static Result<std::unique_ptr<WatchServer>> start(boost::asio::io_context& io, std::uint16_t port,
+                                                    JobView& job, MetricsLabels labels,
+                                                    HttpServerLimits limits = {});
+  WatchServer(const WatchServer&) = delete;
+  WatchServer& operator=(const WatchServer&) = delete;
+
+  std::uint16_t port() const { return http_->port(); }
+
+  // The job's last word, to the pages that are open.
+  void over(std::string_view sentence);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Viewer {
+    std::shared_ptr<HttpExchange> exchange;
+    bool needs_whole = true;
+  };
+
+  WatchServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels);
+  void serve(const std::shared_ptr<HttpExchange>& exchange);
+  void serve_page(HttpExchange& exchange) const;
+  bool is_watched();
+  void something_happened();
+  void await_tick(Clock::time_point at);
+  void tick();
+  void ask();
+  void tell_viewers();
+
+  JobView& job_;
+  const MetricsLabels labels_;
+  std::unique_ptr<HttpServer> http_;
+  Timer timer_;
+  StepTimes scraped_;
+  PageFeed feed_;
+  std::vector<Viewer> viewers_;
+  Clock::time_point asked_at_{};
+  bool is_asking_ = false;
+  bool is_over_ = false;
+  std::shared_ptr<void> events_;  // while it lives, the job's are told to us
+  const std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,70 @@
+#include "agent/dashboard/prometheus_text.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr double kExactBelow = 1e15;  // whole numbers are written as such
+
+void append_number(std::string& text, double value) {
+  if (std::isnan(value)) {
+    text += "NaN";
+  } else if (std::isinf(value)) {
+    text += value > 0 ? "+Inf" : "-Inf";
+  } else if (value == std::trunc(value) && std::abs(value) < kExactBelow) {
+    text += std::to_string(static_cast<std::int64_t>(value));
+  } else {
+    std::array<char, 32> digits{};
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+    text.append(digits.data(), end);
+  }
+}
+
+void append_escaped(std::string& text, std::string_view value) {
+  for (const char c : value) {
+    switch (c) {
+      case '\\':
+        text += "\\\\";
+        break;
+      case '"':
+        text += "\\\"";
+        break;
+      case '\n':
+        text += "\\n";
+        break;
+      default:
+        text += c;
+    }
+  }
+}
+
+}  // namespace
+
+void PrometheusText::family(std::string_view name, Type type, std::string_view help) {
+  name_ = name;
+  text_.append("# HELP ").append(name_).append(" ").append(help);
+  text_.append("\n# TYPE ").append(name_);
+  text_.append(type == Type::kCounter ? " counter\n" : " gauge\n");
+}
+
+void PrometheusText::sample(double value, Labels labels) {
+  text_ += name_;
+  char before = '{';
+  for (const auto& [name, label] : labels) {
+    text_ += before;
+    text_.append(name).append("=\"");
+    append_escaped(text_, label);
+    text_ += '"';
+    before = ',';
+  }
+  if (before == ',') text_ += '}';
+  text_ += ' ';
+  append_number(text_, value);
+  text_ += '\n';
+}
+
+}  // namespace ddprun::agent

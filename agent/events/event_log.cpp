@@ -1,0 +1,178 @@
+#include "agent/events/event_log.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+microseconds in_us(steady_clock::duration duration) {
+  return std::chrono::duration_cast<microseconds>(duration);
+}
+
+// What a round's stopping began with, as the event file names it. A job that has simply succeeded
+// has nothing to stop.
+std::string_view reason_of(const GroupEvent& cause, bool has_local_failure) {
+  if (std::holds_alternative<StopSignal>(cause)) return "signal";
+  if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
+  if (std::holds_alternative<LeaderLost>(cause)) return "leader_lost";
+  if (std::holds_alternative<LeaderReplaced>(cause)) return "leader_replaced";
+  if (std::holds_alternative<rdzv::DeclaredLost>(cause)) return "declared_lost";
+  if (const auto* end = std::get_if<rdzv::JobEnd>(&cause)) {
+    return end->outcome.kind == rdzv::JobOutcome::Kind::kSucceeded ? "" : "job_end";
+  }
+  return has_local_failure ? "worker_failed" : "leader";
+}
+
+}  // namespace
+
+EventLog::EventLog(boost::asio::any_io_executor executor, Console& console, const Job& job,
+                   std::string host)
+    : executor_(std::move(executor)),
+      console_(console),
+      job_(job),
+      host_(std::move(host)),
+      times_(steady_clock::now()),
+      history_(job.local_world_size),
+      workers_(static_cast<std::size_t>(job.local_world_size)) {
+  round_.world_size = 0;
+}
+
+Result<void> EventLog::open() {
+  if (job_.events.file.empty() && !job_.events.descriptor) return {};
+  auto sink = EventSink::open(executor_, console_, job_.events,
+                              [this](std::uint64_t lines) { write(EventsLost{lines}); });
+  if (!sink) return fail(std::move(sink.error()));
+  sink_ = std::move(*sink);
+  return {};
+}
+
+void EventLog::write(const JobEvent& event) {
+  const EventHead head{std::chrono::system_clock::now(), steady_clock::now(), job_.run_id, host_};
+  history_.note(head, event);
+  std::erase_if(followers_, [](const auto& each) { return each.expired(); });
+  if (!sink_ && followers_.empty()) return;
+  const std::string line = event_line(head, event);
+  if (sink_) sink_->write(line);
+  // Who is told may follow, or cease to.
+  for (const auto& each : std::vector(followers_)) {
+    if (const auto told = each.lock()) (*told)(line);
+  }
+}
+
+std::shared_ptr<void> EventLog::on_line(std::function<void(const std::string&)> told) {
+  const auto follower =
+      std::make_shared<const std::function<void(const std::string&)>>(std::move(told));
+  followers_.push_back(follower);
+  return std::const_pointer_cast<std::function<void(const std::string&)>>(follower);
+}
+
+void EventLog::job_started() {
+  write(
+      JobStarted{job_.program.name, job_.local_world_size, job_.restarts.max_restarts, ::getpid()});
+}
+
+void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {
+  const bool is_first = round_.world_size == 0;
+  const auto since_cause = in_us(times_.round_runs(steady_clock::now()));
+  if (job_.events.as_torchrun) {
+    // torchrun knows the rank from before, and the restarts from now.
+    TorchrunScene before = scene();
+    before.round.restarts = start.restarts;
+    console_.say(Stream::kStderr, torchrun_agent_line(before, "RENDEZVOUS", since_cause));
+    console_.say(Stream::kStderr,
+                 torchrun_agent_line(before, "ASSIGN_WORKER_RANKS", microseconds{0}));
+  }
+  round_ = start;
+  RoundStarted started{start.round, start.master_addr, start.master_port, {},
+                       since_cause, start.node_rank,   start.node_count,  start.world_size};
+  for (int local_rank = 0; local_rank < static_cast<int>(pids.size()); ++local_rank) {
+    const pid_t pid = pids[static_cast<std::size_t>(local_rank)];
+    workers_[static_cast<std::size_t>(local_rank)] = Ended{pid, {}};
+    started.workers.push_back({rank_of(local_rank), local_rank, pid});
+    if (job_.events.as_torchrun && pid != 0) {
+      console_.say(Stream::kStderr, torchrun_start_line(scene(), local_rank, pid));
+    }
+  }
+  write(started);
+  if (!is_first) {
+    write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
+                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined,
+                    start.after_request});
+  }
+}
+
+void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
+  if (!ended.status.is_success()) {
+    if (!was_told_to_stop) times_.trouble(steady_clock::now());
+    workers_[static_cast<std::size_t>(ended.local_rank)].failure = ended;
+  }
+  write(WorkerExited{round_.round,
+                     {ended.rank, ended.local_rank, ended.pid},
+                     ended.status,
+                     was_told_to_stop,
+                     ended.killed_for_memory,
+                     ended.message,
+                     ended.progress});
+}
+
+void EventLog::round_stopping(Round round, const GroupEvent& cause) {
+  bool has_local_failure = false;
+  for (const Ended& worker : workers_) has_local_failure |= worker.failure.has_value();
+  const std::string_view reason = reason_of(cause, has_local_failure);
+  if (reason.empty()) return;
+  times_.trouble(steady_clock::now());
+  write(RoundStopping{round, reason});
+}
+
+void EventLog::signal_received(int signal) { write(SignalReceived{signal}); }
+
+void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid,
+                                         std::chrono::milliseconds grace) {
+  write(WorkerKilledAfterGrace{round, {rank_of(local_rank), local_rank, pid}, grace});
+}
+
+void EventLog::keeper_replaced(pid_t pid) { write(KeeperReplaced{pid}); }
+
+void EventLog::requested(std::string_view what) { write(Requested{what}); }
+
+void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
+  write(JobFinished{outcome, exit_code, in_us(times_.wall(steady_clock::now())),
+                    in_us(times_.lost())});
+  if (!job_.events.as_torchrun) return;
+  using Kind = rdzv::JobOutcome::Kind;
+  if (outcome.kind == Kind::kStopped || outcome.kind == Kind::kCannotRun) {
+    const std::string why = outcome.kind == Kind::kCannotRun
+                                ? outcome.sentence
+                                : "stopped by " + signal_name(outcome.stop_signal);
+    console_.say(Stream::kStderr, torchrun_agent_line(scene(), "FAILED", std::nullopt, why));
+    return;
+  }
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    const Ended& worker = workers_[static_cast<std::size_t>(local_rank)];
+    console_.say(Stream::kStderr,
+                 torchrun_end_line(scene(), local_rank, worker.pid,
+                                   outcome.kind == Kind::kSucceeded, worker.failure));
+  }
+  console_.say(Stream::kStderr, torchrun_agent_line(scene(), "SUCCEEDED", std::nullopt));
+}
+
+TorchrunScene EventLog::scene() const {
+  const std::string& path = job_.program.path;
+  return TorchrunScene{
+      job_.run_id,
+      job_.role,
+      host_,
+      job_.events.rdzv_backend,
+      path.substr(path.rfind('/') + 1),
+      std::chrono::duration_cast<std::chrono::seconds>(times_.wall(steady_clock::now())),
+      round_};
+}
+
+bool EventLog::flush(steady_clock::time_point deadline) { return !sink_ || sink_->flush(deadline); }
+
+}  // namespace ddprun::agent

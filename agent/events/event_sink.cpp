@@ -1,0 +1,76 @@
+#include "agent/events/event_sink.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::agent {
+namespace {
+
+// O_RDWR, because a FIFO opened so waits for no reader. It then blocks when it is full, as every
+// other target does, in the writer's thread.
+Result<rdzv::UniqueFd> open_file(const std::string& path) {
+  constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
+  int fd = ::open(path.c_str(), O_RDWR | kFlags, 0644);
+  if (fd < 0 && errno == EACCES) {
+    // May be written only: then a FIFO does need its reader, but is not waited for.
+    fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | kFlags, 0644);
+    if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);
+  }
+  if (fd < 0) return fail(error_from_errno(errno, "cannot open the event file " + path));
+  return rdzv::UniqueFd(fd);
+}
+
+}  // namespace
+
+EventSink::EventSink(boost::asio::any_io_executor executor, Console& console, OnLost on_lost)
+    : console_(console),
+      on_lost_(std::move(on_lost)),
+      files_(std::move(executor), console, [] {}) {}
+
+Result<std::unique_ptr<EventSink>> EventSink::open(boost::asio::any_io_executor executor,
+                                                   Console& console, const EventSpec& spec,
+                                                   OnLost on_lost) {
+  auto sink = std::make_unique<EventSink>(std::move(executor), console, std::move(on_lost));
+  if (!spec.file.empty()) {
+    auto fd = open_file(spec.file);
+    if (!fd) return fail(std::move(fd.error()));
+    sink->file_ = sink->files_.adopt(fd->release(), spec.file);
+    return sink;
+  }
+  for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+    if (console.fd(stream) == *spec.descriptor) {
+      sink->console_stream_ = stream;
+      return sink;
+    }
+  }
+  const std::string name = "the events' descriptor " + std::to_string(*spec.descriptor);
+  const int fd = ::fcntl(*spec.descriptor, F_DUPFD_CLOEXEC, 3);
+  if (fd < 0) return fail(error_from_errno(errno, "cannot use " + name));
+  sink->file_ = sink->files_.adopt(fd, name);
+  return sink;
+}
+
+void EventSink::write(std::string_view line) {
+  // Once lines were lost the next to be written says how many, in their place.
+  const bool taken =
+      lost_ == 0 && (console_stream_ ? console_.write(*console_stream_, line) : file_->write(line));
+  if (!taken && lost_++ == 0) when_space();
+}
+
+void EventSink::when_space() {
+  auto ready = [this] { on_lost_(std::exchange(lost_, 0)); };
+  console_stream_ ? console_.when_space(*console_stream_, std::move(ready))
+                  : file_->when_space(std::move(ready));
+}
+
+bool EventSink::flush(std::chrono::steady_clock::time_point deadline) {
+  return console_stream_ ? console_.flush(deadline) : files_.flush(deadline);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,145 @@
+#include "agent/events/job_history.h"
+
+#include <algorithm>
+#include <string>
+
+#include "agent/failure/failure_report.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kSentenceBytesMax = 1024;  // the whole message is in the report
+
+constexpr std::size_t index(RestartReason reason) { return static_cast<std::size_t>(reason); }
+
+RestartReason reason_of(const Restarted& restarted) {
+  using How = rdzv::NodeGone::How;
+  if (restarted.failure) return RestartReason::kWorkerFailed;
+  if (restarted.lost_node) {
+    return restarted.lost_node->how == How::kLeft ? RestartReason::kNodeLeft
+                                                  : RestartReason::kNodeLost;
+  }
+  if (restarted.was_asked_for) return RestartReason::kRequested;
+  return restarted.nodes_joined > 0 ? RestartReason::kNodeJoined : RestartReason::kOther;
+}
+
+std::string sentence_of(const Restarted& restarted, RestartReason reason) {
+  switch (reason) {
+    case RestartReason::kWorkerFailed:
+      return describe(*restarted.failure);
+    case RestartReason::kNodeLost:
+    case RestartReason::kNodeLeft:
+      return rdzv::describe(*restarted.lost_node);
+    case RestartReason::kRequested:
+      return "a restart was asked for";
+    case RestartReason::kNodeJoined:
+      return std::to_string(restarted.nodes_joined) +
+             (restarted.nodes_joined == 1 ? " node joined" : " nodes joined");
+    case RestartReason::kOther:
+      break;
+  }
+  return "the round before ended elsewhere";
+}
+
+template <typename T>
+void keep_latest(std::deque<T>& list, T value, std::size_t count) {
+  if (list.size() == count) list.pop_front();
+  list.push_back(std::move(value));
+}
+
+}  // namespace
+
+JobHistory::JobHistory(int local_world_size) : local_world_size_(local_world_size) {
+  for (std::size_t i = 0; i < totals_.size(); ++i) {
+    totals_[i].reason = static_cast<RestartReason>(i);
+  }
+}
+
+void JobHistory::note(const EventHead& head, const JobEvent& event) {
+  std::visit([&](const auto& each) { on(head, each); }, event);
+  keep_latest(events_, {head, without_what_no_line_shows(event)}, kEventsKept);
+}
+
+void JobHistory::on(const EventHead&, const JobStarted& started) {
+  max_restarts_ = started.max_restarts;
+}
+
+void JobHistory::on(const EventHead& head, const RoundStarted& started) {
+  if (!round_) until_run_ = started.since_cause;
+  round_ = started;
+  round_since_ = head.monotonic;
+  workers_.clear();
+  for (const RoundStarted::Worker& each : started.workers) {
+    WorkerStatus worker;
+    worker.rank = each.rank;
+    worker.local_rank = each.local_rank;
+    worker.pid = each.pid;
+    worker.state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
+    workers_.push_back(std::move(worker));
+  }
+}
+
+void JobHistory::on(const EventHead&, const WorkerExited& exited) {
+  const auto local_rank = static_cast<std::size_t>(exited.worker.local_rank);
+  if (local_rank >= workers_.size() || exited.worker.pid == 0) return;
+  WorkerStatus& worker = workers_[local_rank];
+  worker.exit = exited.status;
+  worker.progress = exited.progress;
+  worker.state = exited.status.is_success() ? WorkerState::kSucceeded
+                 : exited.was_told_to_stop  ? WorkerState::kStopped
+                                            : WorkerState::kFailed;
+}
+
+void JobHistory::on(const EventHead& head, const Restarted& restarted) {
+  restarts_ = restarted.restart;
+  max_restarts_ = restarted.max_restarts;
+  const RestartReason reason = reason_of(restarted);
+  totals_[index(reason)].count += 1;
+  totals_[index(reason)].lost += restarted.lost;
+  RestartRecord record;
+  record.when = head.time;
+  record.round = restarted.round;
+  record.reason = reason;
+  if (restarted.failure) record.rank = restarted.failure->rank;
+  record.host = restarted.failure     ? restarted.failure->host
+                : restarted.lost_node ? restarted.lost_node->host
+                                      : "";
+  record.sentence = as_utf8(sentence_of(restarted, reason), kSentenceBytesMax);
+  record.lost = restarted.lost;
+  keep_latest(records_, std::move(record), kRestartsKept);
+}
+
+void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point now,
+                      std::size_t events_max) const {
+  status.local_world_size = local_world_size_;
+  status.restarts = restarts_;
+  status.max_restarts = max_restarts_;
+  if (round_) {
+    status.round = round_->round;
+    status.node_rank = round_->node_rank;
+    status.node_count = round_->node_count;
+    status.world_size = round_->world_size;
+    status.rank_offset = round_->workers.empty() ? 0 : round_->workers.front().rank;
+    status.master_addr = round_->master_addr;
+    status.master_port = round_->master_port;
+    status.round_age = std::chrono::duration_cast<std::chrono::microseconds>(now - round_since_);
+    status.until_run = until_run_;
+  }
+  status.workers = workers_;
+  for (const RestartTotal& total : totals_) {
+    if (total.count == 0) continue;
+    status.restart_totals.push_back(total);
+    status.lost += total.lost;
+  }
+  status.recent_restarts.assign(records_.begin(), records_.end());
+  const std::size_t count = std::min(events_max, events_.size());
+  for (auto each = events_.end() - static_cast<std::ptrdiff_t>(count); each != events_.end();
+       ++each) {
+    std::string line = event_line(each->first, each->second);
+    line.pop_back();
+    status.events.push_back(std::move(line));
+  }
+}
+
+}  // namespace ddprun::agent

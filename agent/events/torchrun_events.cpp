@@ -1,0 +1,110 @@
+#include "agent/events/torchrun_events.h"
+
+#include <boost/json.hpp>
+
+#include "agent/text/json_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kTextBytesMax = 64 * 1024;
+
+json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
+
+json::value text_or_null(std::string_view bytes) {
+  return bytes.empty() ? json::value(nullptr) : text(bytes);
+}
+
+struct WorkerFields {
+  int local_rank = 0;
+  int pid = 0;
+  std::optional<rdzv::WorkerFailure> failure;
+};
+
+// torchrun's "metadata" inside of the metadata: a JSON text.
+std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worker) {
+  const rdzv::RoundStart& round = scene.round;
+  json::object inner;
+  inner["group_world_size"] =
+      round.world_size == 0 ? json::value(nullptr) : json::value(round.node_count);
+  inner["entry_point"] = text(scene.entry_point);
+  if (worker != nullptr) {
+    const auto& failure = worker->failure;
+    json::value exit_code;
+    if (failure)
+      exit_code = failure->status.signal != 0 ? -failure->status.signal : failure->status.code;
+    inner["local_rank"] = json::array{worker->local_rank};
+    inner["role_rank"] = json::array{round.role_rank_offset + worker->local_rank};
+    inner["role_world_size"] = json::array{round.role_world_size};
+    // Braces would make a nested array's copy of a single value.
+    inner["exit_code"] = json::array(1, exit_code);
+    inner["worker_pid"] = json::array(1, failure ? json::value(failure->pid) : json::value());
+  }
+  return json::serialize(inner);
+}
+
+std::string record(const TorchrunScene& scene, std::string_view state, const WorkerFields* worker,
+                   const json::value& raw_error,
+                   std::optional<std::chrono::microseconds> duration) {
+  const rdzv::RoundStart& round = scene.round;
+  json::object metadata;
+  metadata["run_id"] = text(scene.run_id);
+  metadata["global_rank"] = worker == nullptr ? json::value(nullptr)
+                                              : json::value(round.rank_offset + worker->local_rank);
+  metadata["group_rank"] =
+      round.world_size == 0 ? json::value(nullptr) : json::value(round.node_rank);
+  metadata["worker_id"] =
+      worker == nullptr ? json::value(nullptr) : text(std::to_string(worker->pid));
+  metadata["role"] = text(scene.role);
+  metadata["hostname"] = text(scene.host);
+  metadata["state"] = text(state);
+  metadata["total_run_time"] = scene.run_time.count();
+  metadata["rdzv_backend"] = text(scene.rdzv_backend);
+  metadata["raw_error"] = raw_error;
+  metadata["metadata"] = text(inner_metadata(scene, worker));
+  metadata["agent_restarts"] = round.restarts;
+  metadata["duration_ms"] =
+      duration ? json::value(static_cast<double>(duration->count()) / 1000) : json::value(nullptr);
+  json::object line;
+  line["name"] = text("torchelastic.worker.status." + std::string(state));
+  line["source"] = text(worker == nullptr ? "AGENT" : "WORKER");
+  line["timestamp"] = 0;
+  line["metadata"] = std::move(metadata);
+  return json::serialize(line) + "\n";
+}
+
+json::value raw_error_of(const rdzv::WorkerFailure& failure) {
+  json::object error;
+  error["message"] = text(failure.message.empty() ? "<NONE>" : failure.message);
+  if (failure.message.empty()) {
+    error["errorTraits"] =
+        json::object{{"category", "system_terminated_error"}, {"retryability", "False"}};
+  }
+  return text(json::serialize(error));
+}
+
+}  // namespace
+
+std::string torchrun_agent_line(const TorchrunScene& scene, std::string_view state,
+                                std::optional<std::chrono::microseconds> duration,
+                                std::string_view raw_error) {
+  return record(scene, state, nullptr, text_or_null(raw_error), duration);
+}
+
+std::string torchrun_start_line(const TorchrunScene& scene, int local_rank, int pid) {
+  const WorkerFields worker{local_rank, pid, {}};
+  return record(scene, "START", &worker, nullptr, std::nullopt);
+}
+
+std::string torchrun_end_line(const TorchrunScene& scene, int local_rank, int pid,
+                              bool has_job_succeeded,
+                              const std::optional<rdzv::WorkerFailure>& failure) {
+  const WorkerFields worker{local_rank, pid, failure};
+  if (failure) return record(scene, "FAILED", &worker, raw_error_of(*failure), std::nullopt);
+  return record(scene, has_job_succeeded ? "SUCCEEDED" : "TERMINATED", &worker, nullptr,
+                std::nullopt);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,328 @@
+#include "agent/failure/failure_report.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <limits>
+#include <vector>
+
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+std::string local_time(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                when - std::chrono::system_clock::from_time_t(seconds))
+                                .count();
+  std::tm fields{};
+  ::localtime_r(&seconds, &fields);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &fields);
+  char fraction[8];
+  std::snprintf(fraction, sizeof fraction, ".%03d", static_cast<int>(milliseconds));
+  return std::string(text) + fraction;
+}
+
+std::string indented(std::string_view given, const std::string& indent) {
+  const std::string text = printable_lines(given);
+  std::string out;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    out += indent + text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string field(const std::string& name, const std::string& value) {
+  std::string padded = "  " + name;
+  padded.resize(14, ' ');
+  return padded + printable(value) + "\n";
+}
+
+// "12 ms", "3.4 s", "2 h 03 min 04 s"
+std::string in_words(std::chrono::steady_clock::duration duration) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  char text[64];
+  if (ms < 1000) {
+    std::snprintf(text, sizeof text, "%d ms", static_cast<int>(ms));
+  } else if (ms < 60'000) {
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms / 100) / 10);
+  } else {
+    const long seconds = ms / 1000;
+    const int length =
+        seconds < 3600 ? 0 : std::snprintf(text, sizeof text, "%ld h ", seconds / 3600);
+    std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
+                  length > 0 ? "%02ld min %02ld s" : "%ld min %02ld s", seconds / 60 % 60,
+                  seconds % 60);
+  }
+  return text;
+}
+
+// "step 412 of 1000, 35.0 s before; collective for 34.9 s"
+std::string in_words(const WorkerProgress& progress) {
+  std::string text;
+  if (progress.step) {
+    text = "step " + std::to_string(*progress.step);
+    if (progress.total_steps > 0) text += " of " + std::to_string(progress.total_steps);
+    text += ", " + in_words(progress.since_step) + " before";
+  }
+  if (progress.phase != WorkerPhase::kRunning && progress.phase != WorkerPhase::kUnknown) {
+    text += text.empty() ? "" : "; ";
+    text += std::string(name_of(progress.phase)) + " for " + in_words(progress.since_phase);
+  }
+  return text.empty() ? "no step yet" : text;
+}
+
+// A script for torch.distributed.launch, which passes the option: argparse ends it with code 2 and
+// "the following arguments are required: --local_rank", click with "Missing option '--local-rank'".
+bool wants_local_rank(const rdzv::WorkerFailure& cause) {
+  const auto holds = [](const std::string& line, const char* text) {
+    return line.find(text) != std::string::npos;
+  };
+  return cause.status == ExitStatus::exited(2) &&
+         std::ranges::any_of(cause.stderr_tail, [&holds](const std::string& line) {
+           return (holds(line, "--local-rank") || holds(line, "--local_rank")) &&
+                  (holds(line, "are required") || holds(line, "Missing option"));
+         });
+}
+
+// CPython ends a thread that needs it after its end; within a C++ destructor that is an abort. It
+// happens to threads of Gloo when a script ends right after a collective and does not destroy the
+// process group.
+bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
+  return cause.status.signal == SIGABRT &&
+         std::ranges::any_of(cause.stderr_tail, [](const std::string& line) {
+           return line.find("terminate called without an active exception") != std::string::npos;
+         });
+}
+
+// A remark where the bare status needs one to be understood.
+std::string hint(const rdzv::WorkerFailure& cause) {
+  if (wants_local_rank(cause)) {
+    return field("hint",
+                 "as under torchrun, no --local-rank is passed: let the script read the variable "
+                 "LOCAL_RANK, or give it --local-rank='${local_rank}'");
+  }
+  if (was_aborted_by_a_thread(cause)) {
+    return field("hint",
+                 "a thread was at work when the program ended, in Python often one of Gloo's: call "
+                 "torch.distributed.destroy_process_group() before the end");
+  }
+  if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
+    return field("hint", "the kernel killed a process of this job for want of memory");
+  }
+  if (cause.status.signal != SIGKILL || cause.killed_for_memory) return {};
+  return field("hint", "if nobody sent SIGKILL, the kernel did for want of memory: see dmesg");
+}
+
+std::string cause_in_full(const rdzv::WorkerFailure& cause) {
+  std::string out;
+  const std::string node =
+      cause.node_rank == 0 ? "" : " of node " + std::to_string(cause.node_rank);
+  out += field("rank", std::to_string(cause.rank) + " (local rank " +
+                           std::to_string(cause.local_rank) + node + ")");
+  out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
+  out += field("time", local_time(cause.when));
+  if (cause.progress) out += field("progress", in_words(*cause.progress));
+  out += hint(cause);
+  if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
+  // Without a log folder it is a temporary file, which goes with the job.
+  if (!cause.error_file.empty() && !cause.log_dir.empty()) {
+    out += field("error file", cause.error_file);
+  }
+  if (!cause.stderr_tail.empty()) {
+    out += "  its last lines on stderr\n";
+    for (const auto& line : cause.stderr_tail) {
+      out += line.empty() ? "    | \n" : indented(line, "    | ");
+    }
+  }
+  if (!cause.log_dir.empty()) out += field("logs", cause.log_dir);
+  return out;
+}
+
+// Workers that ended as they were told to are one line together; what else ended is a line each.
+std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
+  std::string out;
+  std::vector<int> stopped;
+  for (const auto& failure : outcome.consequences) {
+    const bool by_us = failure.was_told_to_stop && !failure.killed_for_memory &&
+                       (failure.status.signal == SIGTERM || failure.status.signal == SIGKILL ||
+                        (outcome.stop_signal != 0 && failure.status.signal == outcome.stop_signal));
+    if (by_us) {
+      stopped.push_back(failure.rank);
+    } else {
+      out += "    " + describe(failure, outcome.cause ? outcome.cause->host : "") + "\n";
+    }
+  }
+  if (!stopped.empty()) {
+    std::sort(stopped.begin(), stopped.end());
+    out += "    stopped by ddprun: rank ";
+    for (std::size_t i = 0; i < stopped.size(); ++i) {
+      out += (i == 0 ? "" : ", ") + std::to_string(stopped[i]);
+    }
+    out += "\n";
+  }
+  if (outcome.consequences_left_out > 0) {
+    out += "    and " + std::to_string(outcome.consequences_left_out) + " more\n";
+  }
+  if (out.empty()) return out;
+  return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
+}
+
+// What to look at, and which knob there is, where nodes or the leader are the trouble.
+std::string check(const rdzv::JobOutcome& outcome) {
+  if (outcome.kind != rdzv::JobOutcome::Kind::kCannotRun) return {};
+  switch (outcome.exit_code) {
+    case kExitRendezvousTimeout:
+      return "that every node was started, with the same --rdzv-endpoint (--master-addr, "
+             "--master-port) and --rdzv-id, and can reach that port";
+    case kExitLeaderLost:
+      return "the log of the node that led, and the network to it; this node's workers were "
+             "stopped";
+    case kExitBelowMinimum:
+      break;
+    default:
+      return {};
+  }
+  if (!outcome.lost_node) return "the logs of the nodes that are missing";
+  const std::string host = outcome.lost_node->host.empty() ? "that node" : outcome.lost_node->host;
+  switch (outcome.lost_node->how) {
+    case rdzv::NodeGone::How::kDisconnected:
+    case rdzv::NodeGone::How::kReplaced:
+      return "whether " + host + " is up, and what killed ddprun there (dmesg tells of memory)";
+    case rdzv::NodeGone::How::kSilent:
+      return "whether " + host +
+             " hangs or is cut off; --rdzv-conf=keep_alive_interval=SECONDS gives it longer";
+    case rdzv::NodeGone::How::kLeft:
+      return "who stopped ddprun on " + host + "; --nnodes=MIN:MAX goes on with fewer nodes";
+    case rdzv::NodeGone::How::kUnresponsive:
+      return "what ddprun on " + host + " waits for (ps, /proc/PID/stack); it sends heartbeats";
+    case rdzv::NodeGone::How::kStuck:
+      break;
+  }
+  return "the report of " + host + "; its worker hangs in the kernel";
+}
+
+std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
+  std::string out;
+  if (outcome.lost_node) {
+    const std::string gone = describe(*outcome.lost_node);
+    const bool is_said = outcome.sentence.find(gone) != std::string::npos;
+    if (!is_said) out += field("lost", gone);
+  }
+  if (const std::string what = check(outcome); !what.empty()) out += field("check", what);
+  return out;
+}
+
+// Nodes came or went that often.
+int changes_of_nodes(const rdzv::JobOutcome& outcome) {
+  const std::int64_t others = std::int64_t{outcome.restarts} + outcome.restarts_asked_for;
+  const std::int64_t changes = std::int64_t{number(outcome.last_round)} - others;
+  return static_cast<int>(std::clamp<std::int64_t>(changes, 0, std::numeric_limits<int>::max()));
+}
+
+std::string counted(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
+  const std::string round = "this was round " + to_string(outcome.last_round);
+  if (outcome.restarts > 0) {
+    return field("restarts", std::to_string(outcome.restarts) + ", " + round);
+  }
+  const bool is_first = changes_of_nodes(outcome) == 0 && outcome.restarts_asked_for == 0;
+  return is_first ? "" : field("restarts", "none; " + round);
+}
+
+bool was_running(const rdzv::JobOutcome& outcome) {
+  return outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;
+}
+
+std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
+  using Kind = rdzv::JobOutcome::Kind;
+  const std::string name = "ddprun: " + printable(program) + " ";
+  switch (outcome.kind) {
+    case Kind::kSucceeded:
+      break;
+    case Kind::kFailed:
+      return name + "FAILED: " + describe(*outcome.cause) + "\n";
+    case Kind::kStopped:
+      return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
+             signal_name(outcome.stop_signal) + "\n";
+    case Kind::kCannotRun:
+      return name + (was_running(outcome) ? "CANNOT GO ON: " : "CANNOT RUN: ") +
+             printable(outcome.sentence) + "\n";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) {
+  const bool is_elsewhere = !here.empty() && !failure.host.empty() && failure.host != here;
+  const std::string host = is_elsewhere ? " on " + printable(failure.host) : "";
+  std::string text = "rank " + std::to_string(failure.rank);
+  if (failure.pid == 0) return text + host + " could not be started: " + printable(failure.message);
+  text += " (pid " + std::to_string(failure.pid) + host + ") ";
+  if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
+    return text + "was killed by the kernel for want of memory (SIGKILL)";
+  }
+  if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
+  return text + "ended with " + failure.status.to_string();
+}
+
+std::string describe_change(const rdzv::RoundStart& start, std::string_view here) {
+  std::vector<std::string> parts;
+  if (start.after_failure) parts.push_back(describe(*start.after_failure, here));
+  if (start.after_request) parts.push_back("a restart was asked for");
+  if (start.after_loss) parts.push_back(describe(*start.after_loss));
+  if (start.nodes_gone > 1) parts.push_back(counted(start.nodes_gone, "node") + " are gone in all");
+  if (start.nodes_joined > 0) parts.push_back(counted(start.nodes_joined, "node") + " joined");
+  if (start.after_failure) {
+    parts.push_back("restart " + std::to_string(start.restarts) + " of " +
+                    std::to_string(start.max_restarts));
+  }
+  if (start.after_loss || start.nodes_joined > 0) {
+    parts.push_back("going on with " + counted(start.node_count, "node") + ", " +
+                    counted(start.world_size, "worker"));
+  }
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
+  return printable(text);
+}
+
+std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
+  if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
+  std::string report = headline(outcome, program);
+  if (outcome.cause) report += cause_in_full(*outcome.cause);
+  report += trouble_with_nodes(outcome);
+  report += consequences_in_short(outcome);
+  return report + rounds_in_short(outcome);
+}
+
+std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
+                    std::chrono::steady_clock::duration wall,
+                    std::chrono::steady_clock::duration lost) {
+  std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
+  std::vector<std::string> parts;
+  if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
+  if (const int asked = outcome.restarts_asked_for; asked > 0) {
+    parts.push_back(counted(asked, "restart") + " by request");
+  }
+  if (const int changes = changes_of_nodes(outcome); changes > 0) {
+    parts.push_back(counted(changes, "change") + " of nodes");
+  }
+  if (parts.empty()) return text + "without a restart\n";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text + " cost " + in_words(lost) + " of it\n";
+}
+
+}  // namespace ddprun::agent

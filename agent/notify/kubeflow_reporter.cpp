@@ -1,0 +1,163 @@
+#include "agent/notify/kubeflow_reporter.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTick = 1s;                          // so that the first report is not late
+constexpr auto kInterval = 5s;                      // what Trainer asks for
+constexpr std::chrono::seconds kIntervalMax = 60s;  // while it does not work
+constexpr std::chrono::milliseconds kTimeLimit = 5s;
+constexpr std::size_t kTokenFileBytesMax = 64 * 1024;
+constexpr std::size_t kReplyBytesMax = 64 * 1024;
+constexpr std::size_t kQuotedBytesMax = 200;
+
+// Errors are Kubernetes' Status objects: what it says in words, if it is one.
+std::string message_in(const std::string& body) {
+  boost::system::error_code ec;
+  const boost::json::value root = boost::json::parse(body, ec);
+  const auto* const fields = ec ? nullptr : root.if_object();
+  const auto* const message = fields == nullptr ? nullptr : fields->if_contains("message");
+  if (message == nullptr || !message->is_string()) return "";
+  return ": " + as_utf8(std::string_view(message->get_string()), kQuotedBytesMax);
+}
+
+// As much of a regular file as a token could be. O_NONBLOCK: a pipe is refused, not waited for.
+Result<std::string> start_of(const std::string& path, const std::string& what) {
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return fail(error_from_errno(errno, what));
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument, what + ": it is no regular file");
+  }
+  std::string text(kTokenFileBytesMax, '\0');
+  const ssize_t count = ::read(file.get(), text.data(), text.size());
+  if (count < 0) return fail(error_from_errno(errno, what));
+  text.resize(static_cast<std::size_t>(count));
+  return text;
+}
+
+}  // namespace
+
+TrainerPush::TrainerPush(boost::asio::io_context& io, const Environment& environment,
+                         std::function<std::optional<JobProgress>()> progress,
+                         std::function<void(std::string_view)> warn)
+    : io_(io),
+      endpoint_(trainer_endpoint(environment)),
+      progress_(std::move(progress)),
+      warn_(std::move(warn)),
+      tick_(io) {}
+
+void TrainerPush::round_began() {
+  latest_.reset();  // rank 0 may be another agent's now
+  if (endpoint_ && !std::exchange(has_begun_, true)) await_tick();
+}
+
+void TrainerPush::await_tick() {
+  tick_.arm(kTick, [this] {
+    if (!endpoint_) return;
+    look();
+    if (has_news() && Clock::now() >= next_) push();
+    await_tick();
+  });
+}
+
+void TrainerPush::look() {
+  if (!endpoint_) return;
+  const auto progress = progress_();
+  if (!progress) return;
+  latest_ = progress;
+  latest_remaining_ = remaining_.estimate(*progress, Clock::now());
+}
+
+void TrainerPush::send_last() {
+  tick_.cancel();
+  is_over_ = true;
+  if (has_news() && failures_ == 0) push();
+}
+
+void TrainerPush::push() {
+  const auto bearer = token();
+  if (!bearer) return on_failure(bearer.error().to_string());
+  if (auto made = make_client(); !made) return on_failure(made.error().to_string());
+  is_busy_ = true;
+  sent_ = latest_;
+  next_ = Clock::now() + kInterval;
+  client_->send(
+      {.target = url_->target,
+       .body = trainer_status(*latest_, latest_remaining_, std::chrono::system_clock::now()),
+       .headers = {{"Authorization", "Bearer " + *bearer}}},
+      [this](const Result<rdzv::HttpReply>& reply) { on_reply(reply); });
+}
+
+// Read each time: it is exchanged long before it runs out.
+Result<std::string> TrainerPush::token() const {
+  if (endpoint_->token_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                endpoint_->token_variable + " names no file with a token");
+  }
+  const std::string what = "the token's file " + endpoint_->token_file;
+  const auto text = start_of(endpoint_->token_file, what);
+  if (!text) return text;
+  auto bearer = bearer_token(*text);
+  if (!bearer) return fail(ErrorCode::kInvalidArgument, what + ": " + bearer.error().message);
+  return bearer;
+}
+
+Result<void> TrainerPush::make_client() {
+  if (client_) return {};
+  if (!url_) {
+    auto url = rdzv::parse_http_url(endpoint_->url);
+    if (!url) return fail(std::move(url.error()));
+    if (!url->is_tls) {
+      return fail(ErrorCode::kInvalidArgument, "a token is sent over https only");
+    }
+    url_ = *std::move(url);
+  }
+  auto tls = rdzv::make_tls_context({.ca = endpoint_->ca_file});
+  if (!tls) return fail(std::move(tls.error()));
+  client_ =
+      std::make_unique<rdzv::HttpClient>(io_, rdzv::HttpOptions{.server = url_->server,
+                                                                .tls = *std::move(tls),
+                                                                .time_limit = kTimeLimit,
+                                                                .max_reply_bytes = kReplyBytesMax});
+  return {};
+}
+
+void TrainerPush::on_reply(const Result<rdzv::HttpReply>& reply) {
+  is_busy_ = false;
+  if (reply && reply->status / 100 == 2) {
+    failures_ = 0;
+    if (is_over_) send_last();
+    return;
+  }
+  on_failure(reply ? "it answers " + std::to_string(reply->status) + message_in(reply->body)
+                   : reply.error().to_string());
+}
+
+void TrainerPush::on_failure(const std::string& why) {
+  sent_.reset();
+  client_.reset();
+  const auto pause =
+      std::min<std::chrono::seconds>(kIntervalMax, kInterval * (1 << std::min(failures_, 4)));
+  ++failures_;
+  next_ = Clock::now() + pause;
+  if (std::exchange(has_complained_, true)) return;
+  warn_(endpoint_->url_variable + "=" + endpoint_->url + ": " + why +
+        "; Kubeflow Trainer is not told of the progress for now, the job goes on");
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,105 @@
+#include "agent/notify/kubeflow_status.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <ctime>
+#include <limits>
+
+#include "rendezvous/common/trimmed.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kTokenBytesMax = 16 * 1024;
+// The field of the API has 32 bits.
+constexpr double kSecondsMax = std::numeric_limits<std::int32_t>::max();
+
+// A worker may say anything.
+std::int64_t percentage(const JobProgress& progress) {
+  const double done =
+      static_cast<double>(progress.step) / static_cast<double>(progress.total_steps);
+  return static_cast<std::int64_t>(std::clamp(done, 0.0, 1.0) * 100);
+}
+
+// Without fractions, as Kubernetes writes its times.
+std::string utc(std::chrono::system_clock::time_point time) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm fields{};
+  ::gmtime_r(&seconds, &fields);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &fields)};
+}
+
+}  // namespace
+
+std::optional<TrainerEndpoint> trainer_endpoint(const Environment& environment) {
+  for (const std::string prefix : {"KUBEFLOW_TRAINER_SERVER_", "KUBEFLOW_TRAINER_STATUS_"}) {
+    TrainerEndpoint endpoint{.url = value_or_empty(environment, prefix + "URL"),
+                             .url_variable = prefix + "URL",
+                             .token_variable = prefix + "TOKEN",
+                             .token_file = value_or_empty(environment, prefix + "TOKEN"),
+                             .ca_file = value_or_empty(environment, prefix + "CA_CERT")};
+    if (!endpoint.url.empty()) return endpoint;
+  }
+  return std::nullopt;
+}
+
+Result<std::string> bearer_token(std::string_view file_text) {
+  const std::string_view token = trimmed(file_text);
+  if (token.empty()) return fail(ErrorCode::kInvalidArgument, "it is empty");
+  if (token.size() > kTokenBytesMax) {
+    return fail(ErrorCode::kInvalidArgument, "it is longer than any token");
+  }
+  // Anything else could end the header and begin another.
+  if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c < '\x7f'; })) {
+    return fail(ErrorCode::kInvalidArgument, "it holds bytes that no token has");
+  }
+  return std::string(token);
+}
+
+std::optional<std::chrono::seconds> RemainingTime::estimate(
+    const JobProgress& progress, std::chrono::steady_clock::time_point now) {
+  if (round_ != progress.round || progress.step < first_step_) {
+    round_ = progress.round;
+    first_step_ = progress.step;
+    first_at_ = now;
+  }
+  if (progress.total_steps <= 0) return std::nullopt;
+  // Not as integers: a worker may say any two of them.
+  const double left =
+      static_cast<double>(progress.total_steps) - static_cast<double>(progress.step);
+  const double done = static_cast<double>(progress.step) - static_cast<double>(first_step_);
+  if (left <= 0) return std::chrono::seconds(0);
+  if (done <= 0) return std::nullopt;
+  const std::chrono::duration<double> taken = now - first_at_;
+  const double seconds = std::min(taken.count() / done * left, kSecondsMax);
+  return std::chrono::seconds(static_cast<std::int64_t>(seconds));
+}
+
+std::string trainer_status(const JobProgress& progress,
+                           std::optional<std::chrono::seconds> remaining,
+                           std::chrono::system_clock::time_point now) {
+  json::object status;
+  if (progress.total_steps > 0) status["progressPercentage"] = percentage(progress);
+  if (remaining) status["estimatedRemainingSeconds"] = remaining->count();
+  json::array metrics;
+  const auto add_text = [&metrics](std::string_view name, std::string_view value) {
+    metrics.push_back(json::object{{"name", name}, {"value", value}});
+  };
+  const auto add = [&add_text](std::string_view name, std::int64_t value) {
+    add_text(name, std::to_string(value));
+  };
+  add("step", progress.step);
+  if (progress.total_steps > 0) add("total_steps", progress.total_steps);
+  add("round", number(progress.round));
+  add("restarts", progress.restarts);
+  add("world_size", progress.world_size);
+  for (const NamedValue& value : progress.values) add_text(value.name, number_text(value.value));
+  status["metrics"] = std::move(metrics);
+  status["lastUpdatedTime"] = utc(now);
+  return json::serialize(json::object{{"trainerStatus", std::move(status)}});
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,23 @@
+// The agent's log: spdlog, written through the Console so that a blocked terminal cannot block the
+// event loop. Any thread may log. One logger per agent, made by the group_runner and handed to whoever logs; the cores
+// never do.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rendezvous/common/environment.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace ddprun::agent {
+
+class Console;
+
+// The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's): debug, info, warning, error; else
+// warning.
+std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment);
+
+}  // namespace ddprun::agent

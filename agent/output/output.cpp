@@ -1,0 +1,361 @@
+#include "agent/output/output.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/system/system_error.hpp>
+#include <cassert>
+#include <cerrno>
+#include <utility>
+
+#include "agent/output/pseudo_terminal.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::seconds kDiskPatience{5};
+constexpr std::chrono::seconds kFolderPatience{5};          // before the user is told
+constexpr std::chrono::milliseconds kUnansweredAfter{250};  // a write that is still under way
+
+std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
+
+const char* name_of(Stream stream) { return stream == Stream::kStdout ? "stdout" : "stderr"; }
+
+void close_fd(int& fd) {
+  if (fd >= 0) ::close(std::exchange(fd, -1));
+}
+
+}  // namespace
+
+Output::Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
+               const std::string& run_id, const std::string& temporary_directory)
+    : executor_(executor),
+      console_(console),
+      spec_(spec),
+      run_id_(run_id),
+      temporary_directory_(temporary_directory.empty() ? "/tmp" : temporary_directory),
+      patience_timer_(executor),
+      folder_timer_(executor),
+      life_(std::make_shared<const Output*>(this)),
+      folders_(executor, "ddprun-folders") {}
+
+Output::~Output() {
+  for (auto& [local_rank, worker] : workers_) {
+    for (int& fd : worker.child_fds) close_fd(fd);
+    remove_error_file(local_rank, worker);
+  }
+  workers_.clear();
+  undelivered_.clear();
+  opened_.clear();
+  filtered_files_ = {};
+  if (!files_) return;
+  const std::chrono::steady_clock::duration patience = kDiskPatience;
+  const auto waited = std::min(files_->busy_for().value_or(0s), patience);
+  files_->flush(std::chrono::steady_clock::now() + patience - waited);
+}
+
+void Output::prepare(Made made) {
+  if (!has_files(spec_)) return made({});
+  if (!needs_files(spec_)) return made(name_error_files());
+  await_folder();
+  folders_.run<Result<std::string>>(
+      [log_dir = spec_.log_dir, temporary = temporary_directory_, run_id = run_id_] {
+        return make_log_directory(log_dir, temporary, run_id);
+      },
+      [this, made = std::move(made)](Result<std::string> path) {
+        awaits_folder_ = false;
+        if (!path) return made(fail(std::move(path.error())));
+        directory_ = LogDirectory(std::move(*path));
+        made({});
+      });
+}
+
+// Unguessable: others may write to the same folder.
+Result<void> Output::name_error_files() {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) < 0) {
+    return fail(error_from_errno(errno, "cannot name the error files"));
+  }
+  error_file_prefix_ = temporary_directory_ + "/torchelastic_" + std::to_string(random) + "_";
+  return {};
+}
+
+void Output::prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made) {
+  if (directory_.path().empty()) return made({});
+  if (std::exchange(filtered_round_, round) != round) filtered_files_ = {};
+  await_folder();
+  folders_.run<Result<OpenFiles>>(
+      [wanted = files_of_round(round, local_ranks)] { return make_round(wanted); },
+      [this, number = ++rounds_asked_for_, made = std::move(made)](Result<OpenFiles> opened) {
+        take_round(std::move(opened), number, made);
+      });
+}
+
+Output::RoundFiles Output::files_of_round(std::uint64_t round,
+                                          const std::vector<int>& local_ranks) const {
+  RoundFiles wanted{{directory_.path_of(round)}, {}};
+  for (const int local_rank : local_ranks) {
+    wanted.folders.push_back(directory_.path_of(round, local_rank));
+    for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+      const StreamPlan plan = plan_stream(spec_, stream, local_rank, console_.is_terminal(stream));
+      if (plan.to_file) wanted.files.insert(file_of(round, local_rank, stream));
+      if (plan.is_filtered && !filtered_files_[index(stream)]) {
+        wanted.files.insert(filtered_file_of(round, stream));
+      }
+    }
+  }
+  return wanted;
+}
+
+// On the thread.
+Result<Output::OpenFiles> Output::make_round(const RoundFiles& wanted) {
+  if (auto made = make_folders(wanted.folders); !made) return fail(std::move(made.error()));
+  OpenFiles opened;
+  for (const std::string& path : wanted.files) {
+    auto file = open_log_file(path);
+    if (!file) return fail(std::move(file.error()));
+    opened.emplace(path, std::move(*file));
+  }
+  return opened;
+}
+
+void Output::take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made) {
+  // Also where nobody waits for them any more: then they are closed, on the writer's thread.
+  std::map<std::string, std::shared_ptr<LogFile>> taken;
+  if (opened) {
+    for (auto& [path, fd] : *opened) taken[path] = files().adopt(fd.release(), path);
+  }
+  if (number != rounds_asked_for_) return;
+  awaits_folder_ = false;
+  if (!opened) return made(fail(std::move(opened.error())));
+  opened_ = std::move(taken);
+  made({});
+}
+
+void Output::cancel_round() {
+  rounds_asked_for_ += 1;
+  awaits_folder_ = false;
+}
+
+void Output::await_folder() {
+  awaits_folder_ = true;
+  folder_timer_.arm(kFolderPatience, [this] {
+    if (!awaits_folder_) return;
+    console_.notify("the log folder " + folder() + " does not answer; workers start when it does");
+  });
+}
+
+std::string Output::folder() const {
+  if (!directory_.path().empty()) return directory_.path();
+  return spec_.log_dir.empty() ? temporary_directory_ : spec_.log_dir;
+}
+
+std::string Output::unanswering_folder() const {
+  const auto written_for = files_ ? files_->busy_for() : std::nullopt;
+  const bool hangs = folders_.busy_for() || written_for.value_or(0s) >= kUnansweredAfter;
+  return hangs ? folder() : "";
+}
+
+Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
+  ended(identity.local_rank);  // of the round before, in case nobody said so
+  Worker& worker = workers_[identity.local_rank];
+  remove_error_file(identity.local_rank, worker);
+  worker = Worker{};
+  worker.round = round;
+  for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+    auto opened = open_stream(worker, identity, stream);
+    if (!opened) {
+      ended(identity.local_rank);
+      return fail(std::move(opened.error())
+                      .with("local rank", std::to_string(identity.local_rank))
+                      .with("stream", name_of(stream)));
+    }
+  }
+  return ChildStreams{worker.child_fds[0], worker.child_fds[1]};
+}
+
+Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream) {
+  using Route = StreamPlan::Route;
+  const StreamPlan plan =
+      plan_stream(spec_, stream, identity.local_rank, console_.is_terminal(stream));
+  int& child_fd = worker.child_fds[index(stream)];
+  if (plan.route == Route::kInherit) return {};
+  if (plan.route == Route::kDevNull) {
+    child_fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (child_fd < 0) return fail(error_from_errno(errno, "cannot open /dev/null"));
+    return {};
+  }
+
+  int agent_fd = -1;
+  if (plan.route == Route::kAgentAsTty) {
+    auto terminal = open_pseudo_terminal(console_.fd(stream));
+    if (!terminal) return fail(std::move(terminal.error()));
+    agent_fd = terminal->agent_fd;
+    child_fd = terminal->worker_fd;
+    worker.is_terminal[index(stream)] = true;
+  } else {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe"));
+    // The agent's end only: the worker finds its own as it expects.
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    agent_fd = ends[0];
+    child_fd = ends[1];
+  }
+
+  try {
+    auto made = std::make_shared<WorkerStream>(executor_, console_, agent_fd,
+                                               destinations(plan, worker.round, identity, stream),
+                                               [this](const WorkerStream* done) { forget(done); });
+    made->start();
+    undelivered_.push_back(made);
+    worker.streams[index(stream)] = std::move(made);
+  } catch (const boost::system::system_error& error) {
+    ::close(agent_fd);
+    return fail(error_from_errno(error.code().value(), "cannot watch a pipe"));
+  }
+  return {};
+}
+
+WorkerStream::Destinations Output::destinations(const StreamPlan& plan, std::uint64_t round,
+                                                const WorkerIdentity& identity, Stream stream) {
+  WorkerStream::Destinations to;
+  to.stream = stream;
+  to.console = plan.to_console;
+  if (plan.is_prefixed) to.prefix = line_prefix(spec_, identity);
+  if (plan.keeps_tail) to.tail_lines = spec_.stderr_tail_lines;
+  if (plan.is_filtered) {
+    // One for all workers of a round; closed when no worker of its round uses it any more.
+    auto& filtered = filtered_files_[index(stream)];
+    if (!filtered) filtered = opened_file(filtered_file_of(round, stream));
+    to.filtered_file = filtered;
+    to.filters =
+        stream == Stream::kStdout ? spec_.duplicate_stdout_filters : spec_.duplicate_stderr_filters;
+  }
+  if (plan.to_file) to.file = opened_file(file_of(round, identity.local_rank, stream));
+  return to;
+}
+
+std::shared_ptr<LogFile> Output::opened_file(const std::string& path) {
+  auto file = opened_.extract(path);
+  assert(file);  // prepare_round() was called
+  return std::move(file.mapped());
+}
+
+std::string Output::filtered_file_of(std::uint64_t round, Stream stream) const {
+  return directory_.path_of(round) + "/filtered_" + name_of(stream) + ".log";
+}
+
+LogFiles& Output::files() {
+  if (!files_) {
+    files_ = std::make_unique<LogFiles>(
+        executor_, console_, [this] { check_delivered(); }, kFolderPatience);
+  }
+  return *files_;
+}
+
+void Output::started(int local_rank) {
+  const auto worker = workers_.find(local_rank);
+  if (worker == workers_.end()) return;
+  for (int& fd : worker->second.child_fds) close_fd(fd);
+}
+
+void Output::ended(int local_rank) {
+  started(local_rank);
+  const auto worker = workers_.find(local_rank);
+  if (worker == workers_.end()) return;
+  for (const auto& stream : worker->second.streams) {
+    if (stream) stream->end();
+  }
+  worker->second.is_terminal = {};
+}
+
+void Output::forget(const WorkerStream* stream) {
+  std::erase_if(undelivered_, [&](const auto& each) { return each.get() == stream; });
+  check_delivered();
+}
+
+void Output::when_delivered(std::chrono::milliseconds patience, std::function<void()> done) {
+  when_delivered_ = std::move(done);
+  patience_timer_.arm(patience, [this] {
+    if (when_delivered_) std::exchange(when_delivered_, nullptr)();
+  });
+  check_delivered();
+}
+
+void Output::check_delivered() {
+  if (!when_delivered_ || !undelivered_.empty()) return;
+  opened_.clear();
+  filtered_files_ = {};
+  if (files_ && !files_->all_closed()) return;
+  patience_timer_.cancel();
+  boost::asio::post(executor_, std::exchange(when_delivered_, nullptr));
+}
+
+bool Output::owns_terminals(int local_world_size) const {
+  for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+    const bool is_terminal = console_.is_terminal(stream);
+    for (int local_rank = 0; is_terminal && local_rank < local_world_size; ++local_rank) {
+      const StreamPlan plan = plan_stream(spec_, stream, local_rank, is_terminal);
+      if (plan.route == StreamPlan::Route::kInherit) return false;
+    }
+  }
+  return true;
+}
+
+void Output::window_changed() {
+  for (auto& [local_rank, worker] : workers_) {
+    for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+      if (worker.is_terminal[index(stream)]) {
+        copy_window_size(console_.fd(stream), worker.streams[index(stream)]->fd());
+      }
+    }
+  }
+}
+
+std::vector<std::string> Output::stderr_tail(int local_rank) const {
+  const auto worker = workers_.find(local_rank);
+  if (worker == workers_.end()) return {};
+  const auto& stream = worker->second.streams[index(Stream::kStderr)];
+  return stream ? stream->tail() : std::vector<std::string>();
+}
+
+Output::Readable Output::readable(int local_rank, Stream stream) const {
+  const auto worker = workers_.find(local_rank);
+  if (worker == workers_.end()) return {};
+  Readable readable{worker->second.round, {}, nullptr};
+  const StreamPlan plan = plan_stream(spec_, stream, local_rank, console_.is_terminal(stream));
+  if (plan.to_file) {
+    readable.file = file_of(worker->second.round, local_rank, stream);
+  } else if (const auto& kept = worker->second.streams[index(stream)]; kept && plan.keeps_tail) {
+    readable.kept = &kept->kept();
+  }
+  return readable;
+}
+
+std::string Output::file_of(std::uint64_t round, int local_rank, Stream stream) const {
+  return directory_.path_of(round, local_rank) + "/" + name_of(stream) + ".log";
+}
+
+std::string Output::log_directory_of(int local_rank) const {
+  const auto worker = workers_.find(local_rank);
+  return worker == workers_.end() ? "" : directory_.path_of(worker->second.round, local_rank);
+}
+
+std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
+  if (!directory_.path().empty()) return directory_.path_of(round, local_rank) + "/error.json";
+  if (error_file_prefix_.empty()) return "";
+  return error_file_prefix_ + std::to_string(round) + "_" + std::to_string(local_rank) +
+         "_error.json";
+}
+
+void Output::remove_error_file(int local_rank, const Worker& worker) {
+  if (error_file_prefix_.empty()) return;
+  ::unlink(error_file_of(worker.round, local_rank).c_str());
+}
+
+}  // namespace ddprun::agent

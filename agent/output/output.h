@@ -1,0 +1,173 @@
+// What becomes of the workers' stdout and stderr. Without options a worker inherits stdout, and its
+// stderr passes through unchanged while the last lines are kept for the failure report (through a
+// pseudo-terminal where the agent's own stderr is a terminal). -r sends streams to files, -t to
+// files and, line by line behind a prefix, to the console; a prefix template alone does the latter
+// without files. Files are written by the agent, not by the worker: a full disk is then reported
+// and survived, instead of failing the worker's print().
+//
+// Error files lie beside the logs as under torchrun. A job without files of its own gets error
+// files in $TMPDIR that are removed with this object (read them before): no folder is made for
+// them, because that would take longer than starting the workers.
+//
+// Nothing here waits for the log folder, which may lie on a file server that does not answer: folders
+// and files are made on a thread of their own, and written and closed on the one of the LogFiles.
+// Workers start when their files are there, so that nothing that they say early is lost.
+//
+// Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
+// round, and then for each worker:
+//
+//   output.prepare_round(round, workers, [&](Result<void> made) { … });
+//   auto streams = output.open(round, {local_rank, rank, role});
+//   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
+//   output.started(local_rank);     // the agent closes its copies
+//   output.ended(local_rank);       // its whole group is dead (or it could not be started at all)
+//
+// The mistake to avoid: calling ended() when only the worker itself is dead. What its children
+// write after that is lost.
+#pragma once
+
+#include <array>
+#include <boost/asio/any_io_executor.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/job.h"
+#include "agent/loop/blocking_calls.h"
+#include "agent/loop/timer.h"
+#include "agent/output/console.h"
+#include "agent/output/log_directory.h"
+#include "agent/output/log_files.h"
+#include "agent/output/stream_plan.h"
+#include "agent/output/worker_stream.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::agent {
+
+// For the child, in place of its 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
+// Output.
+struct ChildStreams {
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+};
+
+class Output {
+ public:
+  // `temporary_directory`: $TMPDIR, or empty for /tmp.
+  Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
+         const std::string& run_id, const std::string& temporary_directory);
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  using Made = std::function<void(Result<void>)>;
+
+  // Makes the folder of this run, if there are files to put there. Once, before everything else.
+  // `made` is called from here where nothing has to be made.
+  void prepare(Made made);
+  // Makes the folders and files of these local ranks in this round; likewise.
+  void prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made);
+  // The round is not to begin any more: `made` is not called.
+  void cancel_round();
+  // At the end of the job: the folder of this run, where what was asked of its file system has not
+  // come to its end. Else empty.
+  std::string unanswering_folder() const;
+
+  // After prepare_round().
+  Result<ChildStreams> open(std::uint64_t round, const WorkerIdentity& worker);
+  void started(int local_rank);
+  void ended(int local_rank);
+
+  // Calls `done`, once, when all streams are at their end and their bytes are queued for console
+  // and files, or after `patience`. For the end of the job: then its report, then Console::flush().
+  // It may come when its caller has stopped waiting, so it owns what it touches.
+  void when_delivered(std::chrono::milliseconds patience, std::function<void()> done);
+
+  // Whether the agent writes all that its terminals show: no worker inherits one.
+  bool owns_terminals(int local_world_size) const;
+
+  // The agent's terminal changed its size (SIGWINCH).
+  void window_changed();
+
+  // The last lines a worker wrote to stderr; until the next open() of that local rank.
+  std::vector<std::string> stderr_tail(int local_rank) const;
+  // Where a stream of a worker can be read in its latest round: in a file, or in what is kept of it
+  // for the report, or not at all, because the worker writes to where this agent's own goes.
+  struct Readable {
+    std::uint64_t round = 0;
+    std::string file;            // empty: there is none
+    const Tail* kept = nullptr;  // until the next call of anything here; null: nothing is
+  };
+  Readable readable(int local_rank, Stream stream) const;
+  // The file of an earlier round.
+  std::string file_of(std::uint64_t round, int local_rank, Stream stream) const;
+
+  // Folder of the whole run, and what belongs to one worker in its latest round. Empty when there
+  // is none.
+  const std::string& log_directory() const { return directory_.path(); }
+  std::string log_directory_of(int local_rank) const;
+  // For TORCHELASTIC_ERROR_FILE, in a folder that is there. Empty with --log-dir /dev/null.
+  std::string error_file_of(std::uint64_t round, int local_rank) const;
+  // Whether they are temporary, as said above. Who is killed cannot: that is the keeper's.
+  bool removes_error_files() const { return !error_file_prefix_.empty(); }
+
+ private:
+  struct Worker {
+    std::uint64_t round = 0;
+    std::array<int, 2> child_fds{-1, -1};
+    std::array<std::shared_ptr<WorkerStream>, 2> streams;
+    std::array<bool, 2> is_terminal{};
+  };
+
+  using OpenFiles = std::map<std::string, rdzv::UniqueFd>;  // by path
+  struct RoundFiles {
+    std::vector<std::string> folders;  // each after its parent
+    std::set<std::string> files;
+  };
+  static Result<OpenFiles> make_round(const RoundFiles& wanted);
+
+  Result<void> name_error_files();
+  RoundFiles files_of_round(std::uint64_t round, const std::vector<int>& local_ranks) const;
+  void take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made);
+  void await_folder();
+  std::string folder() const;
+  Result<void> open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream);
+  WorkerStream::Destinations destinations(const StreamPlan& plan, std::uint64_t round,
+                                          const WorkerIdentity& identity, Stream stream);
+  std::shared_ptr<LogFile> opened_file(const std::string& path);
+  std::string filtered_file_of(std::uint64_t round, Stream stream) const;
+  LogFiles& files();
+  void forget(const WorkerStream* stream);
+  void check_delivered();
+  void remove_error_file(int local_rank, const Worker& worker);
+
+  boost::asio::any_io_executor executor_;
+  Console& console_;
+  const OutputSpec spec_;
+  const std::string run_id_;
+  const std::string temporary_directory_;
+  LogDirectory directory_;
+  std::string error_file_prefix_;                           // without a directory
+  std::unique_ptr<LogFiles> files_;                         // made for the first file
+  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // that no worker has taken yet
+  std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
+  std::uint64_t filtered_round_ = 0;
+  std::map<int, Worker> workers_;
+  // Of any round, until their last bytes are delivered.
+  std::vector<std::shared_ptr<WorkerStream>> undelivered_;
+  std::function<void()> when_delivered_;
+  Timer patience_timer_;
+  std::uint64_t rounds_asked_for_ = 0;
+  bool awaits_folder_ = false;
+  Timer folder_timer_;
+  const std::shared_ptr<const Output*> life_;  // for what may come after it
+  BlockingCalls folders_;
+};
+
+}  // namespace ddprun::agent

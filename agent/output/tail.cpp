@@ -1,0 +1,52 @@
+#include "agent/output/tail.h"
+
+#include <algorithm>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kBytesMin = 16 * 1024;
+
+std::string_view as_shown(std::string_view line) {
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  const std::size_t overwritten = line.rfind('\r');
+  return overwritten == std::string_view::npos ? line : line.substr(overwritten + 1);
+}
+
+}  // namespace
+
+void Tail::append(std::string_view bytes) {
+  if (lines_max_ == 0) return;
+  total_ += bytes.size();
+  if (bytes.size() >= kBytesMin) {
+    is_cut_ = is_cut_ || bytes.size() > kBytesMin || !bytes_.empty();
+    bytes_.assign(bytes.substr(bytes.size() - kBytesMin));
+    return;
+  }
+  // Seldom, and many bytes at once: dropping a few at every call would move all of them each time.
+  if (bytes_.size() + bytes.size() > 2 * kBytesMin) {
+    bytes_.erase(0, bytes_.size() - kBytesMin);
+    is_cut_ = true;
+  }
+  bytes_.append(bytes);
+}
+
+std::vector<std::string> Tail::lines() const {
+  std::vector<std::string> last_first;
+  std::string_view rest = bytes_;
+  if (!rest.empty() && rest.back() == '\n') rest.remove_suffix(1);
+  if (bytes_.empty()) return last_first;
+  while (last_first.size() < lines_max_) {
+    const std::size_t end_of_previous = rest.rfind('\n');
+    const bool is_first = end_of_previous == std::string_view::npos;
+    if (is_first && is_cut_ && !last_first.empty())
+      break;  // the end of a line without its beginning
+    last_first.emplace_back(as_shown(is_first ? rest : rest.substr(end_of_previous + 1)));
+    if (is_first) break;
+    rest = rest.substr(0, end_of_previous);
+  }
+  std::reverse(last_first.begin(), last_first.end());
+  return last_first;
+}
+
+}  // namespace ddprun::agent

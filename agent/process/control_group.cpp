@@ -1,0 +1,243 @@
+#include "agent/process/control_group.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "rendezvous/common/directory_entries.h"
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/parse_number.h"
+
+namespace ddprun::agent {
+namespace {
+
+using rdzv::UniqueFd;
+
+constexpr std::string_view kNamePrefix = "ddprun-";  // then pid, "-" and when, since boot, in ns
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr std::int64_t kNewForSeconds = 10;
+constexpr int kDepthMax = 16;  // of groups below ours: agents that are workers of agents
+
+// ---- system calls only: the keeper may have been forked from a process with threads
+
+UniqueFd open_folder(int parent, const char* name) {
+  return UniqueFd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+}
+
+// Of the file `events` that is open.
+bool is_populated_by(int events) {
+  char text[256];
+  const ssize_t size = ::pread(events, text, sizeof text, 0);
+  return size > 0 && std::string_view(text, static_cast<std::size_t>(size)).find("populated 1") !=
+                         std::string_view::npos;
+}
+
+template <typename Each>
+void for_each_group_below(int folder, const Each& each) {
+  for_each_entry(folder, [&each](const char* name, unsigned char type) {
+    if (type == DT_DIR && name[0] != '.') each(name);
+  });
+}
+
+template <typename Each>
+void for_each_member(int folder, int depth, const Each& each) {
+  if (const UniqueFd file(::openat(folder, "cgroup.procs", O_RDONLY | O_CLOEXEC)); file) {
+    char text[1024];
+    pid_t pid = 0;
+    for (ssize_t size; (size = ::read(file.get(), text, sizeof text)) > 0;) {
+      for (const char c : std::string_view(text, static_cast<std::size_t>(size))) {
+        if (c >= '0' && c <= '9') {
+          pid = pid * 10 + (c - '0');
+        } else if (const pid_t whole = std::exchange(pid, 0); whole > 0) {
+          each(whole);  // 0: in another pid namespace
+        }
+      }
+    }
+  }
+  if (depth >= kDepthMax) return;
+  for_each_group_below(folder, [&](const char* name) {
+    if (const auto below = open_folder(folder, name)) for_each_member(below.get(), depth + 1, each);
+  });
+}
+
+void kill_all_in(int folder) {
+  const UniqueFd file(::openat(folder, "cgroup.kill", O_WRONLY | O_CLOEXEC));
+  if (file && ::write(file.get(), "1", 1) == 1) return;
+  // A kernel before 5.14. Who forks meanwhile is seen the next time.
+  for_each_member(folder, 0, [](pid_t pid) { ::kill(pid, SIGKILL); });
+}
+
+void remove_groups_below(int folder, int depth) {
+  if (depth >= kDepthMax) return;
+  // A list that is being read does not miss what is removed meanwhile: the kernel keeps it by name.
+  for_each_group_below(folder, [&](const char* name) {
+    if (const auto below = open_folder(folder, name)) remove_groups_below(below.get(), depth + 1);
+    ::unlinkat(folder, name, AT_REMOVEDIR);
+  });
+}
+
+std::int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+}
+
+// ---- where it can be
+
+// Calls `each` with every line until it returns true.
+template <typename Each>
+void for_each_line(std::string_view text, const Each& each) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    if (each(text.substr(0, end)) || end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// The word with this number, from 0.
+std::string_view word_of(std::string_view line, int number) {
+  for (; number > 0; --number) line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);
+  return line.substr(0, line.find(' '));
+}
+
+// The line "0::/path" of /proc/self/cgroup.
+std::string own_group(std::string_view text) {
+  std::string group;
+  for_each_line(text, [&](std::string_view line) {
+    const bool is_it = line.starts_with("0::/");
+    if (is_it) group = line.substr(3);
+    return is_it;
+  });
+  return group;
+}
+
+// A line of mountinfo is "36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 …": the root
+// is the part of the hierarchy that is seen at the mount point.
+std::string own_folder(const std::string& root) {
+  const std::string group = own_group(file_text(root + "/proc/self/cgroup"));
+  if (group.empty() || group.starts_with("/..")) return "";  // not below what is mounted here
+  std::string folder;
+  for_each_line(file_text(root + "/proc/self/mountinfo"), [&](std::string_view line) {
+    if (line.find(" - cgroup2 ") == std::string_view::npos) return false;
+    const std::string_view above = word_of(line, 3) == "/" ? "" : word_of(line, 3);
+    const bool is_seen =
+        group.starts_with(above) && (group.size() == above.size() || group[above.size()] == '/');
+    if (!is_seen) return false;
+    const std::string below = group.substr(above.size());
+    folder = std::string(word_of(line, 4)) + (below == "/" ? "" : below);
+    return true;
+  });
+  return folder;
+}
+
+// Empty groups whose agent and keeper were both killed: nobody has them locked. One that is new may
+// be about to be.
+void remove_abandoned_beside(const std::string& path) {
+  const UniqueFd folder =
+      open_folder(AT_FDCWD, path.substr(0, std::max<std::size_t>(path.rfind('/'), 1)).c_str());
+  if (!folder) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  for_each_group_below(folder.get(), [&](std::string_view name) {
+    const auto made_at = parse_number<std::int64_t>(name.substr(name.rfind('-') + 1));
+    if (!name.starts_with(kNamePrefix) || !made_at) return;
+    if (now.tv_sec - *made_at / kNanosecondsPerSecond < kNewForSeconds) return;
+    const UniqueFd group = open_folder(folder.get(), name.data());
+    if (!group || ::flock(group.get(), LOCK_EX | LOCK_NB) != 0) return;
+    remove_groups_below(group.get(), 0);
+    ::unlinkat(folder.get(), name.data(), AT_REMOVEDIR);
+  });
+}
+
+}  // namespace
+
+Result<std::string> ControlGroup::new_path(const std::string& root) {
+  const std::string folder = own_folder(root);
+  if (folder.empty()) {
+    return fail(ErrorCode::kNotFound,
+                "no control groups of version 2 are mounted for this process");
+  }
+  // It would be a group with limits and shares of its own.
+  if (file_text(root + folder + "/cgroup.subtree_control").find_first_not_of(" \n") !=
+      std::string::npos) {
+    return fail(ErrorCode::kUnavailable,
+                "the control group " + folder + " gives its controllers to groups below it");
+  }
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return folder + "/" + std::string(kNamePrefix) + std::to_string(::getpid()) + "-" +
+         std::to_string(now.tv_sec * kNanosecondsPerSecond + now.tv_nsec);
+}
+
+Result<ControlGroup> ControlGroup::make(const std::string& path) {
+  remove_abandoned_beside(path);
+  if (::mkdir(path.c_str(), 0755) != 0) {
+    return fail(error_from_errno(errno, "cannot make the control group " + path));
+  }
+  ControlGroup group(path, open_folder(AT_FDCWD, path.c_str()), UniqueFd());
+  if (!group.directory_) return fail(error_from_errno(errno, "cannot open " + path));
+  ::flock(group.directory(), LOCK_EX | LOCK_NB);  // as long as this agent lives
+  group.events_.reset(::openat(group.directory(), "cgroup.events", O_RDONLY | O_CLOEXEC));
+  if (!group.events_)
+    return fail(error_from_errno(errno, "cannot open " + path + "/cgroup.events"));
+  return group;
+}
+
+ControlGroup::ControlGroup(ControlGroup&& other) noexcept
+    : path_(std::exchange(other.path_, {})),
+      directory_(std::move(other.directory_)),
+      events_(std::move(other.events_)) {}
+
+ControlGroup::~ControlGroup() {
+  if (path_.empty()) return;  // moved from
+  if (directory_) tidy();
+  ::rmdir(path_.c_str());
+}
+
+bool ControlGroup::is_populated() const { return is_populated_by(events_.get()); }
+
+void ControlGroup::kill() const { kill_all_in(directory_.get()); }
+
+std::vector<pid_t> ControlGroup::members() const {
+  std::vector<pid_t> pids;
+  for_each_member(directory_.get(), 0, [&pids](pid_t pid) { pids.push_back(pid); });
+  return pids;
+}
+
+// A folder has a link from each folder in it.
+void ControlGroup::tidy() const {
+  struct stat status {};
+  if (::fstat(directory_.get(), &status) == 0 && status.st_nlink <= 2) return;
+  remove_groups_below(directory_.get(), 0);
+}
+
+void kill_control_group(const char* path) {
+  if (const auto folder = open_folder(AT_FDCWD, path)) kill_all_in(folder.get());
+}
+
+void remove_control_group(const char* path, int patience_ms) {
+  const auto folder = open_folder(AT_FDCWD, path);
+  if (!folder) return;
+  const UniqueFd events(::openat(folder.get(), "cgroup.events", O_RDONLY | O_CLOEXEC));
+  const std::int64_t until = now_ms() + patience_ms;
+  while (events && is_populated_by(events.get()) && now_ms() < until) {
+    kill_all_in(folder.get());
+    pollfd change{events.get(), POLLPRI, 0};
+    ::poll(&change, 1, 10);
+  }
+  remove_groups_below(folder.get(), 0);
+  ::rmdir(path);
+}
+
+}  // namespace ddprun::agent

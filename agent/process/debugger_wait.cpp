@@ -1,0 +1,39 @@
+#include "agent/process/debugger_wait.h"
+
+#include "agent/process/search_path.h"
+
+namespace ddprun::agent {
+
+namespace {
+
+// gdb would report the signal that stopped the worker as if it had come now, and leave the worker
+// stopped after "detach". So it is told to continue it once it has hold of it, which then moves
+// nothing, and to say nothing of either signal.
+std::string gdb_line(const std::string& attach, const std::string& kill) {
+  return "  gdb " + attach + " -ex 'handle SIGSTOP SIGCONT nostop noprint nopass' -ex 'shell " +
+         kill + "'\n";
+}
+
+}  // namespace
+
+std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
+                                    const Environment& environment) {
+  const std::string path = value_or_empty(environment, "PATH");
+  const std::string number = std::to_string(pid);
+  const std::string go_on = "kill -CONT " + number;
+  std::string text = "ddprun: rank " + std::to_string(rank) + " (pid " + number +
+                     ") waits before its first instruction; to debug it, or to let it go on:\n" +
+                     gdb_line("-p " + number, go_on);
+  if (!find_in_path(path, "gdbserver").empty()) {
+    text += gdb_line("-ex 'target remote | ssh " + host + " gdbserver --attach - " + number + "'",
+                     "ssh " + host + " " + go_on);
+  }
+  return text + "  " + go_on + "\n";
+}
+
+std::string nobody_to_debug(int rank, int world_size) {
+  return "--attach-debugger: there is no rank " + std::to_string(rank) + " in this round of " +
+         std::to_string(world_size);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,163 @@
+#include "agent/process/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include "agent/process/control_group.h"
+#include "rendezvous/common/open_files.h"
+#include "rendezvous/common/signals_blocked.h"
+
+namespace ddprun::agent {
+namespace {
+
+// Killed is not yet dead, but what hangs in the kernel, or is reaped by nobody, is not waited for
+// longer than this.
+constexpr std::int64_t kPatienceMs = 250;
+constexpr int kControlGroupPatienceMs = 1000;
+
+std::int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+}
+
+void await_leader(pid_t group, std::int64_t until_ms) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, group, 0));
+  if (fd < 0) return;
+  pollfd end{fd, POLLIN, 0};
+  ::poll(&end, 1, static_cast<int>(std::max<std::int64_t>(until_ms - now_ms(), 0)));
+  ::close(fd);
+}
+
+void await_group(pid_t group, std::int64_t until_ms) {
+  while (::kill(-group, 0) == 0 && now_ms() < until_ms) ::poll(nullptr, 0, 1);
+}
+
+}  // namespace
+
+// Runs in a process that may have been forked from one with threads: system calls only.
+void Keeper::keep(int pipe_fd) const {
+  ::setsid();  // the terminal's signals are not for us
+  ::prctl(PR_SET_NAME, "ddprun-keeper");
+  close_all_files_but(pipe_fd);
+  char nothing = 0;
+  while (::read(pipe_fd, &nothing, 1) < 0 && errno == EINTR) {
+  }
+  const auto each_group = [this](auto&& perform) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (const pid_t group = entries_[i].group.load()) perform(group);
+    }
+  };
+  const auto remove_files = [this] {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (entries_[i].file[0] != '\0') ::unlink(entries_[i].file);
+    }
+  };
+  each_group([](pid_t group) { ::kill(-group, SIGKILL); });
+  const char* const control_group = entries_[count_].file;
+  if (control_group[0] != '\0') kill_control_group(control_group);
+  const std::int64_t until = now_ms() + kPatienceMs;
+  each_group([until](pid_t group) { await_leader(group, until); });
+  remove_files();
+  // Who else is in a group may have made its file since. That takes longer where dead orphans are
+  // not reaped (a container without an init): they still count as members.
+  each_group([until](pid_t group) { await_group(group, until); });
+  remove_files();
+  if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatienceMs);
+  ::_exit(0);
+}
+
+Result<Keeper> Keeper::start(std::size_t slots) {
+  void* memory = ::mmap(nullptr, (slots + 1) * sizeof(Entry), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
+  // Zeroed pages are entries without a group; touching them all would cost a fault each.
+  Keeper keeper(std::launder(static_cast<Entry*>(memory)), slots);
+  if (auto forked = keeper.replace(); !forked) return fail(std::move(forked.error()));
+  return keeper;
+}
+
+Result<void> Keeper::replace() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
+  int fork_errno = 0;
+  const pid_t pid = [&] {
+    const AllSignalsBlocked blocked;
+    const pid_t forked = ::fork();
+    if (forked == 0) {
+      ::close(fds[1]);  // of its own it would never see the end
+      keep(fds[0]);
+    }
+    fork_errno = errno;
+    return forked;
+  }();
+  ::close(fds[0]);
+  if (pid < 0) {
+    ::close(fds[1]);
+    return fail(error_of_start(fork_errno, "cannot start the keeper"));
+  }
+  if (pipe_fd_ >= 0) ::close(pipe_fd_);
+  pid_ = pid;
+  pipe_fd_ = fds[1];
+  return {};
+}
+
+Keeper::Keeper(Keeper&& other) noexcept { swap(other); }
+
+Keeper& Keeper::operator=(Keeper&& other) noexcept {
+  swap(other);
+  return *this;
+}
+
+void Keeper::swap(Keeper& other) noexcept {
+  std::swap(entries_, other.entries_);
+  std::swap(count_, other.count_);
+  std::swap(pid_, other.pid_);
+  std::swap(pipe_fd_, other.pipe_fd_);
+}
+
+Keeper::~Keeper() {
+  dismiss();
+  if (entries_ != nullptr) ::munmap(entries_, (count_ + 1) * sizeof(Entry));
+}
+
+// The agent may be killed in the middle of this. Then the path is neither the old nor the new one,
+// but both are of this agent, and the last byte of an entry is always 0.
+void Keeper::set_path(std::size_t index, std::string_view path) {
+  char* file = entries_[index].file;
+  if (path.size() >= sizeof entries_[index].file) path = {};  // too long to be made anywhere
+  path.copy(file, path.size());
+  file[path.size()] = '\0';
+}
+
+void Keeper::dismiss() {
+  if (pipe_fd_ >= 0) ::close(std::exchange(pipe_fd_, -1));
+  if (pid_ > 0) {
+    ::kill(pid_, SIGCONT);  // somebody may have stopped it
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+  }
+}
+
+bool Keeper::has_died() {
+  if (pid_ <= 0 || ::waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
+  pid_ = -1;
+  return true;
+}
+
+}  // namespace ddprun::agent

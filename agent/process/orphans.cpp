@@ -1,0 +1,159 @@
+#include "agent/process/orphans.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::agent {
+namespace {
+
+// An adopted child belongs to one of our threads, so the lists of all threads are read.
+std::vector<pid_t> children() {
+  std::vector<pid_t> pids;
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::opendir("/proc/self/task"), ::closedir);
+  if (!tasks) return pids;
+  while (const dirent* task = ::readdir(tasks.get())) {
+    if (task->d_name[0] == '.') continue;
+    std::ifstream list("/proc/self/task/" + std::string(task->d_name) + "/children");
+    pids.insert(pids.end(), std::istream_iterator<pid_t>(list), std::istream_iterator<pid_t>());
+  }
+  return pids;
+}
+
+using Found = EnvironmentLooks::Found;
+
+constexpr std::chrono::milliseconds kLookLimit{200};
+
+// What proc(5) calls state, startcode, env_start and env_end.
+struct MemoryOfProcess {
+  char state = 0;
+  std::uint64_t code_start = 0;
+  std::uint64_t environment_start = 0;
+  std::uint64_t environment_end = 0;
+};
+
+// Nothing: there is no such process.
+std::optional<MemoryOfProcess> memory_of(pid_t pid) {
+  const std::string text = file_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream stat(text.substr(name_end + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
+  const auto field = [&](std::size_t number) -> const std::string& {
+    return fields.at(number - 3);
+  };
+  return MemoryOfProcess{.state = field(3).front(),
+                         .code_start = std::stoull(field(26)),
+                         .environment_start = std::stoull(field(50)),
+                         .environment_end = std::stoull(field(51))};
+}
+
+// While a process exchanges its memory for that of another program, and once it has given its
+// memory back on the way to its end, its environment reads as shorter than it is, or as empty. The
+// kernel sets the start of the code last: an empty environment beside it is an empty one.
+Found environment_has(pid_t pid, const std::string& entry) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/environ";
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return Found::kNo;  // gone, or another user's
+  std::string all;
+  std::array<char, 16 * 1024> part{};
+  for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {
+    all.append(part.data(), static_cast<std::size_t>(count));
+  }
+  std::istringstream lines(all);
+  for (std::string line; std::getline(lines, line, '\0');) {
+    if (line == entry) return Found::kYes;
+  }
+  const auto memory = memory_of(pid);
+  if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
+  const bool was_seen_whole =
+      memory->code_start != 0 && all.size() == memory->environment_end - memory->environment_start;
+  return was_seen_whole ? Found::kNo : Found::kUnseen;
+}
+
+}  // namespace
+
+std::string make_agent_id(const std::string& host) {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return host + "-" + std::to_string(::getpid()) + "-" +
+         std::to_string(now.tv_sec * 1'000'000'000L + now.tv_nsec);
+}
+
+void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+EnvironmentLooks::EnvironmentLooks(boost::asio::any_io_executor executor, std::string entry)
+    : executor_(std::move(executor)), entry_(std::move(entry)) {}
+
+EnvironmentLooks::Found EnvironmentLooks::take(pid_t pid) {
+  if (const auto seen = found_.find(pid); seen != found_.end()) {
+    const Found found = seen->second;
+    if (found != Found::kHangs) found_.erase(seen);
+    return found;
+  }
+  if (std::ranges::count(wanted_, pid) == 0) {
+    wanted_.push_back(pid);
+    if (wanted_.size() == 1) look();
+  }
+  return Found::kUnseen;
+}
+
+void EnvironmentLooks::look() {
+  const pid_t pid = wanted_.front();
+  if (!calls_) calls_ = std::make_unique<BlockingCalls>(executor_, "ddprun-strange");
+  calls_->run<Found>(
+      kLookLimit, [pid, entry = entry_] { return environment_has(pid, entry); },
+      [this, pid](std::optional<Found> found) {
+        found_[pid] = found.value_or(Found::kHangs);
+        wanted_.pop_front();
+        if (!found) calls_.reset();
+        if (!wanted_.empty()) look();
+      });
+}
+
+Strangers strangers_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known) {
+  Strangers strangers;
+  for (const pid_t pid : children()) {
+    if (is_known(pid)) continue;
+    switch (looks.take(pid)) {
+      case Found::kYes:
+        strangers.pids.push_back(pid);
+        break;
+      case Found::kUnseen:
+        strangers.some_unseen = true;
+        break;
+      case Found::kHangs:
+        strangers.hanging.push_back(pid);
+        break;
+      case Found::kNo:
+        break;
+    }
+  }
+  return strangers;
+}
+
+void reap_strangers(const std::function<bool(pid_t)>& is_known) {
+  for (;;) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    if (is_known(info.si_pid)) return;
+    ::waitpid(info.si_pid, nullptr, WNOHANG);
+  }
+}
+
+}  // namespace ddprun::agent

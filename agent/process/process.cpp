@@ -1,0 +1,474 @@
+#include "agent/process/process.h"
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/system/system_error.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "agent/loop/timer.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/open_files.h"
+#include "rendezvous/common/parse_number.h"
+#include "rendezvous/common/signals_blocked.h"
+#include "rendezvous/common/trimmed.h"
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/worker_link.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace asio = boost::asio;
+using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
+
+constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
+constexpr std::chrono::milliseconds kLookAgain{100};  // at a worker whose end nobody tells yet
+
+struct SignalState {
+  sigset_t mask;
+  struct sigaction pipe;
+};
+
+SignalState& inherited_signals() {
+  static SignalState state = [] {
+    SignalState read{};
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &read.mask);
+    ::sigaction(SIGPIPE, nullptr, &read.pipe);
+    return read;
+  }();
+  return state;
+}
+
+std::optional<rlimit>& inherited_files() {
+  static std::optional<rlimit> limit;  // none: it was not adopted
+  return limit;
+}
+
+// exec resets them, but only at its end. An ignored signal was inherited so, and stays.
+std::vector<int> signals_with_handlers() {
+  std::vector<int> signals;
+  for (int signal = 1; signal < kFirstRealTimeSignal; ++signal) {
+    struct sigaction current {};
+    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler != SIG_DFL &&
+        current.sa_handler != SIG_IGN) {
+      signals.push_back(signal);
+    }
+  }
+  return signals;
+}
+
+std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<const char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const auto& string : strings) pointers.push_back(string.c_str());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// The thread sanitizer keeps an account of signal handlers, which a child that shares it would change;
+// of vfork it makes a fork.
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
+#define DDPRUN_HAS_CLONE3
+#endif
+
+#ifdef DDPRUN_HAS_CLONE3
+// vfork with a pidfd: a child for which there is no descriptor left does not come to life. The
+// child runs on this frame, which the parent leaves as it is until the child has executed its
+// program or ended; so `body` must not return.
+[[gnu::noinline]] pid_t clone_child(clone_args& arguments, void (*body)(void*), void* context) {
+#if defined(__x86_64__)
+  long result = SYS_clone3;
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(&arguments), "S"(sizeof arguments)
+               : "rcx", "r11", "memory");
+#else
+  register long number asm("x8") = SYS_clone3;
+  register long result asm("x0") = reinterpret_cast<long>(&arguments);
+  register long size asm("x1") = sizeof arguments;
+  asm volatile("svc 0" : "+r"(result) : "r"(number), "r"(size) : "memory");
+#endif
+  if (result == 0) {
+    body(context);
+    ::_exit(127);
+  }
+  if (result > 0) return static_cast<pid_t>(result);
+  errno = static_cast<int>(-result);
+  return -1;
+}
+#endif
+
+// What is over with the child, whatever it was about to do. Its group may have had members already;
+// the zombie holds the number until the group is off the keeper's table.
+void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
+  ::kill(-pid, SIGKILL);
+  ::kill(pid, SIGKILL);
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  ::kill(-pid, SIGKILL);
+  if (keeper_slot != nullptr) keeper_slot->store(0);
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// Starts the child that Boost.Process is handed then. Its own default_launcher forks and lets Asio
+// rebuild the whole reactor in the child; its vfork_launcher lets it do so in memory that the parent
+// shares. A child that only execs needs neither: here everything is prepared before vfork, and the
+// child makes system calls alone.
+class Starter {
+ public:
+  struct Started {
+    pid_t pid = -1;
+    rdzv::UniqueFd end;  // its pidfd
+    bool is_in_control_group = false;
+  };
+
+  explicit Starter(const ProcessSpec& spec)
+      : spec_(spec), argv_(pointers_to(spec.argv)), environment_(pointers_to(spec.environment)) {
+    CPU_ZERO(&cpus_);
+    for (const int cpu : spec.cpus) CPU_SET(static_cast<std::size_t>(cpu), &cpus_);
+  }
+
+  Result<Started> start() {
+    parent_ = ::getpid();
+    Started started;
+    int fork_errno = 0;
+    {
+      const AllSignalsBlocked blocked;
+      started = start_child();
+      fork_errno = errno;
+    }
+    if (started.pid < 0) return fail(error_of_start(fork_errno, "cannot start " + spec_.path));
+    if (exec_errno_ != 0) {
+      end_and_reap(started.pid, spec_.keeper_slot);
+      return fail(error_from_errno(exec_errno_, what_failed()));
+    }
+    if (!started.end) {
+      started.end.reset(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
+    }
+    if (!started.end) {
+      Error error = error_from_errno(errno, "cannot watch " + spec_.path);
+      end_and_reap(started.pid, spec_.keeper_slot);
+      return fail(std::move(error));
+    }
+    if (spec_.waits_for_debugger) leave_stopped(started.pid);
+    return started;
+  }
+
+ private:
+  std::string what_failed() const {
+    if (!is_tracing_refused_) return "cannot start " + spec_.path;
+    return "a worker cannot wait for a debugger, because tracing is refused here (a container "
+           "needs the capability SYS_PTRACE)";
+  }
+
+  // Of its program nothing has run when exec has stopped it for us, who trace it. Let go of with
+  // SIGSTOP it is stopped as by anybody, and free for another tracer.
+  static void leave_stopped(pid_t pid) {
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
+           errno == EINTR) {
+    }
+    if (info.si_code == CLD_TRAPPED) ::ptrace(PTRACE_DETACH, pid, nullptr, SIGSTOP);
+  }
+
+  Started start_child() {
+    Started started;
+#ifdef DDPRUN_HAS_CLONE3
+    if (spec_.control_group >= 0) {
+      started = clone_into(spec_.control_group);
+      if (started.pid >= 0 || is_shortage(errno)) return started;
+    }
+    started = clone_into(-1);
+    // Older kernels do not know it, and filters of containers refuse what they do not know.
+    if (started.pid >= 0 || is_shortage(errno)) return started;
+#endif
+    started.pid = vfork_child();
+    return started;
+  }
+
+#ifdef DDPRUN_HAS_CLONE3
+  Started clone_into(int control_group) {
+    Started started;
+    int pid_fd = -1;
+    clone_args arguments{};
+    arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+    arguments.pidfd = reinterpret_cast<std::uintptr_t>(&pid_fd);
+    arguments.exit_signal = SIGCHLD;
+    if (control_group >= 0) {
+      arguments.flags |= CLONE_INTO_CGROUP;
+      arguments.cgroup = static_cast<std::uint64_t>(control_group);
+    }
+    started.pid = clone_child(
+        arguments, [](void* self) { static_cast<Starter*>(self)->become_worker(); }, this);
+    if (started.pid < 0) return started;
+    started.end.reset(pid_fd);
+    if (control_group >= 0 && !has_begun_) {
+      // Linux 6.14 and later kill a child at birth where one of the two groups, its own and its
+      // parent's, was killed once more often than the other.
+      end_and_reap(started.pid, nullptr);
+      errno = EBUSY;
+      return {};
+    }
+    started.is_in_control_group = control_group >= 0;
+    return started;
+  }
+
+  // What another way to start a child would meet as well.
+  static bool is_shortage(int error) {
+    return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+  }
+#endif
+
+  // A function of its own, so that nothing of the caller's frame is shared with the child.
+  [[gnu::noinline]] pid_t vfork_child() {
+    const pid_t pid = ::vfork();
+    if (pid == 0) become_worker();
+    return pid;
+  }
+
+  // Runs in the child, in the parent's memory: system calls only. The session comes late: where the
+  // kernel groups tasks by session for scheduling, a new one queues up behind everybody, and the
+  // parent waits.
+  [[noreturn]] void become_worker() {
+    has_begun_ = true;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
+    if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
+    if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
+    if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
+    // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun, and
+    // its link.
+    close_files_on_exec_from(STDERR_FILENO + 1);
+    if (spec_.link_socket_fd >= 0) hand_over_link();
+    if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
+    // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
+    // is.
+    for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
+    ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
+    ::setsid();
+    if (spec_.keeper_slot != nullptr) spec_.keeper_slot->store(::getpid());
+    ::sigprocmask(SIG_SETMASK, &inherited_signals().mask, nullptr);
+    if (spec_.waits_for_debugger) be_traced();
+    ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
+             const_cast<char* const*>(environment_.data()));
+    exec_errno_ = errno;  // seen by the parent, whose memory this is
+    ::_exit(127);
+  }
+
+  // Right before exec: until then a signal would stop the child for its parent, who waits for exec.
+  // exec itself tells by SIGTRAP. Never returned from after exec: the address sanitizer would keep
+  // the frame as it is.
+  [[gnu::no_sanitize_address]] void be_traced() {
+    sigset_t trap;
+    sigemptyset(&trap);
+    sigaddset(&trap, SIGTRAP);
+    ::sigprocmask(SIG_UNBLOCK, &trap, nullptr);
+    // Where a process may be traced by its ancestors alone (Yama), also by the user's debugger.
+    ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) return;
+    exec_errno_ = errno;
+    is_tracing_refused_ = true;
+    ::_exit(127);
+  }
+
+  // In the child too, because its pid has to be on the page before the worker looks. Without it the
+  // worker takes the link for somebody else's.
+  void hand_over_link() {
+    link_header_.worker_pid = ::getpid();
+    link_header_.agent_pid = parent_;
+    link_header_.preempt_signal = spec_.preempt_signal;
+    std::ignore = ::pwrite(spec_.link_page_fd, &link_header_, sizeof link_header_, 0);
+    ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
+    ::fcntl(spec_.link_page_fd, F_SETFD, 0);
+  }
+
+  const ProcessSpec& spec_;
+  const std::vector<const char*> argv_;
+  const std::vector<const char*> environment_;
+  const std::vector<int> handled_signals_ = signals_with_handlers();
+  cpu_set_t cpus_;
+  link::Header link_header_;
+  pid_t parent_ = -1;
+  volatile bool has_begun_ = false;
+  volatile int exec_errno_ = 0;
+  volatile bool is_tracing_refused_ = false;
+};
+
+// Of /proc/PID/stat what follows the process's name: its state is a letter. Empty: there is none.
+std::string after_name(pid_t pid) {
+  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
+}
+
+// By a signal, and not by somebody who traces it.
+bool is_stopped(pid_t pid) { return after_name(pid).starts_with('T'); }
+
+ExitStatus status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
+  }
+  return ExitStatus::exited(WEXITSTATUS(wait_status));
+}
+
+// How a process has ended that a debugger traces, and which only that may wait for until then. The
+// last field of /proc/PID/stat is what waitpid() would give. None: it has not ended.
+std::optional<ExitStatus> status_of_traced(pid_t pid) {
+  const std::string fields = after_name(pid);
+  if (!fields.starts_with('Z')) return std::nullopt;
+  const std::size_t last = fields.find_last_of(' ');
+  const auto status = parse_number<int>(trimmed(std::string_view(fields).substr(last + 1)));
+  return status ? std::optional(status_of(*status)) : std::nullopt;
+}
+
+class Worker final : public WorkerProcess {
+ public:
+  Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, const ProcessSpec& spec,
+         OnEnd on_end)
+      : executor_(io.get_executor()),
+        pid_(pid),
+        is_in_control_group_(is_in_control_group),
+        end_(io),
+        look_again_(io.get_executor()),
+        keeper_slot_(spec.keeper_slot),
+        waits_for_debugger_(spec.waits_for_debugger),
+        on_end_(std::move(on_end)) {}
+
+  ~Worker() override {
+    if (process_) process_->detach();
+  }
+
+  // Takes the child over; after an error it is still the caller's.
+  Result<void> watch(rdzv::UniqueFd end) {
+    // One for Boost.Process and one to wait on: its own wait reaps, and what is left of the group has
+    // to be killed before that.
+    rdzv::UniqueFd other(::fcntl(end.get(), F_DUPFD_CLOEXEC, 0));
+    if (!other) return fail(error_from_errno(errno, "cannot watch a worker"));
+    try {
+      end_.assign(other.get());
+      static_cast<void>(other.release());
+      process_.emplace(executor_, pid_, end.get());
+      static_cast<void>(end.release());
+    } catch (const boost::system::system_error& error) {
+      return fail(error_from_errno(error.code().value(), "cannot watch a worker"));
+    }
+    await_end();
+    return {};
+  }
+
+  pid_t pid() const override { return pid_; }
+  bool is_in_control_group() const override { return is_in_control_group_; }
+
+  void signal_group(int signal) override {
+    if (!has_ended_) ::kill(-pid_, signal);
+  }
+
+  void signal_worker(int signal) override {
+    if (!has_ended_) ::kill(pid_, signal);
+  }
+
+  // One that is stopped already, before we stopped it, is waiting still.
+  void pause() override {
+    if (waits_for_debugger_ && is_stopped(pid_)) return;
+    is_paused_ = true;
+    signal_group(SIGSTOP);
+  }
+
+  void resume() override {
+    if (std::exchange(is_paused_, false) || !waits_for_debugger_) signal_group(SIGCONT);
+  }
+
+  void abandon() override {
+    has_ended_ = true;
+    boost::system::error_code ignored;
+    end_.cancel(ignored);
+  }
+
+ private:
+  void await_end() {
+    end_.async_wait(asio::posix::stream_descriptor::wait_read,
+                    [this](const boost::system::error_code& ec) {
+                      if (!ec && !has_ended_) on_readable();
+                    });
+  }
+
+  void on_readable() {
+    siginfo_t info{};
+    std::optional<ExitStatus> status;
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+        info.si_pid == pid_) {
+      status = info.si_code == CLD_EXITED
+                   ? ExitStatus::exited(info.si_status)
+                   : ExitStatus::killed(info.si_status, info.si_code == CLD_DUMPED);
+    } else {
+      status = status_of_traced(pid_);
+    }
+    if (!status) return look_again_.arm(kLookAgain, [this] { await_end(); });
+    // The zombie still holds the number, so this reaches what its leader left behind and nobody
+    // else.
+    ::kill(-pid_, SIGKILL);
+    if (keeper_slot_ != nullptr) keeper_slot_->store(0);
+    boost::system::error_code ignored;
+    process_->running(ignored);  // reaps; a traced one is reaped when it comes back to us
+    has_ended_ = true;
+    // The callback may destroy this object.
+    std::exchange(on_end_, nullptr)(*status);
+  }
+
+  const asio::io_context::executor_type executor_;
+  const pid_t pid_;
+  std::optional<Process> process_;  // once it is watched
+  const bool is_in_control_group_;
+  asio::posix::stream_descriptor end_;
+  Timer look_again_;
+  std::atomic<pid_t>* keeper_slot_;
+  const bool waits_for_debugger_;
+  bool is_paused_ = false;
+  OnEnd on_end_;
+  bool has_ended_ = false;
+};
+
+}  // namespace
+
+void adopt_signal_state() {
+  inherited_signals();
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void adopt_descriptor_limit() {
+  inherited_files() = descriptor_limit();
+  raise_descriptor_limit();
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io,
+                                                            const ProcessSpec& spec, OnEnd on_end) {
+  auto started = Starter(spec).start();
+  if (!started) return fail(std::move(started.error()));
+  auto worker = std::make_unique<Worker>(io, started->pid, started->is_in_control_group, spec,
+                                         std::move(on_end));
+  if (auto watched = worker->watch(std::move(started->end)); !watched) {
+    end_and_reap(started->pid, spec.keeper_slot);
+    return fail(std::move(watched.error()));
+  }
+  return worker;
+}
+
+}  // namespace ddprun::agent

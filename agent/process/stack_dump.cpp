@@ -1,0 +1,190 @@
+#include "agent/process/stack_dump.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <csignal>
+#include <mutex>
+#include <utility>
+
+#include "agent/process/process_stacks.h"
+#include "agent/process/search_path.h"
+#include "rendezvous/common/thread.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kTextBytesMax = 4096;  // where there is no file, for each worker
+
+bool is_python(pid_t pid) {
+  std::array<char, 4096> target{};
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  const ssize_t size = ::readlink(link.c_str(), target.data(), target.size());
+  const std::string path(target.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  return path.substr(path.rfind('/') + 1).starts_with("python");
+}
+
+// Empty where neither is installed. gdb asks no server for symbols: that is a network's time.
+std::vector<std::string> debugger_for(pid_t pid, const std::string& path) {
+  if (is_python(pid)) {
+    const std::string py_spy = find_in_path(path, "py-spy");
+    if (!py_spy.empty()) return {py_spy, "dump", "--pid", std::to_string(pid)};
+  }
+  const std::string gdb = find_in_path(path, "gdb");
+  if (gdb.empty()) return {};
+  return {gdb,    "-nx",
+          "-q",   "-batch",
+          "-iex", "set debuginfod enabled off",
+          "-iex", "set auto-load off",
+          "-p",   std::to_string(pid),
+          "-ex",  "thread apply all backtrace"};
+}
+
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written <= 0) return;  // a full disk: the kill is what matters
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::string first_lines(int fd) {
+  std::string text(kTextBytesMax, '\0');
+  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  if (text.size() == kTextBytesMax) text.resize(text.rfind('\n') + 1);
+  return text;
+}
+
+}  // namespace
+
+struct StackDump::Taken {
+  Worker worker;
+  std::string file;
+  rdzv::UniqueFd fd;  // of the file, or of memory
+  std::vector<std::string> debugger;
+};
+
+struct StackDump::Shared {
+  std::mutex mutex;
+  StackDump* owner = nullptr;  // null: nobody waits any more
+  boost::asio::io_context* io = nullptr;
+};
+
+namespace {
+
+// The thread's work for one worker.
+StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) {
+  StackDump::Taken taken;
+  taken.worker = worker;
+  if (!worker.folder.empty()) {
+    taken.file = worker.folder + "/stacks.txt";
+    taken.fd.reset(
+        ::open(taken.file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  }
+  if (!taken.fd) {
+    taken.file.clear();
+    taken.fd.reset(::memfd_create("ddprun-stacks", MFD_CLOEXEC));
+  }
+  // In a wrapper script's tree the program is the one with threads.
+  pid_t busiest = worker.pid;
+  std::size_t threads_max = 1;
+  for (const pid_t pid : process_tree(worker.pid)) {
+    write_all(taken.fd.get(), stacks_of(pid));
+    const std::size_t threads = thread_count(pid);
+    if (threads > threads_max) {
+      busiest = pid;
+      threads_max = threads;
+    }
+  }
+  taken.debugger = debugger_for(busiest, path);
+  return taken;
+}
+
+}  // namespace
+
+StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
+                     const Environment& environment, std::chrono::milliseconds limit, Done done)
+    : io_(io),
+      environment_(environment),
+      done_(std::move(done)),
+      limit_timer_(io),
+      shared_(std::make_shared<Shared>()) {
+  shared_->owner = this;
+  shared_->io = &io;
+  limit_timer_.arm(limit, [this] { finish(); });
+  auto body = [shared = shared_, workers = std::move(workers),
+               path = value_or_empty(environment, "PATH")] {
+    auto taken = std::make_shared<std::vector<Taken>>();
+    for (const Worker& worker : workers) taken->push_back(take(worker, path));
+    const std::lock_guard lock(shared->mutex);
+    if (shared->owner == nullptr) return;
+    boost::asio::post(*shared->io, [shared, taken] {
+      if (shared->owner != nullptr) shared->owner->on_taken(std::move(*taken));
+    });
+  };
+  auto thread = rdzv::Thread::start("ddprun-stacks", std::move(body));
+  // It may wait for a process that hangs, and nobody waits for it.
+  if (thread) thread->detach();
+}
+
+StackDump::~StackDump() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->owner = nullptr;
+  for (const auto& debugger : debuggers_) {
+    if (debugger) debugger->signal_group(SIGKILL);
+  }
+  if (taken_.empty()) return;
+  // To close a file may hang where its folder does.
+  const auto files = std::make_shared<std::vector<Taken>>(std::move(taken_));
+  auto closer = rdzv::Thread::start("ddprun-closer", [files] { files->clear(); });
+  if (closer) closer->detach();
+}
+
+bool StackDump::owns(pid_t pid) const {
+  return std::any_of(debuggers_.begin(), debuggers_.end(),
+                     [pid](const auto& debugger) { return debugger && debugger->pid() == pid; });
+}
+
+void StackDump::on_taken(std::vector<Taken> taken) {
+  taken_ = std::move(taken);
+  debuggers_.resize(taken_.size());
+  for (std::size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i].debugger.empty()) continue;
+    ProcessSpec spec;
+    spec.path = taken_[i].debugger.front();
+    spec.argv = taken_[i].debugger;
+    spec.environment = to_lines(environment_);
+    spec.stdout_fd = spec.stderr_fd = taken_[i].fd.get();
+    auto debugger =
+        WorkerProcess::start(io_, spec, [this, i](ExitStatus) { on_debugger_ended(i); });
+    if (debugger) debuggers_[i] = std::move(*debugger);
+  }
+  on_debugger_ended(taken_.size());
+}
+
+// Of this worker; an index beyond them all asks whether there is one left.
+void StackDump::on_debugger_ended(std::size_t index) {
+  if (index < debuggers_.size()) debuggers_[index].reset();
+  const bool is_one_left = std::any_of(debuggers_.begin(), debuggers_.end(),
+                                       [](const auto& debugger) { return debugger != nullptr; });
+  if (!is_one_left) finish();
+}
+
+void StackDump::finish() {
+  limit_timer_.cancel();
+  std::vector<Account> accounts;
+  for (const Taken& taken : taken_) {
+    accounts.push_back(
+        {taken.worker, taken.file, taken.file.empty() ? first_lines(taken.fd.get()) : ""});
+  }
+  // May destroy this object.
+  if (done_) std::exchange(done_, nullptr)(std::move(accounts));
+}
+
+}  // namespace ddprun::agent

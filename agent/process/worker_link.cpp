@@ -1,0 +1,161 @@
+#include "agent/process/worker_link.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+namespace asio = boost::asio;
+using rdzv::UniqueFd;
+
+// In one go; the rest when the event loop comes round again, so that a worker that talks without
+// end keeps nobody from being served.
+constexpr int kMessagesAtOnce = 16;
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000L + now.tv_nsec;
+}
+
+// Times that a worker made up must not become a negative age.
+std::chrono::nanoseconds since(std::int64_t at_ns, std::int64_t now_ns) {
+  return std::chrono::nanoseconds(at_ns <= 0 || at_ns > now_ns ? 0 : now_ns - at_ns);
+}
+
+// One page whose size is sealed: nothing that the worker does to it can make reading it fault.
+Result<UniqueFd> make_page() {
+  UniqueFd page(::memfd_create("ddprun-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!page || ::ftruncate(page.get(), link::kPageBytes) != 0 ||
+      ::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return fail(error_from_errno(errno, "memory for a worker's link"));
+  }
+  return page;
+}
+
+// Names go to terminals as they are.
+bool is_printable(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) { return c >= ' ' && c < '\x7f'; });
+}
+
+}  // namespace
+
+Result<std::shared_ptr<WorkerLink>> WorkerLink::make(const asio::any_io_executor& executor) {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return fail(error_from_errno(errno, "socket for a worker's link"));
+  }
+  UniqueFd ours(sockets[0]);
+  UniqueFd theirs(sockets[1]);
+  auto page = make_page();
+  if (!page) return fail(std::move(page.error()));
+  return std::shared_ptr<WorkerLink>(
+      new WorkerLink(executor, std::move(ours), std::move(theirs), std::move(*page)));
+}
+
+WorkerLink::WorkerLink(const asio::any_io_executor& executor, UniqueFd socket,
+                       UniqueFd worker_socket, UniqueFd page)
+    : socket_(executor, socket.release()),
+      worker_socket_(std::move(worker_socket)),
+      page_(std::move(page)) {}
+
+void WorkerLink::started(pid_t pid, OnMisuse on_misuse) {
+  pid_ = pid;
+  on_misuse_ = std::move(on_misuse);
+  worker_socket_.reset();
+  await_message();
+}
+
+bool WorkerLink::ask_to_leave() {
+  must_leave_ = true;
+  read_messages();  // a hello that is on its way counts
+  send_leave();
+  return was_told_ && socket_.is_open();
+}
+
+std::optional<WorkerProgress> WorkerLink::progress() const {
+  // Mapped for this moment only: most workers end without anybody having asked.
+  void* memory = ::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, page_.get(), 0);
+  if (memory == MAP_FAILED) return std::nullopt;
+  const auto note = link::read_note(*static_cast<const link::Page*>(memory));
+  ::munmap(memory, link::kPageBytes);
+  if (!note) return std::nullopt;
+  const std::int64_t now = monotonic_ns();
+  WorkerProgress progress;
+  if (note->step_at_ns != 0) progress.step = note->step;
+  progress.total_steps = note->total_steps;
+  progress.since_step = since(note->step_at_ns, now);
+  progress.collectives = note->collectives;
+  progress.phase = note->phase;
+  progress.since_phase = since(note->phase_since_ns, now);
+  for (std::size_t i = 0; i < note->value_count; ++i) {
+    const link::Value& value = note->values[i];
+    if (is_printable(value.text())) {
+      progress.values.push_back({std::string(value.text()), value.number});
+    }
+  }
+  return progress;
+}
+
+void WorkerLink::await_message() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [weak = weak_from_this()](const boost::system::error_code& ec) {
+                       const auto self = weak.lock();
+                       if (ec || !self || !self->socket_.is_open()) return;
+                       self->read_messages();
+                       if (self->socket_.is_open()) self->await_message();
+                     });
+}
+
+void WorkerLink::read_messages() {
+  for (int left = kMessagesAtOnce; left > 0 && socket_.is_open(); --left) {
+    link::Message message;
+    // MSG_TRUNC: the length that it had. Descriptors that came along are dropped by the kernel.
+    const ssize_t length =
+        ::recv(socket_.native_handle(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (length <= 0) return close();  // the worker has ended, or wants no link
+    if (length == sizeof message && on_message(message)) continue;
+    close();
+    on_misuse_("sent " + std::to_string(length) +
+               " bytes over its link that are no message of the protocol; the link is closed");
+  }
+}
+
+bool WorkerLink::on_message(const link::Message& message) {
+  // Of a version that we do not know there may be more to a hello, but not less.
+  const bool is_hello = message.kind == static_cast<std::uint32_t>(link::Kind::kHello) &&
+                        message.version >= 1 && message.pid == pid_;
+  if (!is_hello) return false;
+  taken_ = message.requests;
+  send_leave();
+  return true;
+}
+
+void WorkerLink::send_leave() {
+  if (!must_leave_ || was_told_ || (taken_ & link::kTakesLeave) == 0) return;
+  link::Message leave;
+  leave.kind = static_cast<std::uint32_t>(link::Kind::kLeave);
+  leave.pid = ::getpid();
+  // Never full: this is all that is ever sent.
+  was_told_ = ::send(socket_.native_handle(), &leave, sizeof leave, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+              sizeof leave;
+}
+
+void WorkerLink::close() {
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+  taken_ = 0;
+}
+
+}  // namespace ddprun::agent

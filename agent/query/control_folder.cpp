@@ -1,0 +1,241 @@
+#include "agent/query/control_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <utility>
+
+namespace ddprun::agent {
+namespace {
+
+constexpr int kBacklog = 16;
+constexpr std::size_t kNameBytesMax = 60;   // of the id in a file's name
+constexpr std::size_t kSweptAtStart = 16;   // a launch is not to be felt
+constexpr std::time_t kLeftOverAfter = 10;  // seconds
+constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+
+Error wrong_owner(const std::string& path, uid_t owner) {
+  return {ErrorCode::kPermissionDenied,
+          path + " belongs to user " + std::to_string(owner) +
+              ", and is not used; remove it, or set XDG_RUNTIME_DIR to a folder of your own",
+          {}};
+}
+
+// A path through the descriptor fits whatever the folder is called, and stays in that very folder.
+sockaddr_un address_of(const rdzv::UniqueFd& folder, const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = "/proc/self/fd/" + std::to_string(folder.get()) + "/" + name;
+  std::memcpy(address.sun_path, path.data(), std::min(path.size(), sizeof address.sun_path - 1));
+  return address;
+}
+
+const sockaddr* generic(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+// Only while this is held is a socket removed, or bound and not yet listening.
+class Lock {
+ public:
+  explicit Lock(const rdzv::UniqueFd& folder)
+      : fd_(folder.get()), is_held_(::flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
+  ~Lock() {
+    if (is_held_) ::flock(fd_, LOCK_UN);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  int fd_;
+  bool is_held_;
+};
+
+Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& name) {
+  rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(folder, name);
+  // The mode of what bind makes is the socket's own.
+  if (!socket || ::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0 ||
+      ::bind(socket.get(), generic(address), sizeof address) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return fail(error_from_errno(errno, "cannot make the socket " + name));
+  }
+  return socket;
+}
+
+// With the lock.
+void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid_t user) {
+  const std::time_t now = ::time(nullptr);
+  for (const std::string& name : names) {
+    struct stat found {};
+    if (::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0 ||
+        now - found.st_mtime < kLeftOverAfter) {
+      continue;
+    }
+    const auto other = connect_control(folder, name, user);
+    if (!other && other.error().code == ErrorCode::kUnavailable) {
+      ::unlinkat(folder.get(), name.c_str(), 0);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder) {
+  std::vector<std::string> names;
+  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listed), ::closedir);
+  if (!entries) {
+    if (listed >= 0) ::close(listed);
+    return names;
+  }
+  while (const dirent* each = ::readdir(entries.get())) {
+    std::string name = each->d_name;
+    if (name.ends_with(".sock")) names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string> names,
+                      uid_t user) {
+  if (const Lock lock(folder); lock) sweep(folder, names, user);
+}
+
+std::optional<ucred> peer_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer;
+}
+
+std::vector<std::string> control_folders(const Environment& environment, uid_t user) {
+  if (std::string only = value_or_empty(environment, "DDPRUN_CONTROL_DIR"); only.starts_with('/')) {
+    return {std::move(only)};
+  }
+  const std::string id = std::to_string(user);
+  std::vector<std::string> folders;
+  const std::string given = value_or_empty(environment, "XDG_RUNTIME_DIR");
+  if (given.starts_with('/')) folders.push_back(given + "/ddprun");
+  // A job may have been started where the variable is not set, or be looked for from there.
+  for (const std::string& each : {"/run/user/" + id + "/ddprun", "/tmp/ddprun-" + id}) {
+    if (std::ranges::count(folders, each) == 0) folders.push_back(each);
+  }
+  return folders;
+}
+
+Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, bool makes_it) {
+  if (makes_it) {
+    // A runtime folder that sudo or su left in the environment is not ours to write to.
+    struct stat parent {};
+    const std::string above = path.substr(0, path.rfind('/'));
+    if (::stat(above.c_str(), &parent) != 0) return fail(error_from_errno(errno, above));
+    const bool is_for_all = (parent.st_mode & S_ISVTX) != 0;
+    if (!is_for_all && parent.st_uid != user) {
+      return fail(ErrorCode::kNotFound, above + " is not this user's");
+    }
+    if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+      return fail(error_from_errno(errno, "cannot make " + path));
+    }
+  }
+  rdzv::UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder) {
+    if (errno == ENOENT) return fail(error_from_errno(errno, path));
+    struct stat found {};
+    if (::lstat(path.c_str(), &found) == 0 && found.st_uid != user) {
+      return fail(wrong_owner(path, found.st_uid));
+    }
+    return fail(ErrorCode::kPermissionDenied, path + " is no folder that can be used (" +
+                                                  std::strerror(errno) +
+                                                  "); a link is not followed; remove it");
+  }
+  struct stat found {};
+  if (::fstat(folder.get(), &found) != 0) return fail(error_from_errno(errno, path));
+  if (found.st_uid != user) return fail(wrong_owner(path, found.st_uid));
+  if ((found.st_mode & kOthers) != 0) {
+    return fail(ErrorCode::kPermissionDenied,
+                path + " can be entered by others, and is not used; chmod 700 it");
+  }
+  return folder;
+}
+
+std::string control_name(std::string_view run_id) {
+  std::string name;
+  for (const char each : run_id.substr(0, kNameBytesMax)) {
+    const bool is_fit = (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
+                        (each >= '0' && each <= '9') || each == '-' || each == '_' ||
+                        (each == '.' && !name.empty());
+    name += is_fit ? each : '_';
+  }
+  return name + ".sock";
+}
+
+std::string control_name(std::string_view run_id, pid_t pid) {
+  std::string name = control_name(run_id);
+  name.resize(name.size() - std::strlen(".sock"));
+  return name + "." + std::to_string(pid) + ".sock";
+}
+
+Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::string& name,
+                                       uid_t user) {
+  struct stat found {};
+  if (::fstatat(folder.get(), name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
+    return fail(error_from_errno(errno, name));
+  }
+  if (!S_ISSOCK(found.st_mode)) {
+    return fail(ErrorCode::kPermissionDenied, name + " is no socket, and is left alone");
+  }
+  if (found.st_uid != user) return fail(wrong_owner(name, found.st_uid));
+  rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(folder, name);
+  if (!socket || ::connect(socket.get(), generic(address), sizeof address) != 0) {
+    if (errno == ECONNREFUSED) {
+      return fail(ErrorCode::kUnavailable, "nobody listens at " + name + ": its job was killed");
+    }
+    if (errno == EAGAIN) {
+      return fail(ErrorCode::kTimeout, "too many wait at " + name + " already: its agent hangs");
+    }
+    return fail(error_from_errno(errno, "cannot connect to " + name));
+  }
+  const auto peer = peer_of(socket.get());
+  if (!peer || peer->uid != user) {
+    return fail(wrong_owner("who listens at " + name, peer.value_or(ucred{}).uid));
+  }
+  return socket;
+}
+
+Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
+                                  uid_t user) {
+  const Lock lock(folder);
+  if (lock) {
+    const std::vector<std::string> names = control_sockets_in(folder);
+    sweep(folder, std::span(names).first(std::min(names.size(), kSweptAtStart)), user);
+  }
+  // Without the lock the name of the job is not contested: another agent is at it just now.
+  for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
+    if (!lock && name == control_name(run_id)) continue;
+    auto bound = bind_as(folder, name);
+    if (!bound && bound.error().code == ErrorCode::kAddressInUse) {
+      const auto other = connect_control(folder, name, user);
+      // One of this very process number is of a process that is no more, or of another namespace.
+      if (other || other.error().code != ErrorCode::kUnavailable) continue;
+      ::unlinkat(folder.get(), name.c_str(), 0);
+      bound = bind_as(folder, name);
+    }
+    if (!bound) return fail(std::move(bound.error()));
+    return BoundControl{std::move(*bound), std::move(name)};
+  }
+  return fail(ErrorCode::kAddressInUse, "every name for the job's socket is taken");
+}
+
+}  // namespace ddprun::agent

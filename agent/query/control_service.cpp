@@ -1,0 +1,173 @@
+#include "agent/query/control_service.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+#include <utility>
+
+#include "agent/events/event_lines.h"
+#include "agent/query/log_follower.h"
+#include "agent/query/log_query.h"
+#include "agent/status/status_json.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace status_json;
+
+constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
+// Lines that a follower of events has not read, before those that come are only counted for it.
+constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
+
+std::string line_of(const json::object& object) { return json::serialize(object) + "\n"; }
+
+std::string error_line(std::string_view sentence) { return line_of({{"error", text(sentence)}}); }
+
+bool truth_in(const json::object& object, std::string_view name) {
+  const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_bool() && found->as_bool();
+}
+
+}  // namespace
+
+JobControl::JobControl(boost::asio::io_context& io, std::string key, std::string run_id,
+                       Access access)
+    : io_(io), key_(std::move(key)), run_id_(std::move(run_id)), access_(std::move(access)) {
+  access_.inquiry.answer_with(
+      "log", [this](std::string_view question, const JobInquiry::Reply& reply) {
+        const auto read = log_question_from(question);
+        if (!read) return reply("[]");
+        access_.logs.answer(*read,
+                            [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
+      });
+}
+
+Result<void> JobControl::open(const Environment& environment) {
+  auto socket = ControlSocket::open(
+      io_, environment, run_id_,
+      [this](const ClientPtr& client, std::string_view line) { on_request(client, line); });
+  if (!socket) return fail(std::move(socket.error()));
+  socket_ = std::move(*socket);
+  return {};
+}
+
+void JobControl::on_request(const ClientPtr& client, std::string_view line) {
+  boost::system::error_code ec;
+  const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
+  const json::value* ask =
+      ec || !value.is_object() ? nullptr : value.as_object().if_contains("ask");
+  if (ask == nullptr || !ask->is_string()) {
+    return client->send(error_line("a request is a line of JSON with \"ask\""));
+  }
+  const json::string& what = ask->as_string();
+  if (what == "who") return tell_who(client);
+  if (what == "status") {
+    if (std::exchange(client->is_awaiting_status, true)) {
+      return client->send(error_line("the status was asked for already, and its answer comes"));
+    }
+    return access_.inquiry.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
+      const auto asker = weak.lock();
+      if (!asker) return;
+      asker->is_awaiting_status = false;
+      asker->send(to_json_within(status, kStatusBytesMax) + "\n");
+    });
+  }
+  if (what == "events") {
+    const json::object& request = value.as_object();
+    return tell_events(client, truth_in(request, "past"), truth_in(request, "follow"));
+  }
+  if (what == "logs") return tell_logs(client, line);
+  if (what == "stop") {
+    const auto stopped = access_.stop();
+    return client->send(stopped ? line_of({{"ok", true}}) : error_line(stopped.error().message));
+  }
+  if (what == "restart") {
+    const auto round = access_.restart();
+    return client->send(round ? line_of({{"ok", true}, {"round", number(*round)}})
+                              : error_line(round.error().message));
+  }
+  client->send(error_line("this job does not know the request '" + std::string(what) +
+                          "'; use the ddpctl of the same version"));
+}
+
+void JobControl::tell_who(const ClientPtr& client) const {
+  const NodeStatus node = access_.inquiry.node_status();
+  client->send(line_of({{"job", text(run_id_)},
+                        {"key", text(key_)},
+                        {"pid", node.agent_pid},
+                        {"host", text(node.host)},
+                        {"program", text(access_.inquiry.identity().program)},
+                        {"state", text(name_of(node.state))}}));
+}
+
+void JobControl::tell_events(const ClientPtr& client, bool past, bool follow) {
+  if (past) {
+    for (const std::string& event : access_.inquiry.node_status().events) {
+      client->send(event + "\n");
+    }
+  }
+  if (!follow) return client->send("{\"end\":true}\n");
+  client->keep(access_.inquiry.on_event([this, weak = std::weak_ptr(client),
+                                         lost = std::uint64_t{0}](const std::string& line) mutable {
+    const auto follower = weak.lock();
+    if (!follower) return;
+    if (follower->unread() > kUnreadEventBytesMax) {
+      lost += 1;
+      return;
+    }
+    if (lost > 0) {
+      const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
+                           run_id_, access_.inquiry.identity().host};
+      follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
+    }
+    follower->send(line);
+  }));
+}
+
+void JobControl::tell_logs(const ClientPtr& client, std::string_view line) {
+  const auto question = log_question_from(line);
+  if (!question) return client->send(error_line(question.error().message));
+  std::erase_if(followers_, [](const auto& each) { return each.expired(); });
+  const bool reads_already = std::ranges::any_of(followers_, [&](const auto& each) {
+    const auto follower = each.lock();
+    return follower && follower->is_of(client) && !follower->is_done();
+  });
+  if (reads_already) {
+    return client->send(
+        error_line("this connection reads logs already; open another one for others"));
+  }
+  const json::value value = json::parse(json::string_view(line.data(), line.size()));
+  const bool follows = truth_in(value.as_object(), "follow");
+  const NodeStatus node = access_.inquiry.node_status();
+  const std::size_t ranks =
+      question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
+  if (ranks * 2 > LogFollower::kPlacesMax) {
+    return client->send(error_line("the job has " + std::to_string(node.world_size) +
+                                   " workers; name those whose logs are wanted, " +
+                                   std::to_string(LogFollower::kPlacesMax / 2) + " at most"));
+  }
+  for (const int rank : question->ranks) {
+    if (rank >= 0 && rank < node.world_size) continue;
+    return client->send(error_line("there is no rank " + std::to_string(rank) + "; the job has " +
+                                   std::to_string(node.world_size) + " workers"));
+  }
+  const auto follower =
+      std::make_shared<LogFollower>(io_, access_.logs, access_.inquiry, client, *question, follows);
+  followers_.push_back(follower);
+  follower->start();
+}
+
+void JobControl::finish() {
+  for (const auto& each : followers_) {
+    if (const auto follower = each.lock()) follower->finish();
+  }
+}
+
+bool JobControl::is_busy() const {
+  return std::ranges::any_of(followers_, [](const auto& each) {
+    const auto follower = each.lock();
+    return follower && !follower->is_done();
+  });
+}
+
+}  // namespace ddprun::agent

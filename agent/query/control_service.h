@@ -1,0 +1,56 @@
+// What ddpctl can ask of this job: answers the requests of the control socket (the table is in
+// agent/README.md). Owned by the group's runner, event loop only.
+//
+// A node whose socket cannot be made runs its job all the same. The mistake to avoid: letting a
+// request do here what the leader has to decide; a stop or a restart is passed on to it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/query/control_socket.h"
+#include "agent/query/job_query.h"
+#include "agent/query/log_follower.h"
+#include "agent/query/log_reader.h"
+
+namespace ddprun::agent {
+
+class JobControl {
+ public:
+  struct Access {
+    JobInquiry& inquiry;
+    WorkerLogs& logs;
+    std::function<Result<void>()> stop;      // the whole job
+    std::function<Result<Round>()> restart;  // the round that is to end
+  };
+  JobControl(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
+
+  // Opens the socket.
+  Result<void> open(const Environment& environment);
+  // The job has ended: who follows logs is told the last of them. The loop has to run while
+  // is_busy(), for as long as its owner is willing to.
+  void finish();
+  bool is_busy() const;
+  std::string path() const { return socket_ ? socket_->path() : ""; }
+
+ private:
+  using ClientPtr = ControlSocket::ClientPtr;
+
+  void on_request(const ClientPtr& client, std::string_view line);
+  void tell_who(const ClientPtr& client) const;
+  void tell_events(const ClientPtr& client, bool past, bool follow);
+  void tell_logs(const ClientPtr& client, std::string_view line);
+
+  boost::asio::io_context& io_;
+  const std::string key_;
+  const std::string run_id_;
+  const Access access_;
+  std::unique_ptr<ControlSocket> socket_;
+  std::vector<std::weak_ptr<LogFollower>> followers_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,218 @@
+#include "agent/query/job_query.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/json.hpp>
+#include <random>
+#include <utility>
+
+#include "agent/status/status_json.h"
+#include "rendezvous/common/limits.h"
+
+namespace ddprun::agent {
+namespace {
+
+using boost::system::error_code;
+
+constexpr std::size_t kEventsOfOthers = 10;
+constexpr int kMissingRanksMax = 4096;  // that are named
+constexpr const char* kStatusQuestion = R"({"ask":"status"})";
+
+// Empty where it is no question.
+std::string kind_of(std::string_view question) {
+  error_code ec;
+  const auto value =
+      boost::json::parse(boost::json::string_view(question.data(), question.size()), ec);
+  if (ec || !value.is_object()) return "";
+  const auto* ask = value.as_object().if_contains("ask");
+  if (ask == nullptr || !ask->is_string()) return "";
+  return std::string(ask->as_string());
+}
+
+LeaderStatus leader_status(const rdzv::LeaderView& view) {
+  constexpr std::string_view kStates[] = {"gathering", "pausing",  "opening",
+                                          "running",   "stopping", "ended"};
+  LeaderStatus status;
+  status.state = kStates[static_cast<std::size_t>(view.state)];
+  status.round = view.round;
+  status.min_nodes = view.min_nodes;
+  status.max_nodes = view.max_nodes;
+  const bool has_group = view.state == rdzv::LeaderView::State::kRunning ||
+                         view.state == rdzv::LeaderView::State::kStopping;
+  status.missing = std::max((has_group ? view.max_nodes : view.min_nodes) - view.ready, 0);
+  if (view.left) status.left = std::chrono::duration_cast<std::chrono::microseconds>(*view.left);
+  status.restarts = view.restarts;
+  status.max_restarts = view.max_restarts;
+  std::set<int> ranks;
+  for (const auto& each : view.members) {
+    status.members.push_back({number(each.id), each.host, each.address, each.workers,
+                              each.node_rank, static_cast<MemberStatus::State>(each.place)});
+    if (each.node_rank) ranks.insert(*each.node_rank);
+  }
+  status.members_left_out = view.members_left_out;
+  const int named = view.has_exact_ranks ? std::min(view.max_nodes, kMissingRanksMax) : 0;
+  for (int rank = 0; rank < named; ++rank) {
+    if (!ranks.contains(rank)) status.missing_ranks.push_back(rank);
+  }
+  return status;
+}
+
+}  // namespace
+
+struct JobInquiry::Pending {
+  explicit Pending(boost::asio::io_context& io) : patience(io) {}
+
+  std::uint64_t id = 0;
+  std::optional<NodeId> peer;
+  boost::asio::steady_timer patience;
+  Outcome outcome;
+  std::set<NodeId> awaited;  // of those that the leader has named
+  std::function<void(Outcome)> done;
+};
+
+// The ids of an agent before this one, under the same node, are not its own.
+JobInquiry::JobInquiry(boost::asio::io_context& io, Identity identity, Access access)
+    : io_(io),
+      identity_(std::move(identity)),
+      access_(std::move(access)),
+      last_id_(std::uint64_t{std::random_device{}()} << 32) {}
+
+JobInquiry::~JobInquiry() = default;
+
+// ---- asking
+
+void JobInquiry::ask(std::optional<NodeId> peer, std::string text,
+                     std::function<void(Outcome)> done) {
+  const std::uint64_t id = ++last_id_;
+  Pending& pending = *pending_.emplace(id, std::make_unique<Pending>(io_)).first->second;
+  pending.id = id;
+  pending.peer = peer;
+  pending.done = std::move(done);
+  rdzv::Leader* leader = access_.leader();
+  if (leader == nullptr) {
+    boost::asio::post(io_, [this, id, life = std::weak_ptr(life_)] {
+      if (!life.expired()) finish(id);
+    });
+    return;
+  }
+  pending.patience.expires_after(kPatience);
+  pending.patience.async_wait([this, id, life = std::weak_ptr(life_)](error_code ec) {
+    if (!ec && !life.expired()) finish(id);
+  });
+  leader->ask({id, peer, std::move(text)});
+}
+
+void JobInquiry::take(rdzv::Asked asked) {
+  const auto found = pending_.find(asked.id);
+  if (found == pending_.end()) return;
+  Pending& pending = *found->second;
+  for (const auto& member : asked.view.members) {
+    const bool can_answer = member.place != rdzv::LeaderView::Place::kDisconnected;
+    if (can_answer && member.id != asked.you && !pending.outcome.answers.contains(member.id)) {
+      pending.awaited.insert(member.id);
+    }
+  }
+  pending.outcome.asked = std::move(asked);
+  finish_if_complete(pending);
+}
+
+void JobInquiry::take(rdzv::Answer answer) {
+  const auto found = pending_.find(answer.id);
+  if (found == pending_.end()) return;
+  Pending& pending = *found->second;
+  pending.awaited.erase(answer.peer);
+  pending.outcome.answers[answer.peer] = std::move(answer.text);
+  finish_if_complete(pending);
+}
+
+void JobInquiry::finish_if_complete(const Pending& pending) {
+  const bool is_complete = pending.peer ? !pending.outcome.answers.empty()
+                                        : pending.outcome.asked && pending.awaited.empty();
+  if (is_complete) finish(pending.id);
+}
+
+// Taken out first: done() may ask again, or be the end of this.
+void JobInquiry::finish(std::uint64_t id) {
+  const auto taken = pending_.extract(id);
+  if (!taken) return;
+  Pending& pending = *taken.mapped();
+  pending.patience.cancel();
+  pending.done(std::move(pending.outcome));
+}
+
+// ---- answering
+
+void JobInquiry::answer_with(std::string ask,
+                             std::function<void(std::string_view, Reply)> handler) {
+  handlers_[std::move(ask)] = std::move(handler);
+}
+
+void JobInquiry::take(const rdzv::Question& question) {
+  if (!question.peer) return;  // the leader has not said who asks: nobody could be answered
+  const Reply reply = [this, id = question.id, peer = *question.peer,
+                       life = std::weak_ptr(life_)](std::string text) {
+    rdzv::Leader* leader = life.expired() ? nullptr : access_.leader();
+    if (leader != nullptr) leader->answer({id, peer, std::move(text)});
+  };
+  const std::string kind = kind_of(question.text);
+  if (kind == "status") {
+    return reply(
+        to_json_within(access_.node_status(kEventsOfOthers), rdzv::limits::kMaxAnswerBytes));
+  }
+  const auto handler = handlers_.find(kind);
+  if (handler == handlers_.end()) return reply(R"({"error":"this node does not know"})");
+  handler->second(question.text, reply);
+}
+
+// ---- the status of the job
+
+void JobInquiry::job_status(std::function<void(JobStatus)> done) {
+  awaiting_status_.push_back(std::move(done));
+  if (awaiting_status_.size() > 1) return;  // the answer that is under way is as good
+  ask(std::nullopt, kStatusQuestion, [this](const Outcome& outcome) {
+    const JobStatus status = put_together(outcome);
+    for (const auto& each : std::exchange(awaiting_status_, {})) each(status);
+  });
+}
+
+JobStatus JobInquiry::put_together(const Outcome& outcome) const {
+  JobStatus status;
+  status.run_id = identity_.run_id;
+  status.program = identity_.program;
+  status.version = identity_.version;
+  status.when = std::chrono::system_clock::now();
+  status.asked_host = identity_.host;
+  status.nodes.push_back(node_status());
+  std::map<NodeId, std::string> refused;
+  for (const auto& [id, text] : outcome.answers) {
+    auto node = agent::node_status_from(text);
+    if (node) {
+      status.nodes.push_back(std::move(*node));
+    } else {
+      refused[id] = node.error().message;
+    }
+  }
+  std::ranges::stable_sort(status.nodes, [](const NodeStatus& a, const NodeStatus& b) {
+    if (a.round != b.round) return a.round > b.round;
+    return a.node_rank < b.node_rank;
+  });
+  if (!outcome.asked) return status;
+  status.leader = leader_status(outcome.asked->view);
+  for (const auto& member : outcome.asked->view.members) {
+    if (member.id == outcome.asked->you) continue;
+    std::string why;
+    if (const auto found = refused.find(member.id); found != refused.end()) {
+      why = found->second;
+    } else if (member.place == rdzv::LeaderView::Place::kDisconnected) {
+      why = "its connection is broken";
+    } else if (!outcome.answers.contains(member.id)) {
+      why = "no answer within " + std::to_string(kPatience.count()) + " ms";
+    } else {
+      continue;
+    }
+    status.late.push_back({number(member.id), member.host, std::move(why)});
+  }
+  return status;
+}
+
+}  // namespace ddprun::agent

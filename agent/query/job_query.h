@@ -1,0 +1,90 @@
+// The JobView of a running agent: asks the other nodes through the leader (rendezvous/round/peer_requests.h),
+// puts their answers together, and answers theirs. Nobody is waited for longer than kPatience.
+//
+// Owned by the group's runner, which hands in what the leader passes on; event loop only. The
+// mistake to avoid: waiting for an answer that is not in the list of who was asked. Nodes that come
+// meanwhile were not.
+//
+// A question is a JSON object with "ask"; what the answer is, is up to who answers it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/status/job_view.h"
+#include "rendezvous/leader/leader.h"
+
+namespace ddprun::agent {
+
+class JobInquiry final : public JobView {
+ public:
+  static constexpr std::chrono::milliseconds kPatience{90};  // leaves some of the 100 to the rest
+
+  struct Access {
+    std::function<NodeStatus(std::size_t events_max)> node_status;
+    std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;
+    std::function<rdzv::Leader*()> leader;  // null: it is not found yet
+  };
+  struct Identity {
+    std::string run_id;
+    std::string program;
+    std::string version;
+    std::string host;
+  };
+  JobInquiry(boost::asio::io_context& io, Identity identity, Access access);
+  ~JobInquiry() override;
+
+  const Identity& identity() const { return identity_; }
+  NodeStatus node_status() const override { return access_.node_status(kEventsKept); }
+  void job_status(std::function<void(JobStatus)> done) override;
+  std::shared_ptr<void> on_event(std::function<void(const std::string&)> told) override {
+    return access_.on_event(std::move(told));
+  }
+
+  // What became of a question.
+  struct Outcome {
+    std::optional<rdzv::Asked> asked;  // none: the leader has not answered, or was not to
+    std::map<NodeId, std::string> answers;
+  };
+  // To one node, or to all others. `done` is called once, after this has returned.
+  void ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done);
+
+  // How this node answers questions of this kind, but for "status"; the reply may come later.
+  using Reply = std::function<void(std::string)>;
+  void answer_with(std::string ask, std::function<void(std::string_view question, Reply)> handler);
+
+  // From the leader.
+  void take(const rdzv::Question& question);
+  void take(rdzv::Answer answer);
+  void take(rdzv::Asked asked);
+
+ private:
+  struct Pending;
+
+  void finish_if_complete(const Pending& pending);
+  void finish(std::uint64_t id);
+  JobStatus put_together(const Outcome& outcome) const;
+
+  boost::asio::io_context& io_;
+  const Identity identity_;
+  const Access access_;
+  std::map<std::string, std::function<void(std::string_view, Reply)>, std::less<>> handlers_;
+  std::uint64_t last_id_;
+  std::map<std::uint64_t, std::unique_ptr<Pending>> pending_;
+  std::vector<std::function<void(JobStatus)>> awaiting_status_;
+
+  struct Life {};  // handlers that are under way end with it
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+}  // namespace ddprun::agent

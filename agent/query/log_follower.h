@@ -1,0 +1,57 @@
+// One client of the control socket that reads workers' logs of the whole job: asks this node and the
+// others, tells the client what they answer, and asks again for what has come since, as long as it
+// follows. Keeps itself alive by what it waits for; ends with its client. Event loop only.
+//
+// While it follows, every node of the job is asked five times a second: it is for a person at a
+// terminal. The mistake to avoid: asking again before all have answered, and the client has read it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "agent/loop/timer.h"
+#include "agent/query/control_socket.h"
+#include "agent/query/job_query.h"
+#include "agent/query/log_query.h"
+#include "agent/query/log_reader.h"
+
+namespace ddprun::agent {
+
+class LogFollower : public std::enable_shared_from_this<LogFollower> {
+ public:
+  static constexpr std::size_t kPlacesMax = 64;  // that fit into a question
+
+  LogFollower(boost::asio::io_context& io, WorkerLogs& logs, JobInquiry& inquiry,
+              ControlSocket::ClientPtr client, LogQuestion question, bool follows);
+
+  void start() { ask(); }
+  // The job has ended: tells what has come since, and then that it is the end.
+  void finish();
+  bool is_of(const ControlSocket::ClientPtr& client) const { return client_.lock() == client; }
+  bool is_done() const { return is_done_ || client_.expired(); }
+
+ private:
+  void ask();
+  void take(const std::vector<LogPart>& parts);
+  void asked();  // one of the two has answered
+  void ask_later();
+
+  WorkerLogs& logs_;
+  JobInquiry& inquiry_;
+  const std::weak_ptr<ControlClient> client_;
+  const LogQuestion question_;
+  bool follows_;
+  bool is_done_ = false;
+  bool is_asking_ = false;
+  bool asked_as_follower_ = false;  // the last time
+  Timer timer_;
+  std::map<std::pair<int, Stream>, LogPlace> places_;
+  std::set<std::pair<int, Stream>> told_of_;  // that they cannot be read
+  int awaited_ = 0;
+};
+
+}  // namespace ddprun::agent

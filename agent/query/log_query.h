@@ -1,0 +1,60 @@
+// What is asked and answered about workers' logs, between the agents of a job: values and their
+// JSON. Pure.
+//
+// A place in a log is a round and a byte in it. Who follows a log says with each question where the
+// last answer ended; who asks for the first time gets the last lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/output/stream.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::agent {
+
+struct LogPlace {
+  int rank = 0;
+  Stream stream = Stream::kStdout;
+  std::uint64_t round = 0;
+  std::uint64_t at = 0;
+  bool operator==(const LogPlace&) const = default;
+};
+
+struct LogQuestion {
+  static constexpr int kLinesMax = 1000;
+
+  std::vector<int> ranks;        // empty: all
+  int lines = 20;                // the last so many, of logs without a place
+  bool is_final = true;          // an unfinished last line is told, too
+  std::vector<LogPlace> places;  // where to go on
+  bool operator==(const LogQuestion&) const = default;
+};
+std::string to_json(const LogQuestion& question);
+Result<LogQuestion> log_question_from(std::string_view json);
+
+// Of one stream of one worker.
+struct LogPart {
+  enum class Source { kFile, kRecent, kElsewhere };
+  LogPlace next;  // whose it is, and where the next part begins
+  std::string host;
+  Source source = Source::kFile;
+  std::string file;          // kFile
+  std::string text;          // whole lines but perhaps for the last
+  std::uint64_t missed = 0;  // bytes before it that are no longer kept
+  std::string trouble;       // the file cannot be read: why
+  bool operator==(const LogPart&) const = default;
+};
+std::string to_json(const std::vector<LogPart>& parts);
+Result<std::vector<LogPart>> log_parts_from(std::string_view json);
+
+// Of `text`, which ends where the log ends now: the last `lines` lines.
+std::string_view last_lines(std::string_view text, int lines);
+// Of `text`, of which there may be more soon: what ends with a line, or all of it if it must do so.
+std::string_view whole_lines(std::string_view text, bool must_be_all);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,49 @@
+// Answers questions about the logs of this node's workers: from their files, where their output is
+// kept in files (-r, -t, --log-dir), else from the last lines that the agent keeps of their stderr.
+// What a worker writes to the terminal itself was seen by nobody here.
+//
+// Owned by the group's runner, event loop only. Files are read on a thread of their own, because
+// they may be on a file server that does not answer: then the answer does not come, and nothing else
+// waits. The mistake to avoid: reading a file in the event loop.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/output/output.h"
+#include "agent/query/log_query.h"
+
+namespace ddprun::agent {
+
+class WorkerLogs {
+ public:
+  struct Node {  // as it is now
+    std::string host;
+    int rank_offset = 0;
+    int workers = 0;
+  };
+  using Reply = std::function<void(std::vector<LogPart>)>;
+
+  WorkerLogs(boost::asio::io_context& io, const Output& output, std::function<Node()> node);
+  ~WorkerLogs();
+  WorkerLogs(const WorkerLogs&) = delete;
+  WorkerLogs& operator=(const WorkerLogs&) = delete;
+
+  // `reply` is called once, after this has returned, unless a file cannot be read at all.
+  void answer(const LogQuestion& question, Reply reply);
+
+ private:
+  struct Shared;  // with the threads that read
+
+  void read_beside(std::function<std::vector<LogPart>()> read, Reply reply);
+
+  boost::asio::io_context& io_;
+  const Output& output_;
+  const std::function<Node()> node_;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,143 @@
+// What one agent knows of its node, as a value: for `ddpctl status`, metrics, the live page and the
+// other nodes of the job, who get it as JSON. Made by the group's runner when somebody asks, and at
+// no other time. Values: copy freely, any thread.
+//
+// JSON has every field under its name here; durations are in microseconds and end in `_us`, moments
+// are microseconds since 1970 and end in `_unix_us`. What is not there is null. agent/README.md
+// lists the fields, which are a promise like those of the events.
+//
+// The mistake to avoid: believing it. `workers` says what workers said over their links, and all of
+// it is a moment ago.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/ids.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/worker_abi/worker_progress.h"
+
+namespace ddprun::agent {
+
+inline constexpr int kStatusSchema = 1;
+inline constexpr std::size_t kRestartsKept = 50;  // the latest; the totals count them all
+inline constexpr std::size_t kEventsKept = 50;
+
+enum class NodeState {
+  kLooking,   // for the leader
+  kWaiting,   // for a round to begin
+  kRunning,   //
+  kStopping,  // its workers
+  kEnded,     // delivers its last words
+};
+std::string_view name_of(NodeState state);  // "looking", …
+
+enum class WorkerState {
+  kNotStarted,  // it could not be, or no round has begun
+  kRunning,     //
+  kSucceeded,   // ended with 0
+  kFailed,      // ended otherwise, by itself
+  kStopped,     // ended otherwise, after the group was told to stop
+};
+std::string_view name_of(WorkerState state);  // "not_started", …
+
+// Why one round followed another.
+enum class RestartReason {
+  kWorkerFailed,
+  kNodeLost,
+  kNodeLeft,    // it announced it: a preemption, a stop of that node
+  kNodeJoined,  // there was room for one more
+  kRequested,   // ddpctl restart
+  kOther,       // the leader was another one; it does not say
+};
+std::string_view name_of(RestartReason reason);  // "worker_failed", …
+
+struct WorkerStatus {
+  int rank = 0;
+  int local_rank = 0;
+  int pid = 0;         // 0: it could not be started
+  std::string device;  // "cuda:3"; empty: not known
+  WorkerState state = WorkerState::kNotStarted;
+  std::optional<ExitStatus> exit;          // once it has ended
+  std::optional<WorkerProgress> progress;  // as it last said; nothing: it never did
+
+  bool operator==(const WorkerStatus&) const = default;
+};
+
+struct RestartRecord {
+  std::chrono::system_clock::time_point when;  // the new round ran
+  Round round{};                               // the new one
+  RestartReason reason = RestartReason::kOther;
+  std::optional<int> rank;  // that failed
+  std::string host;         // where it failed, or the node that went; empty: neither
+  std::string sentence;     // for people: "rank 3 on b12 ended with exit code 1"
+  std::chrono::microseconds lost{};
+
+  bool operator==(const RestartRecord&) const = default;
+};
+
+// All restarts for one reason.
+struct RestartTotal {
+  RestartReason reason = RestartReason::kOther;
+  int count = 0;
+  std::chrono::microseconds lost{};
+
+  bool operator==(const RestartTotal&) const = default;
+};
+
+// The round's store, on the node that serves it.
+struct StoreStatus {
+  std::uint64_t requests = 0;  // of this round
+  std::uint64_t connections = 0;
+  std::uint64_t keys = 0;
+  std::uint64_t memory_bytes = 0;
+
+  bool operator==(const StoreStatus&) const = default;
+};
+
+struct NodeStatus {
+  std::string host;
+  int agent_pid = 0;
+  NodeState state = NodeState::kLooking;
+  bool leads = false;  // the leader is in this agent
+
+  // Of the current round, or the last one that ran here; nothing and zeros before the first.
+  std::optional<Round> round;
+  int node_rank = 0;
+  int node_count = 0;
+  int world_size = 0;
+  int rank_offset = 0;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  std::chrono::microseconds round_age{};  // since its workers were started
+
+  int local_world_size = 1;
+  std::vector<WorkerStatus> workers;  // by local rank
+  int workers_left_out = 0;           // of very many, where the answer would be too large
+
+  int restarts = 0;  // that the budget paid for
+  int max_restarts = 0;
+  std::chrono::microseconds wall{};       // since this agent began
+  std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has yet
+  std::chrono::microseconds lost{};  // to all restarts: goodput is 1 - (until_run + lost) / wall
+  std::vector<RestartTotal> restart_totals;    // those with a count, in the order of RestartReason
+  std::vector<RestartRecord> recent_restarts;  // oldest first
+
+  std::optional<StoreStatus> store;  // none: another node serves it, or rank 0 itself does
+  std::vector<std::string>
+      events;  // the latest, oldest first: lines of --events without their ends
+
+  bool operator==(const NodeStatus&) const = default;
+};
+
+std::string to_json(const NodeStatus& status);
+// In so many bytes: the older events, then the last workers are left out.
+std::string to_json_within(NodeStatus status, std::size_t bytes_max);
+Result<NodeStatus> node_status_from(std::string_view json);
+
+}  // namespace ddprun::agent

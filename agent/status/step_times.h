@@ -1,0 +1,47 @@
+// How long a step of each rank takes, from how far it was whenever somebody looked: workers say when
+// they did their last step, so the mean between two looks is exact however far those are apart, and
+// nothing has to look in between. Pure; one for each who looks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "rendezvous/common/ids.h"
+
+namespace ddprun::agent {
+
+class StepTimes {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Seconds = std::chrono::duration<double>;
+
+  // `rank` of `round` has done `step` at that time. The time of a step since the look before at
+  // which it had done fewer; nothing until there is one.
+  std::optional<Seconds> look(Round round, int rank, std::int64_t step, TimePoint done_at) {
+    if (round != round_) {
+      ranks_.clear();
+      round_ = round;
+    }
+    Rank& seen = ranks_.try_emplace(rank, Rank{step, done_at, {}}).first->second;
+    if (step < seen.step) seen = {step, done_at, {}};
+    if (step > seen.step && done_at > seen.done_at) {
+      const auto count = static_cast<double>(step - seen.step);
+      seen = {step, done_at, Seconds(done_at - seen.done_at) / count};
+    }
+    return seen.time;
+  }
+
+ private:
+  struct Rank {
+    std::int64_t step = 0;
+    TimePoint done_at;
+    std::optional<Seconds> time;
+  };
+
+  Round round_{};
+  std::map<int, Rank> ranks_;
+};
+
+}  // namespace ddprun::agent

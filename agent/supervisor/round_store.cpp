@@ -1,0 +1,53 @@
+#include "agent/supervisor/round_store.h"
+
+#include <utility>
+
+namespace ddprun::agent {
+
+Result<std::uint16_t> RoundStore::open(const std::string& given, const std::string& own) {
+  const MeetingPlace& place = job_.meeting_place;
+  const std::string& address = given.empty() ? own : given;
+  std::optional<rdzv::PortRange> range;
+  if (place.first_port != place.last_port) range = {place.first_port, place.last_port};
+  if (!place.agent_hosts_store) {
+    auto reserved =
+        rdzv::reserve_port({.address = address, .port = place.first_port, .port_range = range});
+    if (!reserved) return fail(std::move(reserved.error()));
+    reserved_port_ = std::move(*reserved);
+    return reserved_port_->bound.port;
+  }
+  rdzv::StoreServerOptions options;
+  options.address = address;
+  options.port = place.first_port;
+  options.port_range = range;
+  options.memory_limit = place.store_memory;
+  options.log = log_;
+  options.listens = !job_.nodes.shares_store_port;
+  auto server = rdzv::StoreServer::start(options);
+  // --local-addr may be one that is translated on the way here.
+  const bool may_be_translated = !job_.nodes.is_alone() && !given.empty();
+  if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
+    options.address = "::";
+    server = rdzv::StoreServer::start(options);
+  }
+  if (!server) return fail(std::move(server.error()));
+  server_ = std::move(*server);
+  return options.listens ? server_->port() : job_.nodes.leader.endpoint.port;
+}
+
+void RoundStore::close() {
+  server_.reset();
+  reserved_port_.reset();
+}
+
+void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
+  if (server_) server_->adopt(std::move(client), std::move(received));
+}
+
+std::optional<StoreStatus> RoundStore::status() const {
+  if (!server_) return std::nullopt;
+  const rdzv::StoreStats stats = server_->stats();
+  return StoreStatus{stats.requests, stats.connections, stats.keys, stats.memory_bytes};
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,842 @@
+#include "agent/supervisor/supervisor.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "agent/core/leader_config.h"
+#include "agent/core/worker_environment.h"
+#include "agent/dashboard/listen_address.h"
+#include "agent/failure/error_file.h"
+#include "agent/failure/failure_copies.h"
+#include "agent/failure/failure_report.h"
+#include "agent/output/log.h"
+#include "agent/process/debugger_wait.h"
+#include "agent/process/orphans.h"
+#include "agent/supervisor/agent.h"
+#include "agent/supervisor/ending.h"
+#include "agent/text/exception_text.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
+constexpr std::chrono::milliseconds kLogsLimit = 2s;      // for those who follow logs
+constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
+constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
+constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
+constexpr std::chrono::milliseconds kStacksLimit = 5s;     // that a kill waits for them, at most
+// That an end takes at most beside the workers' grace: stacks, workers that do not die, strangers,
+// the other nodes, the last words.
+constexpr std::chrono::milliseconds kEndLimit = 40s;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+// Started with one of them closed, the next file opened would take its number, and a worker's
+// output.
+void open_standard_streams() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
+  }
+}
+
+int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
+  return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
+}
+
+// What there is to say of the end in one line.
+std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
+  const std::string report = failure_report(outcome, program);
+  return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
+}
+
+void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
+  failure.error_file = file;
+  // With a tail of stderr the call stack was printed already.
+  const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
+  failure.message = shows_stack ? error.callstack : error.message;
+}
+
+bool is_missing_program(const Error& error) {
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
+}
+
+}  // namespace
+
+GroupRunner::GroupRunner(const Job& job)
+    : job_(job),
+      host_(host_name()),
+      agent_id_(make_agent_id(host_)),
+      console_(io_.get_executor(), {.look = look_from(job.environment)}),
+      log_(make_logger(console_, job.environment)),
+      output_(io_.get_executor(), console_, job.output, job.run_id,
+              value_or_empty(job.environment, "TMPDIR")),
+      events_(io_.get_executor(), console_, job, host_),
+      signals_(
+          io_, [this](int signal) { on_stop_signal(signal); },
+          [this](int signal) { on_control_signal(signal); }),
+      children_(io_, agent_id_,
+                {.is_owned = [this](pid_t pid) { return is_owned(pid); },
+                 .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+                 .debug = [this](std::string_view sentence) { log_->debug("{}", sentence); },
+                 .warn = [this](std::string_view sentence) { log_->warn("{}", sentence); },
+                 .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
+      error_files_(io_.get_executor(), "ddprun-errors"),
+      stop_timer_(io_),
+      core_(group_config(job, /*leads=*/false)),
+      store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
+      workers_(static_cast<std::size_t>(job.local_world_size)),
+      links_(workers_.size()),
+      service_(
+          io_.get_executor(), job.environment, [this] { return situation_text(status()); },
+          [this](std::string_view sentence) { log_->warn("{}", sentence); }),
+      trainer_(
+          io_, job.environment, [this] { return job_progress(); },
+          [this](std::string_view sentence) { log_->warn("{}", sentence); }),
+      inquiry_(io_, {job.run_id, job.program.name, job.version, host_}, inquiry_access()),
+      logs_(io_, output_,
+            [this] {
+              return WorkerLogs::Node{host_, start_.rank_offset, job_.local_world_size};
+            }),
+      control_(
+          io_, key_of(job, agent_id_), job.run_id,
+          {inquiry_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {}
+
+GroupRunner::~GroupRunner() = default;
+
+int GroupRunner::run() {
+  if (auto ready = prepare(); ready) {
+    events_.job_started();
+    find_store_address();
+    open_control();
+    open_watch();
+    while (!outcome_) io_.run_one();
+    await_last_logs();
+    await_leaders_leave();
+    await_last_report();
+  } else {
+    cannot_run(ready.error(), kExitCannotRun);
+  }
+  if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
+  status_line_.reset();
+  service_.over(headline(*outcome_, job_.program.name));
+  if (watch_) watch_->over(headline(*outcome_, job_.program.name));
+  Ending({io_, console_, output_, events_, signals_.stop_signals()}, job_)
+      .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
+  return exit_code_of(job_, *outcome_);
+}
+
+Result<void> GroupRunner::prepare() {
+  console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
+  if (auto opened = events_.open(); !opened) return opened;
+  if (!job_.record.empty()) {
+    auto recorder = CoreRecorder::open(io_.get_executor(), console_, job_.record);
+    if (!recorder) return fail(std::move(recorder.error()));
+    recorder_ = std::move(*recorder);
+  }
+  if (auto started = children_.start(workers_.size()); !started) return started;
+  signals_.start(job_);
+  if (console_.can_have_live_line(Stream::kStderr) &&
+      output_.owns_terminals(job_.local_world_size)) {
+    status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
+    status_line_->start();
+  }
+  return {};
+}
+
+// A log folder that does not answer is waited for, as by every round; a signal ends the wait.
+void GroupRunner::prepare_output() {
+  output_.prepare([this](Result<void> made) {
+    if (outcome_) return;
+    if (!made) return cannot_run(made.error(), kExitCannotRun);
+    service_.ready();
+    find_leader();
+  });
+}
+
+// ---- events and actions
+
+void GroupRunner::post(GroupEvent event) {
+  queue_.push_back(std::move(event));
+  if (!is_pumping_) pump();
+}
+
+void GroupRunner::pump() {
+  is_pumping_ = true;
+  while (!queue_.empty()) {
+    const GroupEvent event = std::move(queue_.front());
+    queue_.pop_front();
+    const bool was_stopping = core_.is_stopping();
+    const auto actions = core_.step(event);
+    if (recorder_) recorder_->note(GroupInput{event}, actions.size());
+    if (!was_stopping && core_.is_stopping()) events_.round_stopping(core_.round(), event);
+    for (const GroupAction& action : actions) {
+      std::visit([this](const auto& a) { perform(a); }, action);
+    }
+  }
+  is_pumping_ = false;
+}
+
+rdzv::NodeHello GroupRunner::hello() const {
+  const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
+  return hello_of(job_, host_, leader_->is_here() && !is_elected);
+}
+
+void GroupRunner::cannot_run(const Error& error, int exit_code) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = exit_code;
+  outcome.sentence = error.to_string();
+  perform(Finish{outcome});
+}
+
+// ---- the leader
+
+void GroupRunner::find_store_address() {
+  const std::string& name =
+      job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
+  if (name.empty()) return prepare_output();
+  find_listen_address(lookup_, name, [this](Result<std::string> address) {
+    if (outcome_) return;
+    if (!address) return cannot_run(address.error(), kExitCannotRun);
+    store_address_ = *std::move(address);
+    prepare_output();
+  });
+}
+
+void GroupRunner::find_leader() {
+  const auto found = [this](Result<rdzv::FoundLeader> result) {
+    if (!result) {
+      const bool was_never_known = result.error().code == ErrorCode::kTimeout;
+      const bool is_wrong = result.error().code == ErrorCode::kInvalidArgument;
+      return cannot_run(result.error(), was_never_known ? kExitRendezvousTimeout
+                                        : is_wrong      ? kExitUsage
+                                                        : kExitCannotRun);
+    }
+    leader_ = std::move(result->leader);
+    // Under etcd another node leads on when this one leaves.
+    const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
+    const GroupConfig config = group_config(job_, leader_->is_here() && !is_elected);
+    core_ = GroupCore(config);
+    if (recorder_) recorder_->note(GroupBegan{config});
+    leader_->join(hello());
+  };
+  leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
+                                     [this, found](Result<rdzv::FoundLeader> result) {
+                                       if (!outcome_) found(std::move(result));
+                                     });
+}
+
+rdzv::LeaderEvents GroupRunner::leader_events() {
+  rdzv::LeaderEvents events;
+  events.on_message = [this](rdzv::ToAgent message) {
+    has_heard_leader_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
+    std::visit([this](auto& each) { post(std::move(each)); }, message);
+  };
+  events.on_gone = [this](rdzv::LeaderGone gone) {
+    has_heard_leader_ = false;
+    if (!gone.was_replaced) return post(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
+    post(LeaderReplaced{});
+  };
+  events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
+  events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
+  events.on_question = [this](const rdzv::Question& question) { inquiry_.take(question); };
+  events.on_answer = [this](rdzv::Answer answer) { inquiry_.take(std::move(answer)); };
+  events.on_asked = [this](rdzv::Asked asked) { inquiry_.take(std::move(asked)); };
+  if (recorder_) record_leader(events);
+  if (job_.nodes.shares_store_port) {
+    events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
+      store_.adopt(std::move(client), std::move(received));
+    };
+  }
+  return events;
+}
+
+void GroupRunner::record_leader(rdzv::LeaderEvents& events) {
+  events.on_core_began = [this](const rdzv::RoundConfig& config, const rdzv::Resumption* resumed) {
+    recorder_->note(RoundBegan{config, resumed ? std::optional(*resumed) : std::nullopt});
+  };
+  events.on_core_step = [this](const rdzv::RoundInput& input,
+                               const std::vector<rdzv::ToNode>& messages) {
+    recorder_->note(input, messages.size());
+  };
+}
+
+// ---- those who look at the job, and those who want it otherwise
+
+JobInquiry::Access GroupRunner::inquiry_access() {
+  return {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
+          .on_event =
+              [this](std::function<void(const std::string&)> told) {
+                return events_.on_line(std::move(told));
+              },
+          .leader = [this] { return leader_.get(); }};
+}
+
+// A job that cannot be asked runs all the same.
+void GroupRunner::open_control() {
+  const auto opened = control_.open(job_.environment);
+  if (opened) return log_->debug("ddpctl reaches this job at {}", control_.path());
+  const bool is_wrong = opened.error().code == ErrorCode::kPermissionDenied;
+  log_->log(is_wrong ? spdlog::level::warn : spdlog::level::info,
+            "ddpctl cannot reach this job: {}", opened.error().to_string());
+}
+
+// Nor is a port that is taken a reason to end one that can train.
+void GroupRunner::open_watch() {
+  if (!job_.metrics_port) return;
+  auto server = WatchServer::start(io_, *job_.metrics_port, inquiry_,
+                                   {job_.run_id, job_.program.name, job_.version});
+  if (!server) {
+    return log_->warn("--metrics-port={}: {}; nobody can watch the job there, the job goes on",
+                      *job_.metrics_port, server.error().to_string());
+  }
+  watch_ = *std::move(server);
+  // Who gave the port knows it.
+  log_->log(*job_.metrics_port == 0 ? spdlog::level::warn : spdlog::level::info,
+            "metrics and a live page: http://127.0.0.1:{}/", watch_->port());
+}
+
+NodeStatus GroupRunner::node_status(std::size_t events_max) const {
+  const auto now = std::chrono::steady_clock::now();
+  NodeStatus status;
+  events_.history().fill(status, now, events_max);
+  status.host = host_;
+  status.agent_pid = ::getpid();
+  status.state = outcome_              ? NodeState::kEnded
+                 : !leader_            ? NodeState::kLooking
+                 : core_.is_waiting()  ? NodeState::kWaiting
+                 : core_.is_stopping() ? NodeState::kStopping
+                                       : NodeState::kRunning;
+  status.leads = leader_ && leader_->is_here();
+  status.wall = std::chrono::duration_cast<std::chrono::microseconds>(events_.times().wall(now));
+  for (WorkerStatus& worker : status.workers) {
+    worker.device = device_of(job_, worker.local_rank);
+    const auto& link = links_[static_cast<std::size_t>(worker.local_rank)];
+    if (link) worker.progress = link->progress();
+  }
+  status.store = store_.status();
+  return status;
+}
+
+// The leader ends the job for all; where there is none that would hear of it, this node ends.
+Result<void> GroupRunner::stop_job() {
+  if (outcome_) return fail(ErrorCode::kUnavailable, "the job has ended already");
+  events_.requested("stop");
+  log_->warn("a stop of the job was asked for");
+  const bool has_left = core_.has_left();
+  if (has_heard_leader_ && !has_left) leader_->tell(rdzv::StopAsked{SIGTERM});
+  // Preempted workers have their own time, whatever the leader says.
+  if (!has_heard_leader_ || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
+  if (!has_left) return {};
+  return fail(ErrorCode::kUnavailable,
+              "this node is leaving the job, which may go on without it: its own workers are told "
+              "to stop; to stop the job, ask another of its nodes");
+}
+
+Result<Round> GroupRunner::restart_round() {
+  if (!core_.is_running()) {
+    return fail(ErrorCode::kUnavailable,
+                "no round runs on this node now, so there is none to restart: it is " +
+                    std::string(name_of(node_status(0).state)));
+  }
+  events_.requested("restart");
+  leader_->tell(rdzv::RestartAsked{core_.round()});
+  return core_.round();
+}
+
+// ---- the leader, at the end
+
+// While the leader can still be asked. What workers wrote last has to be in their files first.
+void GroupRunner::await_last_logs() {
+  if (!control_.is_busy()) return;
+  const auto is_delivered = std::make_shared<bool>(false);
+  output_.when_delivered(kLogsLimit, [is_delivered] { *is_delivered = true; });
+  while (!*is_delivered && !is_in_a_hurry_) io_.run_one();
+  control_.finish();
+  const auto until = std::chrono::steady_clock::now() + kLogsLimit;
+  while (control_.is_busy() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
+}
+
+// Nobody should have to find out by a time limit that the job has ended, or that this node has.
+void GroupRunner::await_leaders_leave() {
+  if (!leader_) return;
+  const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
+  // Who is silent is no longer waited for after that.
+  const std::chrono::milliseconds limit =
+      leader_->is_here() ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (!leader_->may_exit() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
+}
+
+void GroupRunner::await_last_report() {
+  trainer_.send_last();
+  const auto until = std::chrono::steady_clock::now() + kReportLimit;
+  while (trainer_.is_busy() && !is_in_a_hurry_) {
+    if (io_.run_one_until(until) == 0) return;
+  }
+}
+
+void GroupRunner::perform(const TellLeader& action) {
+  if (leader_) leader_->tell(action.message);
+}
+
+void GroupRunner::perform(const Rejoin& action) {
+  rdzv::NodeHello again = hello();
+  again.last_round = action.last_round;
+  leader_->join(std::move(again));
+}
+
+void GroupRunner::perform(const Announce& action) {
+  if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
+    log_->warn("{}", warning->sentence);
+  } else if (const auto* wait = std::get_if<rdzv::WaitForNodes>(&action.notice)) {
+    announce_wait(*wait);
+  } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
+    log_->warn("this node waits: {}",
+               spare->why == rdzv::WaitAsSpare::Why::kNoRoom
+                   ? "the job has all the nodes that it takes; it gets the place of one that goes"
+                   : "some workers of the job have finished already");
+  }
+}
+
+// The first one only says that the others are not there yet, as nobody expects them to be.
+void GroupRunner::announce_wait(const rdzv::WaitForNodes& wait) {
+  const std::string needed =
+      wait.min_nodes == wait.max_nodes
+          ? std::to_string(wait.max_nodes)
+          : std::to_string(wait.min_nodes) + " to " + std::to_string(wait.max_nodes);
+  const auto level =
+      std::exchange(was_told_to_wait_, true) ? spdlog::level::warn : spdlog::level::info;
+  log_->log(level, "waiting for nodes: {} of {} are here, {} s left", wait.present, needed,
+            wait.left.count());
+}
+
+void GroupRunner::perform(const CloseStore&) { store_.close(); }
+
+void GroupRunner::perform(const OpenRoundStore& action) {
+  StoreResult result{action.round, 0, {}};
+  const std::string own = store_address_.empty() ? leader_->local_address() : "";
+  if (auto port = store_.open(store_address_, own); port) {
+    result.port = *port;
+  } else {
+    result.error = "cannot open the store that workers meet at: " + port.error().to_string();
+    if (port.error().code != ErrorCode::kResourceExhausted) {
+      result.error += "; give another --master-port, or none and get a free one";
+    }
+  }
+  queue_.push_back(std::move(result));
+}
+
+void GroupRunner::perform(const StartWorkers& action) {
+  start_ = action.start;
+  grace_.reset();
+  if (!stacks_text_.empty()) {  // of the round before
+    console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
+  }
+  if (const std::string change = describe_change(start_, host_); !change.empty()) {
+    log_->warn("{}", change);
+  }
+  for (const int rank : job_.debugged_ranks) {
+    if (rank >= start_.world_size) log_->warn("{}", nobody_to_debug(rank, start_.world_size));
+  }
+  std::vector<int> local_ranks(workers_.size());
+  std::iota(local_ranks.begin(), local_ranks.end(), 0);
+  awaits_files_ = true;
+  output_.prepare_round(number(start_.round), local_ranks, [this](Result<void> made) {
+    awaits_files_ = false;
+    start_workers(std::move(made));
+  });
+}
+
+// The round ends before its log files are there.
+void GroupRunner::do_not_start_workers() {
+  if (!std::exchange(awaits_files_, false)) return;
+  output_.cancel_round();
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    queue_.push_back(WorkerEnded{start_.round, local_rank, std::nullopt});
+  }
+}
+
+void GroupRunner::start_workers(Result<void> files) {
+  std::optional<Error> refused;
+  if (!files) refused = std::move(files.error());
+  std::vector<WorkerEnded> not_started;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    if (!refused) {
+      auto started = start_worker(start_, local_rank);
+      if (started) continue;
+      refused = std::move(started.error());
+    }
+    // The first one is the cause; those after it were not even tried.
+    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
+    failure.message = refused->to_string();
+    if (files && is_missing_program(*refused)) {
+      failure.is_worth_a_retry = false;
+      failure.status = ExitStatus::exited(
+          refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
+    }
+    not_started.push_back({start_.round, local_rank, std::move(failure)});
+  }
+  events_.round_started(start_, worker_pids());
+  service_.status_may_have_changed();
+  trainer_.round_began();
+  oom_watch_.begin_round();
+  for (WorkerEnded& each : not_started) {
+    events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
+    queue_.push_back(std::move(each));
+  }
+  if (!is_pumping_) pump();
+}
+
+std::vector<pid_t> GroupRunner::worker_pids() const {
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) pids.push_back(worker ? worker->pid() : 0);
+  return pids;
+}
+
+Status GroupRunner::status() const {
+  const auto wall = events_.times().wall(std::chrono::steady_clock::now());
+  Status status;
+  status.round = start_.round;
+  status.workers = job_.local_world_size;
+  status.running = static_cast<int>(
+      std::ranges::count_if(workers_, [](const auto& worker) { return worker != nullptr; }));
+  status.is_waiting = core_.is_waiting();
+  status.is_stopping = core_.is_stopping();
+  status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
+  status.restarts = start_.restarts;
+  status.max_restarts = start_.max_restarts;
+  std::vector<WorkerProgress> progress;
+  for (const auto& link : links_) {
+    if (const auto known = link ? link->progress() : std::nullopt) progress.push_back(*known);
+  }
+  status.progress = progress_text(progress);
+  return status;
+}
+
+// Rank 0's agent speaks for all.
+std::optional<JobProgress> GroupRunner::job_progress() const {
+  if (start_.rank_offset != 0 || !links_.front()) return std::nullopt;
+  const auto progress = links_.front()->progress();
+  if (!progress || !progress->step) return std::nullopt;
+  return JobProgress{.step = *progress->step,
+                     .total_steps = progress->total_steps,
+                     .round = start_.round,
+                     .restarts = start_.restarts,
+                     .world_size = start_.world_size,
+                     .values = progress->values};
+}
+
+Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
+  const WorkerIdentity identity{local_rank, start.rank_offset + local_rank, job_.role};
+  auto streams = output_.open(number(start.round), identity);
+  if (!streams) return fail(std::move(streams.error()));
+  const std::string error_file = output_.error_file_of(number(start.round), local_rank);
+  if (output_.removes_error_files()) {
+    children_.keeper().set_file(static_cast<std::size_t>(local_rank), error_file);
+  }
+  Environment environment = worker_environment(job_, start, local_rank, error_file);
+  environment[kAgentVariable] = agent_id_;
+  const auto link = make_link(environment);
+  ProcessSpec spec;
+  spec.preempt_signal = job_.preempt_signal.value_or(0);
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, local_rank);
+  spec.environment = to_lines(environment);
+  spec.stdout_fd = streams->stdout_fd;
+  spec.stderr_fd = streams->stderr_fd;
+  spec.keeper_slot = &children_.keeper().slot(static_cast<std::size_t>(local_rank));
+  spec.control_group = children_.control_group();
+  spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
+  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
+  if (link) {
+    spec.link_socket_fd = link->worker_socket();
+    spec.link_page_fd = link->worker_page();
+  }
+  auto worker =
+      WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
+        on_worker_ended(round, local_rank, status);
+      });
+  output_.started(local_rank);
+  if (!worker) {
+    output_.ended(local_rank);
+    return fail(std::move(worker.error()));
+  }
+  log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
+  if (!(*worker)->is_in_control_group()) children_.leave_control_group();
+  if (spec.waits_for_debugger) {
+    console_.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
+                                      identity.rank, (*worker)->pid(), host_, job_.environment)));
+  }
+  if (link) {
+    link->started((*worker)->pid(), [this, rank = identity.rank](std::string_view what) {
+      log_->warn("rank {} {}", rank, what);
+    });
+  }
+  workers_[static_cast<std::size_t>(local_rank)] = std::move(*worker);
+  links_[static_cast<std::size_t>(local_rank)] = link;
+  return {};
+}
+
+// A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
+std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
+  environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
+  environment.erase(link::kPageVariable);
+  auto made = WorkerLink::make(io_.get_executor());
+  if (!made) {
+    log_->debug("a worker starts without its link: {}", made.error().to_string());
+    return nullptr;
+  }
+  environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
+  environment[link::kPageVariable] = std::to_string((*made)->worker_page());
+  return std::move(*made);
+}
+
+void GroupRunner::perform(const SignalWorker& action) {
+  do_not_start_workers();
+  const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
+  if (!worker) return;
+  if (action.signal == SIGKILL && grace_) {
+    events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid(), *grace_);
+  }
+  worker->signal_group(action.signal);
+}
+
+void GroupRunner::perform(const AskToLeave& action) {
+  do_not_start_workers();
+  const auto index = static_cast<std::size_t>(action.local_rank);
+  if (!workers_[index]) return;
+  if (links_[index] && links_[index]->ask_to_leave()) return;
+  // The worker alone: its children may not expect the signal.
+  workers_[index]->signal_worker(action.signal);
+}
+
+void GroupRunner::perform(const ArmTimer& action) {
+  stacks_.reset();
+  stop_timer_.arm(action.after, [this, action] { on_limit_over(action); });
+}
+
+void GroupRunner::on_limit_over(const ArmTimer& limit) {
+  using Limit = ArmTimer::Limit;
+  if (limit.limit == Limit::kKill) return post(TimerExpired{limit.round});
+  // All have ended, and the last error file is being read: nobody is to be killed.
+  if (std::ranges::none_of(workers_, [](const auto& worker) { return worker != nullptr; })) return;
+  grace_ = limit.after;
+  if (limit.after == 0ms) return post(TimerExpired{limit.round});
+  if (limit.limit == Limit::kGrace) {
+    log_->warn("workers did not end in time and get SIGKILL");
+    return take_stacks(limit.round);
+  }
+  // No stacks: they wait for the peer that is gone, and the next round waits for them.
+  log_->warn(
+      "workers did not end within {} s after the failure and get SIGKILL; "
+      "--failure-shutdown-timeout gives them longer",
+      std::chrono::duration<double>(limit.after).count());
+  post(TimerExpired{limit.round});
+}
+
+// Of the workers that are about to be killed, who else would take the reason along.
+void GroupRunner::take_stacks(Round round) {
+  std::vector<StackDump::Worker> workers;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+    if (!worker) continue;
+    workers.push_back(
+        {start_.rank_offset + local_rank, worker->pid(), output_.log_directory_of(local_rank)});
+  }
+  const auto done = [this, round](const std::vector<StackDump::Account>& accounts) {
+    for (const auto& account : accounts) {
+      const std::string what =
+          "the stacks of rank " + std::to_string(account.worker.rank) + " before it was killed";
+      if (!account.file.empty()) log_->warn("{}: {}", what, account.file);
+      if (!account.text.empty()) {
+        stacks_text_ += "ddprun: " + what + "\n" + printable_lines(account.text);
+      }
+    }
+    post(TimerExpired{round});
+  };
+  stacks_ =
+      std::make_unique<StackDump>(io_, std::move(workers), job_.environment, kStacksLimit, done);
+}
+
+void GroupRunner::perform(const CloseRound& action) {
+  stop_timer_.cancel();
+  stacks_.reset();
+  children_.end_strangers([this, round = action.round] {
+    store_.close();
+    post(RoundClosed{round});
+  });
+}
+
+void GroupRunner::perform(const Finish& action) {
+  outcome_ = action.outcome;
+  events_.finished(action.outcome, exit_code_of(job_, action.outcome));
+}
+
+// ---- workers
+
+void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status) {
+  auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  output_.ended(local_rank);
+  rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  // Slurm may signal the whole tree of processes below it, so that the workers get it first.
+  if (status.signal == job_.preempt_signal && job_.preempt_signal && !core_.is_stopping()) {
+    preempted_by(*job_.preempt_signal);
+  }
+  // One that we stopped is not asked for, unless the kernel was quicker.
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !core_.is_stopping();
+  if (!status.is_success() && may_be_out_of_memory) {
+    ended.killed_for_memory = oom_watch_.take_kill();
+  }
+  const bool was_told_to_stop = core_.is_stopping();
+  if (ended.rank == 0) trainer_.look();
+  worker.reset();
+  links_[static_cast<std::size_t>(local_rank)].reset();
+  children_.reap();
+  const std::string error_file = output_.error_file_of(number(round), local_rank);
+  if (status.is_success() || error_file.empty()) {
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
+  // A temporary folder is where this node's own files are; a log folder may be on a file server.
+  if (output_.removes_error_files()) {
+    if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
+  error_files_.run<std::optional<WorkerError>>(
+      kErrorFileLimit, [error_file] { return read_error_file(error_file); },
+      [this, round, ended = std::move(ended), was_told_to_stop,
+       error_file](std::optional<std::optional<WorkerError>> read) {
+        rdzv::WorkerFailure known = ended;
+        if (!read) log_->warn("{} cannot be read: its file system does not answer", error_file);
+        if (read && *read) add_error(known, **read, error_file);
+        tell_of_end(round, std::move(known), was_told_to_stop);
+      });
+}
+
+void GroupRunner::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
+  events_.worker_exited(ended, was_told_to_stop);
+  WorkerEnded event{round, ended.local_rank, std::nullopt};
+  if (!ended.status.is_success()) event.failure = std::move(ended);
+  post(std::move(event));
+}
+
+rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) const {
+  const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  rdzv::WorkerFailure failure;
+  failure.rank = start_.rank_offset + local_rank;
+  failure.local_rank = local_rank;
+  failure.node_rank = start_.node_rank;
+  failure.host = host_;
+  failure.pid = worker ? worker->pid() : 0;
+  failure.status = status;
+  failure.when = std::chrono::system_clock::now();
+  if (!worker || status.is_success()) return failure;
+  failure.stderr_tail = output_.stderr_tail(local_rank);
+  failure.log_dir = output_.log_directory_of(local_rank);
+  const auto& link = links_[static_cast<std::size_t>(local_rank)];
+  if (link) failure.progress = link->progress();
+  return failure;
+}
+
+// ---- signals
+
+void GroupRunner::on_stop_signal(int signal) {
+  if (outcome_) is_in_a_hurry_ = true;
+  events_.signal_received(signal);
+  if (signal == job_.preempt_signal) {
+    preempted_by(signal);
+  } else {
+    log_->warn("got {}, stopping the workers", signal_name(signal));
+    post(StopSignal{signal});
+    service_.stopping(job_.shutdown_timeout + kEndLimit);
+  }
+}
+
+void GroupRunner::preempted_by(int signal) {
+  if (std::exchange(is_preempted_, true)) return;
+  log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
+  post(PreemptSignal{signal});
+}
+
+void GroupRunner::on_control_signal(int signal) {
+  if (signal == SIGWINCH) return output_.window_changed();
+  events_.signal_received(signal);
+  if (signal == SIGTSTP) return pause();
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
+    // spared.
+    signal == SIGCONT ? worker->resume() : worker->signal_worker(signal);
+  }
+}
+
+// Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
+void GroupRunner::pause() {
+  for (const auto& worker : workers_) {
+    if (worker) worker->pause();
+  }
+  if (status_line_) status_line_->hide();
+  console_.flush(std::chrono::steady_clock::now() + kPausePatience);
+  ::kill(::getpid(), SIGSTOP);
+  // Continued: our own SIGCONT handler forwards it to the workers.
+  if (status_line_) status_line_->start();
+}
+
+bool GroupRunner::is_owned(pid_t child) const {
+  if (stacks_ && stacks_->owns(child)) return true;
+  return std::ranges::any_of(
+      workers_, [child](const auto& worker) { return worker && worker->pid() == child; });
+}
+
+namespace {
+
+// The runner is gone, and its keeper has ended what was left of the workers.
+int end_by(const std::exception& exception, const Job& job) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = kExitCannotRun;
+  outcome.sentence = error_from_exception(exception).to_string();
+  const std::string report = failure_report(outcome, job.program.name);
+  std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
+  copy_failure(job.environment, report, outcome, kFailureCopyLimit);
+  return exit_code_of(job, outcome);
+}
+
+}  // namespace
+
+int run(const Job& job) {
+  open_standard_streams();
+  adopt_signal_state();
+  adopt_descriptor_limit();
+  try {
+    GroupRunner runner(job);
+    return runner.run();
+  } catch (const std::exception& exception) {
+    return end_by(exception, job);
+  }
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,160 @@
+// The agent's shell: awaits an event, lets the cores decide, performs the actions they return. The
+// only owner of the agent's io_context; everything here happens on the thread that calls run().
+//
+// The leader is here or elsewhere (rendezvous/leader/leader.h), which makes no difference to what happens
+// here: what it says goes through the same queue as all events, so that nothing is decided inside of
+// another decision.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/core/node_core.h"
+#include "agent/dashboard/metrics_server.h"
+#include "agent/events/core_recorder.h"
+#include "agent/events/event_log.h"
+#include "agent/job.h"
+#include "agent/loop/blocking_calls.h"
+#include "agent/loop/timer.h"
+#include "agent/notify/kubeflow_reporter.h"
+#include "agent/notify/systemd_notify.h"
+#include "agent/output/console.h"
+#include "agent/output/output.h"
+#include "agent/output/status_line.h"
+#include "agent/process/child_reaper.h"
+#include "agent/process/oom_watch.h"
+#include "agent/process/process.h"
+#include "agent/process/stack_dump.h"
+#include "agent/process/worker_link.h"
+#include "agent/query/control_service.h"
+#include "agent/query/job_query.h"
+#include "agent/query/log_reader.h"
+#include "agent/supervisor/agent_signals.h"
+#include "agent/supervisor/round_store.h"
+#include "rendezvous/find_leader.h"
+#include "rendezvous/leader/leader.h"
+#include "rendezvous/net/name_lookup.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace ddprun::agent {
+
+class GroupRunner {
+ public:
+  explicit GroupRunner(const Job& job);
+  ~GroupRunner();
+  GroupRunner(const GroupRunner&) = delete;
+  GroupRunner& operator=(const GroupRunner&) = delete;
+
+  int run();
+
+ private:
+  void post(GroupEvent event);
+  void pump();
+
+  void perform(const OpenRoundStore& action);
+  void perform(const StartWorkers& action);
+  void perform(const SignalWorker& action);
+  void perform(const AskToLeave& action);
+  void perform(const ArmTimer& action);
+  void perform(const CloseRound& action);
+  void perform(const CloseStore& action);
+  void perform(const TellLeader& action);
+  void perform(const Rejoin& action);
+  void perform(const Announce& action);
+  void perform(const Finish& action);
+  rdzv::NodeHello hello() const;
+
+  void cannot_run(const Error& error, int exit_code);
+  void find_store_address();
+  void find_leader();
+  rdzv::LeaderEvents leader_events();
+  void record_leader(rdzv::LeaderEvents& events);
+  void await_leaders_leave();
+  void await_last_logs();
+  void await_last_report();
+
+  Result<void> prepare();
+  void prepare_output();
+  void start_workers(Result<void> files);
+  void do_not_start_workers();
+  Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
+  std::shared_ptr<WorkerLink> make_link(Environment& environment);
+  void on_worker_ended(Round round, int local_rank, ExitStatus status);
+  void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
+  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  void on_limit_over(const ArmTimer& limit);
+  void take_stacks(Round round);
+  void announce_wait(const rdzv::WaitForNodes& wait);
+  std::vector<pid_t> worker_pids() const;
+  Status status() const;
+  std::optional<JobProgress> job_progress() const;
+
+  JobInquiry::Access inquiry_access();
+  void open_control();
+  void open_watch();
+  NodeStatus node_status(std::size_t events_max) const;
+  Result<void> stop_job();
+  Result<Round> restart_round();
+
+  void on_stop_signal(int signal);
+  void preempted_by(int signal);
+  void on_control_signal(int signal);
+  void pause();
+  bool is_owned(pid_t child) const;
+
+  const Job& job_;
+  const std::string host_;
+  const std::string agent_id_;
+  std::string store_address_;  // numeric; empty: the one that this node has towards the leader
+
+  boost::asio::io_context io_{1};
+  Console console_;
+  std::shared_ptr<spdlog::logger> log_;
+  Output output_;
+  EventLog events_;
+  AgentSignals signals_;
+  Children children_;
+  BlockingCalls error_files_;
+  Timer stop_timer_;
+
+  OomWatch oom_watch_;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
+  rdzv::NameLookup lookup_{io_};            // of store_address_
+  std::unique_ptr<rdzv::LeaderSearch> leader_search_;
+  std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
+  bool was_told_to_wait_ = false;
+  bool has_heard_leader_ = false;  // and has not lost it, nor been declared lost, since
+  GroupCore core_;
+  std::deque<GroupEvent> queue_;
+  bool is_pumping_ = false;
+
+  rdzv::RoundStart start_;  // of the current round
+  RoundStore store_;
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
+  std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
+  bool awaits_files_ = false;                            // before the workers can start
+  std::optional<std::chrono::milliseconds> grace_;       // of this round, when it is over
+  std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
+  std::string stacks_text_;                              // of those that have no log folder
+  std::optional<StatusLine> status_line_;                // where there is a terminal for it
+  ServiceNotify service_;
+  TrainerPush trainer_;
+  JobInquiry inquiry_;
+  WorkerLogs logs_;
+  JobControl control_;
+  std::unique_ptr<WatchServer> watch_;  // with --metrics-port
+  std::optional<rdzv::JobOutcome> outcome_;
+  bool is_preempted_ = false;
+  bool is_in_a_hurry_ = false;  // a signal came after the outcome
+};
+
+}  // namespace ddprun::agent

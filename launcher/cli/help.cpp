@@ -1,0 +1,172 @@
+#include "launcher/cli/help.h"
+
+#include <string_view>
+
+#include "launcher/cli/option_table.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr std::size_t kWidth = 100;
+constexpr std::size_t kHelpColumn = 32;
+
+// "  -r, --redirects SPEC"
+std::string left_of(const OptionSpec& spec) {
+  std::string text = spec.letter == '\0' ? "      " : std::string("  -") + spec.letter + ", ";
+  text += "--" + std::string(spec.name);
+  if (!spec.value_name.empty()) text += " " + std::string(spec.value_name);
+  return text;
+}
+
+// Breaks a text between words; every line but the first begins at `column`.
+void append_wrapped(std::string& out, std::string_view text, std::size_t column) {
+  std::size_t at = column;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    if (at > column && at + 1 + word.size() > kWidth) {
+      out += "\n" + std::string(column, ' ');
+      at = column;
+    } else if (at > column) {
+      out += ' ';
+      ++at;
+    }
+    out += word;
+    at += word.size();
+  }
+}
+
+// The help with what may be given and what is taken otherwise.
+std::string whole_help(const OptionSpec& spec) {
+  std::string more;
+  for (const std::string_view choice : choices_of(spec)) {
+    more += (more.empty() ? "" : ", ") + std::string(choice);
+  }
+  if (!spec.default_text.empty()) {
+    more += (more.empty() ? "default: " : "; default: ") + std::string(spec.default_text);
+  }
+  return std::string(spec.help) + (more.empty() ? "" : " (" + more + ")");
+}
+
+void append_option(std::string& out, const OptionSpec& spec) {
+  const std::string left = left_of(spec);
+  out += left;
+  if (left.size() + 2 > kHelpColumn) {
+    out += "\n" + std::string(kHelpColumn, ' ');
+  } else {
+    out += std::string(kHelpColumn - left.size(), ' ');
+  }
+  append_wrapped(out, whole_help(spec), kHelpColumn);
+  out += '\n';
+}
+
+// troff takes '\' and a leading '.' or "'" for its own, and "-" for a hyphen that cannot be typed.
+std::string troff(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (out.empty() && (c == '.' || c == '\'')) out += "\\&";
+    if (c == '\\') {
+      out += "\\e";
+    } else if (c == '-') {
+      out += "\\-";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string variables_text(const OptionSpec& spec) {
+  std::string text;
+  for (const std::string& variable : variables_of(spec)) {
+    text += (text.empty() ? "" : ", ") + variable;
+  }
+  return text;
+}
+
+// A '|' would end the cell, also inside backquotes.
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+// Calls back for each group, then for each of its options.
+void for_each_option(const auto& begin_group, const auto& option) {
+  const OptionSpec* previous = nullptr;
+  for (const OptionSpec& spec : option_table()) {
+    if (previous == nullptr || previous->group != spec.group) begin_group(title_of(spec.group));
+    option(spec);
+    previous = &spec;
+  }
+}
+
+}  // namespace
+
+std::string help_text() {
+  std::string out =
+      "usage: ddprun [options] program [program's arguments]\n\n"
+      "Starts a group of workers of a distributed program, watches them, and starts the group\n"
+      "again when one fails. A .py file is run by Python, any other program as it is.\n";
+  for_each_option([&out](std::string_view title) { out += "\n" + std::string(title) + ":\n"; },
+                  [&out](const OptionSpec& spec) { append_option(out, spec); });
+  out +=
+      "\nEvery option may be spelled with underscores, and set in the environment: --max-restarts\n"
+      "is DDPRUN_MAX_RESTARTS, or torchrun's PET_MAX_RESTARTS. The command line wins, then the\n"
+      "environment, then the file of --config.\n";
+  return out;
+}
+
+std::string man_page(std::string_view version) {
+  std::string out =
+      ".TH DDPRUN 1 \"\" \"ddprun " + troff(version) + "\" \"User Commands\"\n" +
+      ".SH NAME\nddprun \\- start, watch and restart the workers of a distributed "
+      "program\n"
+      ".SH SYNOPSIS\n.B ddprun\n[\\fIoptions\\fR] \\fIprogram\\fR "
+      "[\\fIprogram's arguments\\fR]\n"
+      ".SH DESCRIPTION\n"
+      "Starts a group of workers of a distributed program, watches them, and starts "
+      "the group again when one fails. It takes the place of torchrun: the same "
+      "options, the same environment for the workers.\n.PP\n"
+      "A name without a slash is looked for in the current directory, beside ddprun, "
+      "then on PATH. A .py file, and a file that can be read but not executed, is run "
+      "by Python; any other program as it is. Its arguments are passed on untouched.\n"
+      ".SH OPTIONS\n"
+      "Each may be spelled with underscores, and shortened as long as it is clear "
+      "which is meant. The command line wins over the environment, that over the file "
+      "of \\fB\\-\\-config\\fR, that over the default.\n";
+  for_each_option([&out](std::string_view title) { out += ".SS " + troff(title) + "\n"; },
+                  [&out](const OptionSpec& spec) {
+                    out += ".TP\n";
+                    if (spec.letter != '\0') out += std::string("\\fB\\-") + spec.letter + "\\fR, ";
+                    out += "\\fB\\-\\-" + troff(spec.name) + "\\fR";
+                    if (!spec.value_name.empty()) out += " \\fI" + troff(spec.value_name) + "\\fR";
+                    out += "\n" + troff(whole_help(spec)) + "\n";
+                    if (const std::string variables = variables_text(spec); !variables.empty()) {
+                      out += ".br\nEnvironment: " + troff(variables) + "\n";
+                    }
+                  });
+  out +=
+      ".SH EXIT STATUS\n"
+      "0 when every worker ended with 0; the code of the worker that failed first, or 128 + its "
+      "signal; 2 for wrong usage, when nothing was started; 126 and 127 when the program cannot be "
+      "executed or found; 110 to 119 for failures of the launcher itself.\n";
+  return out;
+}
+
+std::string option_table_markdown() {
+  std::string out = "| option | default | environment | what it does |\n|---|---|---|---|\n";
+  for_each_option(
+      [&out](std::string_view title) { out += "| **" + std::string(title) + "** | | | |\n"; },
+      [&out](const OptionSpec& spec) {
+        std::string name = spec.letter == '\0' ? "" : std::string("`-") + spec.letter + "`, ";
+        name += "`--" + std::string(spec.name);
+        if (!spec.value_name.empty()) name += " " + std::string(spec.value_name);
+        name += "`";
+        out += "| " + markdown_cell(name) + " | " + markdown_cell(spec.default_text) + " | " +
+               variables_text(spec) + " | " + markdown_cell(spec.help) + " |\n";
+      });
+  return out;
+}
+
+}  // namespace ddprun::cli

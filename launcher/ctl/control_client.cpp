@@ -1,0 +1,245 @@
+#include "launcher/ctl/control_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <set>
+
+#include "agent/query/control_folder.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/parse_number.h"
+
+namespace ddprun::cli {
+namespace {
+
+namespace json = boost::json;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// That a job takes to say who it is. Who is slower is listed all the same, and may be meant.
+constexpr milliseconds kWhoPatience{500};
+constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
+
+std::string silent(pid_t agent, milliseconds patience) {
+  return "the job's agent (pid " + std::to_string(agent) + ") does not answer within " +
+         std::to_string(patience.count() / 1000) +
+         " s: it is stopped or hangs; see ps, or end it by kill -9 " + std::to_string(agent) +
+         ", which ends its workers too";
+}
+
+struct Candidate {
+  ControlClient client;
+  std::string socket;
+  std::string job;  // empty: it does not say who it is
+  std::string key;
+  std::string program;
+  std::string state;
+};
+
+std::string field(const json::object& object, std::string_view name) {
+  const auto* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
+}
+
+struct Found {
+  std::vector<Candidate> jobs;
+  std::vector<std::string> dead;
+  std::optional<Error> refused;  // the first folder or socket that is not this user's
+};
+
+// By what can be known without asking: nothing has to wait for a job that is not meant and hangs.
+bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job) {
+  if (job.empty() || std::to_string(agent) == job) return true;
+  std::string name = agent::control_name(job);
+  if (socket == name) return true;
+  name.resize(name.size() - std::string_view("sock").size());
+  return socket.starts_with(name);
+}
+
+// `job`: only those that may be meant by it; empty: all.
+Found look(const Environment& environment, const std::string& job) {
+  Found found;
+  const uid_t user = ::geteuid();
+  for (const std::string& path : agent::control_folders(environment, user)) {
+    const auto folder = agent::open_control_folder(path, user, /*makes_it=*/false);
+    if (!folder) {
+      if (folder.error().code == ErrorCode::kPermissionDenied && !found.refused) {
+        found.refused = folder.error();
+      }
+      continue;
+    }
+    std::vector<std::string> dead;
+    for (const std::string& name : agent::control_sockets_in(*folder)) {
+      auto socket = agent::connect_control(*folder, name, user);
+      if (!socket) {
+        const auto code = socket.error().code;
+        if (code == ErrorCode::kUnavailable) dead.push_back(name);
+        if (code == ErrorCode::kPermissionDenied && !found.refused) {
+          found.refused = std::move(socket.error()).with("folder", path);
+        }
+        continue;
+      }
+      const pid_t agent = agent::peer_of(socket->get()).value_or(ucred{}).pid;
+      if (!may_be_meant(name, agent, job)) continue;
+      found.jobs.push_back({ControlClient(std::move(*socket), agent), name, {}, {}, {}, {}});
+    }
+    for (const std::string& name : dead) found.dead.push_back(path + "/" + name);
+    if (!dead.empty()) agent::remove_left_over(*folder, dead, user);
+  }
+  // All at once, so that one that hangs costs its time but once.
+  for (Candidate& each : found.jobs) static_cast<void>(each.client.say(R"({"ask":"who"})"));
+  const auto until = steady_clock::now() + kWhoPatience;
+  for (Candidate& each : found.jobs) {
+    const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
+    const auto line = each.client.line(std::max(left, milliseconds(1)));
+    if (!line || !*line) continue;
+    boost::system::error_code ec;
+    const json::value who = json::parse(**line, ec);
+    if (ec || !who.is_object()) continue;
+    each.job = field(who.as_object(), "job");
+    each.key = field(who.as_object(), "key");
+    each.program = field(who.as_object(), "program");
+    each.state = field(who.as_object(), "state");
+  }
+  return found;
+}
+
+std::string list_of(const std::vector<Candidate>& jobs) {
+  std::string text;
+  for (const Candidate& each : jobs) {
+    text +=
+        "\n  " + std::to_string(each.client.agent()) + "  " +
+        printable(each.job.empty() ? each.socket + ", which does not say who it is"
+                                   : "job '" + each.job + "', " + each.program + ", " + each.state);
+  }
+  return text;
+}
+
+bool is_meant(const Candidate& candidate, const std::string& job) {
+  return job.empty() || candidate.job == job || std::to_string(candidate.client.agent()) == job ||
+         (candidate.job.empty() && candidate.socket == agent::control_name(job));
+}
+
+// Agents of one job are as good as each other.
+std::set<std::string> keys_of(const std::vector<Candidate>& jobs) {
+  std::set<std::string> keys;
+  for (const Candidate& each : jobs) {
+    keys.insert(each.key.empty() ? std::to_string(each.client.agent()) : each.key);
+  }
+  return keys;
+}
+
+}  // namespace
+
+const char* const kJobExitCodes = R"(Exit codes:
+  0  done
+  1  any other failure, or the job refused
+  2  wrong usage
+  3  no such job of yours runs on this node
+  4  several jobs are meant; name one by the process id of its agent
+  5  the job's agent does not answer
+  6  the folder or socket is not yours
+)";
+
+int exit_code_of(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kNotFound:
+      return kNoJob;
+    case ErrorCode::kInvalidArgument:
+      return kSeveralJobs;
+    case ErrorCode::kTimeout:
+      return kJobSilent;
+    case ErrorCode::kPermissionDenied:
+      return kNotYours;
+    default:
+      return kJobFailed;
+  }
+}
+
+Result<void> ControlClient::say(std::string_view request) {
+  const std::string line = std::string(request) + "\n";
+  // A request fits into the socket's buffer.
+  if (::send(socket_.get(), line.data(), line.size(), MSG_NOSIGNAL) ==
+      static_cast<ssize_t>(line.size())) {
+    return {};
+  }
+  return fail(error_from_errno(errno, "cannot ask the job"));
+}
+
+Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
+  const auto until = steady_clock::now() + patience;
+  for (;;) {
+    if (const auto end = received_.find('\n'); end != std::string::npos) {
+      std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      return line;
+    }
+    const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now()).count();
+    pollfd ready{socket_.get(), POLLIN, 0};
+    const int timeout = patience.count() == 0 ? -1 : static_cast<int>(std::max<long>(left, 0));
+    const int count = ::poll(&ready, 1, timeout);
+    if (count == 0) return fail(ErrorCode::kTimeout, silent(agent_, patience));
+    const std::size_t before = received_.size();
+    received_.resize(before + kReadBytes);
+    const ssize_t got = ::recv(socket_.get(), received_.data() + before, kReadBytes, MSG_DONTWAIT);
+    received_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return std::nullopt;
+    if (got < 0 && errno != EAGAIN && errno != EINTR) {
+      if (errno == ECONNRESET) return std::nullopt;
+      return fail(error_from_errno(errno, "cannot hear the job"));
+    }
+  }
+}
+
+Result<std::string> ControlClient::answer(milliseconds patience) {
+  auto got = line(patience);
+  if (!got) return fail(std::move(got.error()));
+  if (!*got) return fail(ErrorCode::kClosed, "the job ended before it answered");
+  if (auto error = error_in(**got)) return fail(ErrorCode::kClosed, std::move(*error));
+  return std::move(**got);
+}
+
+Result<ControlClient> find_job(const Environment& environment, const std::string& job) {
+  Found found = look(environment, job);
+  std::vector<Candidate> meant;
+  for (Candidate& each : found.jobs) {
+    if (is_meant(each, job)) meant.push_back(std::move(each));
+  }
+  if (keys_of(meant).size() > 1) {
+    return fail(ErrorCode::kInvalidArgument,
+                (job.empty() ? "several jobs run on this node"
+                             : std::to_string(keys_of(meant).size()) + " jobs are called '" + job +
+                                   "' on this node") +
+                    std::string("; name one by the process id of its agent:") + list_of(meant));
+  }
+  if (!meant.empty()) return std::move(meant.front().client);
+  if (!job.empty()) found = look(environment, "");
+  if (found.refused) return fail(std::move(*found.refused));
+  std::string sentence =
+      job.empty() ? "no job of yours runs on this node" : "no job '" + job + "' runs on this node";
+  std::erase_if(found.jobs, [&](const Candidate& each) { return is_meant(each, job); });
+  if (!found.jobs.empty()) sentence += "; there are:" + list_of(found.jobs);
+  constexpr std::size_t kDeadShown = 3;
+  for (std::size_t i = 0; i < std::min(found.dead.size(), kDeadShown); ++i) {
+    sentence += "\n  " + found.dead[i] + " was left over by a job that was killed";
+  }
+  if (found.dead.size() > kDeadShown) {
+    sentence += "\n  and " + std::to_string(found.dead.size() - kDeadShown) + " more of these";
+  }
+  return fail(ErrorCode::kNotFound, sentence);
+}
+
+std::optional<std::string> error_in(std::string_view line) {
+  boost::system::error_code ec;
+  const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
+  if (ec || !value.is_object() || !value.as_object().contains("error")) return std::nullopt;
+  return field(value.as_object(), "error");
+}
+
+}  // namespace ddprun::cli

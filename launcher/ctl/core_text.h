@@ -1,0 +1,18 @@
+// What the cores are told and what they decide, as words of a person: for `ddpctl replay`. Pure.
+#pragma once
+
+#include <string>
+
+#include "agent/core/node_core.h"
+#include "rendezvous/round/round_input.h"
+
+namespace ddprun::agent {
+
+std::string in_words(const rdzv::ToLeader& message);
+std::string in_words(const rdzv::ToAgent& message);
+std::string in_words(const rdzv::RoundInput& input);  // without its time
+std::string in_words(const rdzv::ToNode& message);
+std::string in_words(const GroupEvent& event);
+std::string in_words(const GroupAction& action);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,319 @@
+// ddpctl doctor: looks at what jobs need of this machine, and tries it. What may hang is done in
+// processes of its own (Trial), all at the same time, so the whole takes no longer than --timeout.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "agent/process/search_path.h"
+#include "launcher/cli/text.h"
+#include "launcher/cli/version.h"
+#include "launcher/ctl/ddpctl.h"
+#include "launcher/doctor/doctor_facts.h"
+#include "launcher/doctor/doctor_findings.h"
+#include "launcher/doctor/timed_process.h"
+#include "launcher/plan/program.h"
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/net/name_lookup.h"
+
+namespace ddprun::cli {
+namespace {
+
+using namespace doctor;
+using Clock = Trial::Clock;
+using std::chrono::seconds;
+
+constexpr const char* kExitCodes = R"(Exit codes:
+  0  nothing to look at (what was skipped is not ok; it says so)
+  1  something to look at
+  2  wrong usage
+)";
+
+constexpr seconds kLookupLimit{5};
+constexpr seconds kAnswerLimit{10};  // of a program that is asked for its version
+constexpr std::size_t kAddressesMax = 16;
+
+// Without importing torch, which takes a second and more.
+constexpr const char* kAskPython = R"(import platform
+try:
+    import importlib.metadata
+    torch = importlib.metadata.version('torch')
+except Exception:
+    torch = ''
+print(platform.python_version(), torch)
+)";
+
+constexpr const char* kAllReduce = R"(import datetime, torch, torch.distributed as dist
+dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=600))
+ones = torch.ones(1000)
+dist.all_reduce(ones)
+if ones.tolist() != [2.0] * 1000:
+    raise SystemExit('the sum is wrong')
+dist.destroy_process_group()
+)";
+
+struct Arguments {
+  std::vector<std::string> names;
+  std::string worker;
+  double timeout_s = 60;
+  bool as_json = false;
+};
+
+std::string own_program() {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+}
+
+std::string one_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+Milliseconds since(Clock::time_point began) {
+  return std::chrono::duration_cast<Milliseconds>(Clock::now() - began);
+}
+
+// ---- names: the process that looks one up says how long it took, then what it found, in lines
+
+std::string look_up(const std::string& name) {
+  const auto began = Clock::now();
+  const auto addresses = rdzv::addresses_of(name);
+  std::string text = std::to_string(since(began).count()) + "\n";
+  if (!addresses) return text + "!" + one_line(addresses.error().to_string());
+  for (const std::string& each : *addresses) text += each + "\n";
+  return text;
+}
+
+NameFacts name_facts(const std::string& name, Result<Trial>& trial, Clock::time_point deadline) {
+  NameFacts facts;
+  facts.name = name;
+  if (!trial) {
+    facts.error = trial.error().to_string();
+    return facts;
+  }
+  const Trial::End end = trial->finish(deadline);
+  facts.was_in_time = end.was_in_time;
+  facts.took = kLookupLimit;
+  if (!end.was_in_time) return facts;
+  std::istringstream lines(end.output);
+  std::string line;
+  std::getline(lines, line);
+  facts.took = Milliseconds(std::atoll(line.c_str()));
+  while (std::getline(lines, line)) {
+    if (line.starts_with("!")) {
+      facts.error = line.substr(1);
+    } else {
+      facts.addresses.push_back(line);
+    }
+  }
+  return facts;
+}
+
+std::string look_up_in_reverse(const std::string& address) {
+  const auto began = Clock::now();
+  name_of_address(address);
+  return std::to_string(since(began).count());
+}
+
+ReverseFacts reverse_facts(const std::string& address, Result<Trial>& trial,
+                           Clock::time_point deadline) {
+  if (!trial) return {address, {}, true};
+  const Trial::End end = trial->finish(deadline);
+  if (!end.was_in_time) return {address, kLookupLimit, false};
+  return {address, Milliseconds(std::atoll(end.output.c_str())), true};
+}
+
+// ---- two workers
+
+// What another job has said to whoever started us is not for these workers.
+Environment without_job(Environment environment) {
+  std::erase_if(environment, [](const auto& variable) {
+    for (const char* const prefix : {"DDPRUN_", "PET_", "TORCHELASTIC_", "MASTER_"}) {
+      if (variable.first.starts_with(prefix)) return true;
+    }
+    return variable.first == "RANK" || variable.first == "WORLD_SIZE" ||
+           variable.first == "LOCAL_RANK";
+  });
+  environment["CUDA_VISIBLE_DEVICES"] = "";  // the network is what is tried
+  return environment;
+}
+
+struct Workers {
+  std::string by;  // empty: there is nothing to start
+  std::string missing;
+  std::vector<std::string> command;
+};
+
+Workers find_workers(const Arguments& arguments, const PythonFacts& python) {
+  if (!arguments.worker.empty()) return {arguments.worker, {}, {arguments.worker}};
+  if (!python.torch.empty()) {
+    return {"Gloo of torch " + python.torch, {}, {python.path, "-c", kAllReduce}};
+  }
+  // worker_lib's example, where ddprun was built.
+  const std::string own = own_program();
+  const std::string beside = own.substr(0, own.rfind('/') + 1) + "collectives";
+  if (::access(beside.c_str(), X_OK) == 0) return {"collectives", {}, {beside}};
+  return {{}, "no torch found; --worker names a program of your own", {}};
+}
+
+// What a failed job says of the reason: the last line of the worker that failed.
+std::string reason_in(const std::string& output) {
+  std::string last;
+  std::string last_of_worker;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string_view text = trimmed(line);
+    if (text.empty()) continue;
+    last = text;
+    if (text.starts_with("| ")) last_of_worker = text.substr(2);
+  }
+  return last_of_worker.empty() ? last : last_of_worker;
+}
+
+AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environment,
+                              Clock::time_point deadline) {
+  AllReduceFacts facts;
+  facts.by = workers.by;
+  facts.missing = workers.missing;
+  if (workers.command.empty()) return facts;
+  std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
+                                   "--shutdown-timeout=2", "--no-python"};
+  command.insert(command.end(), workers.command.begin(), workers.command.end());
+  auto trial = Trial::command(command, without_job(environment));
+  if (!trial) {
+    facts.ended = trial.error().to_string();
+    return facts;
+  }
+  const Trial::End end = trial->finish(deadline);
+  facts.was_in_time = end.was_in_time;
+  facts.took = end.took;
+  if (!end.status.is_success()) facts.ended = end.status.to_string();
+  facts.last_lines = reason_in(end.output);
+  return facts;
+}
+
+// ---- programs
+
+PythonFacts ask_python(const Environment& environment, Clock::time_point deadline) {
+  PythonFacts facts;
+  const auto python = find_python(environment, environment_bin());
+  if (!python) return facts;
+  facts.path = python->path;
+  auto trial = Trial::command({python->path, "-c", kAskPython}, environment);
+  if (!trial) return facts;
+  const Trial::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  if (end.was_in_time && end.status.is_success()) {
+    std::istringstream(end.output) >> facts.version >> facts.torch;
+  }
+  return facts;
+}
+
+ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadline) {
+  ProgramFacts facts;
+  facts.own_version = one_line(version_text("ddprun"));
+  facts.path = agent::find_in_path(value_or_empty(environment, "PATH"), "ddprun");
+  if (facts.path.empty()) return facts;
+  auto trial = Trial::command({facts.path, "--version"}, environment);
+  if (!trial) return facts;
+  const Trial::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  facts.version = end.was_in_time ? one_line(end.output) : "it does not answer";
+  return facts;
+}
+
+// ---- all of it
+
+std::vector<Finding> examine(const Arguments& arguments, const Environment& environment) {
+  const auto began = Clock::now();
+  const auto deadline = began + Milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
+  const auto names_deadline = std::min(deadline, began + kLookupLimit);
+  const ClockReading clocks = read_clocks();
+
+  const std::string own_name = own_host_name();
+  Result<Trial> own_look_up = Trial::call([&] { return look_up(own_name); });
+  std::vector<Result<Trial>> look_ups;
+  for (const std::string& name : arguments.names) {
+    look_ups.push_back(Trial::call([&] { return look_up(name); }));
+  }
+  std::vector<std::string> addresses = own_addresses();
+  addresses.resize(std::min(addresses.size(), kAddressesMax));
+  std::vector<Result<Trial>> reverse;
+  for (const std::string& address : addresses) {
+    reverse.push_back(Trial::call([&] { return look_up_in_reverse(address); }));
+  }
+
+  const ProgramFacts ddprun = ask_ddprun(environment, deadline);
+  const PythonFacts python = ask_python(environment, deadline);
+  // Last of the trials, first to be waited for: the others have as much time as this one takes.
+  const AllReduceFacts all_reduce =
+      try_all_reduce(find_workers(arguments, python), environment, deadline);
+
+  agent::Machine machine;
+  machine.nvml_library.clear();  // asking it would start the driver
+  const CpuFacts cpus = read_cpus(machine);
+  const Limits limits = read_limits();
+  std::vector<Finding> findings{judge_ddprun(ddprun),
+                                judge_kernel(kernel_release()),
+                                judge_glibc(glibc_version()),
+                                judge_python(python),
+                                judge_ports(read_ports()),
+                                judge_own_name(name_facts(own_name, own_look_up, names_deadline))};
+  for (std::size_t i = 0; i < look_ups.size(); ++i) {
+    findings.push_back(
+        judge_other_name(name_facts(arguments.names[i], look_ups[i], names_deadline)));
+  }
+  std::vector<ReverseFacts> reversed;
+  for (std::size_t i = 0; i < reverse.size(); ++i) {
+    reversed.push_back(reverse_facts(addresses[i], reverse[i], names_deadline));
+  }
+  findings.push_back(judge_reverse(reversed));
+  findings.push_back(judge_clock(read_clock(clocks)));
+  findings.push_back(judge_gpus(read_gpus(machine, environment)));
+  findings.push_back(judge_shared_memory(read_shared_memory()));
+  findings.push_back(judge_open_files(limits.open_files_soft, limits.open_files_hard));
+  findings.push_back(judge_processes(limits.processes, cpus.online));
+  findings.push_back(judge_locked_memory(limits.locked_memory, has_rdma()));
+  findings.push_back(judge_cpus(cpus));
+  findings.push_back(judge_memory(read_memory_use(), available_memory()));
+  findings.push_back(judge_tasks(read_task_use()));
+  findings.push_back(judge_store(try_store()));
+  findings.push_back(judge_all_reduce(all_reduce));
+  return findings;
+}
+
+int diagnose(const Arguments& arguments) {
+  const std::vector<Finding> findings = examine(arguments, environment_from(environ));
+  const std::string version = one_line(version_text("ddprun"));
+  const std::string text =
+      printable_lines(arguments.as_json ? to_json(version, findings) : to_table(version, findings));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return count_to_look_at(findings) == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+std::function<int()> add_doctor_command(CLI::App& app) {
+  auto* doctor = app.add_subcommand(
+      "doctor", "Look at what jobs need of this machine, try it, and say what to do.");
+  doctor->footer(kExitCodes);
+  const auto held = std::make_shared<Arguments>();  // as long as what is returned
+  doctor->add_option("names", held->names, "Names of other nodes, which are looked up too");
+  doctor->add_flag("--json", held->as_json, "Print JSON");
+  doctor
+      ->add_option("--timeout", held->timeout_s,
+                   "Seconds that the whole may take; importing torch is most of it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  doctor->add_option("--worker", held->worker,
+                     "A program that is started as two workers instead of an all-reduce of "
+                     "PyTorch's, and must end with 0");
+  return [held] { return diagnose(*held); };
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,198 @@
+#include "launcher/ctl/replay.h"
+
+#include <cstdio>
+#include <variant>
+#include <vector>
+
+#include "launcher/ctl/core_text.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::cli {
+namespace {
+
+using agent::in_words;
+using State = rdzv::LeaderView::State;
+
+std::string_view name_of(State state) {
+  constexpr std::string_view kNames[] = {"gathering", "pausing",  "opening",
+                                         "running",   "stopping", "ended"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::string state_of(const agent::GroupCore& core) {
+  const std::string round = " (round " + to_string(core.round()) + ")";
+  if (core.is_running()) return "running" + round;
+  if (core.is_stopping()) return "stopping" + round;
+  return core.is_waiting() ? "waiting" : "ended";
+}
+
+std::string state_of(const rdzv::LeaderView& view) {
+  return std::string(name_of(view.state)) + " (round " + to_string(view.round) + ")";
+}
+
+std::string nodes(int count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
+
+// What a round's end was settled to be, and why.
+std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
+                        const rdzv::JobOutcome* outcome) {
+  if (after.restarts > before.restarts) {
+    return "a worker failed by itself, and no other node went meanwhile: the budget pays for "
+           "restart " +
+           std::to_string(after.restarts) + " of " + std::to_string(after.max_restarts);
+  }
+  if (outcome == nullptr) {
+    return "no worker's own failure ended it, or a node that went explains it: it costs no restart";
+  }
+  switch (outcome->kind) {
+    case rdzv::JobOutcome::Kind::kFailed:
+      return before.restarts >= before.max_restarts
+                 ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
+                       std::to_string(before.max_restarts) + " restarts are spent"
+                 : "a worker failed in a way that another round would not mend";
+    case rdzv::JobOutcome::Kind::kStopped:
+      return "a stop was asked for, or the leader's own node leaves";
+    default:
+      return "the job cannot go on";
+  }
+}
+
+std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& after) {
+  const std::string there = nodes(after.ready) + " of " + std::to_string(after.min_nodes) + " to " +
+                            std::to_string(after.max_nodes) + " can form the group";
+  if (before.state == State::kPausing) return there + ", and the pause is over";
+  if (after.ready >= after.max_nodes) return there + ": all of them";
+  return there + ", and nobody else is waited for any more";
+}
+
+std::string why_stopped(const rdzv::RoundInput& input) {
+  const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+  if (message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message)) {
+    return "a failure ends the round for all; what it costs is settled when all have stopped";
+  }
+  if (message != nullptr && std::holds_alternative<rdzv::NodeHello>(*message)) {
+    return "there is room for the node that came, and no worker has finished yet";
+  }
+  if (message != nullptr && (std::holds_alternative<rdzv::RestartAsked>(*message) ||
+                             std::holds_alternative<rdzv::StopAsked>(*message))) {
+    return "a person wants it";
+  }
+  return "a node of the round goes, and a round is one fixed set of nodes";
+}
+
+// Why the leader is in another state now. Empty: it is not.
+std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
+                const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
+  if (before.state == after.state && before.round == after.round) return "";
+  if (before.state == State::kStopping) return why_settled(before, after, outcome);
+  switch (after.state) {
+    case State::kOpening:
+      return before.state == State::kOpening ? "the node that was to open the store is gone"
+                                             : why_opened(before, after);
+    case State::kRunning:
+      return "the store is open, so that the workers can meet";
+    case State::kStopping:
+      return why_stopped(input);
+    case State::kGathering:
+      return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
+             " have to be: others are waited for";
+    case State::kEnded:
+      return outcome != nullptr && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded
+                 ? "every worker of every node has ended with 0"
+             : before.state == State::kRunning ? "the round was the last one"
+                                               : "nothing is left to wait for";
+    case State::kPausing:
+      break;
+  }
+  return "";
+}
+
+}  // namespace
+
+Replay::Told Replay::line(std::string_view line) {
+  const auto step = agent::recorded_step_from(line);
+  if (!step) return {step.error().message, /*is_damaged=*/true};
+  if (!began_us_) began_us_ = step->unix_us;
+  recorded_ = step->decisions;
+  char at[32];
+  std::snprintf(at, sizeof at, "%+10.6f s  ",
+                static_cast<double>(step->unix_us - *began_us_) / 1e6);
+  return {at + std::visit([this](const auto& what) { return on(what); }, step->what), false};
+}
+
+std::string Replay::on(const agent::GroupBegan& began) {
+  group_.emplace(began.config);
+  return "agent   begins with " + std::to_string(began.config.local_world_size) + " workers" +
+         (began.config.hosts_leader ? ", and leads the job\n" : "\n");
+}
+
+std::string Replay::on(const agent::RoundBegan& began) {
+  config_ = began.config;
+  if (began.resumption) {
+    round_.emplace(config_, *began.resumption);
+  } else {
+    round_.emplace(config_);
+  }
+  return "leader  begins: job " + printable(config_.run_id) + ", " +
+         std::to_string(config_.min_nodes) + " to " + nodes(config_.max_nodes) + ", " +
+         std::to_string(config_.restarts.max_restarts) + " restarts" +
+         (began.resumption ? ", after another leader\n" : "\n");
+}
+
+std::string Replay::on(const agent::GroupInput& input) {
+  if (!group_) return "agent   was recorded without its beginning; this is left out\n";
+  inputs_ += 1;
+  const std::string before = state_of(*group_);
+  const auto actions = group_->step(input.event);
+  const std::string after = state_of(*group_);
+  std::string text = "agent   " + printable(in_words(input.event)) + "\n";
+  if (before != after) text += "              " + before + " -> " + after + "\n";
+  for (const agent::GroupAction& action : actions) {
+    text += "              " + printable(in_words(action)) + "\n";
+  }
+  if (actions.empty()) text += "              nothing is to be done in that state\n";
+  return text + compare(actions.size());
+}
+
+std::string Replay::on(const rdzv::RoundInput& input) {
+  if (!round_) return "leader  was recorded without its beginning; this is left out\n";
+  inputs_ += 1;
+  const rdzv::LeaderView before = round_->view(input.at);
+  const auto messages = rdzv::step(*round_, input);
+  const rdzv::LeaderView after = round_->view(input.at);
+  std::string text = "leader  " + printable(in_words(input)) + "\n";
+  if (state_of(before) != state_of(after)) {
+    text += "              " + state_of(before) + " -> " + state_of(after) + "\n";
+  }
+  if (const std::string reason = why(before, after, input, round_->outcome()); !reason.empty()) {
+    text += "              because " + reason + "\n";
+  }
+  for (const rdzv::ToNode& message : messages) {
+    text += "              " + printable(in_words(message)) + "\n";
+  }
+  return text + compare(messages.size());
+}
+
+std::string Replay::on(const agent::InputsLost& lost) {
+  lost_ += lost.count;
+  return "        " + std::to_string(lost.count) +
+         " lines were lost while this was recorded: what follows may not be what happened\n";
+}
+
+std::string Replay::compare(std::size_t decisions) {
+  if (decisions == recorded_) return "";
+  differences_ += 1;
+  return "              DIFFERS: " + std::to_string(recorded_) + " decisions then, " +
+         std::to_string(decisions) + " now\n";
+}
+
+std::string Replay::end() const {
+  std::string text = std::to_string(inputs_) + " inputs were played again; ";
+  if (differences_ > 0) {
+    return text + std::to_string(differences_) +
+           " of them were decided otherwise than then: this is another version of ddprun" +
+           (lost_ > 0 ? ", or what was lost is missing\n" : "\n");
+  }
+  return text + "every one of them was decided as it was then\n";
+}
+
+}  // namespace ddprun::cli

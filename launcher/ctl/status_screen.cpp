@@ -1,0 +1,299 @@
+#include "launcher/ctl/status_screen.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::cli {
+namespace {
+
+using agent::JobStatus;
+using agent::MemberStatus;
+using agent::NodeState;
+using agent::NodeStatus;
+using agent::WorkerState;
+using agent::WorkerStatus;
+using std::chrono::microseconds;
+using namespace std::chrono_literals;
+
+using Row = std::vector<std::string>;
+
+std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+// Columns under each other, those of numbers to the right.
+std::string table(const std::vector<Row>& rows, std::string_view right) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      const bool is_right = i < right.size() && right[i] == 'r';
+      line += " " + (is_right ? padding + row[i] : row[i] + padding) + " ";
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string percent(microseconds part, microseconds whole) {
+  if (whole <= 0us) return "0 %";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%",
+                100.0 * static_cast<double>(part.count()) / static_cast<double>(whole.count()));
+  return text;
+}
+
+std::string time_of_day(std::chrono::system_clock::time_point when) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
+  std::tm fields{};
+  ::localtime_r(&seconds, &fields);
+  char text[16];
+  std::strftime(text, sizeof text, "%H:%M:%S", &fields);
+  return text;
+}
+
+// As a person reads it; in JSON it is a name.
+std::string words_of(agent::RestartReason reason) {
+  std::string words(name_of(reason));
+  std::ranges::replace(words, '_', ' ');
+  return words;
+}
+
+// ---- the job
+
+const NodeStatus* latest(const JobStatus& status) {
+  return status.nodes.empty() ? nullptr : &status.nodes.front();
+}
+
+std::string head(const JobStatus& status) {
+  std::string text = printable(status.program) + ", job " + printable(status.run_id);
+  const NodeStatus* node = latest(status);
+  if (node == nullptr) return text + "\n";
+  text += ": ";
+  if (!node->round) {
+    text +=
+        node->state == NodeState::kLooking ? "looking for its leader" : "no round has begun yet";
+  } else {
+    const std::string round = "round " + to_string(*node->round);
+    text += node->state == NodeState::kRunning    ? round + " runs for " + in_words(node->round_age)
+            : node->state == NodeState::kStopping ? round + " is being stopped"
+            : node->state == NodeState::kEnded    ? "it has ended with " + round
+                                                  : "between rounds, after " + round;
+    text += ", " + counted(node->world_size, "worker") + " on " + counted(node->node_count, "node");
+  }
+  text += "\n";
+  const microseconds wall = node->wall;
+  text += "restarts " + std::to_string(node->restarts) + " of " +
+          std::to_string(node->max_restarts) + "; of " + in_words(wall) + " " +
+          in_words(node->lost) + " lost to restarts (" + percent(node->lost, wall) + ")";
+  for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
+    const agent::RestartTotal& total = node->restart_totals[i];
+    text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
+            " " + in_words(total.lost);
+  }
+  return text + "\n";
+}
+
+// ---- nodes
+
+std::string waiting(const agent::LeaderStatus& leader) {
+  std::string text;
+  if (leader.missing > 0) text += ", " + std::to_string(leader.missing) + " missing";
+  if (!leader.missing_ranks.empty()) {
+    text += " (rank";
+    for (const int rank : leader.missing_ranks) text += " " + std::to_string(rank);
+    text += ")";
+  }
+  return text;
+}
+
+std::string nodes(const JobStatus& status, std::size_t rows_max) {
+  if (!status.leader) return "\nNODES  the leader is not known or does not answer\n";
+  const agent::LeaderStatus& leader = *status.leader;
+  const auto needs =
+      leader.min_nodes == leader.max_nodes
+          ? std::to_string(leader.max_nodes)
+          : std::to_string(leader.min_nodes) + " to " + std::to_string(leader.max_nodes);
+  std::string text =
+      "\nNODES  " +
+      std::to_string(leader.members.size() + static_cast<std::size_t>(leader.members_left_out)) +
+      " joined of " + needs + waiting(leader);
+  if (!status.late.empty()) text += ", " + std::to_string(status.late.size()) + " late";
+  text += "; the leader is " + printable(leader.state);
+  if (leader.left) text += ", " + in_words(*leader.left) + " left";
+  text += "\n";
+  std::vector<Row> rows;
+  auto members = leader.members;
+  std::ranges::stable_sort(members, [](const MemberStatus& a, const MemberStatus& b) {
+    return a.node_rank.value_or(INT32_MAX) < b.node_rank.value_or(INT32_MAX);
+  });
+  for (const MemberStatus& member : members) {
+    const auto late = std::ranges::find(status.late, member.id, &agent::LateNode::id);
+    Row row{member.node_rank ? std::to_string(*member.node_rank) : "-", printable(member.host),
+            printable(member.address), counted(member.workers, "worker"),
+            std::string(name_of(member.state))};
+    if (late != status.late.end()) row.push_back("late: " + printable(late->why));
+    if (late != status.late.end() || member.state != MemberStatus::State::kInRound) {
+      rows.insert(rows.begin(), std::move(row));
+    } else {
+      rows.push_back(std::move(row));
+    }
+  }
+  const std::size_t left_out = rows.size() - std::min(rows.size(), rows_max);
+  rows.resize(rows.size() - left_out);
+  text += table(rows, "r");
+  if (leader.members_left_out > 0) {
+    text += "  … and " + counted(leader.members_left_out, "node") + " that the answer leaves out\n";
+  }
+  if (left_out > 0)
+    text += "  … and " + counted(static_cast<std::int64_t>(left_out), "node") + " in the round\n";
+  return text;
+}
+
+// ---- workers
+
+struct Shown {
+  const WorkerStatus* worker;
+  const NodeStatus* node;
+};
+
+std::string step_of(const WorkerStatus& worker) {
+  if (!worker.progress || !worker.progress->step) return "-";
+  std::string text = std::to_string(*worker.progress->step);
+  if (worker.progress->total_steps > 0) {
+    text += " of " + std::to_string(worker.progress->total_steps);
+  }
+  return text;
+}
+
+std::string state_of(const WorkerStatus& worker) {
+  std::string text(name_of(worker.state));
+  if (worker.exit && !worker.exit->is_success()) return text + ", " + worker.exit->to_string();
+  if (worker.state != WorkerState::kRunning || !worker.progress) return text;
+  const WorkerPhase phase = worker.progress->phase;
+  if (phase != WorkerPhase::kUnknown && phase != WorkerPhase::kRunning) {
+    text += ", " + std::string(name_of(phase));
+  }
+  return text;
+}
+
+std::string last_of(const WorkerStatus& worker) {
+  if (!worker.progress || !worker.progress->step) return "-";
+  return in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) + " ago";
+}
+
+// The first few of what the program says of itself.
+std::string values_of(const WorkerStatus& worker) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  if (!worker.progress) return text;
+  const auto& values = worker.progress->values;
+  for (std::size_t i = 0; i < std::min(values.size(), kShown); ++i) {
+    text += (i == 0 ? "" : "  ") + printable(values[i].name) + " " + number_text(values[i].value);
+  }
+  return text;
+}
+
+// Lower ones are looked at first.
+std::pair<int, std::int64_t> order_of(const WorkerStatus& worker) {
+  const bool is_well =
+      worker.state == WorkerState::kRunning || worker.state == WorkerState::kSucceeded;
+  const std::int64_t step =
+      worker.progress && worker.progress->step ? *worker.progress->step : INT64_MAX;
+  return {is_well ? 1 : 0, step};
+}
+
+std::string workers(const JobStatus& status, std::size_t rows_max) {
+  std::vector<Shown> all;
+  int left_out = 0;
+  const NodeStatus* first = latest(status);
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round != first->round) continue;  // it is in no round now
+    for (const WorkerStatus& worker : node.workers) all.push_back({&worker, &node});
+    left_out += node.workers_left_out;
+  }
+  if (all.empty()) return "";
+  std::map<std::string_view, int> states;
+  for (const Shown& each : all) states[name_of(each.worker->state)] += 1;
+  std::string text = "\nWORKERS ";
+  for (const auto& [state, count] : states) {
+    text += " " + std::to_string(count) + " " + std::string(state);
+  }
+  text += "\n";
+  const bool are_too_many = all.size() > rows_max;
+  if (are_too_many) {
+    std::ranges::stable_sort(all, {}, [](const Shown& each) { return order_of(*each.worker); });
+    left_out += static_cast<int>(all.size() - rows_max);
+    all.resize(rows_max);
+  }
+  std::ranges::stable_sort(all, {}, [](const Shown& each) { return each.worker->rank; });
+  std::vector<Row> rows{{"RANK", "NODE", "PID", "DEVICE", "STATE", "STEP", "LAST"}};
+  for (const Shown& each : all) {
+    const WorkerStatus& worker = *each.worker;
+    rows.push_back({std::to_string(worker.rank), printable(each.node->host),
+                    worker.pid == 0 ? "-" : std::to_string(worker.pid),
+                    worker.device.empty() ? "-" : printable(worker.device), state_of(worker),
+                    step_of(worker), last_of(worker), values_of(worker)});
+  }
+  text += table(rows, "rlrllrrl");
+  if (left_out > 0)
+    text += "  … and " + counted(left_out, "worker") + " that are further on (--all)\n";
+  return text;
+}
+
+// ---- restarts
+
+std::string restarts(const JobStatus& status) {
+  constexpr std::size_t kShown = 5;
+  const NodeStatus* node = latest(status);
+  if (node == nullptr || node->recent_restarts.empty()) return "";
+  std::string text = "\nRESTARTS  the latest\n";
+  std::vector<Row> rows;
+  const auto& all = node->recent_restarts;
+  for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
+    rows.push_back({time_of_day(all[i].when), "round " + to_string(all[i].round),
+                    in_words(all[i].lost) + " lost", printable(all[i].sentence)});
+  }
+  return text + table(rows, "lrrl");
+}
+
+}  // namespace
+
+std::string in_words(microseconds duration) {
+  const auto us = std::max<std::int64_t>(duration.count(), 0);
+  char text[64];
+  if (us < 10'000'000) {
+    if (us < 1'000'000) return std::to_string(us / 1000) + " ms";
+    // cut, not rounded: 9.99 s is not 10
+    std::snprintf(text, sizeof text, "%d.%d s", static_cast<int>(us / 1'000'000),
+                  static_cast<int>(us / 100'000 % 10));
+  } else if (us < 60'000'000) {
+    return std::to_string(us / 1'000'000) + " s";
+  } else if (const auto seconds = us / 1'000'000; seconds < 3600) {
+    std::snprintf(text, sizeof text, "%d min %02d s", static_cast<int>(seconds / 60),
+                  static_cast<int>(seconds % 60));
+  } else {
+    std::snprintf(text, sizeof text, "%d h %02d min", static_cast<int>(seconds / 3600),
+                  static_cast<int>(seconds / 60 % 60));
+  }
+  return text;
+}
+
+std::string status_screen(const JobStatus& status, std::size_t rows) {
+  return head(status) + nodes(status, rows) + workers(status, rows) + restarts(status);
+}
+
+}  // namespace ddprun::cli

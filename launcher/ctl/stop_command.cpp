@@ -1,0 +1,146 @@
+// ddpctl stop, ddpctl restart: what a person wants of a job, which its leader then does.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launcher/ctl/control_client.h"
+#include "launcher/ctl/ddpctl.h"
+#include "rendezvous/common/environment.h"
+
+namespace ddprun::cli {
+namespace {
+
+namespace json = boost::json;
+
+struct Arguments {
+  std::string job;
+  bool waits_not = false;
+};
+
+// Of an event: its name, and the number of this field.
+struct Seen {
+  std::string event;
+  std::int64_t round = -1;
+  std::int64_t exit_code = -1;
+};
+std::optional<Seen> seen_in(const std::string& line) {
+  boost::system::error_code ec;
+  const json::value value = json::parse(line, ec);
+  if (ec || !value.is_object()) return std::nullopt;
+  const json::object& object = value.as_object();
+  const auto* event = object.if_contains("event");
+  if (event == nullptr || !event->is_string()) return std::nullopt;
+  const auto number_in = [&](const char* name) {
+    const auto* found = object.if_contains(name);
+    return found != nullptr && found->is_int64() ? found->as_int64() : -1;
+  };
+  return Seen{std::string(event->as_string()), number_in("round"), number_in("exit_code")};
+}
+
+// One connection asks, another has been listening since before, so that nothing is missed.
+struct Asked {
+  std::optional<ControlClient> events;
+  std::string answer;
+};
+Result<Asked> ask(const Arguments& arguments, const std::string& request) {
+  auto job = find_job(environment_from(environ), arguments.job);
+  if (!job) return fail(std::move(job.error()));
+  Asked asked;
+  if (!arguments.waits_not) {
+    // The same agent, whatever else is called so.
+    auto events = find_job(environment_from(environ), std::to_string(job->agent()));
+    if (!events) return fail(std::move(events.error()));
+    if (auto said = events->say(R"({"ask":"events","past":false,"follow":true})"); !said) {
+      return fail(std::move(said.error()));
+    }
+    asked.events.emplace(std::move(*events));
+  }
+  if (auto said = job->say(request); !said) return fail(std::move(said.error()));
+  auto answer = job->answer();
+  if (!answer) return fail(std::move(answer.error()));
+  asked.answer = std::move(*answer);
+  return asked;
+}
+
+// The exit code, once an event is the one that is waited for.
+using Judge = std::function<std::optional<int>(const Seen&)>;
+
+int wait(ControlClient& events, const Judge& judge) {
+  for (;;) {
+    const auto line = events.line(std::chrono::seconds(0));
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line) {
+      return report(
+          {ErrorCode::kClosed, "the job's agent is gone, and has not said how it ended", {}},
+          kJobFailed);
+    }
+    const auto seen = seen_in(**line);
+    if (!seen) continue;
+    if (const auto code = judge(*seen)) return *code;
+  }
+}
+
+int stop(const Arguments& arguments) {
+  auto asked = ask(arguments, R"({"ask":"stop"})");
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  if (!asked->events) return kJobDone;
+  return wait(*asked->events, [](const Seen& seen) -> std::optional<int> {
+    if (seen.event != "finished") return std::nullopt;
+    std::printf("the job has ended with exit code %d\n", static_cast<int>(seen.exit_code));
+    return kJobDone;
+  });
+}
+
+int restart(const Arguments& arguments) {
+  auto asked = ask(arguments, R"({"ask":"restart"})");
+  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
+  if (!asked->events) return kJobDone;
+  const json::value answer = json::parse(asked->answer);
+  const auto* old_round = answer.as_object().if_contains("round");
+  const std::int64_t before = old_round == nullptr ? -1 : old_round->to_number<std::int64_t>();
+  return wait(*asked->events, [before](const Seen& seen) -> std::optional<int> {
+    if (seen.event == "finished") {
+      return report({ErrorCode::kClosed,
+                     "the job ended instead, with exit code " + std::to_string(seen.exit_code),
+                     {}},
+                    kJobFailed);
+    }
+    if (seen.event != "round_started" || seen.round <= before) return std::nullopt;
+    std::printf("round %lld runs\n", static_cast<long long>(seen.round));
+    return kJobDone;
+  });
+}
+
+std::function<int()> add(CLI::App& app, const char* name, const char* what, const char* no_wait,
+                         int (*run)(const Arguments&)) {
+  auto* command = app.add_subcommand(name, what);
+  command->footer(kJobExitCodes);
+  const auto held = std::make_shared<Arguments>();
+  command->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
+  command->add_flag("--no-wait", held->waits_not, no_wait);
+  return [held, run] { return run(*held); };
+}
+
+}  // namespace
+
+std::function<int()> add_stop_command(CLI::App& app) {
+  return add(app, "stop",
+             "Stop a job on all its nodes, as SIGTERM to its leader does: its workers get SIGTERM, "
+             "and SIGKILL after --shutdown-timeout.",
+             "do not wait until it has ended", stop);
+}
+
+std::function<int()> add_restart_command(CLI::App& app) {
+  return add(app, "restart",
+             "Stop the round of a job that runs and begin the next one, at no cost of its "
+             "--max-restarts.",
+             "do not wait until the next round runs", restart);
+}
+
+}  // namespace ddprun::cli

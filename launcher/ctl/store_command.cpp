@@ -1,0 +1,281 @@
+// ddpctl store: speaks to any c10d TCPStore: ddprun's, torchrun's, or one that a program opened; or
+// serves one.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/ctl/ddpctl.h"
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/store_client/store_client.h"
+
+namespace ddprun::cli {
+namespace {
+
+using cli::report;  // beside the one for stores
+using rdzv::Endpoint;
+using rdzv::StoreClient;
+using rdzv::StoreServer;
+
+// One for each kind of failure, so that a script need not read the sentence.
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kUnreachable = 3,
+  kNoStore = 4,
+  kTimedOut = 5,
+  kNoSuchKey = 6,
+  kRefused = 7,
+  kCannotListen = 8,
+};
+
+constexpr const char* kExitCodes = R"(Exit codes:
+  0  done
+  1  any other failure
+  2  wrong usage
+  3  the server cannot be reached: unknown name, no route, nobody listens on that port
+  4  what listens there is no store
+  5  the time limit passed
+  6  the key is not there
+  7  the server closed the connection, as it does when a value to add to is no number
+  8  the address to listen on cannot be had
+)";
+
+int report(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kUnavailable:
+      return report(error, kUnreachable);
+    case ErrorCode::kProtocol:
+      return report(error, kNoStore);
+    case ErrorCode::kTimeout:
+      return report(error, kTimedOut);
+    case ErrorCode::kClosed:
+      return report(error, kRefused);
+    case ErrorCode::kInvalidArgument:
+      return report(error, kUsage);
+    default:
+      return report(error, kFailed);
+  }
+}
+
+int missing(const std::string& key, const Endpoint& server) {
+  return report({ErrorCode::kNotFound,
+                 "the store at " + server.to_string() + " has no key '" + key + "'",
+                 {}},
+                kNoSuchKey);
+}
+
+// Keys may be any bytes; a terminal should see one line for each.
+std::string escaped(const std::string& key) {
+  std::string text;
+  for (const char c : key) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f && c != '\\') {
+      text += c;
+      continue;
+    }
+    char escape[8];
+    std::snprintf(escape, sizeof escape, c == '\\' ? "\\\\" : "\\x%02x", byte);
+    text += escape;
+  }
+  return printable(text);
+}
+
+struct Arguments {
+  std::string server;
+  std::string key;
+  std::string value;
+  std::vector<std::string> keys;
+  std::int64_t delta = 1;
+  double timeout_s = 10;
+  double wait_s = 0;
+  std::string listen;
+  std::size_t memory_mib = rdzv::limits::kDefaultStoreMemory / (1024 * 1024);
+  int (*command)(StoreClient&, const Arguments&) = nullptr;  // none: serve
+};
+
+std::chrono::milliseconds in_ms(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
+}
+
+int get(StoreClient& store, const Arguments& arguments) {
+  const auto value = store.get(arguments.key, in_ms(arguments.wait_s));
+  if (!value && value.error().code == ErrorCode::kTimeout && arguments.wait_s == 0) {
+    return missing(arguments.key, store.server());
+  }
+  if (!value) return report(value.error());
+  std::fwrite(value->data(), 1, value->size(), stdout);
+  if (::isatty(STDOUT_FILENO) != 0) std::putchar('\n');
+  return kDone;
+}
+
+int set(StoreClient& store, const Arguments& arguments) {
+  std::string value = arguments.value;
+  if (value == "-") value.assign(std::istreambuf_iterator<char>(std::cin), {});
+  auto done = store.set(arguments.key, value);
+  if (done) done = store.ping();  // SET has no reply; this one says that it has arrived
+  return done ? kDone : report(done.error());
+}
+
+int add(StoreClient& store, const Arguments& arguments) {
+  const auto sum = store.add(arguments.key, arguments.delta);
+  if (!sum) return report(sum.error());
+  std::printf("%lld\n", static_cast<long long>(*sum));
+  return kDone;
+}
+
+int wait(StoreClient& store, const Arguments& arguments) {
+  const auto done = store.wait(arguments.keys, in_ms(arguments.timeout_s));
+  return done ? kDone : report(done.error());
+}
+
+int list(StoreClient& store, const Arguments&) {
+  auto keys = store.list_keys();
+  if (!keys) return report(keys.error());
+  std::sort(keys->begin(), keys->end());
+  for (const auto& key : *keys) std::printf("%s\n", escaped(key).c_str());
+  return kDone;
+}
+
+int erase(StoreClient& store, const Arguments& arguments) {
+  int code = kDone;
+  for (const auto& key : arguments.keys) {
+    const auto removed = store.delete_key(key);
+    if (!removed) return report(removed.error());
+    if (!*removed) code = missing(key, store.server());
+  }
+  return code;
+}
+
+int stats(StoreClient& store, const Arguments&) {
+  const auto start = std::chrono::steady_clock::now();
+  if (const auto answered = store.ping(); !answered) return report(answered.error());
+  const auto took = std::chrono::steady_clock::now() - start;
+  const auto keys = store.num_keys();
+  if (!keys) return report(keys.error());
+  const auto names = store.list_keys();
+  if (!names) return report(names.error());
+  std::map<std::string, int> by_prefix;
+  for (const auto& name : *names) {
+    const auto slash = name.find('/');
+    ++by_prefix[slash == std::string::npos ? "(no prefix)" : name.substr(0, slash + 1)];
+  }
+  std::printf("answers in  %.0f us\n", std::chrono::duration<double, std::micro>(took).count());
+  std::printf("keys        %lld\n", static_cast<long long>(*keys));
+  for (const auto& [prefix, count] : by_prefix)
+    std::printf("  %-40s %d\n", escaped(prefix).c_str(), count);
+  return kDone;
+}
+
+int serve(const Arguments& arguments) {
+  if (arguments.listen.empty()) {
+    return report({ErrorCode::kInvalidArgument,
+                   "nothing to do; give --listen HOST:PORT or one of get, set, add, wait, list, "
+                   "delete, stats",
+                   {}});
+  }
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ending, signal);
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  // Each client takes a descriptor.
+  raise_descriptor_limit();
+
+  const auto endpoint = rdzv::parse_endpoint(arguments.listen);
+  if (!endpoint) return report(endpoint.error());
+  const auto server = StoreServer::start({.address = endpoint->host,
+                                          .port = endpoint->port,
+                                          .memory_limit = arguments.memory_mib * 1024 * 1024});
+  if (!server) {
+    return report(server.error(),
+                  server.error().code == ErrorCode::kInvalidArgument ? kUsage : kCannotListen);
+  }
+  std::printf("%s\n", (*server)->bound().to_string().c_str());
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&ending, &signal);
+  return kDone;
+}
+
+int run_on_store(const Arguments& arguments) {
+  auto server = rdzv::parse_endpoint(arguments.server);
+  if (!server) return report(server.error());
+  // A store that is not there yet is no reason to wait: the person is looking for one that is.
+  auto store = StoreClient::connect({.server = std::move(*server),
+                                     .connect_timeout = std::chrono::seconds(1),
+                                     .timeout = in_ms(arguments.timeout_s)});
+  if (!store && store.error().code == ErrorCode::kClosed) return report(store.error(), kNoStore);
+  if (!store) return report(store.error());
+  return arguments.command(**store, arguments);
+}
+
+}  // namespace
+
+std::function<int()> add_store_command(CLI::App& app) {
+  auto* store = app.add_subcommand("store", "A c10d key-value store: run one, or look into one.");
+  store->footer(kExitCodes);
+
+  const auto held = std::make_shared<Arguments>();  // as long as what is returned
+  Arguments& arguments = *held;
+  store->add_option("--listen", arguments.listen,
+                    "Serve an empty store at HOST:PORT (a numeric address; port 0: any) until TERM "
+                    "or INT; prints "
+                    "the address once it is ready.");
+  store
+      ->add_option("--store-memory", arguments.memory_mib,
+                   "The most that the served store may hold, in MiB.")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  const auto command = [&](const char* name, const char* help,
+                           int (*function)(StoreClient&, const Arguments&)) {
+    auto* sub = store->add_subcommand(name, help);
+    sub->add_option("server", arguments.server, "HOST:PORT of the store")->required();
+    sub->add_option("--timeout", arguments.timeout_s, "Seconds to wait for an answer")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    sub->callback([&arguments, function] { arguments.command = function; });
+    return sub;
+  };
+  const auto one_key = [&](CLI::App* sub) {
+    sub->add_option("key", arguments.key, "The key")->required();
+  };
+  const auto some_keys = [&](CLI::App* sub) {
+    sub->add_option("keys", arguments.keys, "The keys")->required();
+  };
+
+  auto* get_command = command("get", "Print the value of a key.", get);
+  one_key(get_command);
+  get_command
+      ->add_option("--wait", arguments.wait_s, "Seconds to wait for the key if it is not there")
+      ->check(CLI::NonNegativeNumber);
+  auto* set_command = command("set", "Set a key.", set);
+  one_key(set_command);
+  set_command->add_option("value", arguments.value, "The value; '-' reads it from stdin")
+      ->required();
+  auto* add_command = command("add", "Add to the number under a key and print the sum.", add);
+  one_key(add_command);
+  add_command->add_option("delta", arguments.delta, "What to add; a negative one after '--'")
+      ->capture_default_str();
+  some_keys(command("wait", "Wait until all keys are there, at most --timeout seconds.", wait));
+  command("list", "Print all keys, sorted.", list);
+  some_keys(command("delete", "Delete keys.", erase));
+  command("stats",
+          "Print how quickly the store answers, and how many keys it has under which prefix.",
+          stats);
+  return [held] { return held->command == nullptr ? serve(*held) : run_on_store(*held); };
+}
+
+}  // namespace ddprun::cli

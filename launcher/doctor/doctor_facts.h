@@ -1,0 +1,56 @@
+// Reads what `ddpctl doctor` judges: files of /proc, /sys and /dev below a root that tests replace
+// by a tree of their own, limits of this process, clocks, ports of this machine. Nothing here waits
+// for anybody. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launcher/doctor/doctor_findings.h"
+#include "launcher/machine/placement.h"
+#include "rendezvous/common/environment.h"
+
+namespace ddprun::cli::doctor {
+
+std::string kernel_release();
+std::string glibc_version();
+
+PortFacts read_ports(const std::string& root = "");
+
+std::string own_host_name();
+// Of this node's interfaces that are up, numeric; loopback ones too.
+std::vector<std::string> own_addresses();
+std::string name_of_address(const std::string& address);  // may wait for a name server
+
+// Compares two readings: the first when the doctor begins, the second when it is done.
+struct ClockReading {
+  std::int64_t steady_ns = 0;
+  std::int64_t wall_ns = 0;
+};
+ClockReading read_clocks();
+ClockFacts read_clock(const ClockReading& begin, const std::string& root = "");
+
+GpuFacts read_gpus(const agent::Machine& machine, const Environment& environment);
+SharedMemoryFacts read_shared_memory(const std::string& folder = "/dev/shm");
+
+struct Limits {
+  Limit open_files_soft;
+  Limit open_files_hard;
+  Limit processes;
+  Limit locked_memory;
+};
+Limits read_limits();
+bool has_rdma(const std::string& root = "");
+
+CpuFacts read_cpus(const agent::Machine& machine);
+
+// The tightest limits on the way from this process's cgroup to the root.
+UseFacts read_memory_use(const std::string& root = "");
+UseFacts read_task_use(const std::string& root = "");
+std::uint64_t available_memory(const std::string& root = "");
+
+// A store of ours on loopback, and a client that sets and gets in it.
+StoreFacts try_store();
+
+}  // namespace ddprun::cli::doctor

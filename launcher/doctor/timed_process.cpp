@@ -1,0 +1,135 @@
+#include "launcher/doctor/timed_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+namespace ddprun::cli {
+namespace {
+
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& each : strings) pointers.push_back(const_cast<char*>(each.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+Trial::Trial(pid_t pid, rdzv::UniqueFd output)
+    : pid_(pid),
+      output_(std::move(output)),
+      watched_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
+
+Trial::Trial(Trial&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      output_(std::move(other.output_)),
+      watched_(std::move(other.watched_)),
+      began_(other.began_) {}
+
+Trial::~Trial() {
+  if (pid_ < 0) return;
+  ::kill(-pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Result<Trial> Trial::start(const std::function<void(int fd)>& body) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail(error_from_errno(errno, "pipe"));
+  rdzv::UniqueFd output(pipe[0]);
+  const rdzv::UniqueFd input(pipe[1]);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return fail(error_from_errno(errno, "fork"));
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    ::setpgid(0, 0);
+    body(input.get());
+    ::_exit(0);
+  }
+  ::setpgid(pid, pid);  // here too: whoever is first
+  return Trial(pid, std::move(output));
+}
+
+Result<Trial> Trial::call(const std::function<std::string()>& function) {
+  return start([&](int fd) { write_all(fd, function()); });
+}
+
+Result<Trial> Trial::command(const std::vector<std::string>& argv, const Environment& environment) {
+  const std::vector<std::string> lines = to_lines(environment);
+  const std::vector<char*> arguments = pointers_to(argv);
+  const std::vector<char*> variables = pointers_to(lines);
+  return start([&](int fd) {
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    ::dup2(nothing, STDIN_FILENO);
+    ::dup2(fd, STDOUT_FILENO);
+    ::dup2(fd, STDERR_FILENO);
+    ::execve(arguments[0], arguments.data(), variables.data());
+    ::_exit(127);
+  });
+}
+
+// Until it has ended and said everything, or the deadline.
+void Trial::read_until(Clock::time_point deadline, End& end) {
+  bool has_ended = false;
+  while (output_ || !has_ended) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    std::array<pollfd, 2> events{
+        {{output_.get(), POLLIN, 0}, {has_ended ? -1 : watched_.get(), POLLIN, 0}}};
+    const int ready = ::poll(events.data(), events.size(), static_cast<int>(std::max(left, 0L)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return;
+    if (events[1].revents != 0) has_ended = true;
+    if (events[0].revents == 0) continue;
+    std::array<char, 4096> bytes{};
+    const ssize_t got = ::read(output_.get(), bytes.data(), bytes.size());
+    if (got <= 0) {
+      output_.reset();
+      continue;
+    }
+    end.output.append(bytes.data(), static_cast<std::size_t>(got));
+    if (end.output.size() > kOutputMax) end.output.erase(0, end.output.size() - kOutputMax);
+  }
+  end.was_in_time = true;
+}
+
+Trial::End Trial::finish(Clock::time_point deadline) {
+  End end;
+  read_until(deadline, end);
+  end.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
+  if (!end.was_in_time) {
+    ::kill(pid_, SIGTERM);
+    End late;
+    read_until(Clock::now() + kGrace, late);
+    end.output += late.output;
+    ::kill(-pid_, SIGKILL);
+  }
+  siginfo_t info{};
+  while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED) != 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  end.status = info.si_code == CLD_EXITED ? ExitStatus::exited(info.si_status)
+                                          : ExitStatus::killed(info.si_status);
+  return end;
+}
+
+}  // namespace ddprun::cli

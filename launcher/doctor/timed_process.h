@@ -1,0 +1,57 @@
+// Something done in a process of its own, so that it can be given up when it takes too long: a call
+// that may hang (looking up a name), or a command. Started when made, ended at the latest when
+// destroyed, with whatever it has started in its process group. One thread; start all trials that
+// are calls before the first other thread is made, because they fork.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::cli {
+
+class Trial {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct End {
+    bool was_in_time = false;  // false: it was killed, and the status means nothing
+    ExitStatus status = ExitStatus::exited(0);
+    std::string output;  // what the call returned, or what the command wrote
+    std::chrono::milliseconds took{};
+  };
+
+  // The text that `function` returns.
+  static Result<Trial> call(const std::function<std::string()>& function);
+  // Its stdout and stderr, at most the last `kOutputMax` bytes. `argv[0]` is a path.
+  static Result<Trial> command(const std::vector<std::string>& argv,
+                               const Environment& environment);
+  static constexpr std::size_t kOutputMax = 16 * 1024;
+
+  Trial(Trial&& other) noexcept;
+  Trial& operator=(Trial&&) = delete;
+  ~Trial();
+
+  // At the deadline a command gets SIGTERM and, if it has not ended `kGrace` later, SIGKILL.
+  End finish(Clock::time_point deadline);
+  static constexpr std::chrono::seconds kGrace{3};
+
+ private:
+  Trial(pid_t pid, rdzv::UniqueFd output);
+  static Result<Trial> start(const std::function<void(int fd)>& body);
+  void read_until(Clock::time_point deadline, End& end);
+
+  pid_t pid_ = -1;  // of the leader of its group; -1: it has ended
+  rdzv::UniqueFd output_;
+  rdzv::UniqueFd watched_;  // a pidfd
+  Clock::time_point began_ = Clock::now();
+};
+
+}  // namespace ddprun::cli

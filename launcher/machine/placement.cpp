@@ -1,0 +1,290 @@
+#include "launcher/machine/placement.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <memory>
+
+#include "launcher/machine/placement_files.h"
+
+namespace ddprun::agent {
+namespace {
+
+// The value of "Key: value" in a file of such lines.
+std::string_view field(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t colon = line.find(':');
+    if (colon != std::string_view::npos && trimmed(line.substr(0, colon)) == key) {
+      return trimmed(line.substr(colon + 1));
+    }
+  }
+  return {};
+}
+
+// nvmlPciInfo_t of NVML's version 3 call.
+struct NvmlPciInfo {
+  std::array<char, 16> short_bus_id;
+  unsigned domain;
+  unsigned bus;
+  unsigned device;
+  unsigned pci_device_id;
+  unsigned pci_subsystem_id;
+  std::array<char, 32> bus_id;
+};
+
+// "00000000:3B:00.0" of NVML or "0000:3b:00.0" as /sys spells it.
+std::string sysfs_address(std::string_view address) {
+  constexpr std::size_t kDomainDigits = 4;
+  const std::size_t colon = address.find(':');
+  if (colon == std::string_view::npos) return {};
+  if (colon > kDomainDigits) address.remove_prefix(colon - kDomainDigits);
+  std::string lower;
+  for (const char c : address) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return lower;
+}
+
+// NVML's few functions that we call, as its documented binary interface declares them.
+std::optional<std::vector<Gpu>> gpus_from_nvml(const std::string& library) {
+  if (library.empty()) return std::nullopt;
+  const std::unique_ptr<void, int (*)(void*)> nvml(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL),
+                                                   ::dlclose);
+  if (nvml == nullptr) return std::nullopt;
+  using Device = void*;
+  const auto init = reinterpret_cast<int (*)()>(::dlsym(nvml.get(), "nvmlInit_v2"));
+  const auto shutdown = reinterpret_cast<int (*)()>(::dlsym(nvml.get(), "nvmlShutdown"));
+  const auto get_count =
+      reinterpret_cast<int (*)(unsigned*)>(::dlsym(nvml.get(), "nvmlDeviceGetCount_v2"));
+  const auto get_device = reinterpret_cast<int (*)(unsigned, Device*)>(
+      ::dlsym(nvml.get(), "nvmlDeviceGetHandleByIndex_v2"));
+  const auto get_uuid =
+      reinterpret_cast<int (*)(Device, char*, unsigned)>(::dlsym(nvml.get(), "nvmlDeviceGetUUID"));
+  const auto get_pci = reinterpret_cast<int (*)(Device, NvmlPciInfo*)>(
+      ::dlsym(nvml.get(), "nvmlDeviceGetPciInfo_v3"));
+  if (!init || !shutdown || !get_count || !get_device || !get_uuid) return std::nullopt;
+  if (init() != 0) return std::nullopt;
+  std::optional<std::vector<Gpu>> gpus;
+  if (unsigned count = 0; get_count(&count) == 0) {
+    gpus.emplace(count);
+    for (unsigned i = 0; i < count; ++i) {
+      Device device = nullptr;
+      if (get_device(i, &device) != 0) continue;
+      Gpu& gpu = (*gpus)[i];
+      std::array<char, 96> uuid{};
+      if (get_uuid(device, uuid.data(), uuid.size()) == 0) gpu.uuid = uuid.data();
+      NvmlPciInfo pci{};
+      if (get_pci && get_pci(device, &pci) == 0) gpu.pci_address = sysfs_address(pci.bus_id.data());
+    }
+  }
+  shutdown();
+  return gpus;
+}
+
+// Each directory is a GPU of the machine; in a container only those with a device node are ours.
+std::vector<Gpu> gpus_from_proc(const std::string& root) {
+  const std::string directory = root + "/proc/driver/nvidia/gpus/";
+  std::vector<Gpu> gpus;
+  for (const std::string& address : names_in(directory)) {
+    const auto information = read_file(directory + address + "/information");
+    if (!information) continue;
+    const std::string minor(field(*information, "Device Minor"));
+    if (!minor.empty() && ::access((root + "/dev/nvidia" + minor).c_str(), F_OK) != 0) continue;
+    gpus.push_back(Gpu{std::string(field(*information, "GPU UUID")), sysfs_address(address)});
+  }
+  return gpus;
+}
+
+std::vector<Gpu> gpus_from_dev(const std::string& root) {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::vector<Gpu> gpus;
+  for (const std::string& name : names_in(root + "/dev")) {
+    if (name.starts_with(kPrefix) && number(std::string_view(name).substr(kPrefix.size()))) {
+      gpus.emplace_back();
+    }
+  }
+  return gpus;
+}
+
+// A cgroup that limits this process's CPU time. The path is empty or begins, but does not end,
+// with '/'.
+struct CpuGroup {
+  bool is_v2 = false;
+  std::string path;
+};
+
+// From /proc/self/cgroup: "0::/path" (version 2), "4:cpu,cpuacct:/path" (version 1).
+std::vector<CpuGroup> cpu_groups_of(std::string_view membership) {
+  std::vector<CpuGroup> groups;
+  while (!membership.empty()) {
+    const std::string_view line = membership.substr(0, membership.find('\n'));
+    membership.remove_prefix(std::min(line.size() + 1, membership.size()));
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string_view::npos || second == std::string_view::npos) continue;
+    const std::string controllers =
+        "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
+    const bool is_v2 = controllers == ",,";
+    if (!is_v2 && controllers.find(",cpu,") == std::string::npos) continue;
+    std::string path(line.substr(second + 1));
+    while (path.ends_with('/')) path.pop_back();
+    if (!path.empty() && path.front() != '/') continue;
+    groups.push_back({is_v2, std::move(path)});
+  }
+  return groups;
+}
+
+std::optional<double> ratio(std::optional<int> quota, std::optional<int> period) {
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<double>(*quota) / *period;
+}
+
+// cpu.max: "150000 100000", or "max 100000" for no limit.
+std::optional<double> quota_v2(const std::string& directory) {
+  const auto text = read_file(directory + "/cpu.max");
+  if (!text) return std::nullopt;
+  const std::string_view limits = trimmed(*text);
+  const std::size_t space = limits.find(' ');
+  if (space == std::string_view::npos) return std::nullopt;
+  return ratio(number(limits.substr(0, space)), number(limits.substr(space + 1)));
+}
+
+std::optional<double> quota_v1(const std::string& directory) {
+  return ratio(number_in(directory + "/cpu.cfs_quota_us"),
+               number_in(directory + "/cpu.cfs_period_us"));
+}
+
+// The index of the one GPU that an entry of CUDA_VISIBLE_DEVICES names.
+std::optional<int> named_gpu(std::string_view entry, const std::vector<Gpu>& gpus) {
+  const int count = static_cast<int>(gpus.size());
+  if (!entry.starts_with("GPU-")) {
+    const auto index = leading_number(entry);
+    return index && *index < count ? index : std::nullopt;
+  }
+  std::optional<int> found;
+  for (int i = 0; i < count; ++i) {
+    if (!gpus[static_cast<std::size_t>(i)].uuid.starts_with(entry)) continue;
+    if (found) return std::nullopt;  // a beginning that several share names none
+    found = i;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
+  std::vector<int> cpus;
+  text = trimmed(text);
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    const std::size_t dash = part.find('-');
+    const auto first = number(part.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
+    if (!first || !last || *last < *first || *last > kHighestCpu) return std::nullopt;
+    for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
+  }
+  std::ranges::sort(cpus);
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
+  return cpus;
+}
+
+std::string to_cpu_list(const std::vector<int>& cpus) {
+  std::string text;
+  for (std::size_t first = 0; first < cpus.size();) {
+    std::size_t last = first;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += std::to_string(cpus[first]);
+    if (last > first) text += "-" + std::to_string(cpus[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+int count_cpus(const Machine& machine) {
+  if (const auto text = read_file(machine.root + "/sys/devices/system/cpu/online")) {
+    if (const auto cpus = parse_cpu_list(*text); cpus && !cpus->empty()) {
+      return static_cast<int>(cpus->size());
+    }
+  }
+  return std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+std::vector<int> allowed_cpus(const Machine& machine) {
+  if (machine.affinity) return *machine.affinity;
+  // The kernel refuses a mask that is too small for its CPUs; CPU_SETSIZE is 1024.
+  for (int size = CPU_SETSIZE; size <= kHighestCpu + 1; size *= 2) {
+    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(
+        CPU_ALLOC(static_cast<std::size_t>(size)), [](cpu_set_t* set) { CPU_FREE(set); });
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(size));
+    if (mask == nullptr || ::sched_getaffinity(0, bytes, mask.get()) != 0) continue;
+    std::vector<int> cpus;
+    for (int cpu = 0; cpu < size; ++cpu) {
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), bytes, mask.get())) cpus.push_back(cpu);
+    }
+    return cpus;
+  }
+  return {};
+}
+
+std::optional<double> cpu_quota(const Machine& machine) {
+  const auto membership = read_file(machine.root + "/proc/self/cgroup");
+  if (!membership) return std::nullopt;
+  std::optional<double> least;
+  for (const CpuGroup& group : cpu_groups_of(*membership)) {
+    // The tightest limit on the way to the root counts. In a container the path is often the host's
+    // and names nothing here; then the mount's own root is this container's group.
+    for (std::string path = group.path;; path.erase(path.rfind('/'))) {
+      const auto quota = group.is_v2 ? quota_v2(machine.root + "/sys/fs/cgroup" + path)
+                                     : quota_v1(machine.root + "/sys/fs/cgroup/cpu" + path);
+      if (quota && (!least || *quota < *least)) least = quota;
+      if (path.empty()) break;
+    }
+  }
+  return least;
+}
+
+int count_usable_cpus(const Machine& machine) {
+  const auto allowed = static_cast<double>(allowed_cpus(machine).size());
+  const double usable = std::min(allowed, std::ceil(cpu_quota(machine).value_or(allowed)));
+  return std::max(1, static_cast<int>(usable));
+}
+
+std::vector<Gpu> find_gpus(const Machine& machine) {
+  if (auto gpus = gpus_from_nvml(machine.nvml_library)) return *std::move(gpus);
+  auto gpus = gpus_from_proc(machine.root);
+  return gpus.empty() ? gpus_from_dev(machine.root) : gpus;
+}
+
+std::vector<int> visible_gpus(const std::string* cuda_visible_devices,
+                              const std::vector<Gpu>& gpus) {
+  std::vector<int> visible;
+  if (cuda_visible_devices == nullptr) {
+    for (std::size_t i = 0; i < gpus.size(); ++i) visible.push_back(static_cast<int>(i));
+    return visible;
+  }
+  std::string_view rest = *cuda_visible_devices;
+  if (trimmed(rest).starts_with("MIG-")) {
+    if (!gpus.empty()) visible.push_back(gpus.size() == 1 ? 0 : kSomeMigInstance);
+    return visible;
+  }
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+    const auto gpu = named_gpu(trimmed(entry), gpus);
+    if (!gpu) break;
+    if (std::ranges::find(visible, *gpu) != visible.end()) return {};
+    visible.push_back(*gpu);
+  }
+  return visible;
+}
+
+}  // namespace ddprun::agent

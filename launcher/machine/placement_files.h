@@ -1,0 +1,59 @@
+// Reading the small files of /sys and /proc, for the two halves of placement. Pure but for the
+// reading; any thread.
+#pragma once
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/common/trimmed.h"
+
+namespace ddprun::agent {
+
+inline constexpr int kHighestCpu = 65535;  // bounds a file that is not what it should be
+
+inline std::optional<std::string> read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+inline std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+  if (listing == nullptr) return names;
+  while (const dirent* entry = ::readdir(listing.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+// The number that a text begins with, as strtoul reads it; nullopt if it begins with none.
+inline std::optional<int> leading_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data() || value < 0) return std::nullopt;
+  return value;
+}
+
+inline std::optional<int> number(std::string_view text) {
+  const auto value = leading_number(text);
+  return value && std::to_string(*value) == text ? value : std::nullopt;
+}
+
+// The number in a file that holds nothing else; negative ones do not count.
+inline std::optional<int> number_in(const std::string& path) {
+  const auto text = read_file(path);
+  return text ? number(trimmed(*text)) : std::nullopt;
+}
+
+}  // namespace ddprun::agent

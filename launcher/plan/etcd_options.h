@@ -1,0 +1,20 @@
+// What --rdzv-endpoint and --rdzv-conf say of etcd, under --rdzv-backend=etcd (and etcd-v2, which is
+// the same here: etcd's v2 API is gone). Keys are spelled as torchrun's etcd backends spell them,
+// both of them. Only read_etcd() touches a file, that with the password.
+#pragma once
+
+#include <vector>
+
+#include "launcher/plan/rendezvous_options.h"
+#include "launcher/settings/settings.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/etcd/etcd_spec.h"
+
+namespace ddprun::cli {
+
+// "host1:2379,host2,[::1]:2379"
+Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint);
+
+Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
+
+}  // namespace ddprun::cli

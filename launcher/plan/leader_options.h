@@ -1,0 +1,20 @@
+// The options of `ddpctl leader`. They are ddprun's own, with the same names, variables, defaults
+// and meanings, so that both can be given the same line; --listen alone is new. Pure, but for the token's file.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/settings/settings.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/run_leader.h"
+
+namespace ddprun::cli {
+
+std::span<const OptionId> leader_options();
+
+Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
+                                        std::vector<std::string>& warnings);
+
+}  // namespace ddprun::cli

@@ -1,0 +1,497 @@
+#include "launcher/plan/plan.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "agent/notify/kubeflow_status.h"
+#include "launcher/cli/text.h"
+#include "launcher/plan/job_nodes.h"
+#include "launcher/plan/restart_options.h"
+#include "launcher/plan/token_option.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr std::string_view kNoFiles = "/dev/null";
+
+const std::string* find(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? nullptr : &found->second;
+}
+
+// Fills a Plan step by step; each step reads the settings that belong together and may rely on
+// those before it. The first wrong value is kept and ends the planning.
+class Planner {
+ public:
+  Planner(const Settings& settings, const Environment& environment,
+          const Surroundings& surroundings)
+      : environment_(environment), surroundings_(surroundings) {
+    plan_.settings = settings;
+    plan_.job.environment = environment;
+  }
+
+  Result<Plan> make(const std::vector<std::string>& command) {
+    using Step = void (Planner::*)();
+    constexpr Step kSteps[] = {&Planner::read_site,   &Planner::read_nodes,
+                               &Planner::read_group,  &Planner::read_output,
+                               &Planner::read_events, &Planner::read_listeners,
+                               &Planner::read_end,    &Planner::read_placement};
+    for (const Step step : kSteps) {
+      (this->*step)();
+      if (error_) return fail(*std::move(error_));
+    }
+    find_command(command);
+    if (error_) return fail(*std::move(error_));
+    if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
+    return std::move(plan_);
+  }
+
+ private:
+  Given option(OptionId id) const { return given(plan_.settings, id); }
+
+  template <typename T>
+  T take(Result<T> result) {
+    if (result) return *std::move(result);
+    refuse(std::move(result.error()));
+    return T{};
+  }
+  void refuse(Error error) {
+    if (!error_) error_ = std::move(error);
+  }
+  void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
+
+  void read_site() {
+    const SiteReport& site = plan_.settings.site;
+    plan_.notes = site.notes;
+    plan_.warnings = site.warnings;
+    if (site.error) refuse(*site.error);
+  }
+
+  void read_nodes() {
+    plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
+    if (error_) return;
+    const Rendezvous& rendezvous = plan_.rendezvous;
+    plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
+    if (rendezvous.max_nodes > 1) {
+      plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
+    }
+    plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
+    const agent::MeetingPlace& place = plan_.job.meeting_place;
+    if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
+      etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
+    }
+    const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
+    plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;
+    // As under torchrun: static ignores the switch.
+    const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    plan_.job.meeting_place.agent_hosts_store =
+        rendezvous.backend == Backend::kStatic || unshared == nullptr || *unshared != "1";
+    read_run_id();
+  }
+
+  void read_run_id() {
+    const Given run_id = option(OptionId::kRdzvId);
+    plan_.job.run_id = run_id.text();
+    if (plan_.rendezvous.is_standalone) {
+      plan_.job.run_id = surroundings_.random_run_id;
+    } else if (run_id.text().empty() && plan_.rendezvous.max_nodes > 1) {
+      refuse(wrong(run_id,
+                   "each node would take a random one, and so no two would meet; give all nodes "
+                   "the same, or leave it out"));
+    } else if (run_id.text().empty()) {
+      plan_.job.run_id = surroundings_.random_run_id;
+      warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
+    }
+  }
+
+  void read_group() {
+    plan_.job.local_world_size = read_worker_count();
+    plan_.job.restarts = take(read_restart_rules(plan_.settings));
+    plan_.job.role = option(OptionId::kRole).text();
+    if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
+      plan_.notes.push_back(
+          "OMP_NUM_THREADS=1 for each worker, because it is not set and there are several");
+    }
+  }
+
+  int read_worker_count() {
+    const Given workers = option(OptionId::kNprocPerNode);
+    const std::string& text = workers.text();
+    if (text == "cpu") return count_cpus();
+    if (text == "usable-cpus") {
+      const int cpus = agent::count_usable_cpus(surroundings_.machine);
+      plan_.notes.push_back(std::to_string(cpus) + " CPUs that this process may use");
+      return cpus;
+    }
+    if (text == "gpu" || text == "auto") {
+      find_gpus();
+      const auto gpus = static_cast<int>(visible_gpus_.size());
+      if (gpus > 0) {
+        plan_.notes.push_back(std::to_string(gpus) + " visible GPUs");
+        return gpus;
+      }
+      if (text == "auto")
+        return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
+      const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
+      refuse(wrong(workers,
+                   hidden_by == nullptr
+                       ? "no GPU was found; nvidia-smi shows what the driver sees"
+                       : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'"));
+      return 1;
+    }
+    const auto number = whole_number(text);
+    if (!number) {
+      refuse(wrong(workers,
+                   "give the number of workers on this node, or auto, cpu, usable-cpus or "
+                   "gpu"));
+      return 1;
+    }
+    if (*number < 1 || *number > kMaxWorkersPerNode) {
+      refuse(wrong(workers, "a node has at least 1 and at most " +
+                                std::to_string(kMaxWorkersPerNode) + " workers"));
+      return 1;
+    }
+    return static_cast<int>(*number);
+  }
+
+  int count_cpus() {
+    const int cpus = agent::count_cpus(surroundings_.machine);
+    const int usable = agent::count_usable_cpus(surroundings_.machine);
+    plan_.notes.push_back(std::to_string(cpus) + " CPUs");
+    if (usable < cpus) {
+      warn("there will be " + std::to_string(cpus) +
+           " workers, one for each CPU of the machine, but affinity or a cgroup leaves only " +
+           std::to_string(usable) + "; --nproc-per-node=usable-cpus counts those");
+    }
+    return cpus;
+  }
+
+  // Those that the site has given to us.
+  int count_own_cpus() {
+    const SiteReport& site = plan_.settings.site;
+    const int cpus = site.cpus.value_or(1);
+    const int usable = agent::count_usable_cpus(surroundings_.machine);
+    plan_.notes.push_back(std::to_string(cpus) + " CPUs of this node are the job's, and no GPU");
+    if (usable < cpus) {
+      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU that " +
+           plan_.settings[OptionId::kNprocPerNode].origin.name +
+           " gives to the job, but affinity or a cgroup leaves only " + std::to_string(usable) +
+           "; --nproc-per-node=usable-cpus counts those");
+    }
+    return cpus;
+  }
+
+  // Asks the driver, which takes time: only what needs to know GPUs calls it, and once.
+  void find_gpus() {
+    if (has_asked_for_gpus_) return;
+    has_asked_for_gpus_ = true;
+    gpus_ = agent::find_gpus(surroundings_.machine);
+    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), gpus_);
+  }
+
+  void read_output() {
+    agent::OutputSpec& output = plan_.job.output;
+    output.log_dir = option(OptionId::kLogDir).text();
+    StreamMap redirects = take(read_streams(option(OptionId::kRedirects)));
+    output.redirects = redirects.all;
+    output.redirects_of = std::move(redirects.of_rank);
+    StreamMap tee = take(read_streams(option(OptionId::kTee)));
+    output.tee = tee.all;
+    output.tee_of = std::move(tee.of_rank);
+    output.local_ranks_filter = take(read_ranks(option(OptionId::kLocalRanksFilter)));
+    output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
+    output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
+    const Given prefix = option(OptionId::kLogLinePrefixTemplate);
+    // Our own option asks for prefixed lines; torchrun's variable only says how those of --tee
+    // look.
+    const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+    const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
+    if (!prefix.is_default() && (!is_torchruns || is_teed)) {
+      output.line_prefix_template = prefix.text();
+    }
+
+    const Given logs_specs = option(OptionId::kLogsSpecs);
+    if (!logs_specs.text().empty() && logs_specs.text() != "default") {
+      refuse(wrong(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
+    }
+    warn_of_output_without_effect();
+  }
+
+  void warn_of_output_without_effect() {
+    const agent::OutputSpec& output = plan_.job.output;
+    const auto warn_if = [this](OptionId id, bool has_no_effect, const std::string& why) {
+      const Given given_option = option(id);
+      if (has_no_effect && !given_option.is_default()) {
+        warn(given_option.setting.origin.name + " has no effect: " + why);
+      }
+    };
+    const bool has_no_files = output.log_dir == kNoFiles;
+    for (const OptionId id : {OptionId::kRedirects, OptionId::kTee, OptionId::kLocalRanksFilter}) {
+      warn_if(id, has_no_files, "the log directory is /dev/null");
+    }
+    const bool tees = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
+    for (const OptionId id :
+         {OptionId::kDuplicateStdoutFilters, OptionId::kDuplicateStderrFilters}) {
+      warn_if(id, !tees, "only teed output is filtered; give --tee");
+    }
+    for (const auto& [id, of_rank] : {std::pair{OptionId::kRedirects, &output.redirects_of},
+                                      {OptionId::kTee, &output.tee_of}}) {
+      if (!of_rank->empty() && of_rank->rbegin()->first >= plan_.job.local_world_size) {
+        warn(wrong(option(id), "there is no local rank " +
+                                   std::to_string(of_rank->rbegin()->first) + " among " +
+                                   std::to_string(plan_.job.local_world_size) + " workers")
+                 .to_string());
+      }
+    }
+  }
+
+  void read_events() {
+    agent::EventSpec& events = plan_.job.events;
+    events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
+    if (plan_.rendezvous.backend == Backend::kC10d) events.rdzv_backend = "c10d";
+    const Given target = option(OptionId::kEvents);
+    const std::string_view text = target.text();
+    if (text == "-") {
+      events.descriptor = STDOUT_FILENO;
+    } else if (text.starts_with("fd:")) {
+      const auto number = whole_number(text.substr(3));
+      if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
+        return refuse(wrong(target, "give fd: and the number of an open descriptor, as in fd:3"));
+      }
+      events.descriptor = static_cast<int>(*number);
+    } else if (!text.empty() || target.is_default()) {
+      events.file = text;
+    } else {
+      refuse(wrong(target, "give a file, fd:N, or - for stdout"));
+    }
+    const Given record = option(OptionId::kRecord);
+    plan_.job.record = record.text();
+    if (plan_.job.record.empty() && !record.is_default()) refuse(wrong(record, "give a file"));
+  }
+
+  // Whom else the agent tells of the job.
+  void read_listeners() {
+    if (const Given port = option(OptionId::kMetricsPort); !port.is_default()) {
+      const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
+      plan_.job.metrics_port = static_cast<std::uint16_t>(number);
+      plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
+                            (number == 0 ? "(chosen at the start)" : std::to_string(number)) +
+                            "/, for every user of this machine");
+    }
+    if (const auto trainer = agent::trainer_endpoint(environment_)) {
+      plan_.notes.push_back("Kubeflow Trainer is told of the progress at " + trainer->url + " (" +
+                            trainer->url_variable + ")");
+    }
+    if (const std::string* const socket = find(environment_, "NOTIFY_SOCKET")) {
+      plan_.notes.push_back("the service manager is told of the job at " + *socket +
+                            " (NOTIFY_SOCKET)");
+    }
+  }
+
+  void read_end() {
+    agent::Job& job = plan_.job;
+    job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
+    // A user who gives less time to every end gives no more to this one.
+    job.failure_shutdown_timeout =
+        std::min(job.shutdown_timeout,
+                 take(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
+    job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
+    // Nothing is polled and nobody waits at the end for a time of their choosing; a value that
+    // makes no sense is still a mistake.
+    take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
+    take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
+    const Given stop = option(OptionId::kSignalsToHandle);
+    job.stop_signals = take(read_signals(stop, plan_.warnings));
+    // torchrun sets this in its own environment, and so its workers have it.
+    job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
+    if (error_) return;
+
+    const Given preempt = option(OptionId::kPreemptSignal);
+    if (preempt.text().empty()) return;
+    const auto number = signal_number(preempt.text());
+    if (number == 0 || number == SIGKILL || number == SIGSTOP) {
+      return refuse(wrong(preempt, "give a signal that can be caught, such as SIGUSR1"));
+    }
+    if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
+      if (preempt.setting.origin.source == Source::kSite) return prefer_to_stop(number);
+      return refuse(wrong(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
+                                       " too; it can mean one thing only"));
+    }
+    job.preempt_signal = number;
+  }
+
+  // The site's default for the other meaning of the signal is only that.
+  void prefer_to_stop(int signal) {
+    plan_.job.stop_signals.push_back(signal);
+    plan_.notes.push_back(signal_name(signal) + " stops the job, as " +
+                          option(OptionId::kSignalsToHandle).setting.origin.name +
+                          " says, and is no --preempt-signal as " + plan_.settings.site.name +
+                          " proposes");
+  }
+
+  void read_placement() {
+    take(read_choice(option(OptionId::kStartMethod)));
+    if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
+    read_debugged_ranks();
+    const Given binding = option(OptionId::kNumaBinding);
+    const std::string mode = take(read_choice(binding));
+    if (error_ || mode.empty()) return;
+    find_gpus();
+    auto cpus = agent::numa_binding(mode == "node"        ? agent::NumaMode::kNode
+                                    : mode == "socket"    ? agent::NumaMode::kSocket
+                                    : mode == "exclusive" ? agent::NumaMode::kExclusive
+                                                          : agent::NumaMode::kCoreComplex,
+                                    surroundings_.machine, gpus_, visible_gpus_,
+                                    plan_.job.local_world_size);
+    if (!cpus) return refuse(wrong(binding, cpus.error().to_string()));
+    plan_.job.cpus_of = *std::move(cpus);
+  }
+
+  // How many ranks several nodes will have is known when they have met.
+  void read_debugged_ranks() {
+    const Given debugged = option(OptionId::kAttachDebugger);
+    plan_.job.debugged_ranks = take(read_ranks(debugged));
+    if (!plan_.job.nodes.is_alone()) return;
+    for (const int rank : plan_.job.debugged_ranks) {
+      if (rank < plan_.job.local_world_size) continue;
+      refuse(wrong(debugged, "there is no rank " + std::to_string(rank) + " among " +
+                                 std::to_string(plan_.job.local_world_size) + " workers"));
+    }
+  }
+
+  void virtualize_local_ranks() {
+    const std::string* const all = find(environment_, "CUDA_VISIBLE_DEVICES");
+    const auto workers = static_cast<std::size_t>(plan_.job.local_world_size);
+    std::vector<std::string>& devices = plan_.job.visible_devices_of;
+    if (all == nullptr) {
+      for (std::size_t i = 0; i < workers; ++i) devices.push_back(std::to_string(i));
+      return;
+    }
+    const std::vector<std::string_view> entries = split(*all, ',');
+    if (entries.size() < workers) {
+      return refuse(wrong(option(OptionId::kVirtualLocalRank),
+                          "each of the " + std::to_string(workers) +
+                              " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all +
+                              "'"));
+    }
+    for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
+  }
+
+  void find_command(const std::vector<std::string>& command) {
+    const bool module = take(read_flag(option(OptionId::kModule)));
+    const bool no_python = take(read_flag(option(OptionId::kNoPython)));
+    const bool run_path = take(read_flag(option(OptionId::kRunPath)));
+    if (error_) return;
+    if (command.empty()) {
+      return refuse({ErrorCode::kInvalidArgument,
+                     "no program was given; for example: ddprun --nproc-per-node=2 train.py",
+                     {}});
+    }
+    if (module && no_python && !run_path) {
+      return refuse(wrong(option(OptionId::kNoPython),
+                          "a module (" + option(OptionId::kModule).setting.origin.name +
+                              ") needs Python; leave one of the two out"));
+    }
+    const RunAs run_as = run_path    ? RunAs::kRunPath
+                         : module    ? RunAs::kModule
+                         : no_python ? RunAs::kProgram
+                                     : RunAs::kWhatItIs;
+    FoundProgram found = take(find_program(run_as, command, environment_, surroundings_.places));
+    plan_.job.program = std::move(found.program);
+    plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
+                          (module ? ": " : " found ") + found.how);
+    warn_of_doubled_dollars();
+  }
+
+  // torchrun's macros make "$$" one "$", which surprises whoever means the shell's $$.
+  void warn_of_doubled_dollars() {
+    const agent::Program& program = plan_.job.program;
+    for (std::size_t i = program.first_user_argument; i < program.argv.size(); ++i) {
+      if (program.argv[i].find("$$") == std::string::npos) continue;
+      warn("'$$' in the argument '" + program.argv[i] +
+           "' becomes '$', as under torchrun; write '$$$$' for two");
+      return;
+    }
+  }
+
+  const Environment& environment_;
+  const Surroundings& surroundings_;
+  bool has_asked_for_gpus_ = false;
+  std::vector<agent::Gpu> gpus_;
+  std::vector<int> visible_gpus_;
+  std::optional<Error> error_;
+  Plan plan_;
+};
+
+Result<void> prepare_log_dir(const Plan& plan) {
+  const std::string& directory = plan.job.output.log_dir;
+  if (directory.empty() || directory == kNoFiles) return {};
+  const auto unusable = [&](int error_number) {
+    return fail(
+        wrong(given(plan.settings, OptionId::kLogDir),
+              "log files cannot be written there: " + std::string(std::strerror(error_number))));
+  };
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return unusable(error.value());
+  // The permission bits do not tell about read-only and pseudo file systems; making a file does, and
+  // one without a name costs a tenth of a folder.
+  const rdzv::UniqueFd nameless(::open(directory.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (nameless) return {};
+  if (errno != EOPNOTSUPP && errno != EISDIR) return unusable(errno);  // else: not on this one
+  std::string probe = directory + "/.ddprun_XXXXXX";
+  if (::mkdtemp(probe.data()) == nullptr) return unusable(errno);
+  ::rmdir(probe.c_str());
+  return {};
+}
+
+Result<void> try_to_append(const Given& target, const std::string& path) {
+  if (path.empty()) return {};
+  // O_NONBLOCK: a FIFO without a reader must not hold us up here.
+  const int file =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (file < 0 && errno != ENXIO) {
+    return fail(wrong(target, "it cannot be written: " + std::string(std::strerror(errno))));
+  }
+  if (file >= 0) ::close(file);
+  return {};
+}
+
+Result<void> try_event_target(const Plan& plan) {
+  const agent::EventSpec& events = plan.job.events;
+  const Given target = given(plan.settings, OptionId::kEvents);
+  if (events.descriptor) {
+    const int flags = ::fcntl(*events.descriptor, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
+      return fail(wrong(
+          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
+    }
+  }
+  if (auto tried = try_to_append(target, events.file); !tried) return tried;
+  return try_to_append(given(plan.settings, OptionId::kRecord), plan.job.record);
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
+                       const Environment& environment, const Surroundings& surroundings) {
+  return Planner(settings, environment, surroundings).make(command);
+}
+
+Result<void> prepare_outputs(const Plan& plan) {
+  if (auto prepared = prepare_log_dir(plan); !prepared) return prepared;
+  return try_event_target(plan);
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,45 @@
+// Everything decided about a job before a process exists: the agent's Job, where each setting came
+// from, and what the user should be told. Made by functions of their arguments (and of the file
+// system that `Surroundings` names, and the token's file); --dry-run prints it, but never the token;
+// tests compare it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/job.h"
+#include "launcher/machine/placement.h"
+#include "launcher/plan/program.h"
+#include "launcher/plan/rendezvous_options.h"
+#include "launcher/settings/settings.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::cli {
+
+// More workers than this on one node is taken for a slip of the finger.
+inline constexpr int kMaxWorkersPerNode = 4096;
+
+struct Surroundings {
+  SearchPlaces places;
+  agent::Machine machine;
+  std::string random_run_id;  // for jobs that are given none
+};
+
+struct Plan {
+  agent::Job job;
+  Rendezvous rendezvous;
+  Settings settings;
+  std::vector<std::string> notes;     // how a value was found: for --dry-run and the log
+  std::vector<std::string> warnings;  // for stderr
+};
+
+// An Error is a sentence for the user; nothing was started. kNotFound and kPermissionDenied are
+// about the program (see program.h), everything else is wrong usage.
+Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
+                       const Environment& environment, const Surroundings& surroundings);
+
+// Whether what the job is to write can be written: makes the log directory, opens the event file
+// and tries the descriptor. Call before anything is started and not for a dry run.
+Result<void> prepare_outputs(const Plan& plan);
+
+}  // namespace ddprun::cli

@@ -1,0 +1,365 @@
+#include "launcher/plan/plan_text.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "agent/core/worker_environment.h"
+#include "launcher/cli/secrets.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/exit_status.h"
+
+namespace ddprun::cli {
+namespace {
+
+// As a shell would read it back.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+void append_row(std::string& out, std::string_view name, std::string_view value,
+                std::string_view origin) {
+  constexpr std::size_t kValueColumn = 28;
+  constexpr std::size_t kOriginColumn = 60;
+  std::string row = "  " + std::string(name);
+  row.resize(std::max(row.size() + 1, kValueColumn), ' ');
+  row += value;
+  if (!origin.empty()) row.resize(std::max(row.size() + 2, kOriginColumn), ' ');
+  out += row + std::string(origin) + "\n";
+}
+
+std::string backend_name(Backend backend) {
+  switch (backend) {
+    case Backend::kStatic:
+      return "static";
+    case Backend::kC10d:
+      return "c10d";
+    case Backend::kEtcdV2:
+      return "etcd-v2";
+    case Backend::kEtcd:
+      return "etcd";
+  }
+  return "";
+}
+
+std::string ports_of(const agent::MeetingPlace& place) {
+  if (place.first_port == 0) return "a free port";
+  if (place.first_port == place.last_port) return "port " + std::to_string(place.first_port);
+  return "a free port from " + std::to_string(place.first_port) + " to " +
+         std::to_string(place.last_port);
+}
+
+std::string command_line_of(const agent::Program& program) {
+  std::string text;
+  for (const std::string& word : program.argv) text += (text.empty() ? "" : " ") + quoted(word);
+  return text;
+}
+
+void append_section(std::string& out, std::string_view title,
+                    const std::vector<std::string>& lines) {
+  if (!lines.empty()) out += "\n" + std::string(title) + "\n";
+  for (const std::string& line : lines) out += "  " + line + "\n";
+}
+
+std::string range_of(int least, int most, std::string_view between) {
+  return least == most ? std::to_string(most)
+                       : std::to_string(least) + std::string(between) + std::to_string(most);
+}
+
+// "2.5 s", "300 ms"
+std::string in_words(std::chrono::milliseconds time) {
+  if (time.count() < 1000 && time.count() > 0) return std::to_string(time.count()) + " ms";
+  std::string text = std::to_string(time.count() / 1000);
+  if (const auto rest = time.count() % 1000; rest != 0) {
+    std::string digits = std::to_string(1000 + rest).substr(1);
+    digits.erase(digits.find_last_not_of('0') + 1);
+    text += "." + digits;
+  }
+  return text + " s";
+}
+
+std::string meeting_place_of(const agent::Job& job) {
+  const agent::MeetingPlace& place = job.meeting_place;
+  if (job.nodes.is_alone() || job.nodes.shares_store_port) {
+    return place.address + ", " + ports_of(place);
+  }
+  return "the address of group rank 0's node, " + ports_of(place) + " there";
+}
+
+std::string leader_of(const agent::Nodes& nodes) {
+  const std::string endpoint = nodes.leader.endpoint.to_string();
+  switch (nodes.leader.where) {
+    case rdzv::LeaderSpec::Where::kAlone:
+      break;
+    case rdzv::LeaderSpec::Where::kHere:
+      return "this node, at " + endpoint;
+    case rdzv::LeaderSpec::Where::kElsewhere:
+      return "at " + endpoint;
+    case rdzv::LeaderSpec::Where::kToBeFound:
+      return "at " + endpoint + "; this node if the address is its own and free";
+    case rdzv::LeaderSpec::Where::kElected:
+      return "elected by the nodes, in etcd at " + to_string(nodes.leader.etcd->endpoints);
+  }
+  return "this node";
+}
+
+std::string_view name_of(rdzv::LeaderSpec::Where leader) {
+  switch (leader) {
+    case rdzv::LeaderSpec::Where::kAlone:
+      break;
+    case rdzv::LeaderSpec::Where::kHere:
+      return "here";
+    case rdzv::LeaderSpec::Where::kElsewhere:
+      return "elsewhere";
+    case rdzv::LeaderSpec::Where::kToBeFound:
+      return "to_be_found";
+    case rdzv::LeaderSpec::Where::kElected:
+      return "elected";
+  }
+  return "alone";
+}
+
+// Of a job on one node there is nothing to tell.
+void append_nodes(std::string& out, const Plan& plan) {
+  const agent::Nodes& nodes = plan.job.nodes;
+  if (nodes.is_alone()) return;
+  const rdzv::KeepAlive& keep_alive = nodes.leader.keep_alive;
+  append_row(out, "nodes", range_of(nodes.min_nodes, nodes.max_nodes, " to "), "");
+  append_row(out, "leader", leader_of(nodes), "");
+  append_row(out, "rank of this node",
+             nodes.node_rank ? std::to_string(*nodes.node_rank) +
+                                   (nodes.has_exact_ranks ? "" : ", if it can be had")
+                             : "as it comes",
+             "");
+  append_row(out, "nodes are awaited",
+             nodes.min_nodes == nodes.max_nodes
+                 ? in_words(nodes.leader.join_timeout)
+                 : in_words(nodes.leader.join_timeout) + " for " + std::to_string(nodes.min_nodes) +
+                       ", then " + in_words(nodes.last_call_timeout) + " for more",
+             "");
+  append_row(out, "a node is lost",
+             "silent for " + in_words(keep_alive.timeout()) + ", or disconnected for " +
+                 in_words(keep_alive.reconnect_grace),
+             "");
+  append_row(out, "token",
+             plan.rendezvous.token_file.empty() ? "none" : "in " + plan.rendezvous.token_file, "");
+}
+
+std::string restarts_of(const rdzv::RestartRules& rules) {
+  std::string text = std::to_string(rules.max_restarts);
+  if (rules.max_restarts == 0) return text;
+  if (rules.min_uptime.count() > 0) {
+    text += "; none if a worker fails within " + in_words(rules.min_uptime);
+  }
+  if (rules.pause_after_failure.max.count() > 0) {
+    text += "; after " + in_words(rules.pause_after_failure.first);
+    if (rules.pause_after_failure.max > rules.pause_after_failure.first) {
+      text += ", at most " + in_words(rules.pause_after_failure.max);
+    }
+  }
+  for (std::size_t i = 0; i < rules.final_exit_codes.size(); ++i) {
+    text += (i == 0 ? "; none after exit code " : ", ") + std::to_string(rules.final_exit_codes[i]);
+  }
+  return text;
+}
+
+// What nobody can know before the job runs.
+constexpr const char* kChosenAtStart = "(chosen at the start)";
+constexpr const char* kKnownWhenMet = "(known when the nodes have met)";
+
+// Ranks and sizes are the leader's to say: nodes may bring different numbers of workers.
+void hide_what_the_leader_decides(Environment& own, const agent::Nodes& nodes) {
+  for (const char* const name : {"RANK", "WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"}) {
+    own[name] = kKnownWhenMet;
+  }
+  own["GROUP_RANK"] = nodes.has_exact_ranks ? std::to_string(*nodes.node_rank) : kKnownWhenMet;
+  own["GROUP_WORLD_SIZE"] =
+      nodes.min_nodes == nodes.max_nodes ? std::to_string(nodes.max_nodes) : kKnownWhenMet;
+  if (!nodes.shares_store_port) own["MASTER_ADDR"] = own["MASTER_PORT"] = kKnownWhenMet;
+}
+
+// The variables that a worker has beside, or instead of, those that it inherits.
+Environment own_environment(const agent::Job& job, int local_rank) {
+  rdzv::RoundStart first_round;
+  first_round.world_size = first_round.role_world_size = job.local_world_size;
+  first_round.master_addr = job.meeting_place.address;
+  first_round.max_restarts = job.restarts.max_restarts;
+  const bool port_is_fixed = job.meeting_place.first_port == job.meeting_place.last_port;
+  if (port_is_fixed) first_round.master_port = job.meeting_place.first_port;
+  Environment own =
+      agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
+  if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
+  if (!job.nodes.is_alone()) hide_what_the_leader_decides(own, job.nodes);
+  std::erase_if(own, [&job](const auto& variable) {
+    const auto inherited = job.environment.find(variable.first);
+    return inherited != job.environment.end() && inherited->second == variable.second;
+  });
+  return own;
+}
+
+boost::json::array worker_objects(const agent::Job& job) {
+  boost::json::array workers;
+  for (int local_rank = 0; local_rank < job.local_world_size; ++local_rank) {
+    boost::json::object environment;
+    for (const auto& [name, value] : own_environment(job, local_rank)) environment[name] = value;
+    workers.push_back(boost::json::object{
+        {"local_rank", local_rank},
+        {"argv", boost::json::value_from(agent::worker_arguments(job.program, local_rank))},
+        {"environment", std::move(environment)}});
+  }
+  return workers;
+}
+
+boost::json::array signal_names(const std::vector<int>& signals) {
+  boost::json::array names;
+  for (const int signal : signals) names.emplace_back(signal_name(signal));
+  return names;
+}
+
+boost::json::object restarts_object(const rdzv::RestartRules& rules) {
+  return {{"max_restarts", rules.max_restarts},
+          {"min_uptime_ms", rules.min_uptime.count()},
+          {"pause_first_ms", rules.pause_after_failure.first.count()},
+          {"pause_max_ms", rules.pause_after_failure.max.count()},
+          {"final_exit_codes", boost::json::value_from(rules.final_exit_codes)}};
+}
+
+// Never the token itself.
+boost::json::object nodes_object(const agent::Nodes& nodes) {
+  boost::json::value node_rank;
+  if (nodes.node_rank) node_rank = *nodes.node_rank;
+  boost::json::value endpoint;
+  if (nodes.leader.etcd) {
+    endpoint = to_string(nodes.leader.etcd->endpoints);
+  } else if (!nodes.is_alone()) {
+    endpoint = nodes.leader.endpoint.to_string();
+  }
+  return {{"leader", name_of(nodes.leader.where)},
+          {"endpoint", endpoint},
+          {"min_nodes", nodes.min_nodes},
+          {"max_nodes", nodes.max_nodes},
+          {"node_rank", node_rank},
+          {"has_exact_ranks", nodes.has_exact_ranks},
+          {"shares_store_port", nodes.shares_store_port},
+          {"local_addr", nodes.local_addr},
+          {"keep_alive_interval_ms", nodes.leader.keep_alive.interval.count()},
+          {"keep_alive_max_attempt", nodes.leader.keep_alive.attempts},
+          {"node_timeout_ms", nodes.leader.keep_alive.timeout().count()},
+          {"reconnect_grace_ms", nodes.leader.keep_alive.reconnect_grace.count()},
+          {"join_timeout_ms", nodes.leader.join_timeout.count()},
+          {"last_call_timeout_ms", nodes.last_call_timeout.count()},
+          {"has_token", !nodes.leader.token.empty()}};
+}
+
+// Keys in a map are kept in the order of insertion; all of them are always there, so that a reader
+// need not ask whether one is.
+boost::json::object job_object(const agent::Job& job) {
+  boost::json::array cpus_of;
+  for (const std::vector<int>& cpus : job.cpus_of) cpus_of.emplace_back(agent::to_cpu_list(cpus));
+  boost::json::value preempt_signal;
+  if (job.preempt_signal) preempt_signal = signal_name(*job.preempt_signal);
+  boost::json::value metrics_port;
+  if (job.metrics_port) metrics_port = *job.metrics_port;
+  return {{"run_id", job.run_id},
+          {"role", job.role},
+          {"local_world_size", job.local_world_size},
+          {"nodes", nodes_object(job.nodes)},
+          {"max_restarts", job.restarts.max_restarts},
+          {"restarts", restarts_object(job.restarts)},
+          {"program", job.program.path},
+          {"argv", boost::json::value_from(job.program.argv)},
+          {"first_user_argument", job.program.first_user_argument},
+          {"name", job.program.name},
+          {"master_addr", job.meeting_place.address},
+          {"master_port_first", job.meeting_place.first_port},
+          {"master_port_last", job.meeting_place.last_port},
+          {"store_memory", job.meeting_place.store_memory},
+          {"log_dir", job.output.log_dir},
+          {"metrics_port", metrics_port},
+          {"stop_signals", signal_names(job.stop_signals)},
+          {"preempt_signal", preempt_signal},
+          {"shutdown_timeout_ms", job.shutdown_timeout.count()},
+          {"failure_shutdown_timeout_ms", job.failure_shutdown_timeout.count()},
+          {"exit_code_as_torchrun", job.exit_code_as_torchrun},
+          {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
+          {"cpus_of", cpus_of},
+          {"debugged_ranks", boost::json::value_from(job.debugged_ranks)}};
+}
+
+boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
+  boost::json::value node_rank;
+  if (rendezvous.node_rank) node_rank = *rendezvous.node_rank;
+  RdzvConf conf = rendezvous.conf;
+  for (auto& [key, value] : conf) value = shown_value(key, value);
+  return {{"backend", backend_name(rendezvous.backend)},
+          {"standalone", rendezvous.is_standalone},
+          {"min_nodes", rendezvous.min_nodes},
+          {"max_nodes", rendezvous.max_nodes},
+          {"node_rank", node_rank},
+          {"host", rendezvous.host},
+          {"port", rendezvous.port},
+          {"local_addr", rendezvous.local_addr},
+          {"token_file", rendezvous.token_file},
+          {"conf", boost::json::value_from(conf)}};
+}
+
+std::string shown(OptionId id, const std::string& text) {
+  return id == OptionId::kRdzvConf ? shown_conf(text) : text;
+}
+
+}  // namespace
+
+std::string to_table(const Plan& plan) {
+  const agent::Job& job = plan.job;
+  std::string out = "Job\n";
+  append_row(out, "program", job.program.path, "");
+  append_row(out, "command", command_line_of(job.program), "");
+  append_row(out, job.nodes.is_alone() ? "workers" : "workers of this node",
+             std::to_string(job.local_world_size), "");
+  append_row(out, "run id", job.run_id, "");
+  if (!plan.settings.site.name.empty()) append_row(out, "site", plan.settings.site.name, "");
+  append_row(out, "workers meet at", meeting_place_of(job), "");
+  append_row(out, "restarts", restarts_of(job.restarts), "");
+  append_nodes(out, plan);
+  for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {
+    append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]), "");
+  }
+  out += "\nSettings\n";
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.group == Group::kInformation && spec.id != OptionId::kConfig) continue;
+    const Setting& setting = plan.settings[spec.id];
+    append_row(out, spec.name, setting.text.empty() ? "-" : shown(spec.id, setting.text),
+               to_string(setting.origin));
+  }
+  append_section(out, "Environment of worker 0, beside what it inherits",
+                 to_lines(own_environment(job, 0)));
+  append_section(out, "Notes", plan.notes);
+  append_section(out, "Warnings", plan.warnings);
+  return out;
+}
+
+std::string to_json(const Plan& plan) {
+  boost::json::object settings;
+  for (const OptionSpec& spec : option_table()) {
+    const Setting& setting = plan.settings[spec.id];
+    settings[spec.name] = boost::json::object{{"value", shown(spec.id, setting.text)},
+                                              {"origin", to_string(setting.origin)}};
+  }
+  boost::json::value site;
+  if (!plan.settings.site.name.empty()) site = plan.settings.site.name;
+  const boost::json::object whole{{"schema", 1},
+                                  {"site", site},
+                                  {"job", job_object(plan.job)},
+                                  {"rendezvous", rendezvous_object(plan.rendezvous)},
+                                  {"workers", worker_objects(plan.job)},
+                                  {"settings", settings},
+                                  {"notes", boost::json::value_from(plan.notes)},
+                                  {"warnings", boost::json::value_from(plan.warnings)}};
+  return boost::json::serialize(whole) + "\n";
+}
+
+}  // namespace ddprun::cli

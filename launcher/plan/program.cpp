@@ -1,0 +1,291 @@
+#include "launcher/plan/program.h"
+
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "launcher/cli/secrets.h"
+
+namespace ddprun::cli {
+namespace {
+
+std::string joined(const std::string& directory, const std::string& name) {
+  if (name.starts_with('/') || directory.empty()) return name;
+  return directory.ends_with('/') ? directory + name : directory + "/" + name;
+}
+
+bool is_regular_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+bool is_directory(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// A folder that Python runs as a program.
+bool is_python_folder(const std::string& path) {
+  return is_directory(path) && is_regular_file(path + "/__main__.py");
+}
+
+bool is_program(const std::string& path) { return is_regular_file(path) || is_python_folder(path); }
+
+bool is_executable(const std::string& path) {
+  return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
+}
+
+std::vector<std::string> directories_of(const std::string& path_variable) {
+  std::vector<std::string> directories;
+  std::size_t begin = 0;
+  while (begin <= path_variable.size()) {
+    const std::size_t end = std::min(path_variable.find(':', begin), path_variable.size());
+    // An empty entry means the current directory, as for a shell.
+    directories.push_back(end == begin ? "." : path_variable.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return directories;
+}
+
+std::string search_path_of(const Environment& environment) {
+  const std::string path = value_or_empty(environment, "PATH");
+  return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
+}
+
+std::optional<std::string> find_on_path(const std::string& name, const Environment& environment) {
+  for (const std::string& directory : directories_of(search_path_of(environment))) {
+    std::string candidate = joined(directory, name);
+    if (is_executable(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
+
+enum class Where { kAsGiven, kHere, kBeside, kOnPath };
+
+struct Place {
+  std::string path;
+  Where where;
+};
+
+std::string to_string(Where where) {
+  switch (where) {
+    case Where::kAsGiven:
+      return "as given";
+    case Where::kHere:
+      return "in the current directory";
+    case Where::kBeside:
+      return "beside ddprun";
+    case Where::kOnPath:
+      return "on PATH";
+  }
+  return "";
+}
+
+Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
+  const std::string path = joined(places.directory, name);
+  if (is_directory(path) && !is_python_folder(path)) {
+    return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
+  }
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return Place{name, Where::kAsGiven};
+  const std::string from = name[0] == '/' ? "" : " (from " + places.directory + ")";
+  if (errno == EACCES) {
+    return fail(
+        ErrorCode::kPermissionDenied,
+        "program " + name + " cannot be reached: a folder of its path may not be entered" + from);
+  }
+  return fail(ErrorCode::kNotFound,
+              "program " + shown_text(name) + " not found: there is no such file" + from);
+}
+
+Result<Place> locate(RunAs run_as, const std::string& name, const Environment& environment,
+                     const SearchPlaces& places) {
+  if (name.find('/') != std::string::npos) return locate_path(name, places);
+  if (run_as == RunAs::kProgram) {
+    if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
+  }
+  const std::string here = joined(places.directory, name);
+  if (is_program(here)) return Place{here, Where::kHere};
+  const std::string beside = joined(places.ddprun_directory, name);
+  if (is_program(beside)) return Place{beside, Where::kBeside};
+  if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
+  return fail(ErrorCode::kNotFound, "program " + shown_text(name) + " not found: looked in " +
+                                        places.directory + ", " + places.ddprun_directory +
+                                        " and on PATH (" + search_path_of(environment) + ")");
+}
+
+// A file without the execute bit that is plainly not Python: Python would only say "SyntaxError".
+std::optional<std::string> why_not_python(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return std::nullopt;
+  std::array<char, 128> bytes{};
+  const ssize_t count = ::read(file, bytes.data(), bytes.size());
+  ::close(file);
+  const std::string_view start(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+  if (start.starts_with("\177ELF")) return "it is a binary program without the execute permission";
+  const std::string_view first_line = start.substr(0, start.find('\n'));
+  if (first_line.starts_with("#!") && first_line.find("python") == std::string_view::npos) {
+    return "it is a script for " + std::string(first_line.substr(2)) +
+           " without the execute permission";
+  }
+  return std::nullopt;
+}
+
+// What --run-path gives to python -c. torchrun runs the script inside a child of its own by runpy,
+// as __main__, and writes the text of an exception to the error file.
+//
+// A thread of PyTorch's Gloo gives back the tensors of a collective after the collective has
+// returned, and needs the interpreter for that. If the interpreter has ended meanwhile, CPython
+// ends the thread within a C++ destructor: "terminate called without an active exception". The
+// children of torchrun escape this because they wait for each other before they end. Here the first
+// function that is registered, and so the last that is called, waits until these threads sleep:
+// until then they work, or wait for the interpreter, which this one releases while it reads and
+// sleeps. One that waits for another rank sleeps, and is not waited for.
+constexpr const char* kRunPathCode = R"(import atexit, glob, runpy, sys, time
+from torch.distributed.elastic.multiprocessing.errors import record
+
+def is_at_work(thread):
+    try:
+        with open(thread) as stat:
+            name, _, state = stat.read().rpartition(') ')
+    except OSError:
+        return False  # it has ended
+    return '(pt_gloo' in name and not state.startswith('S')
+
+def let_gloo_finish():
+    deadline = time.monotonic() + 5
+    while any(map(is_at_work, glob.glob('/proc/self/task/*/stat'))) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+atexit.register(let_gloo_finish)
+del sys.argv[0]
+record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()
+)";
+
+// `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
+Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
+                                   const std::vector<std::string>& user_words,
+                                   const std::string& name, const Environment& environment,
+                                   const SearchPlaces& places) {
+  auto python = find_python(environment, places.environment_bin);
+  if (!python) return fail(python.error());
+  FoundProgram found;
+  found.program.path = python->path;
+  found.program.argv = {python->path, "-u"};
+  auto& argv = found.program.argv;
+  argv.insert(argv.end(), how_to_run.begin(), how_to_run.end());
+  found.program.first_user_argument = argv.size();
+  argv.insert(argv.end(), user_words.begin(), user_words.end());
+  found.program.name = name;
+  found.how = "run by " + python->path + " (from " + python->why + ")";
+  return found;
+}
+
+Result<FoundProgram> as_script(RunAs run_as, const std::vector<std::string>& command,
+                               const Place& place, const Environment& environment,
+                               const SearchPlaces& places) {
+  std::vector<std::string> words = command;
+  // A script in the current directory keeps its name as typed, for tracebacks and sys.argv.
+  if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
+  std::vector<std::string> how_to_run;
+  if (run_as == RunAs::kRunPath) how_to_run = {"-c", kRunPathCode};
+  auto found = run_by_python(how_to_run, words, command[0], environment, places);
+  if (found) found->how = to_string(place.where) + ", " + found->how;
+  return found;
+}
+
+FoundProgram as_itself(const std::vector<std::string>& command, const Place& place) {
+  FoundProgram found;
+  found.program.path = place.path;
+  found.program.argv = command;
+  // A program found elsewhere than on PATH could not find itself by its bare name.
+  if (place.where != Where::kOnPath) found.program.argv[0] = place.path;
+  found.program.first_user_argument = 1;
+  found.program.name = command[0];
+  found.how = to_string(place.where);
+  return found;
+}
+
+}  // namespace
+
+std::string environment_bin(const std::string& called, const std::string& directory) {
+  const std::string file = joined(directory, called);
+  std::string bin = file.substr(0, file.rfind('/'));
+  const bool is_environment =
+      is_regular_file(bin + "/../pyvenv.cfg") || is_directory(bin + "/../conda-meta");
+  return is_environment && is_executable(bin + "/python") ? bin : "";
+}
+
+std::string environment_bin() {
+  // What execve() was given: /proc/self/exe is where links lead, argv[0] may have no path.
+  const auto* const called = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  std::array<char, 4096> directory{};
+  if (called == nullptr || ::getcwd(directory.data(), directory.size()) == nullptr) return "";
+  return environment_bin(called, directory.data());
+}
+
+Result<FoundPython> find_python(const Environment& environment,
+                                const std::string& environment_bin) {
+  if (const std::string chosen = value_or_empty(environment, "PYTHON_EXEC"); !chosen.empty()) {
+    if (chosen.find('/') != std::string::npos) {
+      if (is_executable(chosen)) return FoundPython{chosen, "PYTHON_EXEC"};
+    } else if (auto found = find_on_path(chosen, environment)) {
+      return FoundPython{*found, "PYTHON_EXEC"};
+    }
+    return fail(ErrorCode::kNotFound,
+                "PYTHON_EXEC=" + chosen + " is no program that can be executed");
+  }
+  for (const char* const variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string prefix = value_or_empty(environment, variable);
+    if (prefix.empty()) continue;
+    const std::string candidate = joined(prefix, "bin/python");
+    if (is_executable(candidate)) return FoundPython{candidate, variable};
+  }
+  if (!environment_bin.empty()) {
+    return FoundPython{joined(environment_bin, "python"), "ddprun's environment"};
+  }
+  for (const char* const name : {"python3", "python"}) {
+    if (auto found = find_on_path(name, environment)) return FoundPython{*found, "PATH"};
+  }
+  return fail(ErrorCode::kNotFound,
+              "no Python found: neither PYTHON_EXEC, VIRTUAL_ENV nor CONDA_PREFIX names one, "
+              "ddprun lies in no virtual environment, and python3 and python are not on PATH (" +
+                  search_path_of(environment) + ")");
+}
+
+Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& command,
+                                  const Environment& environment, const SearchPlaces& places) {
+  const std::string& name = command.front();
+  if (name.empty()) return fail(ErrorCode::kNotFound, "the program's name is empty");
+  if (run_as == RunAs::kModule) return run_by_python({"-m"}, command, name, environment, places);
+  const auto place = locate(run_as, name, environment, places);
+  if (!place) return fail(place.error());
+
+  const std::string file = joined(places.directory, place->path);
+  const bool is_readable = ::access(file.c_str(), R_OK) == 0;
+  const bool may_execute = !is_directory(file) && ::access(file.c_str(), X_OK) == 0;
+  if (run_as == RunAs::kProgram && !may_execute) {
+    return fail(ErrorCode::kPermissionDenied, "program " + place->path +
+                                                  " may not be executed, and --no-python was "
+                                                  "given; try chmod +x " +
+                                                  place->path);
+  }
+  const bool is_script = run_as == RunAs::kRunPath || name.ends_with(".py") || !may_execute;
+  if (run_as == RunAs::kProgram || !is_script) return as_itself(command, *place);
+  if (!is_readable) {
+    return fail(ErrorCode::kPermissionDenied, "script " + place->path + " may not be read");
+  }
+  const auto reason = may_execute ? std::nullopt : why_not_python(file);
+  if (reason) {
+    return fail(ErrorCode::kPermissionDenied, "program " + place->path + " cannot be executed: " +
+                                                  *reason + "; try chmod +x " + place->path);
+  }
+  return as_script(run_as, command, *place, environment, places);
+}
+
+}  // namespace ddprun::cli

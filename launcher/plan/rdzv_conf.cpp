@@ -1,0 +1,139 @@
+#include "launcher/plan/rdzv_conf.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "launcher/cli/rdzv_keys.h"
+#include "launcher/cli/spelling.h"
+#include "launcher/cli/text.h"
+#include "launcher/settings/values.h"
+
+namespace ddprun::cli {
+namespace {
+
+bool contains(const auto& keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+std::optional<bool> truth(std::string_view text) {
+  constexpr std::array<std::string_view, 5> kYes{"1", "true", "t", "yes", "y"};
+  constexpr std::array<std::string_view, 5> kNo{"0", "false", "f", "no", "n"};
+  std::string lower;
+  for (const char c : text) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (contains(kYes, lower)) return true;
+  if (contains(kNo, lower)) return false;
+  return std::nullopt;
+}
+
+std::string unknown_key(std::string_view key) {
+  std::vector<std::string_view> known(kRdzvNumberKeys.begin(), kRdzvNumberKeys.end());
+  known.insert(known.end(), kRdzvOtherKeys.begin(), kRdzvOtherKeys.end());
+  std::string sentence = "nothing uses the key '" + std::string(key) + "'";
+  if (const std::string_view meant = nearest(key, known); !meant.empty()) {
+    sentence += "; did you mean " + std::string(meant) + "?";
+  }
+  return sentence;
+}
+
+Result<void> check_pair(const Given& given, std::string_view key, std::string_view value) {
+  if (key.empty() || value.empty()) {
+    return fail(wrong(given, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
+  }
+  if (contains(kRdzvReservedKeys, key)) {
+    return fail(wrong(given, "'" + std::string(key) + "' has an option of its own"));
+  }
+  if (contains(kRdzvNumberKeys, key)) {
+    const auto number = whole_number(value);
+    if (!number || *number < 1) {
+      const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
+      return fail(wrong(given, std::string(key) + " must be a whole number of 1 or more" +
+                                   (has_quote ? ", without a quote" : "")));
+    }
+  }
+  if (key == "is_host" && !truth(value)) {
+    return fail(wrong(given, "is_host must be 1 or 0 (or true, false, yes, no)"));
+  }
+  if (key == "store_type" && value == "file") {
+    return fail(wrong(given, "a store in a file is not supported; leave store_type out"));
+  }
+  if (key == "store_type" && value != "tcp") {
+    return fail(wrong(given, "store_type must be tcp"));
+  }
+  return {};
+}
+
+// A longer time is for ever; it has to fit a clock.
+constexpr long long kLongestSeconds = 1'000'000'000;
+constexpr long long kMostAttempts = 1000;
+
+std::optional<long long> number_of(const RdzvConf& conf, const std::string& key, long long most) {
+  const auto found = conf.find(key);
+  if (found == conf.end()) return std::nullopt;
+  return std::min(*whole_number(found->second), most);
+}
+
+// Without blanks around it, and without one pair of quotes around the whole.
+std::string_view unquoted(std::string_view text) {
+  text = trimmed(text);
+  if (text.size() < 2 || (text.front() != '\'' && text.front() != '"')) return text;
+  const bool is_one_pair = text.find(text.front(), 1) == text.size() - 1;
+  return is_one_pair ? trimmed(text.substr(1, text.size() - 2)) : text;
+}
+
+}  // namespace
+
+Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings) {
+  RdzvConf conf;
+  const std::string_view text = unquoted(given.text());
+  if (text.empty()) return conf;
+  for (const std::string_view part : split(text, ',')) {
+    const std::string_view pair = unquoted(part);
+    const std::size_t equals = pair.find('=');
+    const std::string_view key = trimmed(pair.substr(0, equals));
+    std::string_view value =
+        equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
+    if (key != "password") value = unquoted(value);  // of a password they may be a part
+    if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
+    if (!contains(kRdzvNumberKeys, key) && !contains(kRdzvOtherKeys, key)) {
+      warnings.push_back(wrong(given, unknown_key(key)).to_string());
+    }
+    conf[std::string(key)] = value;
+  }
+  return conf;
+}
+
+std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {
+  const auto found = conf.find(key);
+  return found == conf.end() ? std::nullopt : truth(found->second);
+}
+
+std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key) {
+  const auto seconds = number_of(conf, key, kLongestSeconds);
+  if (!seconds) return std::nullopt;
+  return std::chrono::seconds(*seconds);
+}
+
+std::string text_of(const RdzvConf& conf, const std::string& key) {
+  const auto found = conf.find(key);
+  return found == conf.end() ? "" : found->second;
+}
+
+rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
+  rdzv::KeepAlive keep_alive;
+  if (const auto interval =
+          number_of(conf, "keep_alive_interval", kLongestSeconds / kMostAttempts)) {
+    keep_alive.interval = std::chrono::seconds(*interval);
+  }
+  if (const auto attempts = number_of(conf, "keep_alive_max_attempt", kMostAttempts)) {
+    keep_alive.attempts = static_cast<int>(*attempts);
+  }
+  if (const auto grace = number_of(conf, "reconnect_grace", kLongestSeconds)) {
+    keep_alive.reconnect_grace = std::chrono::milliseconds(*grace);
+  }
+  return keep_alive;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,30 @@
+// --rdzv-conf: more settings of the rendezvous as KEY=VALUE pairs, by torchrun's rules, and what
+// the keys mean here. Pure; ddprun and `ddpctl leader` read it alike.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/settings/settings.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/round/liveness.h"
+
+namespace ddprun::cli {
+
+using RdzvConf = std::map<std::string, std::string>;
+
+// Every value is good where this returns; a key that nothing uses is warned of and kept. Quotes
+// around the whole, a pair or a value, as YAML files and scripts leave them there, are taken off.
+Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings);
+
+// None: the key is not there.
+std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key);
+std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key);
+std::string text_of(const RdzvConf& conf, const std::string& key);
+
+rdzv::KeepAlive keep_alive_of(const RdzvConf& conf);
+
+}  // namespace ddprun::cli

@@ -1,0 +1,159 @@
+#include "launcher/plan/rendezvous_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <limits>
+#include <utility>
+
+#include "launcher/cli/spelling.h"
+#include "launcher/cli/text.h"
+#include "launcher/plan/etcd_options.h"
+#include "launcher/plan/token_option.h"
+#include "launcher/settings/values.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr int kHighestPort = 65535;
+constexpr std::uint16_t kC10dPort = 29400;
+
+constexpr std::array<std::pair<std::string_view, Backend>, 4> kBackends{
+    {{"static", Backend::kStatic},
+     {"c10d", Backend::kC10d},
+     {"etcd-v2", Backend::kEtcdV2},
+     {"etcd", Backend::kEtcd}}};
+
+Result<Backend> read_backend(const Given& given) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, backend] : kBackends) {
+    if (given.text() == name) return backend;
+    names.push_back(name);
+  }
+  std::string sentence = "give static, c10d, etcd-v2 or etcd";
+  if (const std::string_view meant = nearest(given.text(), names); !meant.empty()) {
+    sentence += "; did you mean " + std::string(meant) + "?";
+  }
+  return fail(wrong(given, sentence));
+}
+
+Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
+  const Given endpoint = given(settings, OptionId::kRdzvEndpoint);
+  if (backend == Backend::kStatic && trimmed(endpoint.text()).empty()) {
+    const auto port = read_integer(given(settings, OptionId::kMasterPort), 0, kHighestPort);
+    if (!port) return fail(port.error());
+    const Given address = given(settings, OptionId::kMasterAddr);
+    if (trimmed(address.text()).empty()) {
+      return fail(wrong(address, "give the host name or address of node 0"));
+    }
+    return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
+  }
+  if (is_etcd(backend)) {
+    const auto endpoints = read_etcd_endpoints(endpoint);
+    if (!endpoints) return fail(endpoints.error());
+    return HostAndPort{endpoints->front().host, endpoints->front().port};
+  }
+  const auto parsed = parse_host_and_port(
+      endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
+  if (!parsed) {
+    return fail(wrong(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
+  }
+  if (!parsed->port) {
+    return fail(wrong(endpoint, "the port is missing; static has no default, give HOST:PORT"));
+  }
+  return *parsed;
+}
+
+void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
+                     std::vector<std::string>& warnings) {
+  const auto warn_if_given = [&](OptionId id, const std::string& why) {
+    const Given option = given(settings, id);
+    if (!option.is_default())
+      warnings.push_back(option.setting.origin.name + " is ignored: " + why);
+  };
+  if (rendezvous.is_standalone) return;  // torchrun overrides them silently: that is its purpose
+  if (rendezvous.backend == Backend::kStatic) {
+    warn_if_given(OptionId::kLocalAddr, "the static rendezvous does not use it");
+    if (!trimmed(settings[OptionId::kRdzvEndpoint].text).empty()) {
+      warn_if_given(OptionId::kMasterAddr, "--rdzv-endpoint says where node 0 is");
+      warn_if_given(OptionId::kMasterPort, "--rdzv-endpoint says where node 0 is");
+    }
+    return;
+  }
+  warn_if_given(OptionId::kMasterAddr, "only the static rendezvous uses it");
+  warn_if_given(OptionId::kMasterPort, "only the static rendezvous uses it");
+}
+
+}  // namespace
+
+std::optional<HostAndPort> parse_host_and_port(std::string_view text,
+                                               std::optional<std::uint16_t> default_port) {
+  constexpr std::size_t kPortDigits = 5;
+  text = trimmed(text);
+  if (text.empty()) return HostAndPort{"localhost", default_port};
+  HostAndPort result{"", default_port};
+  std::string_view host = text;
+  const std::size_t colon = text.rfind(':');
+  const bool is_bare_ipv6 = text.front() == '[' && text.back() == ']';
+  if (colon != std::string_view::npos && !is_bare_ipv6) {
+    const std::string_view digits = text.substr(colon + 1);
+    const auto port = whole_number(digits);
+    if (!port || digits.size() > kPortDigits || *port < 0 || *port > kHighestPort) {
+      return std::nullopt;
+    }
+    result.port = static_cast<std::uint16_t>(*port);
+    host = text.substr(0, colon);
+  }
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const bool is_host = std::ranges::all_of(host, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == ':' ||
+           c == '-';
+  });
+  if (host.empty() || !is_host) return std::nullopt;
+  result.host = host;
+  return result;
+}
+
+Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings) {
+  Rendezvous rendezvous;
+  const auto standalone = read_flag(given(settings, OptionId::kStandalone));
+  if (!standalone) return fail(standalone.error());
+  const auto nodes = read_node_count(given(settings, OptionId::kNnodes));
+  if (!nodes) return fail(nodes.error());
+  rendezvous.min_nodes = nodes->least;
+  rendezvous.max_nodes = nodes->most;
+  auto conf = read_conf(given(settings, OptionId::kRdzvConf), warnings);
+  if (!conf) return fail(conf.error());
+  rendezvous.conf = *std::move(conf);
+  rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
+  rendezvous.token_file = token_file(settings, rendezvous.conf).path;
+  rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
+  if (*standalone) {
+    rendezvous.is_standalone = true;
+    rendezvous.backend = Backend::kC10d;
+    rendezvous.host = "localhost";
+    return rendezvous;
+  }
+
+  const auto backend = read_backend(given(settings, OptionId::kRdzvBackend));
+  if (!backend) return fail(backend.error());
+  rendezvous.backend = *backend;
+  const auto endpoint = read_endpoint(settings, *backend);
+  if (!endpoint) return fail(endpoint.error());
+  rendezvous.host = endpoint->host;
+  rendezvous.port = *endpoint->port;
+
+  const Given node_rank = given(settings, OptionId::kNodeRank);
+  const auto rank = read_integer(node_rank, 0);
+  if (!rank) return fail(rank.error());
+  if (*rank >= rendezvous.max_nodes) {
+    return fail(wrong(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
+                                     " node ranks go from 0 to " +
+                                     std::to_string(rendezvous.max_nodes - 1)));
+  }
+  if (!node_rank.is_default() || *backend == Backend::kStatic) rendezvous.node_rank = *rank;
+  warn_of_ignored(settings, rendezvous, warnings);
+  return rendezvous;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,53 @@
+// How this node meets the others, as the options under "Nodes" say: read and checked here, by
+// torchrun's rules; carried out elsewhere. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/plan/rdzv_conf.h"
+#include "launcher/settings/settings.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::cli {
+
+enum class Backend { kStatic, kC10d, kEtcdV2, kEtcd };
+
+// Both are the same: etcd's v2 API is gone.
+inline bool is_etcd(Backend backend) {
+  return backend == Backend::kEtcdV2 || backend == Backend::kEtcd;
+}
+
+struct Rendezvous {
+  Backend backend = Backend::kStatic;
+  bool is_standalone = false;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::optional<int> node_rank;  // none: not asked for
+  std::string host;
+  std::uint16_t port = 0;  // 0: any, which only a single node can use
+  std::string local_addr;  // empty: none was given
+  RdzvConf conf;
+  std::optional<bool> is_host;  // none: to be found out
+  std::string token_file;       // empty: none
+
+  bool operator==(const Rendezvous&) const = default;
+};
+
+Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
+
+// "host", "host:port", "[::1]:port"; empty is localhost. The port is `default_port` where none is
+// written, and that may be none.
+struct HostAndPort {
+  std::string host;
+  std::optional<std::uint16_t> port;
+
+  bool operator==(const HostAndPort&) const = default;
+};
+std::optional<HostAndPort> parse_host_and_port(std::string_view text,
+                                               std::optional<std::uint16_t> default_port);
+
+}  // namespace ddprun::cli

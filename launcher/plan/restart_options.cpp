@@ -1,0 +1,65 @@
+#include "launcher/plan/restart_options.h"
+
+#include <string_view>
+#include <vector>
+
+#include "launcher/cli/text.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/exit_status.h"
+
+namespace ddprun::cli {
+namespace {
+
+Result<rdzv::Backoff> read_pause(const Given& given) {
+  const std::vector<std::string_view> parts = split(given.text(), ':');
+  const auto first = seconds_in(parts.front());
+  const auto max = seconds_in(parts.back());
+  if (parts.size() > 2 || !first || !max) {
+    return fail(wrong(given, "give seconds, or FIRST:MAX as in 1:60"));
+  }
+  const rdzv::Backoff pause{std::chrono::round<std::chrono::milliseconds>(*first),
+                            std::chrono::round<std::chrono::milliseconds>(*max)};
+  const bool never_grows = pause.first.count() == 0 && pause.max.count() > 0;
+  if (pause.max < pause.first || never_grows) {
+    return fail(wrong(given, "FIRST must be more than 0, and MAX at least FIRST"));
+  }
+  return pause;
+}
+
+Result<std::vector<int>> read_exit_codes(const Given& given) {
+  constexpr int kHighestCode = 255;
+  constexpr int kSignalBase = 128;
+  std::vector<int> codes;
+  if (trimmed(given.text()).empty()) return codes;
+  for (const std::string_view part : split(given.text(), ',')) {
+    const std::string_view word = trimmed(part);
+    const auto number = whole_number(word);
+    const int signal = number ? 0 : signal_number(word);
+    if (signal == 0 && (!number || *number < 1 || *number > kHighestCode)) {
+      return fail(wrong(given, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV"));
+    }
+    codes.push_back(number ? static_cast<int>(*number) : kSignalBase + signal);
+  }
+  return codes;
+}
+
+}  // namespace
+
+Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
+  rdzv::RestartRules rules;
+  const auto max_restarts = read_integer(given(settings, OptionId::kMaxRestarts), 0);
+  if (!max_restarts) return fail(max_restarts.error());
+  const auto min_uptime = read_seconds(given(settings, OptionId::kMinUptime), Zero::kAllowed);
+  if (!min_uptime) return fail(min_uptime.error());
+  const auto pause = read_pause(given(settings, OptionId::kRestartPause));
+  if (!pause) return fail(pause.error());
+  auto final_exit_codes = read_exit_codes(given(settings, OptionId::kFinalExitCodes));
+  if (!final_exit_codes) return fail(final_exit_codes.error());
+  rules.max_restarts = *max_restarts;
+  rules.min_uptime = *min_uptime;
+  rules.pause_after_failure = *pause;
+  rules.final_exit_codes = *std::move(final_exit_codes);
+  return rules;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,174 @@
+#include "launcher/settings/config_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+// Exceptions are for the edges; this header can do without.
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "launcher/cli/spelling.h"
+#include "launcher/settings/values.h"
+
+namespace ddprun::cli {
+namespace {
+
+std::string at(const std::string& file, const toml::node& node) {
+  return file + ":" + std::to_string(node.source().begin.line);
+}
+
+Error mistake(const std::string& where, std::string_view sentence) {
+  return Error{ErrorCode::kInvalidArgument, where + ": " + std::string(sentence), {}};
+}
+
+// A string or number as the command line would have it.
+std::optional<std::string> scalar_text(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) {
+    std::array<char, 32> digits{};
+    const auto [end, error] =
+        std::to_chars(digits.data(), digits.data() + digits.size(), number->get());
+    if (error == std::errc()) return std::string(digits.data(), end);
+  }
+  return std::nullopt;
+}
+
+std::string with_commas_doubled(const std::string& text) {
+  std::string doubled;
+  for (const char c : text) doubled += c == ',' ? std::string(",,") : std::string(1, c);
+  return doubled;
+}
+
+std::optional<std::string> array_text(const toml::array& array, bool escapes_commas) {
+  std::string text;
+  for (const toml::node& element : array) {
+    const auto part = scalar_text(element);
+    if (!part) return std::nullopt;
+    if (&element != &array.front()) text += ',';
+    text += escapes_commas ? with_commas_doubled(*part) : *part;
+  }
+  return text;
+}
+
+std::optional<std::string> table_text(const toml::table& table, char between) {
+  std::string text;
+  for (const auto& [key, value] : table) {
+    const auto* const flag = value.as_boolean();
+    const auto part = flag == nullptr ? scalar_text(value) : flag->get() ? "1" : "0";
+    if (!part) return std::nullopt;
+    if (!text.empty()) text += ',';
+    text += std::string(key.str()) + between + *part;
+  }
+  return text;
+}
+
+std::optional<std::string> value_text(const OptionSpec& spec, const toml::node& node) {
+  if (spec.kind == Kind::kFlag) {
+    const auto* const flag = node.as_boolean();
+    if (flag == nullptr) return std::nullopt;
+    return flag->get() ? "1" : "0";
+  }
+  const bool is_list = spec.kind == Kind::kList || spec.kind == Kind::kEscapedList;
+  if (is_list && node.is_array()) {
+    return array_text(*node.as_array(), spec.kind == Kind::kEscapedList);
+  }
+  if (spec.kind == Kind::kPairs && node.is_table()) return table_text(*node.as_table(), '=');
+  if (spec.kind == Kind::kRankMap && node.is_table()) return table_text(*node.as_table(), ':');
+  return scalar_text(node);
+}
+
+std::string_view wanted_by(const OptionSpec& spec) {
+  switch (spec.kind) {
+    case Kind::kFlag:
+      return "true or false";
+    case Kind::kList:
+    case Kind::kEscapedList:
+      return "a string or an array";
+    case Kind::kPairs:
+    case Kind::kRankMap:
+      return "a string or a table";
+    case Kind::kValue:
+      break;
+  }
+  return "a string or a number";
+}
+
+bool belongs_in_a_file(const OptionSpec& spec) {
+  return spec.variables != Variables::kNone && spec.id != OptionId::kConfig;
+}
+
+Error unknown_key(const std::string& where, std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const OptionSpec& spec : option_table()) {
+    if (belongs_in_a_file(spec)) names.push_back(spec.name);
+  }
+  std::string dashed(key);
+  std::ranges::replace(dashed, '_', '-');
+  std::string sentence = "unknown key '" + std::string(key) + "'";
+  if (const std::string_view meant = nearest(dashed, names); !meant.empty()) {
+    sentence += "; did you mean " + std::string(meant) + "?";
+  } else {
+    sentence += "; keys are the names of ddprun's options";
+  }
+  return mistake(where, sentence);
+}
+
+}  // namespace
+
+Result<FileValues> parse_config(std::string_view text, const std::string& name) {
+  const toml::parse_result parsed = toml::parse(text);
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
+    // What it saw there may be the beginning of a password without quotes.
+    const std::string_view why = error.description();
+    return fail(mistake(name + ":" + std::to_string(error.source().begin.line),
+                        "this is not TOML: " + std::string(why.substr(0, why.find(", saw ")))));
+  }
+  FileValues values;
+  for (const auto& [key, node] : parsed.table()) {
+    const std::string where = at(name, node);
+    const OptionSpec* const spec = find_option(key.str());
+    if (spec == nullptr) return fail(unknown_key(where, key.str()));
+    if (!belongs_in_a_file(*spec)) {
+      return fail(
+          mistake(where, std::string(key.str()) + " can only be given on the command line"));
+    }
+    auto value = value_text(*spec, node);
+    if (!value) {
+      return fail(
+          mistake(where, std::string(key.str()) + " must be " + std::string(wanted_by(*spec))));
+    }
+    // The two spellings of one option are two keys for TOML.
+    if (!values.emplace(spec->id, FileValue{*std::move(value), where}).second) {
+      return fail(mistake(where, std::string(spec->name) + " is given twice"));
+    }
+  }
+  return values;
+}
+
+Result<FileValues> read_config(const Given& config) {
+  if (config.text().empty()) {
+    if (config.is_default()) return FileValues{};
+    return fail(wrong(config, "give a TOML file"));
+  }
+  const auto unreadable = [&] {
+    return fail(wrong(config, "it cannot be read: " + std::string(std::strerror(errno))));
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(config.text().c_str(), "re"), std::fclose);
+  if (file == nullptr) return unreadable();
+  constexpr std::size_t kLongest = 1 << 20;  // a settings file; not the data set given by mistake
+  std::string text(kLongest, '\0');
+  errno = 0;
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) return unreadable();
+  if (text.size() == kLongest) return fail(wrong(config, "it is too long to be a settings file"));
+  return parse_config(text, config.text());
+}
+
+}  // namespace ddprun::cli

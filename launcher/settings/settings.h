@@ -1,0 +1,80 @@
+// What each option is set to, and who said so: the command line, else the environment, else the
+// configuration file, else the site (site.h), else the default. Pure: all of these come in as
+// values. Texts only; what they mean, and whether they make sense together, is plan.h.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/cli/command_line.h"
+#include "launcher/cli/option_table.h"
+#include "launcher/settings/site.h"
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/result.h"
+
+namespace ddprun::cli {
+
+enum class Source { kDefault, kSite, kFile, kEnvironment, kCommandLine };
+
+struct Origin {
+  Source source = Source::kDefault;
+  std::string name;  // "--tee", "PET_TEE", "job.toml:3", "SLURM_NODEID"; empty for a default
+
+  bool operator==(const Origin&) const = default;
+};
+
+// "default", or the origin's name.
+std::string to_string(const Origin& origin);
+
+struct Setting {
+  std::string text;
+  Origin origin;
+
+  bool is_default() const { return origin.source == Source::kDefault; }
+  bool operator==(const Setting&) const = default;
+};
+
+// One value of a configuration file, as text in the option's own syntax.
+struct FileValue {
+  std::string text;
+  std::string where;  // "job.toml:3"
+};
+using FileValues = std::map<OptionId, FileValue>;
+
+// What the site has done to the settings.
+struct SiteReport {
+  std::string name;           // empty: there is none
+  std::optional<int> cpus{};  // see Site
+  std::vector<std::string> notes{};
+  std::vector<std::string> warnings{};
+  std::optional<Error> error{};  // something that only the site could have said cannot be known
+};
+
+class Settings {
+ public:
+  SiteReport site;
+
+  const Setting& operator[](OptionId id) const { return settings_[static_cast<std::size_t>(id)]; }
+  Setting& operator[](OptionId id) { return settings_[static_cast<std::size_t>(id)]; }
+
+ private:
+  std::array<Setting, kOptionCount> settings_;
+};
+
+// One option with what it is set to: what the readers of values.h work on.
+struct Given {
+  const OptionSpec& spec;
+  const Setting& setting;
+
+  const std::string& text() const { return setting.text; }
+  bool is_default() const { return setting.is_default(); }
+};
+inline Given given(const Settings& settings, OptionId id) { return {spec_of(id), settings[id]}; }
+
+Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file,
+                 const std::optional<Site>& site = std::nullopt);
+
+}  // namespace ddprun::cli

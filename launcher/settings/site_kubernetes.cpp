@@ -1,0 +1,89 @@
+// Kubernetes: the pods of an Indexed Job, alone or in a JobSet, as the nodes of a job. What a pod
+// is told by itself is JOB_COMPLETION_INDEX and its HOSTNAME, <job>-<index>; the names of a JobSet
+// reach it only where the manifest passes them on (the downward API). How many pods there are, no
+// pod is told: without --nnodes this one is a job of its own, as in a sweep over many.
+//
+// Other pods (a shell, a notebook, a PyTorchJob, which says all by PET_*) are no site.
+#include <string_view>
+#include <utility>
+
+#include "launcher/settings/site.h"
+#include "rendezvous/common/parse_number.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
+
+// Kubernetes kills a pod 30 s after SIGTERM unless its manifest says otherwise; that must leave
+// time for the stacks and the report of workers that had to be killed.
+constexpr const char* kShutdownSeconds = "20";
+
+Error cannot_know(std::string sentence) {
+  return {ErrorCode::kInvalidArgument, std::move(sentence), {}};
+}
+
+bool is_index(std::string_view text) {
+  const auto index = parse_number<unsigned>(text);
+  return index && std::to_string(*index) == text;
+}
+
+Result<SiteValue> node_rank(const std::string& index) {
+  if (is_index(index)) return SiteValue{index, kIndex};
+  return fail(cannot_know(std::string(kIndex) + "=" + index +
+                          ": it should be the number of this pod, as an Indexed Job sets it; leave "
+                          "it out, or say --node-rank"));
+}
+
+// The name of the pod with index 0: <job>-0.<subdomain>. The subdomain is a headless service's,
+// which a JobSet makes under its own name, and which an Indexed Job needs under its own.
+Result<SiteValue> first_pod(const Environment& environment, const std::string& index) {
+  const std::string host = value_or_empty(environment, "HOSTNAME");
+  const std::string label = host.substr(0, host.find('.'));
+  const std::string suffix = "-" + index;
+  if (!label.ends_with(suffix) || label.size() == suffix.size()) {
+    return fail(cannot_know("HOSTNAME=" + host + " is not <job>" + suffix + ", which pod " + index +
+                            " of an Indexed Job is called, so the name of pod 0 is not known; say "
+                            "--master-addr, or --rdzv-endpoint with c10d"));
+  }
+  const std::string job = label.substr(0, label.size() - suffix.size());
+  // With setHostnameAsFQDN the subdomain is there.
+  if (label.size() < host.size()) {
+    return SiteValue{job + "-0" + host.substr(label.size()), "HOSTNAME", /*is_proposal=*/true};
+  }
+  const std::string set = value_or_empty(environment, "JOBSET_NAME");
+  if (!set.empty()) {
+    return SiteValue{job + "-0." + set, "HOSTNAME and JOBSET_NAME", /*is_proposal=*/true};
+  }
+  return SiteValue{job + "-0." + job, "HOSTNAME", /*is_proposal=*/true};
+}
+
+}  // namespace
+
+std::optional<Site> kubernetes_site(const Environment& environment) {
+  const auto found = environment.find(kIndex);
+  if (found == environment.end()) return std::nullopt;
+  const std::string& index = found->second;
+  Site site;
+  site.name = "Kubernetes";
+  site.values.emplace(OptionId::kNodeRank, node_rank(index));
+  site.values.emplace(OptionId::kMasterAddr, first_pod(environment, index));
+  site.values.emplace(OptionId::kShutdownTimeout,
+                      SiteValue{kShutdownSeconds, "terminationGracePeriodSeconds, usually 30",
+                                /*is_proposal=*/true});
+  // So that pods of the attempt before, which may still be on their way out, are not taken in.
+  if (const std::string set = value_or_empty(environment, "JOBSET_NAME"); !set.empty()) {
+    const std::string attempt = value_or_empty(environment, "JOBSET_RESTART_ATTEMPT");
+    site.values.emplace(
+        OptionId::kRdzvId,
+        SiteValue{attempt.empty() ? set : set + "-" + attempt,
+                  attempt.empty() ? "JOBSET_NAME" : "JOBSET_NAME and JOBSET_RESTART_ATTEMPT",
+                  /*is_proposal=*/true});
+  }
+  site.warnings.push_back(std::string(kIndex) + "=" + index +
+                          ", but no pod is told how many there are: this one is a job of its own; "
+                          "--nnodes (or PET_NNODES) makes them one, --nnodes=1 silences this");
+  return site;
+}
+
+}  // namespace ddprun::cli

@@ -1,0 +1,258 @@
+// Slurm: what srun, sbatch and salloc tell those that they start. Which variable gives what is a
+// table in README.md; those of the step go before those of the job, because a step may be smaller.
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "launcher/settings/site.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/slurm.h"
+
+namespace ddprun::cli {
+namespace {
+
+const std::string kLaunch = "write srun --ntasks-per-node=1 ddprun ...";
+// sbatch's manual has this signal in its examples of --signal.
+constexpr const char* kPreemptSignal = "SIGUSR1";
+// Slurm kills KillWait after SIGTERM; that must leave time for the stacks and the report of workers
+// that had to be killed.
+constexpr const char* kShutdownSeconds = "20";
+
+std::string in_words(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+struct Variable {
+  std::string name;
+  std::string text;
+
+  std::string said() const { return name + "=" + text; }
+};
+
+struct Count {
+  int number;
+  Variable from;
+};
+
+Error contradiction(const Variable& one, const Variable& other, std::string_view why) {
+  return {ErrorCode::kInvalidArgument,
+          one.said() + " contradicts " + other.said() + ": " + std::string(why) + "; " + kLaunch +
+              ", or say --nnodes, --node-rank and --master-addr yourself",
+          {}};
+}
+
+// A variable that is empty counts as not set.
+class Slurm {
+ public:
+  explicit Slurm(const Environment& environment) : environment_(environment) {}
+
+  std::optional<Site> site() {
+    const auto job = first_of({"SLURM_JOB_ID"});
+    if (!job) return std::nullopt;
+    site_.name = "Slurm";
+    if (const auto step = this_step()) {
+      describe_step(*job, *step);
+    } else {
+      describe_shell(*job);
+    }
+    return std::move(site_);
+  }
+
+ private:
+  std::optional<Variable> first_of(std::initializer_list<std::string_view> names) const {
+    for (const std::string_view name : names) {
+      const auto found = environment_.find(name);
+      if (found != environment_.end() && !found->second.empty()) {
+        return Variable{found->first, found->second};
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Nothing: not set. An Error: no whole number from `least` on.
+  Result<std::optional<Count>> count(std::initializer_list<std::string_view> names,
+                                     int least) const {
+    auto variable = first_of(names);
+    if (!variable) return std::nullopt;
+    const auto number = whole_number(variable->text);
+    if (number && *number >= least && *number <= std::numeric_limits<int>::max()) {
+      return Count{static_cast<int>(*number), *std::move(variable)};
+    }
+    return fail(ErrorCode::kInvalidArgument, variable->said() +
+                                                 ": it should be a whole number from " +
+                                                 std::to_string(least) + "; " + kLaunch);
+  }
+
+  void set(OptionId id, std::string text, std::string from) {
+    site_.values.insert_or_assign(id, SiteValue{std::move(text), std::move(from)});
+  }
+  void propose(OptionId id, std::string text, std::string from) {
+    site_.values.insert_or_assign(
+        id, SiteValue{std::move(text), std::move(from), /*is_proposal=*/true});
+  }
+  void refuse(OptionId id, Error error) {
+    site_.values.insert_or_assign(id, tl::unexpected(std::move(error)));
+  }
+
+  // --- ddprun was started by srun
+
+  std::optional<std::uint64_t> this_step() const {
+    const auto step = first_of({"SLURM_STEP_ID"});
+    if (!step || !first_of({"SLURM_PROCID"})) return std::nullopt;
+    return slurm_step(step->text);
+  }
+
+  void describe_step(const Variable& job, std::uint64_t step) {
+    read_job_id(job, "." + std::to_string(step));
+    read_port(job, step);
+    read_workers(/*is_step=*/true);
+    propose_ending();
+    const auto nodes = count({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1);
+    if (!nodes) return refuse(OptionId::kNnodes, nodes.error());
+    if (!*nodes) return;
+    set(OptionId::kNnodes, std::to_string((*nodes)->number), (*nodes)->from.name);
+    read_node_rank(**nodes);
+    read_node_list(**nodes);
+    check_tasks(**nodes);
+  }
+
+  void read_port(const Variable& job, std::uint64_t step) {
+    const auto number = whole_number(job.text);
+    if (!number || *number < 0) {
+      return refuse(OptionId::kMasterPort, {ErrorCode::kInvalidArgument,
+                                            job.said() + ": it should be a whole number; " +
+                                                kLaunch + ", or say --master-port",
+                                            {}});
+    }
+    const std::uint16_t port = slurm_port(static_cast<std::uint64_t>(*number), step);
+    propose(OptionId::kMasterPort, std::to_string(port), job.name + ", SLURM_STEP_ID");
+  }
+
+  void read_node_rank(const Count& nodes) {
+    const auto rank = count({"SLURM_NODEID"}, 0);
+    if (!rank) return refuse(OptionId::kNodeRank, rank.error());
+    if (!*rank) return;
+    if ((*rank)->number >= nodes.number) {
+      return refuse(OptionId::kNodeRank,
+                    contradiction((*rank)->from, nodes.from, "nodes are counted from 0"));
+    }
+    set(OptionId::kNodeRank, (*rank)->from.text, (*rank)->from.name);
+  }
+
+  // The first node of the list leads.
+  void read_node_list(const Count& nodes) {
+    const auto list = first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+    if (!list) return;
+    const auto hosts = expand_host_list(list->text);
+    if (!hosts) {
+      return refuse(
+          OptionId::kMasterAddr,
+          {ErrorCode::kInvalidArgument,
+           list->said() + ": it cannot be read as a list of nodes, " + hosts.error().message +
+               "; say --master-addr, the first node's name, on every node",
+           {}});
+    }
+    propose(OptionId::kMasterAddr, hosts->front(), "the first of " + list->name);
+    if (hosts->size() != static_cast<std::size_t>(nodes.number)) {
+      refuse(OptionId::kNnodes,
+             contradiction(*list, nodes.from, "it names " + in_words(hosts->size(), "node")));
+    }
+  }
+
+  void check_tasks(const Count& nodes) {
+    const auto tasks = count({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1);
+    if (!tasks) return refuse(OptionId::kNnodes, tasks.error());
+    if (!*tasks || (*tasks)->number == nodes.number) return;
+    if ((*tasks)->number < nodes.number) {
+      return refuse(OptionId::kNnodes,
+                    contradiction((*tasks)->from, nodes.from, "every node of a step has a task"));
+    }
+    Error error{ErrorCode::kInvalidArgument,
+                "srun started ddprun " + std::to_string((*tasks)->number) + " times on " +
+                    in_words(static_cast<std::size_t>(nodes.number), "node") + " (" +
+                    (*tasks)->from.said() + "), but it is needed once on each, because it starts " +
+                    "the workers itself; " + kLaunch,
+                {}};
+    site_.too_many = {(*tasks)->number, std::move(error)};
+  }
+
+  // --- ddprun was started by a batch script, or in a shell of salloc's
+
+  void describe_shell(const Variable& job) {
+    const bool is_on_a_node = first_of({"SLURMD_NODENAME"}).has_value();
+    const auto nodes = count({"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, 1);
+    if (!nodes) return refuse(OptionId::kNnodes, nodes.error());
+    if (*nodes && (*nodes)->number > 1) {
+      refuse(OptionId::kNnodes,
+             {ErrorCode::kInvalidArgument,
+              "this job has " + std::to_string((*nodes)->number) + " nodes (" +
+                  (*nodes)->from.name + "), and ddprun was started " +
+                  (is_on_a_node ? "on the first of them only; " : "in a shell on none of them; ") +
+                  kLaunch + ", or --nnodes=1 to run " + (is_on_a_node ? "on this node" : "here") +
+                  " alone",
+              {}});
+    } else if (!is_on_a_node) {
+      site_.warnings.push_back("this shell is on no node of Slurm's job " + job.text +
+                               ", so the workers will run on this machine; " + kLaunch +
+                               ", or say --nnodes=1 if that is what you want");
+    }
+    if (!is_on_a_node) return;
+    if (*nodes) site_.values.try_emplace(OptionId::kNnodes, SiteValue{"1", (*nodes)->from.name});
+    read_job_id(job, "");
+    read_workers(/*is_step=*/false);
+    propose_ending();
+  }
+
+  // --- both
+
+  void propose_ending() {
+    propose(OptionId::kPreemptSignal, kPreemptSignal, "Slurm");
+    propose(OptionId::kShutdownTimeout, kShutdownSeconds, "KillWait, usually 30");
+  }
+
+  // A job that was queued again has its old id: what is kept under its name must not be mixed.
+  void read_job_id(const Variable& job, const std::string& step) {
+    std::string id = job.text + step;
+    std::string from = job.name + (step.empty() ? "" : ", SLURM_STEP_ID");
+    if (const auto restarts = first_of({"SLURM_RESTART_COUNT"});
+        restarts && restarts->text != "0") {
+      id += "-r" + restarts->text;
+      from += ", " + restarts->name;
+    }
+    propose(OptionId::kRdzvId, std::move(id), std::move(from));
+  }
+
+  void read_workers(bool is_step) {
+    auto gpus = count({"SLURM_GPUS_ON_NODE"}, 0);
+    if (!gpus) return refuse(OptionId::kNprocPerNode, gpus.error());
+    if (*gpus && (*gpus)->number > 0) {
+      Count& least = **gpus;
+      if (const auto visible = first_of({"CUDA_VISIBLE_DEVICES"})) {
+        const auto number = 1 + static_cast<int>(std::ranges::count(visible->text, ','));
+        if (number < least.number) least = {number, *visible};
+      }
+      return propose(OptionId::kNprocPerNode, std::to_string(least.number), least.from.name);
+    }
+    auto cpus = count({"SLURM_CPUS_ON_NODE"}, 1);
+    if (!cpus) return refuse(OptionId::kNprocPerNode, cpus.error());
+    // What --cpus-per-task gives to the one task of a step; a batch script has all of its node's.
+    const auto own = is_step ? count({"SLURM_CPUS_PER_TASK"}, 1) : std::nullopt;
+    if (!own) return refuse(OptionId::kNprocPerNode, own.error());
+    if (*own && (!*cpus || (*own)->number < (*cpus)->number)) *cpus = *own;
+    if (!*cpus) return;
+    site_.cpus = (*cpus)->number;
+    propose(OptionId::kNprocPerNode, "auto", (*cpus)->from.name);
+  }
+
+  const Environment& environment_;
+  Site site_;
+};
+
+}  // namespace
+
+std::optional<Site> slurm_site(const Environment& environment) { return Slurm(environment).site(); }
+
+}  // namespace ddprun::cli

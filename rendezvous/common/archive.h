@@ -1,0 +1,265 @@
+// How the values of a message become bytes and come back: the layout of each message is written
+// down once (round_wire.cpp), as a function `fields(archive, message)` that names its fields in
+// their order, and runs with either of these two.
+//
+//   static void fields(auto& archive, Is<NodeGone> auto& gone) {
+//     archive(gone.how, gone.node_rank);
+//     archive.name(gone.host);
+//   }
+//
+// The Writer cuts texts that are too long; the Reader refuses what the Writer would not have
+// written, so that every value has one spelling. Values for one thread. The mistake to avoid: using
+// what a Reader filled in without asking its error(); after the first mistake it reads nothing.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/common/bytes.h"
+#include "rendezvous/common/ids.h"
+#include "rendezvous/common/limits.h"
+
+namespace ddprun::rdzv::wire {
+
+template <typename T, typename Message>
+concept Is = std::same_as<std::remove_const_t<T>, Message>;
+
+// Which number an alternative of a variant has on the wire. Each has one, and 0 is none.
+template <typename Alternative>
+inline constexpr std::uint8_t kNumber = 0;
+
+// The values of an enumeration; the place of each is its number on the wire. The first stands for
+// values that are none of them.
+template <typename Enumeration>
+inline constexpr std::nullptr_t kValues{};
+
+// The beginning of `text`, ended by "…" within `bytes_max` where that is not all of it. UTF-8 stays
+// UTF-8.
+inline std::string cut(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return std::string(text);
+  static constexpr std::string_view kEllipsis = "…";
+  static constexpr std::size_t kMostContinuationBytes = 3;
+  std::size_t end = bytes_max - kEllipsis.size();
+  for (std::size_t i = 0; i < kMostContinuationBytes && (text[end] & 0xC0) == 0x80; ++i) --end;
+  return std::string(text.substr(0, end)).append(kEllipsis);
+}
+
+class Writer {
+ public:
+  template <typename... Fields>
+  void operator()(const Fields&... each) {
+    (field(each), ...);
+  }
+  void name(std::string_view value) { string(value); }
+  void host(std::string_view value) { string(value); }
+  void text(std::string_view value) { string(cut(value, limits::kMaxTextBytes)); }
+  void path(std::string_view value) { string(cut(value, limits::kMaxPathBytes)); }
+  void opaque(std::string_view value, std::size_t /*bytes_max*/) { string(value); }
+  void within(int value, int /*low*/, int /*high*/) { field(value); }
+
+  // The latest that fit.
+  void lines(const std::vector<std::string>& lines) {
+    std::vector<std::string> kept;
+    std::size_t bytes = 0;
+    for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+      std::string text = cut(*line, limits::kMaxLineBytes);
+      bytes += sizeof(std::uint32_t) + text.size();
+      if (bytes > limits::kMaxLinesBytes) break;
+      kept.push_back(std::move(text));
+    }
+    field(static_cast<std::uint32_t>(kept.size()));
+    for (auto line = kept.rbegin(); line != kept.rend(); ++line) string(*line);
+  }
+
+  const std::string& bytes() const& { return bytes_; }
+  std::string bytes() && { return std::move(bytes_); }
+
+ private:
+  template <std::integral T>
+  void field(T value) {
+    append(bytes_, value);
+  }
+  void field(bool value) { field(static_cast<std::uint8_t>(value)); }
+  void field(Round value) { field(number(value)); }
+  void field(NodeId value) { field(number(value)); }
+  template <typename T>
+  requires std::is_enum_v<T>
+  void field(T value) {
+    const auto place = std::find(kValues<T>.begin(), kValues<T>.end(), value);
+    field(static_cast<std::uint8_t>(place == kValues<T>.end() ? 0 : place - kValues<T>.begin()));
+  }
+  void field(std::chrono::nanoseconds value) { field(std::int64_t{value.count()}); }
+  void field(std::chrono::seconds value) {
+    using Limits = std::numeric_limits<std::int32_t>;
+    const std::int64_t clamped = std::clamp<std::int64_t>(value.count(), 0, Limits::max());
+    field(static_cast<std::int32_t>(clamped));
+  }
+  void field(std::chrono::system_clock::time_point value) {
+    const auto since_epoch = value.time_since_epoch();
+    field(std::int64_t{std::chrono::floor<std::chrono::microseconds>(since_epoch).count()});
+  }
+  template <typename T>
+  void field(const std::optional<T>& value) {
+    field(value.has_value());
+    if (value) field(*value);
+  }
+  template <typename T>
+  void field(const std::vector<T>& values) {
+    field(static_cast<std::uint32_t>(values.size()));
+    for (const T& value : values) field(value);
+  }
+  template <typename... Alternatives>
+  void field(const std::variant<Alternatives...>& value) {
+    std::visit(
+        [this]<typename T>(const T& alternative) {
+          static_assert(kNumber<T> != 0);
+          this->field(kNumber<T>);
+          this->field(alternative);
+        },
+        value);
+  }
+  template <typename T>
+  requires std::is_class_v<T>
+  void field(const T& value) { fields(*this, value); }
+  void string(std::string_view value) {
+    field(static_cast<std::uint32_t>(value.size()));
+    bytes_ += value;
+  }
+
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename... Fields>
+  void operator()(Fields&... each) {
+    (field(each), ...);
+  }
+  void name(std::string& value) { string(value, limits::kMaxNameBytes, "a name is too long"); }
+  void host(std::string& value) { string(value, limits::kMaxHostBytes, "a host is too long"); }
+  void text(std::string& value) { string(value, limits::kMaxTextBytes, "a text is too long"); }
+  void path(std::string& value) { string(value, limits::kMaxPathBytes, "a path is too long"); }
+  void opaque(std::string& value, std::size_t bytes_max) {
+    string(value, bytes_max, "a field is too long");
+  }
+  void within(int& value, int low, int high) {
+    field(value);
+    if (value < low || value > high) refuse("a number is out of range");
+  }
+  void lines(std::vector<std::string>& lines) {
+    std::size_t bytes = 0;
+    for (std::uint32_t left = count(); left > 0 && error_.empty(); --left) {
+      string(lines.emplace_back(), limits::kMaxLineBytes, "a line is too long");
+      bytes += sizeof(std::uint32_t) + lines.back().size();
+      if (bytes > limits::kMaxLinesBytes) refuse("there are too many lines");
+    }
+  }
+
+  void end() {
+    if (!rest_.empty()) refuse("it goes on after its end");
+  }
+  // What was wrong first; empty: nothing so far.
+  std::string_view error() const { return error_; }
+
+ private:
+  template <std::integral T>
+  void field(T& value) {
+    if (rest_.size() < sizeof value) return refuse("it ends too early");
+    value = load<T>(rest_.data());
+    rest_.remove_prefix(sizeof value);
+  }
+  void field(bool& value) {
+    const auto byte = get<std::uint8_t>();
+    if (byte > 1) refuse("a truth value is neither 0 nor 1");
+    value = byte == 1;
+  }
+  void field(Round& value) { value = Round{get<std::uint32_t>()}; }
+  void field(NodeId& value) { value = NodeId{get<std::uint32_t>()}; }
+  template <typename T>
+  requires std::is_enum_v<T>
+  void field(T& value) {
+    const auto place = get<std::uint8_t>();
+    if (place >= kValues<T>.size()) return refuse("it has an unknown value");
+    value = kValues<T>[place];
+  }
+  void field(std::chrono::nanoseconds& value) {
+    value = std::chrono::nanoseconds(get<std::int64_t>());
+  }
+  void field(std::chrono::seconds& value) {
+    int count = 0;
+    within(count, 0, std::numeric_limits<std::int32_t>::max());
+    value = std::chrono::seconds(count);
+  }
+  void field(std::chrono::system_clock::time_point& value) {
+    using std::chrono::microseconds;
+    using Clock = std::chrono::system_clock;
+    const microseconds since_epoch(get<std::int64_t>());
+    if (since_epoch < std::chrono::ceil<microseconds>(Clock::duration::min()) ||
+        since_epoch > std::chrono::floor<microseconds>(Clock::duration::max()))
+      return refuse("a time is out of range");
+    value = Clock::time_point(since_epoch);
+  }
+  template <typename T>
+  void field(std::optional<T>& value) {
+    if (get<bool>()) field(value.emplace());
+  }
+  // Grows with what is really there, whatever the count says.
+  template <typename T>
+  void field(std::vector<T>& values) {
+    for (std::uint32_t left = count(); left > 0 && error_.empty(); --left)
+      field(values.emplace_back());
+  }
+  template <typename... Alternatives>
+  void field(std::variant<Alternatives...>& value) {
+    const auto wanted = get<std::uint8_t>();
+    const auto is_read = [&]<typename T>(std::type_identity<T>) {
+      if (kNumber<T> == wanted) field(value.template emplace<T>());
+      return kNumber<T> == wanted;
+    };
+    if (!(is_read(std::type_identity<Alternatives>{}) || ...)) refuse("its kind is unknown");
+  }
+  template <typename T>
+  requires std::is_class_v<T>
+  void field(T& value) { fields(*this, value); }
+
+  template <typename T>
+  T get() {
+    T value{};
+    field(value);
+    return value;
+  }
+  // Of elements that take a byte at least.
+  std::uint32_t count() {
+    const auto count = get<std::uint32_t>();
+    if (count > rest_.size()) refuse("it ends too early");
+    return count;
+  }
+  void string(std::string& value, std::size_t bytes_max, std::string_view too_long) {
+    const auto size = get<std::uint32_t>();
+    if (size > bytes_max) return refuse(too_long);
+    if (size > rest_.size()) return refuse("it ends too early");
+    value = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+  }
+  void refuse(std::string_view why) {
+    if (error_.empty()) error_ = why;
+    rest_ = {};
+  }
+
+  std::string_view rest_;
+  std::string_view error_;
+};
+
+}  // namespace ddprun::rdzv::wire

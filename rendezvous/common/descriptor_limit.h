@@ -1,0 +1,34 @@
+// The limit on open files, for programs whose every connection takes a descriptor. The agent does not
+// let its workers inherit what it has raised (agent/process/process.h). Any thread.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <string>
+
+namespace ddprun {
+
+inline rlimit descriptor_limit() {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  return files;
+}
+
+// What to do about it, for a message.
+inline std::string descriptor_limit_in_words() {
+  const rlimit files = descriptor_limit();
+  return "the limit on open files is " + std::to_string(files.rlim_cur) +
+         (files.rlim_cur < files.rlim_max ? " (hard " + std::to_string(files.rlim_max) + ")" : "") +
+         "; raise it: ulimit -n 65536, LimitNOFILE= in a unit, --ulimit nofile= for Docker";
+}
+
+// To all that this process may have; returns how many that is.
+inline std::size_t raise_descriptor_limit() {
+  rlimit files = descriptor_limit();
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  return files.rlim_cur;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,128 @@
+#include "rendezvous/common/foreign_text.h"
+
+#include <cstdint>
+#include <cstdio>
+
+namespace ddprun {
+namespace {
+
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+constexpr std::string_view kColoursEnd = "\x1b[0m";
+
+enum class Lines { kOne, kSeveral };
+enum class Colours { kVisible, kLeftOut, kKept };
+
+// How many bytes of `text` are one well-formed character (RFC 3629), 0: none.
+std::size_t character_at(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
+  const bool is_out_of_range =
+      (first == 0xED && byte(1) >= 0xA0) || (first == 0xF4 && byte(1) >= 0x90);
+  return is_overlong || is_out_of_range ? 0 : length;
+}
+
+// Of a well-formed character.
+std::uint32_t code_of(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character.front());
+  if (character.size() == 1) return first;
+  std::uint32_t code = first & (0x7FU >> character.size());
+  for (const char c : character.substr(1)) {
+    code = code << 6 | (static_cast<unsigned char>(c) & 0x3FU);
+  }
+  return code;
+}
+
+// Controls, line and paragraph separators, and what changes the direction of what follows.
+bool is_acted_upon(std::uint32_t code) {
+  return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
+         (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
+// "ESC [ 1 ; 31 m": its length, 0: none begins here.
+std::size_t colour_at(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  const std::size_t end = text.find_first_not_of("0123456789;:", 2);
+  return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
+}
+
+std::string visible(std::uint32_t code) {
+  if (code == '\n') return "\\n";
+  if (code == '\r') return "\\r";
+  if (code == '\t') return "\\t";
+  char text[16];
+  std::snprintf(text, sizeof text, code < 0x20 ? "\\x%02x" : "\\u%04x", code);
+  return text;
+}
+
+std::string visible_byte(char byte) {
+  char text[8];
+  std::snprintf(text, sizeof text, "\\x%02x", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::string made_printable(std::string_view text, Lines lines, Colours colours) {
+  std::string out;
+  out.reserve(text.size());
+  bool is_coloured = false;
+  while (!text.empty()) {
+    const std::size_t colour = colours == Colours::kVisible ? 0 : colour_at(text);
+    if (colour > 0) {
+      if (colours == Colours::kKept) out += text.substr(0, colour);
+      is_coloured = true;
+      text.remove_prefix(colour);
+      continue;
+    }
+    const std::size_t length = character_at(text);
+    const std::string_view character = text.substr(0, length);
+    const std::uint32_t code = length == 0 ? 0 : code_of(character);
+    const bool is_layout = lines == Lines::kSeveral && (code == '\n' || code == '\t');
+    if (length == 0) {
+      out += visible_byte(text.front());
+    } else if (is_acted_upon(code) && !is_layout) {
+      out += visible(code);
+    } else {
+      out += character;
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  if (is_coloured && colours == Colours::kKept) out += kColoursEnd;
+  return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  return made_printable(text, Lines::kOne, Colours::kVisible);
+}
+
+std::string printable_lines(std::string_view text) {
+  return made_printable(text, Lines::kSeveral, Colours::kLeftOut);
+}
+
+std::string printable_in_colour(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  const std::size_t overwritten = line.rfind('\r');
+  if (overwritten != std::string_view::npos) line.remove_prefix(overwritten + 1);
+  return made_printable(line, Lines::kSeveral, Colours::kKept);
+}
+
+std::string as_utf8(std::string_view text, std::size_t bytes_max) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = character_at(text);
+    const std::string_view next = length == 0 ? kReplacement : text.substr(0, length);
+    if (out.size() + next.size() > bytes_max) return out + "…";
+    out += next;
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,26 @@
+// Real time as the cores have it (base/clock.h), for a shell that drives one: counts from when it was
+// made. A value; any thread.
+#pragma once
+
+#include <chrono>
+
+#include "rendezvous/common/clock.h"
+
+namespace ddprun::rdzv {
+
+class ShellClock {
+ public:
+  CoreTime now() const {
+    return CoreTime(
+        std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - start_));
+  }
+  // For a timer.
+  std::chrono::steady_clock::time_point at(CoreTime time) const {
+    return start_ + time.time_since_epoch();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace ddprun::rdzv

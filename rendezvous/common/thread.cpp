@@ -1,0 +1,47 @@
+#include "rendezvous/common/thread.h"
+
+#include "rendezvous/common/signals_blocked.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+// Reserved, not used: pages are taken as they are touched. Room for the thread-local storage of
+// whatever program this is linked into, and for sanitizers.
+constexpr std::size_t kStackBytes = 1024 * 1024;
+
+void* run(void* argument) {
+  const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
+  (*body)();
+  return nullptr;
+}
+
+}  // namespace
+
+Result<Thread> Thread::start(const char* name, std::function<void()> body) {
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t id{};
+  const int error = [&] {
+    const AllSignalsBlocked blocked;
+    return pthread_create(&id, &attributes, run, argument.get());
+  }();
+  pthread_attr_destroy(&attributes);
+  if (error != 0) return fail(error_of_start(error, "cannot start a thread"));
+  static_cast<void>(argument.release());
+  pthread_setname_np(id, name);
+  return Thread(id);
+}
+
+void Thread::join() {
+  if (id_) pthread_join(*id_, nullptr);
+  id_.reset();
+}
+
+void Thread::detach() {
+  if (id_) pthread_detach(*id_);
+  id_.reset();
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,207 @@
+// The link between an agent and each of its workers, as both sides see it: one page of shared
+// memory in which the worker notes how far it is, and a socket for requests. Layout, messages and
+// rules are written down in agent/README.md, for whoever speaks it from another language; the
+// agent's side is agent/process/worker_link.h, the worker's worker_lib/src/agent_link.h.
+//
+// The page has one writer (the worker, one thread at a time) and any number of readers. A note is
+// written into the slot that is not the latest and then made the latest, so that a worker that is
+// stopped or killed at any instruction leaves a whole note behind, and the writer never waits.
+//
+// The mistake to avoid: changing what is here. Workers are other programs, linked with another
+// release. Fields may be put where "reserved" is (it is zero), with the version counted up.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "rendezvous/common/worker_abi/worker_progress.h"
+
+namespace ddprun::link {
+
+// Decimal descriptor numbers, for the worker alone: its children find them closed or not theirs.
+inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
+inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
+
+inline constexpr std::uint32_t kVersion = 3;  // 2: preempt_signal; 3: values
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kValuesMax = 8;  // of a note
+inline constexpr std::size_t kValueNameWords = 3;
+inline constexpr std::uint64_t kMagic = 0x4b4e494c'50444400;  // "\0DDPLINK" in memory
+
+// ---- the page
+
+// Written once, before the worker's first instruction.
+struct Header {
+  std::uint64_t magic = kMagic;
+  std::uint32_t version = kVersion;  // of the agent
+  std::uint32_t bytes = kPageBytes;
+  std::int32_t worker_pid = 0;  // whose link this is: nobody else may use it
+  std::int32_t agent_pid = 0;   // the socket's other end
+  // That announces a preemption; 0: none. Some schedulers send it to the worker too, which hears of
+  // it over the link and must not die of it.
+  std::int32_t preempt_signal = 0;
+  std::int32_t reserved_0 = 0;
+  std::uint64_t reserved_1[4] = {};
+};
+
+// A number with a name of at most 24 bytes; what is left of them is NUL.
+struct Value {
+  std::array<std::uint64_t, kValueNameWords> name{};
+  double number = 0;
+
+  // A longer name is cut.
+  static Value of(std::string_view name, double number) {
+    Value value;
+    value.number = number;
+    std::memcpy(value.name.data(), name.data(), std::min(name.size(), sizeof value.name));
+    return value;
+  }
+  // Valid as long as the value.
+  std::string_view text() const {
+    const std::string_view all(reinterpret_cast<const char*>(name.data()), sizeof name);
+    return all.substr(0, all.find('\0'));
+  }
+
+  bool operator==(const Value&) const = default;
+};
+
+// What a worker notes. Times are nanoseconds of CLOCK_MONOTONIC, or of its coarse sister.
+struct Note {
+  std::int64_t step = 0;
+  std::int64_t total_steps = 0;   // 0: not known
+  std::int64_t step_at_ns = 0;    // when `step` was reported; 0: never
+  std::uint64_t collectives = 0;  // begun so far
+  WorkerPhase phase = WorkerPhase::kUnknown;
+  std::int64_t phase_since_ns = 0;
+  std::uint32_t value_count = 0;  // of the values, those that count
+  std::array<Value, kValuesMax> values{};
+
+  bool operator==(const Note&) const = default;
+};
+
+struct Slot {
+  std::atomic<std::int64_t> step;
+  std::atomic<std::int64_t> total_steps;
+  std::atomic<std::int64_t> step_at_ns;
+  std::atomic<std::uint64_t> collectives;
+  std::atomic<std::uint32_t> phase;
+  std::uint32_t reserved_0;
+  std::atomic<std::int64_t> phase_since_ns;
+  std::uint64_t reserved_1[2];
+};
+
+struct ValueSlot {
+  struct Entry {
+    std::atomic<std::uint64_t> name[kValueNameWords];
+    std::atomic<std::uint64_t> number;  // the bits of a double
+  };
+  std::atomic<std::uint32_t> count;
+  std::uint32_t reserved_0;
+  Entry values[kValuesMax];
+  std::uint64_t reserved_1[7];
+};
+
+struct Page {
+  Header header;
+  std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
+  std::uint64_t reserved_0[7];
+  Slot slots[2];
+  ValueSlot value_slots[2];  // of the same notes
+  std::uint8_t reserved_1[kPageBytes - 896];
+};
+
+static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(Header) == 64 && offsetof(Header, version) == 8 &&
+              offsetof(Header, bytes) == 12 && offsetof(Header, worker_pid) == 16 &&
+              offsetof(Header, agent_pid) == 20 && offsetof(Header, preempt_signal) == 24);
+static_assert(offsetof(Page, notes) == 64 && offsetof(Page, slots) == 128 && sizeof(Slot) == 64);
+static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
+              offsetof(Slot, step_at_ns) == 16 && offsetof(Slot, collectives) == 24 &&
+              offsetof(Slot, phase) == 32 && offsetof(Slot, phase_since_ns) == 40);
+static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
+              offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
+
+inline void write_note(Page& page, const Note& note) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const std::uint64_t next = page.notes.load(kRelaxed) + 1;
+  Slot& slot = page.slots[next % 2];
+  // A reader that sees any of the stores below also sees that the slot was given up before.
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.step.store(note.step, kRelaxed);
+  slot.total_steps.store(note.total_steps, kRelaxed);
+  slot.step_at_ns.store(note.step_at_ns, kRelaxed);
+  slot.collectives.store(note.collectives, kRelaxed);
+  slot.phase.store(static_cast<std::uint32_t>(note.phase), kRelaxed);
+  slot.phase_since_ns.store(note.phase_since_ns, kRelaxed);
+  ValueSlot& value_slot = page.value_slots[next % 2];
+  value_slot.count.store(note.value_count, kRelaxed);
+  for (std::size_t i = 0; i < std::min<std::size_t>(note.value_count, kValuesMax); ++i) {
+    for (std::size_t word = 0; word < kValueNameWords; ++word) {
+      value_slot.values[i].name[word].store(note.values[i].name[word], kRelaxed);
+    }
+    value_slot.values[i].number.store(std::bit_cast<std::uint64_t>(note.values[i].number),
+                                      kRelaxed);
+  }
+  page.notes.store(next, std::memory_order_release);
+}
+
+// The latest note. Nothing: none was written, or the worker writes so fast that none could be read
+// whole in `attempts` tries (a note takes nanoseconds: then the page is not what it should be).
+inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  while (attempts-- > 0) {
+    const std::uint64_t latest = page.notes.load(std::memory_order_acquire);
+    if (latest == 0) return std::nullopt;
+    const Slot& slot = page.slots[latest % 2];
+    Note note;
+    note.step = slot.step.load(kRelaxed);
+    note.total_steps = slot.total_steps.load(kRelaxed);
+    note.step_at_ns = slot.step_at_ns.load(kRelaxed);
+    note.collectives = slot.collectives.load(kRelaxed);
+    note.phase = static_cast<WorkerPhase>(slot.phase.load(kRelaxed));
+    note.phase_since_ns = slot.phase_since_ns.load(kRelaxed);
+    const ValueSlot& value_slot = page.value_slots[latest % 2];
+    note.value_count =
+        std::min<std::uint32_t>(value_slot.count.load(kRelaxed), std::uint32_t{kValuesMax});
+    for (std::size_t i = 0; i < note.value_count; ++i) {
+      for (std::size_t word = 0; word < kValueNameWords; ++word) {
+        note.values[i].name[word] = value_slot.values[i].name[word].load(kRelaxed);
+      }
+      note.values[i].number = std::bit_cast<double>(value_slot.values[i].number.load(kRelaxed));
+    }
+    // The slot is written again only after the other one has become the latest.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (page.notes.load(kRelaxed) == latest) return note;
+  }
+  return std::nullopt;
+}
+
+// ---- the socket: SOCK_SEQPACKET, every message is one Message, in the machine's byte order
+
+enum class Kind : std::uint32_t {
+  kHello = 1,  // worker to agent: `requests` are those that I act upon; the last hello counts
+  kLeave = 2,  // agent to worker: leave at the next step
+};
+
+// Bits of Message::requests.
+inline constexpr std::uint32_t kTakesLeave = 1;
+
+struct Message {
+  std::uint32_t kind = 0;
+  std::uint32_t version = kVersion;  // of the sender
+  std::int32_t pid = 0;              // of the sender
+  std::uint32_t requests = 0;
+};
+static_assert(sizeof(Message) == 16 && std::is_trivially_copyable_v<Message>);
+
+}  // namespace ddprun::link

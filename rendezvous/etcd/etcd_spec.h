@@ -1,0 +1,29 @@
+// How the agents of a job reach etcd, and what the one that leads says of itself there. A value; any
+// thread.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/http/tls_files.h"
+
+namespace ddprun::rdzv {
+
+struct EtcdSpec {
+  std::vector<Endpoint> endpoints;
+  std::string prefix = "/ddprun";         // of every key
+  std::chrono::milliseconds lease{5000};  // of the leader: who is silent for longer leads no more
+  bool is_tls = false;
+  TlsFiles tls;
+  std::string user;                // empty: none
+  std::string password;            // secret: never printed
+  std::string local_addr;          // where the others reach this node; empty: as etcd does
+  std::optional<PortRange> ports;  // of its leader's port; none: any
+
+  bool operator==(const EtcdSpec&) const = default;
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,156 @@
+#include "rendezvous/etcd/job_record.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <limits>
+#include <utility>
+
+#include "rendezvous/common/base64.h"
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/round/round_wire.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::int64_t kFormat = 1;
+constexpr std::size_t kIncarnationBytes = 64;
+constexpr std::size_t kFrameLengthBytes = 4;
+
+std::string_view name_of(JobOutcome::Kind kind) {
+  switch (kind) {
+    case JobOutcome::Kind::kSucceeded:
+      return "succeeded";
+    case JobOutcome::Kind::kFailed:
+      return "failed";
+    case JobOutcome::Kind::kStopped:
+      return "stopped";
+    case JobOutcome::Kind::kCannotRun:
+      return "cannot run";
+  }
+  return "";
+}
+
+// The outcome as the round protocol has it, which has every bound already. It is for those few who
+// lose their leader in the moment of the end, so it does without the consequences.
+std::string bytes_of(JobOutcome outcome) {
+  constexpr int kMost =
+      std::numeric_limits<int>::max() / 2;  // where etcd's word is not to be trusted
+  outcome.consequences_left_out = std::min(outcome.consequences_left_out, kMost) +
+                                  static_cast<int>(outcome.consequences.size());
+  outcome.consequences.clear();
+  return wire::encode(wire::LeaderFrame(wire::Message<ToAgent>{0, 0, JobEnd{std::move(outcome)}}));
+}
+
+std::optional<JobOutcome> outcome_in(std::string_view bytes) {
+  if (bytes.size() < kFrameLengthBytes) return std::nullopt;
+  auto frame = wire::decode_leader_frame(bytes.substr(kFrameLengthBytes));
+  auto* message = frame ? std::get_if<wire::Message<ToAgent>>(&*frame) : nullptr;
+  auto* end = message == nullptr ? nullptr : std::get_if<JobEnd>(&message->body);
+  if (end == nullptr) return std::nullopt;
+  return std::move(end->outcome);
+}
+
+Result<json::object> object_of(std::string_view text) {
+  boost::system::error_code ec;
+  json::value value = json::parse(json::string_view(text.data(), text.size()), ec);
+  const auto foreign = [](const std::string& what) { return fail(ErrorCode::kDataLoss, what); };
+  if (ec || !value.is_object()) return foreign("it is no JSON object");
+  json::object& object = value.as_object();
+  const json::value* format = object.if_contains("ddprun");
+  if (format == nullptr || !format->is_int64()) return foreign("it is not ddprun's");
+  if (format->as_int64() != kFormat) {
+    return foreign("it is of another version of ddprun; run one version on all nodes");
+  }
+  return std::move(object);
+}
+
+std::optional<std::string> text_in(const json::object& object, std::string_view name) {
+  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
+  const json::string* text = field == nullptr ? nullptr : field->if_string();
+  if (text == nullptr) return std::nullopt;
+  return std::string(text->data(), text->size());
+}
+
+// Absent where the field is not there, is no number, or is below 0.
+std::optional<int> count_in(const json::object& object, std::string_view name) {
+  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
+  const auto* number = field == nullptr ? nullptr : field->if_int64();
+  if (number == nullptr || *number < 0 || *number > std::numeric_limits<int>::max()) {
+    return std::nullopt;
+  }
+  return static_cast<int>(*number);
+}
+
+json::string text(std::string_view bytes) { return json::string(bytes.data(), bytes.size()); }
+
+tl::unexpected<Error> incomplete() {
+  return fail(ErrorCode::kDataLoss, "a field of it is missing or wrong");
+}
+
+}  // namespace
+
+std::string to_text(const JobRecord& record) {
+  json::object object{{"ddprun", kFormat}, {"incarnation", text(record.incarnation)}};
+  if (record.round) object["round"] = number(*record.round);
+  object["nodes"] = record.nodes;
+  object["restarts"] = record.history.restarts;
+  object["quick_failures"] = record.history.quick_failures;
+  object["quick_losses"] = record.history.quick_losses;
+  if (record.outcome) {
+    object["outcome"] = text(to_base64(bytes_of(*record.outcome)));
+    object["ended"] = text(name_of(record.outcome->kind));  // for people
+  }
+  return json::serialize(object);
+}
+
+Result<JobRecord> read_job_record(std::string_view bytes) {
+  const auto object = object_of(bytes);
+  if (!object) return fail(object.error());
+  JobRecord record;
+  const auto incarnation = text_in(*object, "incarnation");
+  const auto nodes = count_in(*object, "nodes");
+  const auto restarts = count_in(*object, "restarts");
+  const auto quick_failures = count_in(*object, "quick_failures");
+  const auto quick_losses = count_in(*object, "quick_losses");
+  if (!incarnation || incarnation->empty() || incarnation->size() > kIncarnationBytes || !nodes ||
+      !restarts || !quick_failures || !quick_losses) {
+    return incomplete();
+  }
+  record.incarnation = *incarnation;
+  record.nodes = *nodes;
+  record.history = {*restarts, *quick_failures, *quick_losses};
+  if (object->contains("round")) {
+    const auto round = count_in(*object, "round");
+    if (!round) return incomplete();
+    record.round = Round{static_cast<std::uint32_t>(*round)};
+  }
+  if (const auto outcome = text_in(*object, "outcome")) {
+    const auto decoded = from_base64(*outcome);
+    record.outcome = decoded ? outcome_in(*decoded) : std::nullopt;
+    if (!record.outcome) return incomplete();
+  }
+  return record;
+}
+
+std::string to_text(const LeaderKey& key) {
+  return json::serialize(json::object{{"ddprun", kFormat},
+                                      {"leadership", text(key.leadership)},
+                                      {"incarnation", text(key.incarnation)},
+                                      {"address", text(key.address)}});
+}
+
+Result<LeaderKey> read_leader_key(std::string_view bytes, std::int64_t revision) {
+  const auto object = object_of(bytes);
+  if (!object) return fail(object.error());
+  const auto leadership = text_in(*object, "leadership");
+  const auto incarnation = text_in(*object, "incarnation");
+  const auto address = text_in(*object, "address");
+  if (!leadership || !incarnation || incarnation->empty() || !address) return incomplete();
+  const auto endpoint = parse_endpoint(*address);
+  if (!endpoint || endpoint->port == 0) return incomplete();
+  return LeaderKey{*leadership, *incarnation, *address, revision};
+}
+
+}  // namespace ddprun::rdzv

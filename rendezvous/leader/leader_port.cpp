@@ -1,0 +1,62 @@
+#include "rendezvous/leader/leader_port.h"
+
+#include <ifaddrs.h>
+
+#include <algorithm>
+
+#include "rendezvous/net/name_lookup.h"
+#include "rendezvous/net/socket_address.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+std::vector<std::string> interface_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return addresses;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    SocketAddress address;
+    if (each->ifa_addr->sa_family == AF_INET) {
+      *address.v4() = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    } else if (each->ifa_addr->sa_family == AF_INET6) {
+      *address.v6() = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+    } else {
+      continue;
+    }
+    addresses.push_back(numeric_host(address));
+  }
+  ::freeifaddrs(list);
+  return addresses;
+}
+
+}  // namespace
+
+std::optional<std::string> local_address_among(const std::vector<std::string>& addresses) {
+  const auto ours = interface_addresses();
+  for (const std::string& address : addresses) {
+    if (is_loopback(address) || std::ranges::find(ours, address) != ours.end()) return address;
+  }
+  return std::nullopt;
+}
+
+Result<Listener> open_leader_port(const Endpoint& endpoint,
+                                  const std::vector<std::string>& addresses,
+                                  std::optional<PortRange> instead_of_its_port) {
+  ListenOptions options;
+  options.port = endpoint.port;
+  options.port_range = instead_of_its_port;
+  const auto local = local_address_among(addresses);
+  const bool is_name = !addresses_without_lookup(endpoint.host);
+  // Many a machine calls itself 127.0.1.1, and is known by that name to others.
+  const bool is_known_from_outside = !local || (is_name && is_loopback(*local));
+  options.address = is_known_from_outside ? "::" : *local;
+  auto listener = open_listener(options);
+  if (listener || options.address != "::" || listener.error().code == ErrorCode::kAddressInUse) {
+    return listener;
+  }
+  options.address = "0.0.0.0";  // a machine without IPv6
+  return open_listener(options);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,405 @@
+#include "rendezvous/leader/round_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/common/limits.h"
+#include "rendezvous/common/random_number.h"
+#include "rendezvous/leader/token.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using namespace std::chrono_literals;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{20};  // while the leader is not there yet; doubled each time
+constexpr milliseconds kLongestPause{1000};
+constexpr milliseconds kResumePause{50};    // within the short grace
+constexpr auto kConnectPatience = 3s;       // with the only address, or the last one
+constexpr auto kShortConnectPatience = 1s;  // where there is another to try
+constexpr auto kAnswerPatience = 5s;        // from the connection to Welcome
+constexpr auto kFirstNotice = 1s;
+constexpr auto kNoticeInterval = 10s;
+
+constexpr const char* kNoLeader =
+    "what listens there is no ddprun leader: it does not speak the round protocol; give the "
+    "endpoint of this job's leader";
+
+std::string in_seconds(milliseconds duration) {
+  return std::to_string(std::chrono::round<std::chrono::seconds>(duration).count()) + " s";
+}
+
+std::string in_words(milliseconds duration) {
+  return duration < 1s ? std::to_string(duration.count()) + " ms" : in_seconds(duration);
+}
+
+}  // namespace
+
+RoundClient::RoundClient(boost::asio::io_context& io, RoundClientOptions options,
+                         LeaderEvents events)
+    : io_(io),
+      options_(std::move(options)),
+      events_(std::move(events)),
+      lookup_(io),
+      retry_timer_(io),
+      notice_timer_(io),
+      patience_timer_(io),
+      keep_alive_timer_(io),
+      loss_timer_(io),
+      liveness_(options_.keep_alive) {}
+
+RoundClient::~RoundClient() { close(); }
+
+void RoundClient::join(NodeHello hello) {
+  close();
+  hello.session = random_number();
+  hello_ = std::move(hello);
+  session_ = {};
+  session_.send(hello_);
+  is_over_ = was_welcome_ = false;
+  leader_id_.reset();
+  liveness_ = LeaderLiveness(options_.keep_alive);
+  pause_ = {};
+  join_started_ = std::chrono::steady_clock::now();
+  why_not_ = "it is being looked up";
+  tell_of_waiting(kFirstNotice);
+  look_up();
+}
+
+void RoundClient::tell(const ToLeader& message) {
+  if (is_over_) return;
+  const auto& numbered = session_.send(message);
+  if (!is_welcome_) return;
+  connection_->send(wire::encode(wire::AgentFrame(
+      wire::Message<ToLeader>{numbered.number, session_.received(), numbered.message})));
+}
+
+// Beside what the session keeps: lost, where it cannot be sent now.
+void RoundClient::send_beside(wire::AgentFrame frame) {
+  if (!is_welcome_ || connection_->unsent() > limits::kMaxUnreadAnswerBytes) return;
+  connection_->send(wire::encode(frame));
+}
+
+// ---- reaching the leader
+
+void RoundClient::look_up() {
+  if (const auto known = addresses_without_lookup(options_.leader.host)) return try_all(*known);
+  lookup_.start(options_.leader.host, [this](Result<std::vector<std::string>> addresses) {
+    if (addresses) return try_all(*addresses);
+    why_not_ = addresses.error().message;
+    try_later();
+  });
+}
+
+void RoundClient::try_all(const std::vector<std::string>& addresses) {
+  addresses_.clear();
+  tried_.clear();
+  for (const std::string& each : addresses) {
+    addresses_.emplace_back(boost::asio::ip::make_address(each), options_.leader.port);
+  }
+  std::ranges::reverse(addresses_);
+  try_next_address();
+}
+
+void RoundClient::try_next_address() {
+  if (addresses_.empty()) return try_later();
+  address_ = addresses_.back();
+  addresses_.pop_back();
+  why_not_ = tried_ + address_->address().to_string() + ": no answer yet";
+  connect();
+}
+
+void RoundClient::connect() {
+  connecting_.emplace(io_);
+  auto has_expired = std::make_shared<bool>(false);
+  connecting_->async_connect(*address_,
+                             [this, life = std::weak_ptr(life_), has_expired](error_code ec) {
+                               if (life.expired()) return;
+                               patience_timer_.cancel();
+                               was_refused_ = ec == boost::asio::error::connection_refused;
+                               if (!ec) {
+                                 connecting_->set_option(tcp::no_delay(true), ec);
+                                 connecting_->non_blocking(true, ec);
+                                 UniqueFd socket(connecting_->release(ec));
+                                 connecting_.reset();
+                                 return connected(std::move(socket));
+                               }
+                               connecting_.reset();
+                               not_connected(*has_expired ? "no answer" : ec.message());
+                             });
+  patience_timer_.expires_after(addresses_.empty() ? kConnectPatience : kShortConnectPatience);
+  patience_timer_.async_wait([this, life = std::weak_ptr(life_), has_expired](error_code ec) {
+    if (ec || life.expired() || !connecting_) return;
+    *has_expired = true;
+    connecting_->close(ec);
+  });
+}
+
+void RoundClient::not_connected(const std::string& why) {
+  if (was_welcome_) {
+    retry_timer_.expires_after(kResumePause);
+    retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+      if (!ec && !life.expired() && !connection_) connect();
+    });
+    return;
+  }
+  why_not_ = tried_ + address_->address().to_string() + ": " + why;
+  tried_ = why_not_ + ", ";
+  try_next_address();
+}
+
+void RoundClient::try_later() {
+  pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  retry_timer_.expires_after(pause_);
+  retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+    if (!ec && !life.expired()) look_up();
+  });
+}
+
+// And gives up in time, whatever a name server or a network does.
+void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
+  const auto end = join_started_ + options_.join_timeout;
+  notice_timer_.expires_at(std::min<std::chrono::steady_clock::time_point>(
+      std::chrono::steady_clock::now() + after, end));
+  notice_timer_.async_wait([this, end, life = std::weak_ptr(life_)](error_code ec) {
+    if (ec || life.expired() || was_welcome_) return;
+    const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+    const std::string leader = "the leader at " + options_.leader.to_string();
+    if (left > 0ms) {
+      events_.on_notice("waiting for " + leader + " (" + why_not_ + "), " + in_seconds(left) +
+                        " left");
+      return tell_of_waiting(kNoticeInterval);
+    }
+    give_up(leader + " could not be reached within " + in_words(options_.join_timeout) + " (" +
+            why_not_ + "); check that its node has started, and that its port is not filtered");
+  });
+}
+
+void RoundClient::connected(UniqueFd socket) {
+  connection_ = std::make_shared<RoundConnection>(io_.get_executor(), std::move(socket));
+  reader_ = wire::FrameReader(limits::kMaxRoundFrameBytes);
+  has_opening_ = is_welcome_ = false;
+  local_address_ = connection_->local_address();
+  ours_ = random_nonce();
+  const std::weak_ptr<RoundConnection> weak = connection_;
+  connection_->start({.on_bytes =
+                          [this, weak](std::string_view bytes) {
+                            if (connection_ == weak.lock()) read(bytes);
+                          },
+                      .on_end =
+                          [this, weak](const Error& error) {
+                            if (connection_ == weak.lock()) lose_connection(error.message);
+                          }});
+  connection_->send(wire::encode(wire::Opening{.nonce = ours_}));
+  patience_timer_.expires_after(kAnswerPatience);
+  patience_timer_.async_wait([this, weak, life = std::weak_ptr(life_)](error_code ec) {
+    if (ec || life.expired() || !connection_ || connection_ != weak.lock() || is_welcome_) return;
+    lose_connection("it takes connections and does not answer");
+  });
+}
+
+// ---- over a connection
+
+void RoundClient::read(std::string_view bytes) {
+  reader_.append(bytes);
+  const auto connection = connection_;
+  if (!has_opening_ && !take_opening()) return;
+  while (connection_ == connection) {
+    const auto payload = reader_.next();
+    if (!payload) return lose_connection(payload.error().to_string());
+    if (!*payload) return;
+    auto frame = wire::decode_leader_frame(**payload);
+    if (!frame) return lose_connection(frame.error().to_string());
+    take_frame(*std::move(frame));
+  }
+}
+
+// False: it is not there yet, or it is the end.
+bool RoundClient::take_opening() {
+  if (reader_.front() != wire::kRoundMagic.front()) return refuse_leader(kNoLeader), false;
+  const auto bytes = reader_.take(wire::kOpeningBytes);
+  if (!bytes) return false;
+  const auto opening = wire::decode_opening(*bytes);
+  if (!opening) return refuse_leader(kNoLeader), false;
+  if (opening->version != wire::kRoundProtocolVersion) {
+    refuse_leader("it speaks version " + std::to_string(opening->version) +
+                  " of the round protocol, this ddprun version " +
+                  std::to_string(wire::kRoundProtocolVersion) +
+                  "; run one version of ddprun on all nodes");
+    return false;
+  }
+  if (opening->wants_proof != !options_.token.empty()) {
+    refuse_leader(opening->wants_proof
+                      ? "it asks for a token, and this node has none; give it the leader's by "
+                        "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE"
+                      : "it has no token, and this node was given one; give all nodes the same by "
+                        "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE");
+    return false;
+  }
+  has_opening_ = true;
+  theirs_ = opening->nonce;
+  wire::Connect connect;
+  connect.session = hello_.session;
+  connect.received = session_.received();
+  if (!options_.token.empty()) {
+    connect.proof = proof_of(ProofOf::kAgent, options_.token, ours_, theirs_);
+  }
+  if (!was_welcome_) connect.hello = hello_;
+  connection_->send(wire::encode(wire::AgentFrame(std::move(connect))));
+  return true;
+}
+
+void RoundClient::take_frame(wire::LeaderFrame frame) {
+  if (is_welcome_) {
+    liveness_.heard(clock_.now());
+    if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
+      session_.confirm(heartbeat->received);
+    } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
+      take_message(std::move(*message));
+    } else if (auto* question = std::get_if<Question>(&frame)) {
+      if (events_.on_question) events_.on_question(std::move(*question));
+    } else if (auto* answer = std::get_if<Answer>(&frame)) {
+      if (events_.on_answer) events_.on_answer(std::move(*answer));
+    } else if (auto* asked = std::get_if<Asked>(&frame)) {
+      if (events_.on_asked) events_.on_asked(std::move(*asked));
+    } else {
+      lose_connection("the leader breaks the protocol");
+    }
+  } else if (const auto* welcome = std::get_if<wire::Welcome>(&frame)) {
+    take_welcome(*welcome);
+  } else if (auto* rejected = std::get_if<wire::Rejected>(&frame)) {
+    close();
+    is_over_ = true;
+    events_.on_message(Refused{std::move(rejected->sentence)});
+  } else if (const auto* gone = std::get_if<wire::Gone>(&frame)) {
+    if (leader_id_ && *leader_id_ != gone->leader_id) return leader_was_replaced();
+    close();
+    is_over_ = true;
+    events_.on_message(DeclaredLost{});
+  } else {
+    lose_connection("the leader breaks the protocol");
+  }
+}
+
+void RoundClient::take_welcome(const wire::Welcome& welcome) {
+  if (!options_.token.empty() &&
+      !are_equal(welcome.proof, proof_of(ProofOf::kLeader, options_.token, ours_, theirs_))) {
+    return refuse_leader("it does not know this node's token");
+  }
+  if (leader_id_ && *leader_id_ != welcome.leader_id) return leader_was_replaced();
+  leader_id_ = welcome.leader_id;
+  patience_timer_.cancel();
+  const bool is_first = !was_welcome_;
+  is_welcome_ = was_welcome_ = true;
+  liveness_.heard(clock_.now());
+  session_.confirm(welcome.received);
+  for (const auto& each : session_.unconfirmed()) {
+    connection_->send(wire::encode(
+        wire::AgentFrame(wire::Message<ToLeader>{each.number, session_.received(), each.message})));
+  }
+  await_loss();
+  if (is_first) keep_alive();
+}
+
+void RoundClient::take_message(wire::Message<ToAgent> message) {
+  session_.confirm(message.received);
+  const auto arrival = session_.receive(message.number);
+  if (arrival == Session<ToLeader>::Arrival::kGap) {
+    return lose_connection("the leader breaks the protocol");
+  }
+  if (arrival == Session<ToLeader>::Arrival::kRepeated) return;
+  if (std::holds_alternative<Refused>(message.body) ||
+      std::holds_alternative<DeclaredLost>(message.body)) {
+    close();
+    is_over_ = true;
+  }
+  events_.on_message(std::move(message.body));
+}
+
+void RoundClient::lose_connection(const std::string& why) {
+  if (connection_) std::exchange(connection_, nullptr)->close();
+  is_welcome_ = false;
+  patience_timer_.cancel();
+  if (!was_welcome_) return not_connected(has_opening_ ? why : "no ddprun leader answers: " + why);
+  liveness_.broke(clock_.now());
+  await_loss();
+  connect();
+}
+
+// A setting is wrong, which time does not mend; but not one that was right before.
+void RoundClient::refuse_leader(const std::string& why) {
+  if (was_welcome_) return lose_connection(why);
+  close();
+  is_over_ = true;
+  events_.on_message(Refused{"the leader at " + options_.leader.to_string() + ": " + why});
+}
+
+// ---- its end
+
+void RoundClient::keep_alive() {
+  if (is_welcome_) {
+    connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
+  }
+  // Asked at every interval, so that a pause of our own is noticed.
+  if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
+  keep_alive_timer_.expires_after(options_.keep_alive.interval);
+  keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+    if (!ec && !life.expired()) keep_alive();
+  });
+}
+
+// The moment moves on with all that is heard.
+void RoundClient::await_loss() {
+  loss_timer_.expires_at(clock_.at(liveness_.lost_at()));
+  loss_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
+    if (ec || life.expired()) return;
+    if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
+    await_loss();
+  });
+}
+
+std::string RoundClient::how_it_went() const {
+  const std::string leader = "the leader at " + options_.leader.to_string();
+  if (is_welcome_) {
+    return leader + " said nothing for " + in_words(options_.keep_alive.timeout()) +
+           ": its node was stopped or hangs, or the network to it is cut";
+  }
+  return "the connection to " + leader + " broke and was not to be had again within " +
+         in_words(options_.keep_alive.reconnect_grace) + ": its agent was killed, or its node died";
+}
+
+void RoundClient::give_up(std::string sentence) {
+  const bool was_reached = was_welcome_;
+  close();
+  is_over_ = true;
+  events_.on_gone({std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
+}
+
+// The process that led is dead. What leads at its endpoint now knows nothing of this session.
+void RoundClient::leader_was_replaced() {
+  close();
+  is_over_ = true;
+  LeaderGone gone;
+  gone.sentence = "the leader at " + options_.leader.to_string() +
+                  " was started again; this node stops its workers and joins it anew";
+  gone.was_reached = gone.was_replaced = true;
+  events_.on_gone(std::move(gone));
+}
+
+// What is under way is of the life before.
+void RoundClient::close() {
+  life_ = std::make_shared<Life>();
+  lookup_.cancel();
+  connecting_.reset();
+  for (auto* timer :
+       {&retry_timer_, &notice_timer_, &patience_timer_, &keep_alive_timer_, &loss_timer_}) {
+    timer->cancel();
+  }
+  if (connection_) std::exchange(connection_, nullptr)->close();
+  is_welcome_ = false;
+  addresses_.clear();
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,120 @@
+// The agent's end of the connection to a leader elsewhere: finds it, says who it is, keeps the
+// connection alive, resumes it when it breaks, and says once when the leader is gone. While the
+// leader was never reached, its name is looked up and its addresses are tried again and again until
+// the join time limit: the nodes of a job start in any order, and names become known late.
+// Everything happens on the thread that runs the io_context; names are looked up beside it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/common/shell_clock.h"
+#include "rendezvous/leader/leader.h"
+#include "rendezvous/net/connection.h"
+#include "rendezvous/net/name_lookup.h"
+#include "rendezvous/round/liveness.h"
+#include "rendezvous/round/resend_queue.h"
+#include "rendezvous/round/round_wire.h"
+
+namespace ddprun::rdzv {
+
+struct RoundClientOptions {
+  Endpoint leader;
+  KeepAlive keep_alive;
+  std::chrono::milliseconds join_timeout{600'000};
+  std::string token;
+};
+
+class RoundClient final : public Leader {
+ public:
+  RoundClient(boost::asio::io_context& io, RoundClientOptions options, LeaderEvents events);
+  ~RoundClient() override;
+
+  void join(NodeHello hello) override;
+  void tell(const ToLeader& message) override;
+  void ask(Question question) override { send_beside(std::move(question)); }
+  void answer(Answer answer) override { send_beside(std::move(answer)); }
+  bool may_exit() override { return is_over_ || session_.unconfirmed().empty(); }
+  bool is_here() const override { return false; }
+  std::string local_address() const override { return local_address_; }
+
+ private:
+  using tcp = boost::asio::ip::tcp;
+
+  // ---- reaching the leader
+  void look_up();
+  void try_all(const std::vector<std::string>& addresses);
+  void try_next_address();
+  void connect();
+  void not_connected(const std::string& why);
+  void try_later();
+  void tell_of_waiting(std::chrono::steady_clock::duration after);
+  void connected(UniqueFd socket);
+
+  // ---- over a connection
+  void read(std::string_view bytes);
+  bool take_opening();
+  void take_frame(wire::LeaderFrame frame);
+  void take_welcome(const wire::Welcome& welcome);
+  void take_message(wire::Message<ToAgent> message);
+  void send_beside(wire::AgentFrame frame);
+  void lose_connection(const std::string& why);
+  void refuse_leader(const std::string& why);
+
+  // ---- its end
+  void keep_alive();
+  void await_loss();
+  std::string how_it_went() const;
+  void give_up(std::string sentence);
+  void leader_was_replaced();
+  void close();
+
+  boost::asio::io_context& io_;
+  const RoundClientOptions options_;
+  const LeaderEvents events_;
+  const ShellClock clock_;
+
+  NameLookup lookup_;
+  std::optional<tcp::socket> connecting_;
+  boost::asio::steady_timer retry_timer_;
+  boost::asio::steady_timer notice_timer_;
+  boost::asio::steady_timer patience_timer_;  // with a connection that is not welcome yet
+  boost::asio::steady_timer keep_alive_timer_;
+  boost::asio::steady_timer loss_timer_;
+
+  std::vector<tcp::endpoint> addresses_;  // still to be tried
+  std::optional<tcp::endpoint> address_;  // under way, or of the connection
+  std::chrono::milliseconds pause_{};     // before the next try
+  std::string tried_;                     // what became of the addresses before this one
+  std::string why_not_;                   // the last try failed
+  std::chrono::steady_clock::time_point join_started_{};
+
+  std::shared_ptr<RoundConnection> connection_;
+  wire::FrameReader reader_{0};
+  wire::Nonce ours_{};
+  wire::Nonce theirs_{};
+  bool has_opening_ = false;  // of this connection
+  bool was_refused_ = false;  // the last connection that was tried
+  bool is_welcome_ = false;   // over this connection
+  bool was_welcome_ = false;  // in this session
+  bool is_over_ = true;       // there is no session: not yet, or the leader said its last word
+  std::optional<std::uint64_t> leader_id_;  // of the leader of this session; none: not welcome yet
+  NodeHello hello_;
+  Session<ToLeader> session_;
+  LeaderLiveness liveness_;
+  std::string local_address_ = "127.0.0.1";
+  // Handlers that were under way when join() or close() was called are of the time before.
+  struct Life {};
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,343 @@
+#include "rendezvous/leader/round_server.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "rendezvous/common/limits.h"
+#include "rendezvous/common/random_number.h"
+#include "rendezvous/net/connection.h"
+#include "rendezvous/net/socket_address.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+constexpr NodeId kOwnNode{0};
+
+RoundCore make_core(const RoundServerOptions& options) {
+  return options.resumption ? RoundCore(options.round, *options.resumption)
+                            : RoundCore(options.round);
+}
+
+}  // namespace
+
+RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options,
+                         LeaderEvents events, std::optional<Listener> listener)
+    : options_(std::move(options)),
+      events_(std::move(events)),
+      core_(make_core(options_)),
+      liveness_(options_.keep_alive),
+      leader_id_(random_number()),
+      core_timer_(io),
+      keep_alive_timer_(io),
+      silence_timer_(io) {
+  if (events_.on_core_began) {
+    events_.on_core_began(options_.round, options_.resumption ? &*options_.resumption : nullptr);
+  }
+  if (!listener) return;
+  bound_ = listener->bound;
+  Admission::Events at_the_door;
+  at_the_door.on_applicant = [this](Admission::Applicant each) { admit(std::move(each)); };
+  at_the_door.on_warning = events_.on_warning;
+  if (events_.on_store_client) {
+    at_the_door.on_store_client = [this](const auto& connection, std::string received) {
+      hand_to_store(connection, std::move(received));
+    };
+  }
+  admission_.emplace(io, std::move(listener->socket), options_.token, std::move(at_the_door));
+  keep_alive();
+}
+
+RoundServer::~RoundServer() {
+  for (auto& [id, peer] : peers_) {
+    if (peer.connection) peer.connection->close();
+  }
+}
+
+// ---- the own node
+
+// For what it is told, never from within one of its calls.
+template <typename Handler>
+void RoundServer::post(Handler handler) {
+  boost::asio::post(core_timer_.get_executor(),
+                    [life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
+                      if (!life.expired()) handler();
+                    });
+}
+
+void RoundServer::join(NodeHello hello) { tell(hello); }
+
+void RoundServer::tell(const ToLeader& message) { feed(kOwnNode, message); }
+
+std::string RoundServer::local_address() const { return bound_ ? bound_->host : "127.0.0.1"; }
+
+// ---- connections
+
+void RoundServer::admit(Admission::Applicant applicant) {
+  const std::uint64_t session = applicant.connect.session;
+  const auto known = sessions_.find(session);
+  if (known != sessions_.end()) {
+    const NodeId id = known->second;
+    if (core_.can_resume(id, session)) return resume(id, std::move(applicant));
+    forget(id);
+  }
+  if (!applicant.connect.hello) {
+    applicant.connection->send(wire::encode(wire::LeaderFrame(wire::Gone{leader_id_})));
+    return admission_->dismiss(applicant.connection);
+  }
+  const NodeId id{next_node_++};
+  sessions_[session] = id;
+  Peer& peer = peers_[id];
+  peer.session_number = session;
+  peer.session.receive(1);  // the hello, which opens a session
+  NodeHello hello = *std::move(applicant.connect.hello);
+  hello.session = session;
+  if (hello.address.empty()) hello.address = address_for_workers(applicant.address);
+  attach(id, peer, applicant);
+  feed(id, ToLeader(std::move(hello)));
+  read(id, applicant.connection, {});
+}
+
+void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
+  Peer& peer = peers_.at(id);
+  if (peer.connection) peer.connection->close();  // the agent has given it up already
+  peer.session.confirm(applicant.connect.received);
+  attach(id, peer, applicant);
+  for (const auto& each : peer.session.unconfirmed()) {
+    peer.connection->send(wire::encode(wire::LeaderFrame(
+        wire::Message<ToAgent>{each.number, peer.session.received(), each.message})));
+  }
+  feed(id, LinkEvent(NodeResumed{}));
+  read(id, applicant.connection, {});
+}
+
+void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant) {
+  const auto connection = applicant.connection;
+  peer.connection = connection;
+  peer.reader = std::move(applicant.reader);
+  peer.reader.set_max_payload(limits::kMaxRoundFrameBytes);
+  set_address(peer, applicant.address);
+  liveness_.heard(id, clock_.now());
+  connection->send(wire::encode(wire::LeaderFrame(
+      wire::Welcome{peer.session.received(), leader_id_, std::move(applicant.proof)})));
+  const std::weak_ptr<RoundConnection> weak = connection;
+  connection->start(
+      {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },
+       .on_end = [this, id, weak](const Error&) { lose(id, weak.lock()); }});
+}
+
+void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connection,
+                       std::string_view bytes) {
+  auto found = peers_.find(id);
+  if (found == peers_.end() || found->second.connection != connection) return;
+  found->second.reader.append(bytes);
+  for (;;) {
+    const auto payload = found->second.reader.next();
+    auto frame = !payload    ? Result<wire::AgentFrame>(fail(payload.error()))
+                 : !*payload ? Result<wire::AgentFrame>(wire::Heartbeat{})
+                             : wire::decode_agent_frame(**payload);
+    if (!frame || (*payload && !take_frame(id, *frame))) {
+      admission_->drop(connection, frame ? "it breaks the protocol" : frame.error().to_string());
+      return lose(id, connection);
+    }
+    // What it said may have been its end here.
+    found = peers_.find(id);
+    if (found == peers_.end() || found->second.connection != connection) return;
+    if (!*payload) break;
+  }
+  if (std::exchange(found->second.owes_confirmation, false)) confirm(found->second);
+}
+
+// False: it breaks the protocol.
+bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
+  Peer& peer = peers_.at(id);
+  if (core_.has(id)) liveness_.heard(id, clock_.now());
+  if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
+    peer.session.confirm(heartbeat->received);
+    return true;
+  }
+  if (auto* question = std::get_if<Question>(&frame)) return relay(id, std::move(*question)), true;
+  if (auto* answer = std::get_if<Answer>(&frame)) return relay(id, std::move(*answer)), true;
+  const auto* message = std::get_if<wire::Message<ToLeader>>(&frame);
+  if (message == nullptr || std::holds_alternative<NodeHello>(message->body)) return false;
+  peer.session.confirm(message->received);
+  const auto arrival = peer.session.receive(message->number);
+  if (arrival == Session<ToAgent>::Arrival::kGap) return false;
+  peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
+  if (arrival == Session<ToAgent>::Arrival::kNew) feed(id, message->body);
+  return true;
+}
+
+void RoundServer::confirm(Peer& peer) {
+  peer.connection->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.session.received()})));
+}
+
+void RoundServer::lose(NodeId id, const std::shared_ptr<RoundConnection>& connection) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end() || found->second.connection != connection) return;
+  found->second.connection.reset();
+  liveness_.forget(id);
+  if (!core_.has(id)) return forget(id);
+  feed(id, LinkEvent(NodeDisconnected{}));
+}
+
+void RoundServer::set_address(Peer& peer, std::string address) {
+  if (const auto old = addresses_.find(peer.address); old != addresses_.end())
+    addresses_.erase(old);
+  peer.address = std::move(address);
+  if (!peer.address.empty()) addresses_.insert(peer.address);
+}
+
+// Workers of a node come from the address that its agent came from; our own from the one they go to.
+void RoundServer::hand_to_store(const std::shared_ptr<RoundConnection>& connection,
+                                std::string received) {
+  const std::string address = connection->peer_address();
+  const bool is_ours = is_loopback(address) || address == connection->local_address();
+  if (!is_ours && !addresses_.contains(address)) {
+    return admission_->drop(connection, "it looks for the store, and is at no node of this job");
+  }
+  events_.on_store_client(connection->release(), std::move(received));
+}
+
+// A node beside us is reached by others as we are, and not at an address of its own alone.
+std::string RoundServer::address_for_workers(const std::string& seen) const {
+  return is_loopback(seen) && !options_.host.empty() ? options_.host : seen;
+}
+
+// ---- questions
+
+void RoundServer::ask(Question question) { relay(kOwnNode, std::move(question)); }
+
+void RoundServer::answer(Answer answer) { relay(kOwnNode, std::move(answer)); }
+
+void RoundServer::relay(NodeId from, Question question) {
+  const std::optional<NodeId> to = std::exchange(question.peer, from);
+  if (to) {
+    if (!send_beside(*to, question)) send_beside(from, Answer{question.id, *to, {}});
+    return;
+  }
+  send_beside(from, Asked{question.id, from, core_.view(time())});
+  if (from != kOwnNode) send_beside(kOwnNode, question);
+  for (const auto& [id, peer] : peers_) {
+    if (id != from) send_beside(id, question);
+  }
+}
+
+void RoundServer::relay(NodeId from, Answer answer) {
+  const NodeId to = std::exchange(answer.peer, from);
+  send_beside(to, std::move(answer));
+}
+
+// False: it is not there. Who does not read is sent nothing, and shows as late.
+bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
+  if (to == kOwnNode) {
+    if (!core_.has(kOwnNode)) return false;
+    post([this, frame = std::move(frame)]() mutable { take_own(std::move(frame)); });
+    return true;
+  }
+  const auto found = peers_.find(to);
+  if (found == peers_.end() || !found->second.connection) return false;
+  RoundConnection& connection = *found->second.connection;
+  if (connection.unsent() <= limits::kMaxUnreadAnswerBytes) connection.send(wire::encode(frame));
+  return true;
+}
+
+void RoundServer::take_own(wire::LeaderFrame frame) {
+  if (auto* question = std::get_if<Question>(&frame)) {
+    if (events_.on_question) events_.on_question(std::move(*question));
+  } else if (auto* answer = std::get_if<Answer>(&frame)) {
+    if (events_.on_answer) events_.on_answer(std::move(*answer));
+  } else if (auto* asked = std::get_if<Asked>(&frame)) {
+    if (events_.on_asked) events_.on_asked(std::move(*asked));
+  }
+}
+
+// ---- the core
+
+void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
+  const RoundInput input{time(), node, std::move(what)};
+  auto messages = step(core_, input);
+  if (events_.on_core_step) events_.on_core_step(input, messages);
+  if (options_.gate) return release(options_.gate(core_, std::move(messages)));
+  release({std::move(messages), false});
+}
+
+// Those of the own node come in a later turn of the loop.
+void RoundServer::release(RoundServerOptions::Passed passed) {
+  for (ToNode& each : passed.messages) {
+    if (each.to == kOwnNode) {
+      post([this, message = std::move(each.message)]() mutable {
+        events_.on_message(std::move(message));
+      });
+    } else {
+      send(each.to, std::move(each.message));
+    }
+  }
+  time_.set_paused(passed.is_holding, clock_.now());
+  arm_timer();
+}
+
+void RoundServer::send(NodeId to, ToAgent message) {
+  const auto found = peers_.find(to);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  const bool is_last =
+      std::holds_alternative<Refused>(message) || std::holds_alternative<DeclaredLost>(message);
+  const auto& numbered = peer.session.send(std::move(message));
+  peer.owes_confirmation = false;
+  if (peer.connection) {
+    peer.connection->send(wire::encode(wire::LeaderFrame(
+        wire::Message<ToAgent>{numbered.number, peer.session.received(), numbered.message})));
+  }
+  if (is_last) forget(to);
+}
+
+void RoundServer::forget(NodeId id) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  liveness_.forget(id);
+  sessions_.erase(found->second.session_number);
+  set_address(found->second, "");
+  const auto connection = std::move(found->second.connection);
+  peers_.erase(found);
+  if (connection) admission_->dismiss(connection);
+}
+
+void RoundServer::arm_timer() {
+  const auto deadline = core_.deadline();
+  if (!deadline || time_.is_paused()) {
+    core_timer_.cancel();
+    return;
+  }
+  core_timer_.expires_at(clock_.at(time_.real(*deadline)));
+  core_timer_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
+    if (!ec && !life.expired()) feed({}, Tick{});
+  });
+}
+
+void RoundServer::keep_alive() {
+  for (auto& [id, peer] : peers_) {
+    if (peer.connection) confirm(peer);
+  }
+  drop_the_silent();
+  keep_alive_timer_.expires_after(options_.keep_alive.interval);
+  keep_alive_timer_.async_wait(
+      [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
+        if (!ec && !life.expired()) keep_alive();
+      });
+}
+
+// At every interval, so that a pause of our own is noticed, and in the moment when it is due.
+void RoundServer::drop_the_silent() {
+  for (const NodeId id : liveness_.take_silent(clock_.now())) {
+    feed(id, LinkEvent(NodeSilent{}));
+  }
+  const auto next = liveness_.next_silent_at();
+  if (!next) return;
+  silence_timer_.expires_at(clock_.at(*next));
+  silence_timer_.async_wait(
+      [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
+        if (!ec && !life.expired()) drop_the_silent();
+      });
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,97 @@
+#include "rendezvous/leader/token.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/leader/hmac_sha256.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 4 * 1024;
+constexpr mode_t kOthers = 077;
+constexpr std::string_view kWhiteSpace = " \t\r\n\v\f";
+
+std::string octal(mode_t mode) {
+  std::string digits;
+  for (int shift = 6; shift >= 0; shift -= 3)
+    digits += static_cast<char>('0' + ((mode >> shift) & 7));
+  return digits;
+}
+
+// At most `bytes_max` of it.
+Result<std::string> read_start(int fd, std::size_t bytes_max, const std::string& what) {
+  std::string bytes(bytes_max, '\0');
+  std::size_t size = 0;
+  while (size < bytes_max) {
+    const ssize_t count = ::read(fd, bytes.data() + size, bytes_max - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail(error_from_errno(errno, what));
+    if (count == 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::string> read_token(const std::string& path) { return read_secret("token", path); }
+
+Result<std::string> read_secret(const std::string& name, const std::string& path) {
+  const std::string what = "the " + name + " file " + path;
+  // O_NONBLOCK: a pipe that nobody writes to is refused below, instead of waited for.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return fail(error_from_errno(errno, what));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return fail(error_from_errno(errno, what));
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidArgument,
+                what + " is no regular file; give one that holds the " + name);
+  }
+  if ((status.st_mode & kOthers) != 0) {
+    return fail(ErrorCode::kPermissionDenied, what + " is open to others than its owner (mode " +
+                                                  octal(status.st_mode) + "); run chmod 600 " +
+                                                  path);
+  }
+  auto secret = read_start(file.get(), kMaxFileBytes + 1, what);
+  if (!secret) return secret;
+  if (secret->size() > kMaxFileBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                what + " holds more than " + std::to_string(kMaxFileBytes) + " bytes; a " + name +
+                    " is a line, as head -c 32 /dev/urandom | base64 makes");
+  }
+  secret->erase(secret->find_last_not_of(kWhiteSpace) + 1);
+  if (secret->empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                what + " is empty; write a line into it, the same on every node");
+  }
+  return secret;
+}
+
+wire::Nonce random_nonce() {
+  wire::Nonce nonce;
+  if (::getentropy(nonce.data(), nonce.size()) != 0)
+    throw std::system_error(errno, std::generic_category(), "getentropy");
+  return nonce;
+}
+
+std::string proof_of(ProofOf side, std::string_view token, const wire::Nonce& agent,
+                     const wire::Nonce& leader) {
+  std::string input = side == ProofOf::kAgent ? "ddprun agent" : "ddprun leader";
+  input.append(agent.data(), agent.size()).append(leader.data(), leader.size());
+  return hmac_sha256(token, input);
+}
+
+bool are_equal(std::string_view proof, std::string_view expected) {
+  return proof.size() == expected.size() &&
+         ::CRYPTO_memcmp(proof.data(), expected.data(), expected.size()) == 0;
+}
+
+}  // namespace ddprun::rdzv

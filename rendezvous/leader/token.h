@@ -1,0 +1,33 @@
+// A secret that the nodes of a job share: who connects to the leader proves that it knows the token
+// without sending it, by an HMAC-SHA256 over both sides' nonces; the leader proves the same. It
+// covers the round protocol only: c10d's store protocol has no authentication. Free functions; any
+// thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "rendezvous/common/result.h"
+#include "rendezvous/round/round_wire.h"
+
+namespace ddprun::rdzv {
+
+enum class ProofOf { kAgent, kLeader };  // so that neither side's proof can be sent back to it
+
+// What the file holds, without white space at its end. An empty file, one that others may read (mode
+// & 077), one of more than 4 KiB, and what is no regular file are refused with a sentence that says
+// what to change.
+Result<std::string> read_token(const std::string& path);
+// The same for another secret, "password".
+Result<std::string> read_secret(const std::string& name, const std::string& path);
+
+wire::Nonce random_nonce();
+
+// HMAC-SHA256 under the token, of "ddprun agent" or "ddprun leader" (whose proof it is), the agent's
+// nonce and the leader's: 32 bytes.
+std::string proof_of(ProofOf side, std::string_view token, const wire::Nonce& agent,
+                     const wire::Nonce& leader);
+// In a time that does not depend on where they differ.
+bool are_equal(std::string_view proof, std::string_view expected);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,141 @@
+#include "rendezvous/net/connection.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "rendezvous/common/limits.h"
+#include "rendezvous/net/socket_address.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr int kReadsPerTurn = 4;  // then others have theirs
+
+using boost::system::error_code;
+
+template <typename NameOf>
+std::string numeric(NameOf name_of, int socket) {
+  SocketAddress address;
+  if (name_of(socket, address.get(), &address.size) != 0 || !address.is_ip()) return "";
+  return numeric_host(address);
+}
+
+}  // namespace
+
+RoundConnection::RoundConnection(const boost::asio::any_io_executor& executor, UniqueFd socket)
+    : socket_(executor, socket.release()) {}
+
+void RoundConnection::start(Events events) {
+  const bool is_first = events_ == nullptr;
+  events_ = std::make_shared<const Events>(std::move(events));
+  if (is_first) await_bytes();
+}
+
+void RoundConnection::await_bytes() {
+  socket_.async_wait(socket_.wait_read, [self = shared_from_this()](error_code ec) {
+    if (!ec && self->socket_.is_open()) self->read();
+  });
+}
+
+void RoundConnection::read() {
+  std::array<char, kReadBytes> buffer;
+  for (int turn = 0; turn < kReadsPerTurn && socket_.is_open(); ++turn) {
+    const ssize_t count = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
+    if (count > 0) {
+      const auto events = events_;  // it may be exchanged meanwhile
+      events->on_bytes({buffer.data(), static_cast<std::size_t>(count)});
+      if (static_cast<std::size_t>(count) < buffer.size()) break;
+    } else if (count == 0) {
+      return end({ErrorCode::kClosed, "the other side closed the connection", {}});
+    } else if (errno == EAGAIN || errno == EINTR) {
+      break;
+    } else {
+      return end(error_from_errno(errno, "reading"));
+    }
+  }
+  if (socket_.is_open()) await_bytes();
+}
+
+void RoundConnection::send(std::string_view bytes) {
+  if (!socket_.is_open() || is_finished_) return;
+  unsent_ += bytes;
+  if (!awaits_room_) {
+    write();
+  } else if (unsent_.size() > limits::kMaxUnreadRoundBytes) {  // and it may never read again
+    ::shutdown(socket_.native_handle(), SHUT_RDWR);
+    unsent_.clear();
+  }
+}
+
+// What goes wrong here ends the reading too, which reports it.
+void RoundConnection::write() {
+  std::size_t sent = 0;
+  while (sent < unsent_.size()) {
+    const ssize_t count = ::send(socket_.native_handle(), unsent_.data() + sent,
+                                 unsent_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      sent += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      ::shutdown(socket_.native_handle(), SHUT_RDWR);
+      unsent_.clear();
+      return;
+    }
+  }
+  unsent_.erase(0, sent);
+  if (unsent_.empty()) {
+    unsent_.shrink_to_fit();
+    if (is_finished_) ::shutdown(socket_.native_handle(), SHUT_WR);
+  } else if (unsent_.size() > limits::kMaxUnreadRoundBytes) {
+    ::shutdown(socket_.native_handle(), SHUT_RDWR);
+    unsent_.clear();
+  } else {
+    await_room();
+  }
+}
+
+void RoundConnection::await_room() {
+  awaits_room_ = true;
+  socket_.async_wait(socket_.wait_write, [self = shared_from_this()](error_code ec) {
+    self->awaits_room_ = false;
+    if (!ec && self->socket_.is_open()) self->write();
+  });
+}
+
+void RoundConnection::finish_sending() {
+  if (!socket_.is_open() || std::exchange(is_finished_, true)) return;
+  if (unsent_.empty()) ::shutdown(socket_.native_handle(), SHUT_WR);
+}
+
+void RoundConnection::close() {
+  if (!socket_.is_open()) return;
+  error_code ignored;
+  socket_.close(ignored);
+  events_.reset();
+}
+
+UniqueFd RoundConnection::release() {
+  events_.reset();
+  return UniqueFd(socket_.release());
+}
+
+void RoundConnection::end(const Error& error) {
+  const auto events = events_;
+  close();
+  events->on_end(error);
+}
+
+std::string RoundConnection::local_address() {
+  return numeric(::getsockname, socket_.native_handle());
+}
+
+std::string RoundConnection::peer_address() {
+  return numeric(::getpeername, socket_.native_handle());
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,115 @@
+// Who has been silent for too long, on either end of the connections between agents and leader.
+// Pure values for one thread: the shell says what it hears and asks every keep-alive interval.
+//
+// The mistake to avoid: taking one's own pause for the silence of others. A process that was
+// stopped (SIGSTOP, a suspended machine) finds everybody's last word to be old when it wakes, so
+// both classes start anew when they were not asked for longer than two intervals.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "rendezvous/common/clock.h"
+#include "rendezvous/common/ids.h"
+
+namespace ddprun::rdzv {
+
+struct KeepAlive {
+  std::chrono::milliseconds interval{2000};  // both sides say something this often
+  int attempts = 3;                          // that may be missed
+  std::chrono::milliseconds reconnect_grace{300};
+
+  std::chrono::milliseconds timeout() const { return interval * attempts; }
+
+  bool operator==(const KeepAlive&) const = default;
+};
+
+// Notices when its owner has not asked for so long that it must have been stopped itself.
+class OwnPause {
+ public:
+  explicit OwnPause(std::chrono::milliseconds interval) : interval_(interval) {}
+  bool ends_at(CoreTime now) {
+    const bool was_paused = last_ && now - *last_ > 2 * interval_;
+    last_ = now;
+    return was_paused;
+  }
+
+ private:
+  std::chrono::milliseconds interval_;
+  std::optional<CoreTime> last_;
+};
+
+// The leader's view of its nodes.
+class Liveness {
+ public:
+  explicit Liveness(KeepAlive keep_alive) : keep_alive_(keep_alive), pause_(keep_alive.interval) {}
+
+  void heard(NodeId node, CoreTime now) { last_heard_[node] = now; }
+  void forget(NodeId node) { last_heard_.erase(node); }
+
+  // Forgets those that it names.
+  std::vector<NodeId> take_silent(CoreTime now) {
+    std::vector<NodeId> silent;
+    if (pause_.ends_at(now)) {
+      for (auto& [node, heard] : last_heard_) heard = now;
+      return silent;
+    }
+    for (const auto& [node, heard] : last_heard_) {
+      if (now - heard >= keep_alive_.timeout()) silent.push_back(node);
+    }
+    for (const NodeId node : silent) last_heard_.erase(node);
+    return silent;
+  }
+  // When take_silent() will name somebody if nobody is heard; nothing: there is nobody.
+  std::optional<CoreTime> next_silent_at() const {
+    std::optional<CoreTime> earliest;
+    for (const auto& [node, heard] : last_heard_) {
+      if (!earliest || heard < *earliest) earliest = heard;
+    }
+    if (earliest) *earliest += keep_alive_.timeout();
+    return earliest;
+  }
+
+ private:
+  KeepAlive keep_alive_;
+  OwnPause pause_;
+  std::map<NodeId, CoreTime> last_heard_;
+};
+
+// An agent's view of its leader: a broken connection has the grace, a silent one the timeout.
+class LeaderLiveness {
+ public:
+  explicit LeaderLiveness(KeepAlive keep_alive)
+      : keep_alive_(keep_alive), pause_(keep_alive.interval) {}
+
+  void heard(CoreTime now) {
+    last_heard_ = now;
+    broken_since_.reset();
+  }
+  void broke(CoreTime now) {
+    if (!broken_since_) broken_since_ = now;
+  }
+
+  bool is_lost(CoreTime now) {
+    if (pause_.ends_at(now)) {
+      last_heard_ = now;
+      if (broken_since_) broken_since_ = now;
+    }
+    return now >= lost_at();
+  }
+  CoreTime lost_at() const {
+    return broken_since_ ? *broken_since_ + keep_alive_.reconnect_grace
+                         : last_heard_ + keep_alive_.timeout();
+  }
+
+ private:
+  KeepAlive keep_alive_;
+  OwnPause pause_;
+  CoreTime last_heard_{};
+  std::optional<CoreTime> broken_since_;
+};
+
+}  // namespace ddprun::rdzv

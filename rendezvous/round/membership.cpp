@@ -1,0 +1,147 @@
+#include "rendezvous/round/membership.h"
+
+#include <algorithm>
+
+namespace ddprun::rdzv {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Takes the number at the front of `text`, without its leading zeros.
+std::string_view take_number(std::string_view& text) {
+  const auto end =
+      static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
+  std::string_view number = text.substr(0, end);
+  text.remove_prefix(end);
+  number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+  return number;
+}
+
+}  // namespace
+
+bool natural_less(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      const auto number_a = take_number(a);
+      const auto number_b = take_number(b);
+      if (number_a.size() != number_b.size()) return number_a.size() < number_b.size();
+      if (number_a != number_b) return number_a < number_b;
+    } else {
+      if (a.front() != b.front()) return a.front() < b.front();
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
+void Membership::add(NodeId id, NodeHello hello) {
+  if (hello.node_rank) claims_.emplace(*hello.node_rank, id);
+  nodes_.emplace(id, Node{std::move(hello), {}, -1});
+  connected_outsiders_ += 1;
+}
+
+void Membership::remove(NodeId id) {
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return;
+  const Node& node = found->second;
+  if (node.broken_since) broken_.erase({*node.broken_since, id});
+  if (node.group_rank >= 0) {
+    nodes_in_group_ -= 1;
+  } else if (!node.broken_since) {
+    connected_outsiders_ -= 1;
+  }
+  if (node.hello.node_rank) {
+    auto [claim, end] = claims_.equal_range(*node.hello.node_rank);
+    while (claim->second != id) ++claim;
+    claims_.erase(claim);
+  }
+  nodes_.erase(found);
+}
+
+std::vector<NodeId> Membership::all() const {
+  std::vector<NodeId> ids;
+  ids.reserve(nodes_.size());
+  for (const auto& [id, node] : nodes_) ids.push_back(id);
+  return ids;
+}
+
+bool Membership::is_in_group(NodeId id) const {
+  const auto found = nodes_.find(id);
+  return found != nodes_.end() && found->second.group_rank >= 0;
+}
+
+void Membership::disconnected(NodeId id, CoreTime now) {
+  Node& node = nodes_.at(id);
+  if (node.broken_since) return;
+  if (node.group_rank < 0) connected_outsiders_ -= 1;
+  node.broken_since = now;
+  broken_.emplace(now, id);
+}
+
+void Membership::resumed(NodeId id) {
+  Node& node = nodes_.at(id);
+  if (!node.broken_since) return;
+  if (node.group_rank < 0) connected_outsiders_ += 1;
+  broken_.erase({*node.broken_since, id});
+  node.broken_since.reset();
+}
+
+std::optional<Membership::Broken> Membership::longest_broken() const {
+  if (broken_.empty()) return {};
+  return Broken{broken_.begin()->first, broken_.begin()->second};
+}
+
+std::optional<NodeId> Membership::connected_claimant(int node_rank) const {
+  const auto [begin, end] = claims_.equal_range(node_rank);
+  const auto found = std::find_if(
+      begin, end, [this](const auto& claim) { return !nodes_.at(claim.second).broken_since; });
+  if (found == end) return {};
+  return found->second;
+}
+
+std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
+  for (const auto& [since, id] : broken_) {
+    if (nodes_.at(id).hello.node_rank == node_rank) return id;
+  }
+  return {};
+}
+
+Membership::Formed Membership::form_group() {
+  std::vector<NodeId> chosen;  // survivors in their order, then newcomers
+  for (const NodeId id : group_) {
+    if (is_in_group(id)) chosen.push_back(id);
+  }
+  const auto survivors = static_cast<std::ptrdiff_t>(chosen.size());
+  for (const auto& [id, node] : nodes_) {
+    if (chosen.size() == max_nodes_) break;
+    if (node.group_rank < 0 && !node.broken_since) chosen.push_back(id);
+  }
+  std::stable_sort(chosen.begin() + survivors, chosen.end(), [this](NodeId a, NodeId b) {
+    return natural_less(hello_of(a).host, hello_of(b).host);
+  });
+
+  const auto middle = std::stable_partition(chosen.begin(), chosen.end(), [this](NodeId id) {
+    return hello_of(id).node_rank.has_value();
+  });
+  std::stable_sort(chosen.begin(), middle, [this](NodeId a, NodeId b) {
+    return std::pair(*hello_of(a).node_rank, a) < std::pair(*hello_of(b).node_rank, b);
+  });
+  const int joined = static_cast<int>(chosen.end() - chosen.begin() - survivors);
+  group_.clear();
+  auto asking = chosen.begin();
+  auto other = middle;
+  while (asking != middle || other != chosen.end()) {
+    const int rank = static_cast<int>(group_.size());
+    const bool takes_it =
+        asking != middle && (other == chosen.end() || *hello_of(*asking).node_rank <= rank);
+    const NodeId id = takes_it ? *asking++ : *other++;
+    nodes_.at(id).group_rank = rank;
+    group_.push_back(id);
+  }
+  nodes_in_group_ = group_.size();
+  connected_outsiders_ -= joined;
+  return {joined};
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,84 @@
+// Which nodes are there, whose connection is broken, and who forms the group of a round in which
+// order. A value of the RoundCore, which tells it what happened and decides when a group is formed.
+//
+// The order of ranks: a node that asks for a rank gets it where that leaves no gap, and those that
+// ask are in the order of what they ask for (equal ones: as they came). Between them stand the
+// others: survivors of the last group in their old order, then newcomers in the natural order of
+// their host names (node2 before node10). A full group leaves spares.
+//
+// The mistake to avoid: taking group() for who is there. It is the group as it was formed last, and
+// nodes of it may be gone since; that is what makes a loss cost O(log n).
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/common/clock.h"
+#include "rendezvous/round/round_messages.h"
+
+namespace ddprun::rdzv {
+
+class Membership {
+ public:
+  explicit Membership(int max_nodes) : max_nodes_(static_cast<std::size_t>(max_nodes)) {}
+
+  void add(NodeId id, NodeHello hello);
+  void remove(NodeId id);
+  bool has(NodeId id) const { return nodes_.contains(id); }
+  const NodeHello& hello_of(NodeId id) const { return nodes_.at(id).hello; }
+  bool is_empty() const { return nodes_.empty(); }
+  int count() const { return static_cast<int>(nodes_.size()); }
+  // How many could form a group. Who has just lost its connection and was in no group yet could
+  // not.
+  int ready() const { return static_cast<int>(nodes_in_group_) + connected_outsiders_; }
+  std::vector<NodeId> all() const;
+
+  // The connection of a node that is there.
+  void disconnected(NodeId id, CoreTime now);
+  void resumed(NodeId id);
+  bool is_connected(NodeId id) const { return !nodes_.at(id).broken_since; }
+  struct Broken {
+    CoreTime since;
+    NodeId id;
+  };
+  std::optional<Broken> longest_broken() const;
+
+  // Who has asked for this rank.
+  std::optional<NodeId> connected_claimant(int node_rank) const;
+  std::optional<NodeId> broken_claimant(int node_rank) const;
+
+  struct Formed {
+    int joined = 0;  // nodes that were not in the group before
+  };
+  Formed form_group();
+  const std::vector<NodeId>& group() const { return group_; }  // by group rank
+  bool is_in_group(NodeId id) const;
+  int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
+  bool has_room() const { return nodes_in_group_ < max_nodes_; }
+  bool has_connected_outsider() const { return connected_outsiders_ > 0; }
+
+ private:
+  struct Node {
+    NodeHello hello;
+    std::optional<CoreTime> broken_since;
+    int group_rank = -1;  // not in the group
+  };
+
+  std::size_t max_nodes_;
+  std::map<NodeId, Node> nodes_;  // in the order of arrival
+  std::set<std::pair<CoreTime, NodeId>> broken_;
+  std::multimap<int, NodeId> claims_;
+  std::vector<NodeId> group_;
+  std::size_t nodes_in_group_ = 0;  // of group_, those that are there
+  int connected_outsiders_ = 0;     // not in the group, and ready to be
+};
+
+// Numbers within names count as numbers: node2 before node10.
+bool natural_less(std::string_view a, std::string_view b);
+
+}  // namespace ddprun::rdzv

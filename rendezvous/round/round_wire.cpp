@@ -1,0 +1,490 @@
+#include "rendezvous/round/round_wire.h"
+
+#include <array>
+#include <limits>
+
+#include "rendezvous/common/archive.h"
+#include "rendezvous/common/limits.h"
+
+namespace ddprun::rdzv::wire {
+
+// ---- numbers: they stay, whatever the declarations come to look like. A number that is needed no
+// more is not used again.
+
+// Kinds of frames.
+template <>
+inline constexpr std::uint8_t kNumber<Connect> = 1;
+template <>
+inline constexpr std::uint8_t kNumber<Welcome> = 2;
+template <>
+inline constexpr std::uint8_t kNumber<Rejected> = 3;
+template <>
+inline constexpr std::uint8_t kNumber<Gone> = 4;
+template <>
+inline constexpr std::uint8_t kNumber<Heartbeat> = 5;
+template <typename Body>
+inline constexpr std::uint8_t kNumber<Message<Body>> = 6;
+template <>
+inline constexpr std::uint8_t kNumber<Question> = 7;
+template <>
+inline constexpr std::uint8_t kNumber<Answer> = 8;
+template <>
+inline constexpr std::uint8_t kNumber<Asked> = 9;
+
+// Messages of an agent.
+template <>
+inline constexpr std::uint8_t kNumber<NodeHello> = 1;
+template <>
+inline constexpr std::uint8_t kNumber<StoreOpened> = 2;
+template <>
+inline constexpr std::uint8_t kNumber<StoreNotOpened> = 3;
+template <>
+inline constexpr std::uint8_t kNumber<WorkerFailed> = 4;
+template <>
+inline constexpr std::uint8_t kNumber<SomeWorkersDone> = 5;
+template <>
+inline constexpr std::uint8_t kNumber<WorkersDone> = 6;
+template <>
+inline constexpr std::uint8_t kNumber<RoundStopped> = 7;
+template <>
+inline constexpr std::uint8_t kNumber<NodeLeaving> = 8;
+template <>
+inline constexpr std::uint8_t kNumber<NodeStuck> = 9;
+template <>
+inline constexpr std::uint8_t kNumber<Goodbye> = 10;
+template <>
+inline constexpr std::uint8_t kNumber<RestartAsked> = 11;
+template <>
+inline constexpr std::uint8_t kNumber<StopAsked> = 12;
+
+// Messages of the leader.
+template <>
+inline constexpr std::uint8_t kNumber<Refused> = 1;
+template <>
+inline constexpr std::uint8_t kNumber<Warning> = 2;
+template <>
+inline constexpr std::uint8_t kNumber<WaitForNodes> = 3;
+template <>
+inline constexpr std::uint8_t kNumber<WaitAsSpare> = 4;
+template <>
+inline constexpr std::uint8_t kNumber<OpenStore> = 5;
+template <>
+inline constexpr std::uint8_t kNumber<RoundStart> = 6;
+template <>
+inline constexpr std::uint8_t kNumber<RoundStop> = 7;
+template <>
+inline constexpr std::uint8_t kNumber<DeclaredLost> = 8;
+template <>
+inline constexpr std::uint8_t kNumber<JobEnd> = 9;
+
+using How = NodeGone::How;
+template <>
+inline constexpr std::array kValues<How> = {How::kDisconnected, How::kSilent, How::kReplaced,
+                                            How::kLeft,         How::kStuck,  How::kUnresponsive};
+using OutcomeKind = JobOutcome::Kind;
+template <>
+inline constexpr std::array kValues<OutcomeKind> = {OutcomeKind::kSucceeded, OutcomeKind::kFailed,
+                                                    OutcomeKind::kStopped, OutcomeKind::kCannotRun};
+using Why = WaitAsSpare::Why;
+template <>
+inline constexpr std::array kValues<Why> = {Why::kNoRoom, Why::kJobIsFinishing};
+using StopWhy = RoundStop::Why;
+template <>
+inline constexpr std::array kValues<StopWhy> = {StopWhy::kPlanned, StopWhy::kFailure};
+template <>
+inline constexpr std::array kValues<WorkerPhase> = {WorkerPhase::kUnknown, WorkerPhase::kJoining,
+                                                    WorkerPhase::kRunning, WorkerPhase::kCollective,
+                                                    WorkerPhase::kSaving,  WorkerPhase::kLeaving};
+using ViewState = LeaderView::State;
+template <>
+inline constexpr std::array kValues<ViewState> = {ViewState::kGathering, ViewState::kPausing,
+                                                  ViewState::kOpening,   ViewState::kRunning,
+                                                  ViewState::kStopping,  ViewState::kEnded};
+using Place = LeaderView::Place;
+template <>
+inline constexpr std::array kValues<Place> = {Place::kInRound, Place::kWaiting, Place::kSpare,
+                                              Place::kDisconnected};
+
+// ---- layouts
+
+namespace {
+
+constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
+constexpr std::size_t kProofBytes = 32;
+constexpr int kMaxExitCode = 255;
+constexpr int kMaxSignal = 64;
+constexpr int kMaxRanks = 1 << 30;  // a local rank may still be added
+constexpr int kMaxCount = 1 << 30;
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+}  // namespace
+
+// Without fields.
+template <typename T>
+concept IsBare = Is<T, Goodbye> || Is<T, DeclaredLost>;
+static void fields(auto& /*archive*/, IsBare auto& /*message*/) {}
+
+static void fields(auto& archive, Is<ExitStatus> auto& status) {
+  archive.within(status.code, 0, kMaxExitCode);
+  archive.within(status.signal, 0, kMaxSignal);
+  archive(status.core_dumped);
+}
+
+static void fields(auto& archive, Is<WorkerProgress> auto& progress) {
+  archive(progress.step, progress.total_steps, progress.since_step, progress.collectives,
+          progress.phase, progress.since_phase);
+}
+
+static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
+  archive.within(failure.rank, 0, kMaxRanks);
+  archive.within(failure.local_rank, 0, kMaxRanks);
+  archive.within(failure.node_rank, 0, kMaxRanks);
+  archive.host(failure.host);
+  archive.within(failure.pid, 0, kMaxInt);
+  archive(failure.status, failure.when);
+  archive.text(failure.message);
+  archive.path(failure.error_file);
+  archive.lines(failure.stderr_tail);
+  archive.path(failure.log_dir);
+  archive(failure.progress, failure.killed_for_memory, failure.was_told_to_stop,
+          failure.is_worth_a_retry);
+}
+
+static void fields(auto& archive, Is<NodeGone> auto& gone) {
+  archive(gone.how);
+  archive.within(gone.node_rank, 0, kMaxRanks);
+  archive.host(gone.host);
+}
+
+static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
+  archive(outcome.kind);
+  archive.within(outcome.exit_code, 0, kMaxExitCode);
+  archive(outcome.cause, outcome.consequences);
+  archive.within(outcome.consequences_left_out, 0, kMaxCount);
+  archive(outcome.lost_node);
+  archive.within(outcome.stop_signal, 0, kMaxSignal);
+  archive.text(outcome.sentence);
+  archive.within(outcome.restarts, 0, kMaxInt);
+  archive.within(outcome.restarts_asked_for, 0, kMaxCount);
+  archive(outcome.last_round);
+}
+
+// Agent to leader.
+
+static void fields(auto& archive, Is<LastRound> auto& last) {
+  archive(last.round);
+  archive.within(last.node_count, 1, kMaxRanks);
+  archive.within(last.restarts, 0, kMaxInt);
+}
+
+static void fields(auto& archive, Is<NodeHello> auto& hello) {
+  archive.within(hello.local_world_size, 1, limits::kMaxWorkersOfNode);
+  archive.name(hello.role);
+  archive.host(hello.address);
+  archive.host(hello.host);
+  archive(hello.node_rank, hello.session);
+  archive.name(hello.run_id);
+  archive.name(hello.program);
+  archive.name(hello.user);
+  archive.within(hello.min_nodes, 1, kMaxInt);
+  archive.within(hello.max_nodes, 1, kMaxInt);
+  archive.within(hello.max_restarts, 0, kMaxInt);
+  archive(hello.shutdown_timeout, hello.last_round);
+}
+
+static void fields(auto& archive, Is<StoreOpened> auto& message) {
+  archive(message.round, message.port);
+}
+
+static void fields(auto& archive, Is<StoreNotOpened> auto& message) {
+  archive(message.round);
+  archive.text(message.why);
+}
+
+static void fields(auto& archive, Is<WorkerFailed> auto& message) {
+  archive(message.round, message.failure);
+}
+
+template <typename T>
+concept IsRoundAlone =
+    Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> || Is<T, RestartAsked>;
+static void fields(auto& archive, IsRoundAlone auto& message) { archive(message.round); }
+
+static void fields(auto& archive, Is<RoundStopped> auto& message) {
+  archive(message.round, message.failures);
+}
+
+static void fields(auto& archive, Is<NodeLeaving> auto& message) {
+  archive.within(message.signal, 1, kMaxSignal);
+  archive(message.is_preemption);
+}
+
+static void fields(auto& archive, Is<StopAsked> auto& message) {
+  archive.within(message.signal, 1, kMaxSignal);
+}
+
+template <typename T>
+concept IsSentenceAlone = Is<T, Rejected> || Is<T, Refused> || Is<T, Warning> || Is<T, NodeStuck>;
+static void fields(auto& archive, IsSentenceAlone auto& message) { archive.text(message.sentence); }
+
+// Leader to agent.
+
+static void fields(auto& archive, Is<WaitForNodes> auto& message) {
+  archive.within(message.present, 0, kMaxCount);
+  archive.within(message.min_nodes, 1, kMaxInt);
+  archive.within(message.max_nodes, 1, kMaxInt);
+  archive(message.left);
+}
+
+static void fields(auto& archive, Is<WaitAsSpare> auto& message) { archive(message.why); }
+
+static void fields(auto& archive, Is<RoundStop> auto& message) {
+  archive(message.round, message.why);
+}
+
+static void fields(auto& archive, Is<RoundStart> auto& start) {
+  archive(start.round);
+  archive.within(start.node_rank, 0, kMaxRanks);
+  archive.within(start.node_count, 1, kMaxRanks);
+  archive.within(start.rank_offset, 0, kMaxRanks);
+  archive.within(start.world_size, 1, kMaxRanks);
+  archive.within(start.role_rank_offset, 0, kMaxRanks);
+  archive.within(start.role_world_size, 1, kMaxRanks);
+  archive.host(start.master_addr);
+  archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
+          start.after_request);
+  archive.within(start.nodes_gone, 0, kMaxCount);
+  archive.within(start.nodes_joined, 0, kMaxCount);
+  archive.within(start.restarts, 0, kMaxInt);
+  archive.within(start.max_restarts, 0, kMaxInt);
+}
+
+static void fields(auto& archive, Is<JobEnd> auto& message) { archive(message.outcome); }
+
+// Frames.
+
+static void fields(auto& archive, Is<Connect> auto& connect) {
+  archive(connect.session, connect.received);
+  archive.opaque(connect.proof, kProofBytes);
+  archive(connect.hello);
+}
+
+static void fields(auto& archive, Is<Welcome> auto& welcome) {
+  archive(welcome.received, welcome.leader_id);
+  archive.opaque(welcome.proof, kProofBytes);
+}
+
+static void fields(auto& archive, Is<Gone> auto& gone) { archive(gone.leader_id); }
+
+static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
+
+// Questions.
+
+static void fields(auto& archive, Is<Question> auto& question) {
+  archive(question.id, question.peer);
+  archive.opaque(question.text, limits::kMaxQuestionBytes);
+}
+
+static void fields(auto& archive, Is<Answer> auto& answer) {
+  archive(answer.id, answer.peer);
+  archive.opaque(answer.text, limits::kMaxAnswerBytes);
+}
+
+static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
+  archive(member.id);
+  archive.host(member.host);
+  archive.host(member.address);
+  archive.within(member.workers, 1, limits::kMaxWorkersOfNode);
+  archive(member.node_rank, member.place);
+}
+
+static void fields(auto& archive, Is<LeaderView> auto& view) {
+  archive(view.state, view.round);
+  archive.within(view.min_nodes, 1, kMaxInt);
+  archive.within(view.max_nodes, 1, kMaxInt);
+  archive.within(view.ready, 0, kMaxCount);
+  archive(view.left);
+  archive.within(view.restarts, 0, kMaxInt);
+  archive.within(view.max_restarts, 0, kMaxInt);
+  archive(view.has_exact_ranks, view.members);
+  archive.within(view.members_left_out, 0, kMaxCount);
+}
+
+static void fields(auto& archive, Is<Asked> auto& asked) {
+  archive(asked.id, asked.you, asked.view);
+}
+
+template <typename T>
+concept IsMessage = Is<T, Message<ToLeader>> || Is<T, Message<ToAgent>>;
+static void fields(auto& archive, IsMessage auto& message) {
+  archive(message.number, message.received, message.body);
+}
+
+// ---- frames that are too large
+
+namespace {
+
+std::size_t size_of(const WorkerFailure& failure) {
+  Writer writer;
+  writer(failure);
+  return writer.bytes().size();
+}
+
+// Makes them `excess` bytes smaller, as far as they go: first the later ones lose their texts, then
+// they are left out. How many were.
+int shorten(std::vector<WorkerFailure>& failures, std::size_t excess) {
+  std::size_t saved = 0;
+  for (auto failure = failures.rbegin(); failure != failures.rend() && saved < excess; ++failure) {
+    const std::size_t before = size_of(*failure);
+    failure->message.clear();
+    failure->error_file.clear();
+    failure->stderr_tail.clear();
+    saved += before - size_of(*failure);
+  }
+  int left_out = 0;
+  for (; !failures.empty() && saved < excess; ++left_out) {
+    saved += size_of(failures.back());
+    failures.pop_back();
+  }
+  return left_out;
+}
+
+void shorten(ToLeader& message, std::size_t excess) {
+  if (auto* stopped = std::get_if<RoundStopped>(&message)) shorten(stopped->failures, excess);
+}
+
+void shorten(ToAgent& message, std::size_t excess) {
+  if (auto* end = std::get_if<JobEnd>(&message))
+    end->outcome.consequences_left_out += shorten(end->outcome.consequences, excess);
+}
+
+// ---- frames
+
+template <typename Frame>
+std::string with_length(const Frame& frame) {
+  Writer writer;
+  writer(std::uint32_t{0}, frame);
+  std::string bytes = std::move(writer).bytes();
+  const auto length = static_cast<std::uint32_t>(bytes.size() - kLengthBytes);
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes;
+}
+
+template <typename Body, typename Frame>
+std::string encode_within_limits(const Frame& frame) {
+  std::string bytes = with_length(frame);
+  const auto* message = std::get_if<Message<Body>>(&frame);
+  if (bytes.size() <= limits::kMaxRoundFrameBytes || message == nullptr) return bytes;
+  Message<Body> shorter = *message;
+  shorten(shorter.body, bytes.size() - limits::kMaxRoundFrameBytes);
+  return with_length(Frame(std::move(shorter)));
+}
+
+// Of members the first that fit.
+std::string encode_within_limits(Asked asked) {
+  for (;;) {
+    std::string bytes = with_length(LeaderFrame(asked));
+    if (bytes.size() <= limits::kMaxRoundFrameBytes) return bytes;
+    auto& members = asked.view.members;
+    const std::size_t fewer = members.size() * limits::kMaxRoundFrameBytes / bytes.size();
+    const std::size_t kept = std::min(fewer, members.size() - 1);
+    asked.view.members_left_out += static_cast<int>(members.size() - kept);
+    members.resize(kept);
+  }
+}
+
+template <typename Frame>
+Result<Frame> decode_frame(std::string_view payload, std::string_view from) {
+  Frame frame;
+  Reader reader(payload);
+  reader(frame);
+  reader.end();
+  if (reader.error().empty()) return frame;
+  return fail(ErrorCode::kProtocol, std::string(from) + " sent a frame that cannot be read: " +
+                                        std::string(reader.error()));
+}
+
+}  // namespace
+
+std::string encode(const AgentFrame& frame) { return encode_within_limits<ToLeader>(frame); }
+
+std::string encode(const LeaderFrame& frame) {
+  const auto* asked = std::get_if<Asked>(&frame);
+  return asked == nullptr ? encode_within_limits<ToAgent>(frame) : encode_within_limits(*asked);
+}
+
+Result<AgentFrame> decode_agent_frame(std::string_view payload) {
+  return decode_frame<AgentFrame>(payload, "the agent");
+}
+Result<LeaderFrame> decode_leader_frame(std::string_view payload) {
+  return decode_frame<LeaderFrame>(payload, "the leader");
+}
+
+// ---- the opening
+
+namespace {
+constexpr std::uint16_t kWantsProof = 1;  // of its flags
+}
+
+std::string encode(const Opening& opening) {
+  std::string bytes(kRoundMagic);
+  append(bytes, opening.version);
+  append(bytes, opening.wants_proof ? kWantsProof : std::uint16_t{0});
+  bytes.append(opening.nonce.data(), opening.nonce.size());
+  return bytes;
+}
+
+Result<Opening> decode_opening(std::string_view bytes) {
+  if (bytes.size() != kOpeningBytes || !bytes.starts_with(kRoundMagic)) {
+    return fail(ErrorCode::kProtocol,
+                "what answers there does not speak ddprun's round protocol; check host and port");
+  }
+  bytes.remove_prefix(kRoundMagic.size());
+  Opening opening;
+  opening.version = load<std::uint16_t>(bytes.data());
+  opening.wants_proof = (load<std::uint16_t>(bytes.data() + 2) & kWantsProof) != 0;
+  bytes.copy(opening.nonce.data(), opening.nonce.size(), 4);
+  return opening;
+}
+
+// ---- FrameReader
+
+namespace {
+// Of an idle connection: a leader has thousands.
+constexpr std::size_t kMaxIdleCapacity = 4 * 1024;
+}  // namespace
+
+void FrameReader::append(std::string_view bytes) {
+  // Every byte is moved once at most for each that was handed out.
+  if (begin_ == buffer_.size() && buffer_.capacity() > kMaxIdleCapacity) {
+    buffer_ = std::string();
+    begin_ = 0;
+  } else if (begin_ >= buffer_.size() - begin_) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  buffer_.append(bytes);
+}
+
+Result<std::optional<std::string_view>> FrameReader::next() {
+  if (buffered() < kLengthBytes) return std::nullopt;
+  const auto length = load<std::uint32_t>(buffer_.data() + begin_);
+  if (length == 0 || length > max_payload_) {
+    return fail(ErrorCode::kProtocol, "a frame of " + std::to_string(length) +
+                                          " bytes arrived, where 1 to " +
+                                          std::to_string(max_payload_) + " are allowed");
+  }
+  if (buffered() - kLengthBytes < length) return std::nullopt;
+  const std::string_view payload(buffer_.data() + begin_ + kLengthBytes, length);
+  begin_ += kLengthBytes + length;
+  return payload;
+}
+
+std::optional<std::string> FrameReader::take(std::size_t count) {
+  if (buffered() < count) return std::nullopt;
+  std::string taken = buffer_.substr(begin_, count);
+  begin_ += count;
+  return taken;
+}
+
+}  // namespace ddprun::rdzv::wire

@@ -1,0 +1,554 @@
+#include "rendezvous/store/store_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/common/descriptor_limit.h"
+#include "rendezvous/common/foreign_text.h"
+#include "rendezvous/common/thread.h"
+#include "rendezvous/net/listener.h"
+#include "rendezvous/net/socket_address.h"
+#include "rendezvous/store/store_core.h"
+#include "rendezvous/store_wire/store_decoder.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using wire::ReplyQueue;
+using wire::Request;
+using wire::RequestDecoder;
+
+// One buffer for all connections: nearly every request is decoded in it and gone before the next
+// read.
+constexpr std::size_t kReadBytes = 64 * 1024;
+// A client with much to say gives way to the others after this many reads.
+constexpr int kReadsInARow = 4;
+constexpr int kAcceptsInARow = 64;
+constexpr int kEventsAtOnce = 64;
+constexpr std::size_t kPartsAtOnce = 16;
+// Replies to requests that came together are sent together, up to about this many bytes.
+constexpr std::size_t kSendFrom = 256 * 1024;
+// Without a free descriptor, accepting is tried again after this long (and whenever a client
+// leaves).
+constexpr std::chrono::milliseconds kAcceptPause{100};
+// With more clients than this their connections are closed behind the owner's back.
+constexpr std::size_t kClosedAtOnce = 500;
+// Descriptors that the clients leave to the rest of the process, which starts workers with them.
+constexpr std::size_t kSpareDescriptors = 64;
+constexpr std::chrono::seconds kLogInterval{1};
+
+HashSeed random_seed() {
+  HashSeed seed{};
+  // Fails only on kernels without the call; then the table is merely predictable.
+  static_cast<void>(::getrandom(seed.data(), sizeof seed, GRND_NONBLOCK));
+  return seed;
+}
+
+std::string peer_name(int fd) {
+  SocketAddress peer;
+  if (::getpeername(fd, peer.get(), &peer.size) != 0) return "a client that is gone";
+  return Endpoint{numeric_host(peer), peer.port()}.to_string();
+}
+
+std::size_t most_sessions() {
+  return std::max<std::size_t>(descriptor_limit().rlim_cur, 2 * kSpareDescriptors) -
+         kSpareDescriptors;
+}
+
+const char* reason_of(StoreCore::Verdict verdict) {
+  switch (verdict) {
+    case StoreCore::Verdict::kServed:
+      return "";
+    case StoreCore::Verdict::kNotANumber:
+      return "added to a value that is no 64-bit integer";
+    case StoreCore::Verdict::kNoMemory:
+      return "asked for more than the store's memory limit leaves (--store-memory)";
+    case StoreCore::Verdict::kReplyTooLong:
+      return "asked for a reply that is too long";
+  }
+  return "";
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+class StoreServer::Loop {
+ public:
+  static Result<std::unique_ptr<Loop>> start(Listener listener, const StoreServerOptions& options) {
+    std::unique_ptr<Loop> loop(new Loop(std::move(listener), options));
+    if (!loop->epoll_ || !loop->wake_) return fail(error_from_errno(errno, "epoll"));
+    loop->watch(EPOLL_CTL_ADD, loop->wake_.get(), EPOLLIN, kWakeEvent);
+    if (loop->listener_) loop->resume_accepting();
+    auto thread = Thread::start("ddprun-store", [loop = loop.get()] { loop->run(); });
+    if (!thread) return fail(std::move(thread.error()));
+    loop->thread_ = std::move(*thread);
+    return loop;
+  }
+
+  ~Loop() {
+    is_stopping_ = true;
+    wake();
+    thread_.join();
+    listener_.reset();
+    if (open_sessions_ > kClosedAtOnce) close_in_background();
+  }
+
+  const Endpoint& bound() const { return bound_; }
+
+  StoreStats stats() const {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    return {shown_.requests.load(kRelaxed), shown_.connections.load(kRelaxed),
+            shown_.keys.load(kRelaxed), shown_.memory_bytes.load(kRelaxed)};
+  }
+
+  void adopt(UniqueFd connection, std::string received) {
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      adopted_.push_back({std::move(connection), std::move(received)});
+    }
+    wake();
+  }
+
+ private:
+  struct Adopted {
+    UniqueFd connection;
+    std::string received;
+  };
+
+  struct Session {
+    UniqueFd socket;
+    ClientId client = 0;
+    RequestDecoder decoder;
+    std::unique_ptr<ReplyQueue> unsent;  // only while the client reads more slowly than it asks
+    std::size_t held_bytes = 0;          // on the store's account
+    bool is_finished = false;            // it will send nothing more; close when all is sent
+    // What was received and is not looked at before it has read its replies: then it is paused, and
+    // nothing more is received. (Null for nearly all.)
+    std::unique_ptr<std::string> backlog;
+  };
+
+  // What epoll calls the sockets: the session's ClientId, or one of these.
+  static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kListenerEvent = kWakeEvent + 1;
+
+  Loop(Listener listener, const StoreServerOptions& options)
+      : bound_(std::move(listener.bound)),
+        listener_(std::move(listener.socket)),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        max_sessions_(most_sessions()),
+        core_(random_seed(), options.memory_limit),
+        log_(options.log),
+        read_buffer_(new char[kReadBytes]) {}
+
+  void run() {
+    std::array<epoll_event, kEventsAtOnce> events;
+    for (;;) {
+      const int timeout = is_paused_ ? static_cast<int>(kAcceptPause.count()) : -1;
+      const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout);
+      if (is_paused_) resume_accepting();
+      for (int i = 0; i < count; ++i) {
+        const epoll_event& event = events[static_cast<std::size_t>(i)];
+        if (event.data.u64 == kWakeEvent) {
+          if (is_stopping_) return;
+          open_adopted();
+        } else if (event.data.u64 == kListenerEvent) {
+          accept_some();
+        } else {
+          on_ready(static_cast<ClientId>(event.data.u64), event.events);
+        }
+        deliver_releases();
+      }
+      show_stats();
+    }
+  }
+
+  // Once for all that came together: a request costs nothing more.
+  void show_stats() {
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    const auto stats = core_.stats();
+    shown_.requests.store(requests_, kRelaxed);
+    shown_.connections.store(open_sessions_, kRelaxed);
+    shown_.keys.store(stats.keys + stats.queues, kRelaxed);
+    shown_.memory_bytes.store(stats.bytes + outside_bytes_, kRelaxed);
+  }
+
+  // A session that ended earlier in the same batch may have left an event behind, even one that now
+  // meets the next session of that number: reading what is not there does no harm.
+  void on_ready(ClientId client, std::uint32_t events) {
+    try {
+      Session* session = sessions_[client].get();
+      const bool is_paused = session != nullptr && session->backlog != nullptr;
+      if (session != nullptr && ((events & EPOLLOUT) != 0 || is_paused)) {
+        session = send_waiting(*session);
+      }
+      if (session != nullptr && (events & ~EPOLLOUT) != 0 && !session->is_finished && !is_paused) {
+        receive(*session);
+      }
+    } catch (const std::bad_alloc&) {
+      // The system has less than our own limit allows. Who asked must go; the job must not.
+      if (sessions_[client]) reject(*sessions_[client], "asked for more memory than there is");
+    }
+  }
+
+  bool watch(int operation, int fd, std::uint32_t events, std::uint64_t name) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = name;
+    return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+  }
+
+  // --- accepting ---
+
+  void accept_some() {
+    for (int i = 0; i < kAcceptsInARow; ++i) {
+      if (open_sessions_ >= max_sessions_) {
+        return pause_accepting("it serves " + std::to_string(open_sessions_) +
+                               " clients and leaves " + std::to_string(kSpareDescriptors) +
+                               " descriptors to the rest of the process; " +
+                               descriptor_limit_in_words());
+      }
+      UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (socket) {
+        open(std::move(socket));
+      } else if (would_block(errno)) {
+        return;
+      } else if (errno == EMFILE) {
+        return pause_accepting("no descriptor is left; " + descriptor_limit_in_words());
+      } else if (errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        return pause_accepting(error_from_errno(errno, "accept").message);
+      }  // anything else is one client's misfortune (it is gone already)
+    }
+  }
+
+  // Clients wait in the kernel's queue meanwhile. Without this the loop would spin. Said once: most
+  // of the time it is a whole round that waits.
+  void pause_accepting(const std::string& why) {
+    if (!std::exchange(has_told_of_shortage_, true)) {
+      next_log_ = {};
+      log("cannot take another client, those that come now wait: " + why);
+    }
+    watch(EPOLL_CTL_DEL, listener_.get(), 0, kListenerEvent);
+    is_paused_ = true;
+  }
+
+  void resume_accepting() {
+    is_paused_ = !watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent);
+  }
+
+  void wake() {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+  }
+
+  void open_adopted() {
+    std::uint64_t count;
+    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+    std::vector<Adopted> adopted;
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      adopted.swap(adopted_);
+    }
+    for (auto& [connection, received] : adopted) {
+      prepare_connection(connection.get());
+      if (Session* session = open(std::move(connection))) serve(*session, received);
+    }
+  }
+
+  // Nothing: epoll has no memory.
+  Session* open(UniqueFd socket) {
+    const ClientId client = core_.connect();
+    if (client >= sessions_.size()) sessions_.resize(client + 1);
+    auto session = std::make_unique<Session>();
+    session->socket = std::move(socket);
+    session->client = client;
+    if (!watch(EPOLL_CTL_ADD, session->socket.get(), EPOLLIN, client)) {
+      core_.disconnect(client, released_);
+      return nullptr;
+    }
+    sessions_[client] = std::move(session);
+    ++open_sessions_;
+    return sessions_[client].get();
+  }
+
+  // --- receiving ---
+
+  void receive(Session& session) {
+    for (int i = 0; i < kReadsInARow; ++i) {
+      const auto direct = session.decoder.direct_space();
+      const std::span<char> space =
+          direct.empty() ? std::span(read_buffer_.get(), kReadBytes) : direct;
+      const ssize_t got = ::recv(session.socket.get(), space.data(), space.size(), 0);
+      if (got < 0 && (would_block(errno) || errno == EINTR)) return;
+      if (got <= 0) return finish(session);
+      std::string_view input;
+      if (direct.empty()) {
+        input = {space.data(), static_cast<std::size_t>(got)};
+      } else {
+        session.decoder.commit_direct(static_cast<std::size_t>(got));
+      }
+      if (!serve(session, input) || session.backlog) return;
+      if (static_cast<std::size_t>(got) < space.size()) return;
+    }
+  }
+
+  // False when the session has ended by it.
+  bool serve(Session& session, std::string_view input) {
+    Request request;
+    for (;;) {
+      // A few bytes of request may make megabytes of replies: they go out as they come, so that a
+      // client that is gone or does not read is found out early.
+      if (replies_of(session).unsent() > kSendFrom) {
+        if (!send(session)) return false;
+        if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes) {
+          return pause(session, input);
+        }
+      }
+      const auto status = session.decoder.next(input, request);
+      if (status == RequestDecoder::Status::kNeedMore) break;
+      if (status == RequestDecoder::Status::kBroken)
+        return reject(session, session.decoder.fault());
+      ++requests_;
+      const auto verdict = core_.handle(session.client, request, replies_of(session), released_);
+      if (verdict != StoreCore::Verdict::kServed) return reject(session, reason_of(verdict));
+    }
+    return send(session) && account(session);
+  }
+
+  // The client asks on and does not read. What it has asked stays where it is, in the end with the
+  // client itself, until it has read.
+  bool pause(Session& session, std::string_view input) {
+    session.backlog = std::make_unique<std::string>(input);
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
+    return account(session);
+  }
+
+  // Null when the session has ended by it.
+  Session* go_on(Session& session) {
+    const auto backlog = std::exchange(session.backlog, nullptr);
+    if (!serve(session, *backlog)) return nullptr;
+    if (session.backlog) return &session;
+    const std::uint32_t more = session.unsent ? EPOLLOUT : 0U;
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLIN | more, session.client);
+    return &session;
+  }
+
+  // Puts what the session holds on the store's account; ends the session that asked for too much.
+  bool account(Session& session) {
+    const std::size_t before = session.held_bytes;
+    session.held_bytes = session.decoder.held_bytes() +
+                         (session.unsent ? session.unsent->held_bytes() : 0) +
+                         (session.backlog ? session.backlog->capacity() : 0);
+    if (session.held_bytes == before) return true;
+    outside_bytes_ += session.held_bytes - before;
+    core_.set_outside_bytes(outside_bytes_);
+    if (session.held_bytes < before || core_.bytes() + outside_bytes_ <= core_.memory_limit())
+      return true;
+    return reject(session, reason_of(StoreCore::Verdict::kNoMemory));
+  }
+
+  // --- sending ---
+
+  ReplyQueue& replies_of(Session& session) { return session.unsent ? *session.unsent : reply_; }
+
+  // Sends the replies gathered for this session, as far as the client takes them. False when the
+  // session has ended by it.
+  bool send(Session& session) {
+    // In order: what waits goes first, when the socket is ready. But the limit on it wants the
+    // truth.
+    ReplyQueue& replies = replies_of(session);
+    if (session.unsent && replies.unsent() <= limits::kMaxUnreadReplyBytes) return true;
+    if (!flush(session.socket.get(), replies)) {
+      reply_ = ReplyQueue();
+      close(session);
+      return false;
+    }
+    if (session.unsent || reply_.empty()) return true;
+    session.unsent = std::make_unique<ReplyQueue>(std::exchange(reply_, ReplyQueue()));
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLIN | EPOLLOUT, session.client);
+    return true;
+  }
+
+  // The socket takes more. Null when the session has ended by it.
+  Session* send_waiting(Session& session) {
+    if (!session.unsent) return &session;
+    const bool is_alive = flush(session.socket.get(), *session.unsent);
+    const bool is_empty = session.unsent->empty();
+    if (!is_alive || (is_empty && session.is_finished)) {
+      close(session);
+      return nullptr;
+    }
+    const bool has_read = session.unsent->unsent() <= kSendFrom;
+    if (is_empty) {
+      session.unsent.reset();
+      watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLIN, session.client);
+    }
+    if (session.backlog && has_read) return go_on(session);
+    return account(session) ? &session : nullptr;
+  }
+
+  // False when the connection is broken.
+  static bool flush(int fd, ReplyQueue& replies) {
+    while (!replies.empty()) {
+      std::array<std::string_view, kPartsAtOnce> parts;
+      const std::size_t count = replies.gather(parts);
+      const ssize_t sent = count == 1 ? ::send(fd, parts[0].data(), parts[0].size(), MSG_NOSIGNAL)
+                                      : send_parts(fd, std::span(parts).first(count));
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return would_block(errno);
+      replies.consume(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+
+  static ssize_t send_parts(int fd, std::span<const std::string_view> parts) {
+    std::array<iovec, kPartsAtOnce> vectors;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      vectors[i] = {const_cast<char*>(parts[i].data()), parts[i].size()};
+    }
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = parts.size();
+    return ::sendmsg(fd, &message, MSG_NOSIGNAL);
+  }
+
+  void deliver_releases() {
+    for (std::size_t i = 0; i < released_.size(); ++i) {  // an end by the way may release more
+      Session* session = sessions_[released_[i]].get();
+      if (session == nullptr || session->is_finished) continue;
+      replies_of(*session).byte(wire::kStopWaiting);
+      if (send(*session)) account(*session);
+    }
+    released_.clear();
+  }
+
+  // --- ending ---
+
+  // The client sends nothing more: its waiting ends, its replies are still sent.
+  void finish(Session& session) {
+    if (!session.unsent) return close(session);
+    session.is_finished = true;
+    Request cancel;
+    cancel.query = wire::Query::kCancelWait;
+    ReplyQueue unheard;
+    core_.handle(session.client, cancel, unheard, released_);
+    watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
+  }
+
+  bool reject(Session& session, const char* reason) {
+    log("closed " + peer_name(session.socket.get()) + ": it " + reason);
+    if (!session.unsent) flush(session.socket.get(), reply_);  // of the requests before the bad one
+    reply_ = ReplyQueue();
+    close(session);
+    return false;
+  }
+
+  void close(Session& session) {
+    outside_bytes_ -= session.held_bytes;
+    core_.set_outside_bytes(outside_bytes_);
+    core_.disconnect(session.client, released_);
+    --open_sessions_;
+    sessions_[session.client].reset();
+  }
+
+  // To close a connection costs the kernel about 5 us, most of it for telling the peer: 10,000
+  // clients must not keep the next round waiting. Nobody serves them any more; only their end is on
+  // its way.
+  void close_in_background() {
+    auto descriptors = std::make_shared<std::vector<UniqueFd>>();
+    descriptors->reserve(open_sessions_ + 1);
+    descriptors->push_back(std::move(epoll_));
+    for (const auto& session : sessions_) {
+      if (session) descriptors->push_back(std::move(session->socket));
+    }
+    auto closer = Thread::start("ddprun-closer", [descriptors] { descriptors->clear(); });
+    if (closer) closer->detach();
+  }
+
+  void log(const std::string& line) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_log_) {
+      ++lines_dropped_;
+      return;
+    }
+    next_log_ = now + kLogInterval;
+    std::string text = "store " + bound_.to_string() + ": " + line;
+    if (lines_dropped_ > 0) {
+      text += " (and " + std::to_string(std::exchange(lines_dropped_, 0)) +
+              " more since the last line)";
+    }
+    if (log_) return log_(text);
+    std::fprintf(stderr, "ddprun: %s\n", printable(text).c_str());
+  }
+
+  Endpoint bound_;
+  UniqueFd listener_;
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  std::atomic<bool> is_stopping_ = false;
+  std::mutex adopted_mutex_;
+  std::vector<Adopted> adopted_;
+  bool is_paused_ = false;
+  bool has_told_of_shortage_ = false;
+  std::size_t max_sessions_;
+  std::size_t open_sessions_ = 0;
+
+  StoreCore core_;
+  std::function<void(std::string_view)> log_;
+  std::chrono::steady_clock::time_point next_log_;
+  std::size_t lines_dropped_ = 0;
+
+  std::unique_ptr<char[]> read_buffer_;
+  ReplyQueue reply_;  // for the session being served; empty between sessions
+  std::vector<ClientId> released_;
+  std::vector<std::unique_ptr<Session>> sessions_;  // by ClientId
+  std::size_t outside_bytes_ = 0;
+  std::uint64_t requests_ = 0;
+  struct {
+    std::atomic<std::uint64_t> requests = 0, connections = 0, keys = 0, memory_bytes = 0;
+  } shown_;
+  Thread thread_;  // last: it ends before anything that it uses
+};
+
+StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+StoreServer::~StoreServer() = default;
+
+Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions& options) {
+  Result<Listener> listener;
+  if (options.listens) {
+    listener =
+        open_listener({options.address, options.port, options.port_range, options.listen_fd});
+  }
+  if (!listener) return fail(std::move(listener.error()));
+  auto loop = Loop::start(std::move(*listener), options);
+  if (!loop) return fail(std::move(loop.error()));
+  return std::unique_ptr<StoreServer>(new StoreServer(std::move(*loop)));
+}
+
+void StoreServer::adopt(UniqueFd connection, std::string received) {
+  loop_->adopt(std::move(connection), std::move(received));
+}
+
+std::uint16_t StoreServer::port() const { return loop_->bound().port; }
+StoreStats StoreServer::stats() const { return loop_->stats(); }
+const Endpoint& StoreServer::bound() const { return loop_->bound(); }
+
+}  // namespace ddprun::rdzv

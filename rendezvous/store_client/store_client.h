@@ -1,0 +1,158 @@
+// A client of the store, ours or PyTorch's (libuv or legacy), without LibTorch. Keys are the
+// user's, exactly as Python's torch.distributed.TCPStore sees them: set("a") here is get("a")
+// there.
+//
+//   auto store = StoreClient::connect({.server = {"10.0.0.5", 29500}, .connect_timeout = 30s});
+//   if (!store) return fail(std::move(store.error()));        // names host and port, says what to
+//   try
+//   (*store)->set("address/0", "10.0.0.7:4000");
+//   Result<std::string> peer = (*store)->get("address/1", 60s);   // waits until it is there
+//
+// Every call ends by its deadline: kTimeout when the keys did not come (the client stays usable) or
+// when the server did not answer at all (then, as after kClosed and kProtocol, the connection is
+// given up and every later call fails at once; connect anew). Names are looked up forwards only.
+//
+// Owned by whoever connects. Any thread: a mutex lets one call through at a time, so a thread that
+// waits for a key keeps the others waiting; give each its own clone(). The mistake to avoid: taking
+// set() for an acknowledgement. The protocol has none: another connection may read the old value
+// after set() has returned; follow it by any call with a reply where that matters.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/common/endpoint.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
+#include "rendezvous/store_wire/store_encoder.h"
+
+namespace ddprun::rdzv {
+
+struct StoreClientOptions {
+  Endpoint server;
+  // Until when a server that is not there yet is waited for: refused, reset, name not known yet.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(300);
+  // For every call without a time of its own.
+  std::chrono::milliseconds timeout = std::chrono::seconds(300);
+};
+
+class StoreClient {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+  using Keys = std::vector<std::string>;
+
+  static Result<std::unique_ptr<StoreClient>> connect(const StoreClientOptions& options);
+  // A second connection to the same server.
+  Result<std::unique_ptr<StoreClient>> clone() const;
+
+  // No reply: success means sent.
+  Result<void> set(std::string_view key, std::string_view value);
+  Result<void> append(std::string_view key, std::string_view value);
+  Result<void> multi_set(const Keys& keys, const std::vector<std::string>& values);
+
+  // Wait until the keys are there, then read them.
+  Result<std::string> get(std::string_view key) { return get(key, timeout_); }
+  Result<std::string> get(std::string_view key, Milliseconds timeout);
+  Result<std::vector<std::string>> multi_get(const Keys& keys) { return multi_get(keys, timeout_); }
+  Result<std::vector<std::string>> multi_get(const Keys& keys, Milliseconds timeout);
+
+  Result<void> wait(const Keys& keys) { return wait(keys, timeout_); }
+  // A time of 0 asks once.
+  Result<void> wait(const Keys& keys, Milliseconds timeout);
+  // True when all are there.
+  Result<bool> check(const Keys& keys);
+
+  // Reads the value as a number (absent: 0), adds, and returns the sum. On a value that is no
+  // number the server closes the connection.
+  Result<std::int64_t> add(std::string_view key, std::int64_t delta);
+  // Sets the key to `desired` if its value is `expected` (absent: if `expected` is empty). Returns
+  // the value after that; for an absent key and an expectation that failed, `expected`.
+  Result<std::string> compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired);
+  // True when there was something to delete.
+  Result<bool> delete_key(std::string_view key);
+
+  // All keys on the server, those of other prefixes and kinds of client included.
+  Result<std::int64_t> num_keys();
+  // The user keys among them, in no order.
+  Result<Keys> list_keys();
+
+  // Queues: not on PyTorch's legacy server.
+  Result<void> queue_push(std::string_view key, std::string_view value);
+  // Waits for an item. (PyTorch's client gives up when another client took it first; ours waits
+  // on.)
+  Result<std::string> queue_pop(std::string_view key) { return queue_pop(key, timeout_); }
+  Result<std::string> queue_pop(std::string_view key, Milliseconds timeout);
+  Result<std::optional<std::string>> try_queue_pop(std::string_view key);
+  Result<std::int64_t> queue_len(std::string_view key);
+
+  // Returns when `world_size` clients have called it, in one round trip each. Our server, and
+  // PyTorch's from 2.13. A client that timed out stays counted.
+  Result<void> barrier(std::string_view key, std::int64_t world_size) {
+    return barrier(key, world_size, timeout_);
+  }
+  Result<void> barrier(std::string_view key, std::int64_t world_size, Milliseconds timeout);
+
+  // A round trip. What was set before is at the server when it returns.
+  Result<void> ping();
+  // What PyTorch's clients do when they are told a world size: counts this client in under "init/",
+  // where the process that hosts PyTorch's server looks for it. Returns the count.
+  Result<std::int64_t> count_in();
+
+  // Ends the connection and with it the calls that other threads are blocked in. Safe at any time.
+  void shut_down();
+
+  const Endpoint& server() const { return options_.server; }
+  Milliseconds timeout() const { return timeout_; }
+  void set_timeout(Milliseconds timeout) { timeout_ = timeout; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = Clock::time_point;
+  using Parts = std::span<const std::string_view>;
+
+  StoreClient(StoreClientOptions options, UniqueFd socket);
+  static Result<std::unique_ptr<StoreClient>> try_connect(const StoreClientOptions& options,
+                                                          Deadline deadline);
+
+  Result<void> handshake(Deadline deadline);
+  Result<void> send(Parts parts, Deadline deadline);
+  Result<void> send(const wire::RequestEncoder& request, Deadline deadline);
+  Result<void> send_with_value(wire::RequestEncoder request, std::string_view value,
+                               Deadline deadline);
+  Result<void> read(char* to, std::size_t count, Deadline deadline);
+  template <typename T>
+  Result<T> read_number(Deadline deadline);
+  Result<std::string> read_bytes(Deadline deadline);
+  Result<std::int64_t> ask_number(const wire::RequestEncoder& request);
+  Result<std::optional<std::string>> pop(std::string_view key, Deadline deadline);
+
+  Result<void> wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline);
+  Result<void> await_release(Deadline deadline, const std::string& missed);
+  enum class Readiness { kReady, kTimeout };
+  Result<Readiness> poll_for(short events, Deadline deadline);
+
+  // The connection is out of step or gone: no later call may use it.
+  tl::unexpected<Error> give_up(ErrorCode code, const std::string& what);
+  Deadline after(Milliseconds time) const { return Clock::now() + time; }
+
+  StoreClientOptions options_;
+  std::atomic<Milliseconds> timeout_;
+  UniqueFd socket_;
+  mutable std::mutex mutex_;       // one call at a time; guards all below
+  std::unique_ptr<char[]> input_;  // received and not read yet: from input_begin_ to input_end_
+  std::size_t input_begin_ = 0;
+  std::size_t input_end_ = 0;
+  std::optional<Error> given_up_;
+};
+
+}  // namespace ddprun::rdzv

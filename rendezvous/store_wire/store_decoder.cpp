@@ -1,0 +1,274 @@
+#include "rendezvous/store_wire/store_decoder.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ddprun::rdzv::wire {
+namespace {
+
+// The layout of each request after its first byte: 'k' a key, 'v' a value, '4' and '8' plain
+// integers, 'n' the count of a list whose entries have the layout after ':'.
+constexpr std::array<const char*, 19> kLayouts = {
+    "4",     // VALIDATE
+    "kv",    // SET
+    "kvv",   // COMPARE_SET
+    "k",     // GET
+    "k8",    // ADD
+    "n:k",   // CHECK
+    "n:k",   // WAIT
+    "",      // GETNUMKEYS
+    "k",     // DELETE_KEY
+    "kv",    // APPEND
+    "n:k",   // MULTI_GET
+    "n:kv",  // MULTI_SET
+    "",      // CANCEL_WAIT
+    "4",     // PING
+    "kv",    // QUEUE_PUSH
+    "k",     // QUEUE_POP
+    "k",     // QUEUE_LEN
+    "",      // LIST_KEYS
+    "k8",    // BARRIER
+};
+
+bool has_list(char query) { return kLayouts[static_cast<unsigned char>(query)][0] == 'n'; }
+
+}  // namespace
+
+RequestDecoder::Step RequestDecoder::broken(const char* fault) {
+  fault_ = fault;
+  return Step::kBroken;
+}
+
+RequestDecoder::Step RequestDecoder::start(Scan& scan, char query) {
+  if (!is_validated_ && query != 0) return broken("does not speak the store protocol");
+  if (is_validated_ && query == 0) return broken("sent VALIDATE a second time");
+  if (static_cast<unsigned char>(query) >= kLayouts.size())
+    return broken("sent an unknown request");
+  scan.query = query;
+  scan.fields = kLayouts[static_cast<unsigned char>(query)];
+  scan.position = 1;
+  scan.total = 1;
+  return Step::kMore;
+}
+
+// Goes on with `scan` over the bytes at hand as far as they reach. On kMore, `wanted` says how many
+// bytes must be there in all before another call can get further.
+RequestDecoder::Step RequestDecoder::advance(Scan& scan, std::string_view flat) {
+  if (scan.fields == nullptr) {
+    if (flat.empty()) return Step::kMore;
+    if (start(scan, flat.front()) == Step::kBroken) return Step::kBroken;
+  }
+  for (;;) {
+    if (scan.total > limits::kMaxRequestBytes) return broken("sent a request that is too long");
+    scan.wanted = scan.position;
+    const char field = *scan.fields;
+    if (field == ':' || field == '\0') {  // the end of the head, or of a list entry
+      if (scan.items_left > 0) {
+        --scan.items_left;
+        scan.fields = &kLayouts[static_cast<unsigned char>(scan.query)][2];
+        continue;
+      }
+      return flat.size() >= scan.position ? Step::kDone : Step::kMore;
+    }
+    if (field == '4' || field == '8') {
+      const std::uint64_t size = field == '4' ? 4 : 8;
+      scan.position += size;
+      scan.total += size;
+      ++scan.fields;
+      continue;
+    }
+    scan.wanted = scan.position + 8;
+    if (flat.size() < scan.wanted) return Step::kMore;
+    const auto number = load<std::uint64_t>(flat.data() + scan.position);
+    scan.position += 8;
+    scan.total += 8;
+    ++scan.fields;
+    if (field == 'n') {
+      if (number > limits::kMaxListItems) return broken("sent a list that is too long");
+      scan.items_left = number;
+    } else if (field == 'k') {
+      if (number > limits::kMaxKeyBytes) return broken("sent a key that is too long");
+      scan.position += number;
+      scan.total += number;
+    } else {
+      if (number > limits::kMaxValueBytes) return broken("sent a value that is too long");
+      scan.total += number;
+      if (number >= limits::kDetachedValueBytes) {
+        scan.detached = number;
+        return Step::kDetach;
+      }
+      scan.position += number;
+    }
+  }
+}
+
+RequestDecoder::Status RequestDecoder::next(std::string_view& input, Request& request) {
+  forget_delivered();
+  if (pending_.empty()) {
+    bool finished = true;
+    const Status status = next_in_place(input, request, finished);
+    if (finished) return status;
+  }
+  for (;;) {
+    if (blob_left_ > 0) {
+      const std::size_t taken = std::min<std::uint64_t>(blob_left_, input.size());
+      std::string_view rest = input.substr(0, taken);
+      while (!rest.empty()) {  // space() grows step by step: the same bound as for direct reception
+        const auto space = direct_space();
+        const std::size_t part = std::min(space.size(), rest.size());
+        std::copy_n(rest.data(), part, space.data());
+        rest.remove_prefix(part);
+        commit_direct(part);
+      }
+      input.remove_prefix(taken);
+      if (blob_left_ > 0) return Status::kNeedMore;
+    }
+    switch (advance(scan_, pending_)) {
+      case Step::kBroken:
+        return Status::kBroken;
+      case Step::kDetach:
+        begin_detached();
+        break;
+      case Step::kDone: {
+        is_delivered_ = true;
+        if (deliver(pending_, request) == Status::kBroken) return Status::kBroken;
+        if (request.query != Query::kValidate) return Status::kRequest;
+        return next(input, request);
+      }
+      case Step::kMore: {
+        const std::size_t taken =
+            std::min<std::uint64_t>(scan_.wanted - pending_.size(), input.size());
+        if (taken == 0) return Status::kNeedMore;
+        pending_.append(input.substr(0, taken));
+        input.remove_prefix(taken);
+        break;
+      }
+    }
+  }
+}
+
+// Nothing is pending: the request is decoded where it lies. `finished` becomes false when it does
+// not end there, after its bytes were moved to pending_.
+RequestDecoder::Status RequestDecoder::next_in_place(std::string_view& input, Request& request,
+                                                     bool& finished) {
+  for (;;) {
+    if (input.empty()) return Status::kNeedMore;
+    Scan scan;
+    const Step step = advance(scan, input);
+    if (step == Step::kBroken) return Status::kBroken;
+    if (step == Step::kDone) {
+      const std::string_view flat = input.substr(0, scan.position);
+      input.remove_prefix(scan.position);
+      scan_ = scan;
+      if (deliver(flat, request) == Status::kBroken) return Status::kBroken;
+      if (request.query != Query::kValidate) return Status::kRequest;
+      continue;
+    }
+    finished = false;
+    scan_ = scan;
+    const std::size_t taken = step == Step::kDetach ? scan.position : input.size();
+    pending_.assign(input.substr(0, taken));
+    input.remove_prefix(taken);
+    if (step == Step::kDetach) begin_detached();
+    return Status::kNeedMore;
+  }
+}
+
+void RequestDecoder::begin_detached() {
+  blobs_.emplace_back();
+  blob_bytes_ += sizeof(Blob);
+  blob_left_ = scan_.detached;
+  scan_.detached = 0;
+}
+
+std::span<char> RequestDecoder::direct_space() {
+  if (blob_left_ == 0) return {};
+  Blob& blob = blobs_.back();
+  const std::size_t before = blob.capacity();
+  const auto space = blob.space(blob_left_, blob_bytes_ - before);
+  blob_bytes_ += blob.capacity() - before;
+  return space;
+}
+
+void RequestDecoder::commit_direct(std::size_t written) {
+  blobs_.back().commit(written);
+  blob_left_ -= written;
+}
+
+// Turns a finished request's bytes into the value; for VALIDATE, checks it.
+RequestDecoder::Status RequestDecoder::deliver(std::string_view flat, Request& request) {
+  request = Request{};
+  request.query = static_cast<Query>(flat.front());
+  const char* at = flat.data() + 1;
+  if (has_list(flat.front())) {
+    request.items = ItemReader(load<std::uint64_t>(at), at + 8, blobs_);
+    return Status::kRequest;
+  }
+  std::size_t blob = 0;
+  const auto take_key = [&at] {
+    const auto size = load<std::uint64_t>(at);
+    const std::string_view bytes(at + 8, size);
+    at += 8 + size;
+    return bytes;
+  };
+  const auto take_value = [this, &at, &blob, &take_key]() -> Payload {
+    if (load<std::uint64_t>(at) < limits::kDetachedValueBytes) return {take_key(), nullptr};
+    at += 8;
+    return {{}, &blobs_[blob++]};
+  };
+  switch (request.query) {
+    case Query::kValidate:
+      if (load<std::uint32_t>(at) != kValidateMagic) {
+        broken("does not speak the store protocol");
+        return Status::kBroken;
+      }
+      is_validated_ = true;
+      break;
+    case Query::kPing:
+      request.nonce = load<std::uint32_t>(at);
+      break;
+    case Query::kSet:
+    case Query::kAppend:
+    case Query::kQueuePush:
+      request.key = take_key();
+      request.value = take_value();
+      break;
+    case Query::kCompareSet:
+      request.key = take_key();
+      request.expected = take_value();
+      request.value = take_value();
+      break;
+    case Query::kAdd:
+    case Query::kBarrier:
+      request.key = take_key();
+      request.number = load<std::int64_t>(at);
+      break;
+    case Query::kGet:
+    case Query::kDeleteKey:
+    case Query::kQueuePop:
+    case Query::kQueueLen:
+      request.key = take_key();
+      break;
+    case Query::kGetNumKeys:
+    case Query::kCancelWait:
+    case Query::kListKeys:
+    case Query::kCheck:
+    case Query::kWait:
+    case Query::kMultiGet:
+    case Query::kMultiSet:
+      break;
+  }
+  return Status::kRequest;
+}
+
+void RequestDecoder::forget_delivered() {
+  if (!is_delivered_) return;
+  is_delivered_ = false;
+  // Given back, not cleared: an idle connection must not keep the largest request it ever sent.
+  std::string().swap(pending_);
+  std::vector<Blob>().swap(blobs_);
+  scan_ = Scan{};
+  blob_bytes_ = 0;
+}
+
+}  // namespace ddprun::rdzv::wire

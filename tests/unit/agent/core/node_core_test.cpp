@@ -1,0 +1,570 @@
+#include "agent/core/node_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/common/exit_codes.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr Round kFirst{0};
+constexpr Round kSecond{1};
+const GroupAction kGoodbye{TellLeader{rdzv::Goodbye{}}};
+
+rdzv::WorkerFailure failure(int local_rank, ExitStatus status) {
+  rdzv::WorkerFailure out;
+  out.rank = local_rank;
+  out.local_rank = local_rank;
+  out.status = status;
+  return out;
+}
+
+WorkerEnded ended(int local_rank, Round round = kFirst) { return {round, local_rank, {}}; }
+WorkerEnded failed(int local_rank, ExitStatus status, Round round = kFirst) {
+  return {round, local_rank, failure(local_rank, status)};
+}
+
+rdzv::RoundStart start_of(Round round) {
+  rdzv::RoundStart start;
+  start.round = round;
+  start.world_size = 2;
+  return start;
+}
+
+class GroupCoreTest : public ::testing::Test {
+ protected:
+  GroupCore core{GroupConfig{2, 30s, 10s}};
+
+  void run(Round round = kFirst) {
+    core.step(rdzv::OpenStore{round});
+    core.step(rdzv::RoundStart{start_of(round)});
+  }
+};
+
+TEST_F(GroupCoreTest, OpensTheStoreWhenTheLeaderAsksAndSaysWhere) {
+  EXPECT_THAT(core.step(rdzv::OpenStore{kFirst}), ElementsAre(GroupAction{OpenRoundStore{kFirst}}));
+  EXPECT_THAT(core.step(StoreResult{kFirst, 4000, ""}),
+              ElementsAre(GroupAction{TellLeader{rdzv::StoreOpened{kFirst, 4000}}}));
+  EXPECT_THAT(core.step(StoreResult{kFirst, 0, "no port"}),
+              ElementsAre(GroupAction{TellLeader{rdzv::StoreNotOpened{kFirst, "no port"}}}));
+}
+
+TEST_F(GroupCoreTest, StartsTheWorkersOfARound) {
+  EXPECT_THAT(core.step(start_of(kFirst)),
+              ElementsAre(GroupAction{StartWorkers{start_of(kFirst)}}));
+}
+
+TEST_F(GroupCoreTest, IsDoneWhenTheLastWorkerEndedWithZero) {
+  run();
+  EXPECT_THAT(core.step(ended(1)),
+              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kFirst}}}));
+  EXPECT_THAT(core.step(ended(0)), ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kFirst}}}));
+}
+
+TEST_F(GroupCoreTest, ReportsAFailureAtOnceAndWaitsForTheLeadersWord) {
+  run();
+  const auto killed = failed(1, ExitStatus::killed(SIGKILL));
+  EXPECT_THAT(core.step(killed),
+              ElementsAre(GroupAction{TellLeader{rdzv::WorkerFailed{kFirst, *killed.failure}}}));
+}
+
+TEST_F(GroupCoreTest, StopsTheOthersWithTermAndContinue) {
+  run();
+  core.step(failed(1, ExitStatus::exited(3)));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), ElementsAre(GroupAction{SignalWorker{0, SIGTERM}},
+                                                              GroupAction{SignalWorker{0, SIGCONT}},
+                                                              GroupAction{ArmTimer{kFirst, 30s}}));
+}
+
+// What is planned leaves the workers their whole time; only when a peer of theirs is gone have they
+// nothing left that they could save together.
+TEST(GroupCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
+  using Limit = ArmTimer::Limit;
+  using Why = rdzv::RoundStop::Why;
+  const std::vector<std::pair<GroupEvent, Limit>> stops = {
+      {rdzv::RoundStop{kFirst, Why::kFailure}, Limit::kGraceAfterFailure},
+      {rdzv::DeclaredLost{}, Limit::kGraceAfterFailure},
+      {rdzv::RoundStop{kFirst, Why::kPlanned}, Limit::kGrace},
+      {rdzv::JobEnd{}, Limit::kGrace},
+      {LeaderLost{"gone"}, Limit::kGrace},
+      {StopSignal{SIGTERM}, Limit::kGrace}};
+  for (const auto& [stop, limit] : stops) {
+    GroupCore core{GroupConfig{1, 30s, 10s, true, 2s}};
+    core.step(start_of(kFirst));
+    const auto time = limit == Limit::kGrace ? 30s : 2s;
+    EXPECT_THAT(core.step(stop), Contains(GroupAction{ArmTimer{kFirst, time, limit}}))
+        << "event " << stop.index();
+  }
+}
+
+TEST_F(GroupCoreTest, AFailureAfterAStopDoesNotShortenTheGrace) {
+  run();
+  core.step(StopSignal{SIGTERM});
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, ClosesTheRoundWhenTheLastWorkerEndedAndThenAnswers) {
+  run();
+  core.step(failed(1, ExitStatus::exited(3)));
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_THAT(core.step(failed(0, ExitStatus::killed(SIGTERM))),
+              ElementsAre(GroupAction{CloseRound{kFirst}}));
+  auto stopped = failure(0, ExitStatus::killed(SIGTERM));
+  stopped.was_told_to_stop = true;
+  EXPECT_THAT(core.step(RoundClosed{kFirst}),
+              ElementsAre(GroupAction{TellLeader{rdzv::RoundStopped{kFirst, {stopped}}}}));
+}
+
+TEST_F(GroupCoreTest, ClosesAtOnceWhenNobodyIsLeftToStop) {
+  run();
+  core.step(failed(0, ExitStatus::exited(1)));
+  core.step(failed(1, ExitStatus::exited(1)));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, RunsTheNextRoundWithAllWorkersAgain) {
+  run();
+  core.step(ended(0));
+  core.step(failed(1, ExitStatus::exited(1)));
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(RoundClosed{kFirst});
+  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}),
+              ElementsAre(GroupAction{OpenRoundStore{kSecond}}));
+  EXPECT_THAT(core.step(start_of(kSecond)),
+              ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+  EXPECT_THAT(core.step(ended(1, kSecond)),
+              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kSecond}}}));
+  EXPECT_THAT(core.step(ended(0, kSecond)),
+              ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kSecond}}}));
+}
+
+TEST_F(GroupCoreTest, KillsWhoeverOutlivesTheGracePeriod) {
+  run();
+  core.step(failed(1, ExitStatus::exited(3)));
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_THAT(core.step(TimerExpired{kFirst}),
+              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+}
+
+TEST_F(GroupCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
+  run();
+  core.step(failed(1, ExitStatus::exited(3)));
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(TimerExpired{kFirst});
+  const auto actions = core.step(TimerExpired{kFirst});
+  ASSERT_EQ(actions.size(), 2U);
+  const auto& told = std::get<TellLeader>(actions[0]);
+  EXPECT_THAT(std::get<rdzv::NodeStuck>(told.message).sentence,
+              ::testing::HasSubstr("local rank 0"));
+  EXPECT_EQ(actions[1], GroupAction{CloseRound{kFirst}});
+}
+
+TEST_F(GroupCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
+  run();
+  EXPECT_THAT(
+      core.step(StopSignal{SIGINT}),
+      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGINT}}},
+                  GroupAction{SignalWorker{0, SIGINT}}, GroupAction{SignalWorker{0, SIGCONT}},
+                  GroupAction{SignalWorker{1, SIGINT}}, GroupAction{SignalWorker{1, SIGCONT}},
+                  GroupAction{ArmTimer{kFirst, 30s}}));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, TheSecondSignalKillsAndTheThirdChangesNothing) {
+  run();
+  core.step(StopSignal{SIGINT});
+  EXPECT_THAT(
+      core.step(StopSignal{SIGINT}),
+      ElementsAre(GroupAction{SignalWorker{0, SIGKILL}}, GroupAction{SignalWorker{1, SIGKILL}},
+                  GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+  EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
+  run();
+  core.step(failed(1, ExitStatus::exited(3)));
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+}
+
+TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
+  run();
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), ElementsAre(GroupAction{AskToLeave{0, SIGUSR1}},
+                                                             GroupAction{AskToLeave{1, SIGUSR1}}));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
+  EXPECT_THAT(core.step(ended(0)), IsEmpty());
+  // The other nodes' workers were left alone until here: they take their last step together.
+  EXPECT_THAT(core.step(ended(1)),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptedNodeSaysSoWhenTheRoundEndsAndLeavesItsWorkersTheirTime) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
+  core.step(ended(0));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptedNodeWhoseWorkersHadEndedLeavesAtOnce) {
+  run();
+  core.step(ended(0));
+  core.step(ended(1));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          GroupAction{CloseRound{kFirst}}));
+}
+
+TEST_F(GroupCoreTest, APreemptionThatComesAfterTheRoundsEndIsToldOnce) {
+  run();
+  core.step(rdzv::RoundStop{kFirst});  // another node was preempted a moment before
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  core.step(ended(0));
+  EXPECT_THAT(
+      core.step(StopSignal{SIGTERM}),
+      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                  GroupAction{SignalWorker{1, SIGTERM}}, GroupAction{SignalWorker{1, SIGCONT}},
+                  GroupAction{ArmTimer{kFirst, 30s}}))
+      << "it leaves for the reason that came first";
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
+                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+}
+
+TEST_F(GroupCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
+  run();
+  core.step(StopSignal{SIGINT});
+  core.step(failed(0, ExitStatus::killed(SIGINT)));
+  EXPECT_THAT(core.step(failed(1, ExitStatus::killed(SIGINT))),
+              ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
+  const auto actions = core.step(rdzv::RoundStop{kFirst});
+  ASSERT_EQ(actions.size(), 1U);
+  const auto& told = std::get<TellLeader>(actions.front());
+  EXPECT_EQ(std::get<rdzv::RoundStopped>(told.message).failures.size(), 2U);
+}
+
+TEST_F(GroupCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
+  run();
+  core.step(ended(0));
+  core.step(ended(1));
+  rdzv::JobOutcome outcome;
+  EXPECT_THAT(core.step(rdzv::JobEnd{outcome}),
+              ElementsAre(kGoodbye, GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
+}
+
+TEST_F(GroupCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
+  run();
+  rdzv::JobOutcome outcome;
+  outcome.exit_code = 3;
+  const auto actions = core.step(rdzv::JobEnd{outcome});
+  EXPECT_EQ(actions.at(0), kGoodbye);
+  EXPECT_EQ(actions.at(1), (GroupAction{SignalWorker{0, SIGTERM}}));
+  core.step(ended(0));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
+}
+
+TEST_F(GroupCoreTest, FinishesAtOnceWhenNothingRuns) {
+  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(kGoodbye, GroupAction{Finish{}}));
+  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, ASignalBetweenRoundsIsTheLeadersBusiness) {
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
+}
+
+TEST_F(GroupCoreTest, AnswersAStopOfARoundThatItHasAlreadyLeft) {
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
+              ElementsAre(GroupAction{TellLeader{rdzv::RoundStopped{kFirst, {}}}}));
+}
+
+TEST_F(GroupCoreTest, DropsEventsOfAnEarlierRound) {
+  run();
+  core.step(failed(0, ExitStatus::exited(1)));
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(ended(1));
+  core.step(RoundClosed{kFirst});
+  run(kSecond);
+  EXPECT_THAT(core.step(failed(0, ExitStatus::exited(1), kFirst)), IsEmpty());
+  EXPECT_THAT(core.step(TimerExpired{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
+}
+
+TEST_F(GroupCoreTest, DropsWhatWouldBeginARoundThatItHasRun) {
+  run(kSecond);
+  core.step(rdzv::RoundStop{kSecond});
+  core.step(ended(0, kSecond));
+  core.step(ended(1, kSecond));
+  core.step(RoundClosed{kSecond});
+  for (const Round round : {kFirst, kSecond}) {
+    EXPECT_THAT(core.step(rdzv::OpenStore{round}), IsEmpty());
+    EXPECT_THAT(core.step(start_of(round)), IsEmpty());
+  }
+}
+
+TEST_F(GroupCoreTest, ClosesAStoreWhoseRoundNeverBegan) {
+  core.step(rdzv::OpenStore{kFirst});
+  EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}),
+              ElementsAre(GroupAction{CloseStore{kFirst}}, GroupAction{OpenRoundStore{kSecond}}));
+  const auto elsewhere = start_of(Round{2});
+  EXPECT_THAT(core.step(elsewhere),
+              ElementsAre(GroupAction{CloseStore{kSecond}}, GroupAction{StartWorkers{elsewhere}}));
+}
+
+TEST_F(GroupCoreTest, FinishesWithTheSentenceOfARefusal) {
+  const auto actions = core.step(rdzv::Refused{"give every node the same --nnodes"});
+  ASSERT_EQ(actions.size(), 1U);
+  const auto& outcome = std::get<Finish>(actions.front()).outcome;
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_EQ(outcome.sentence, "give every node the same --nnodes");
+}
+
+// ---- a node whose leader is elsewhere
+
+class RemoteNodeTest : public GroupCoreTest {
+ protected:
+  RemoteNodeTest() { core = GroupCore{GroupConfig{2, 30s, 10s, /*hosts_leader=*/false}}; }
+
+  rdzv::JobOutcome finish_after(const GroupEvent& event) {
+    core.step(event);
+    core.step(failed(0, ExitStatus::killed(SIGTERM)));
+    core.step(failed(1, ExitStatus::killed(SIGTERM)));
+    const auto actions = core.step(RoundClosed{kFirst});
+    EXPECT_EQ(actions.size(), 1U);
+    return std::get<Finish>(actions.at(0)).outcome;
+  }
+};
+
+TEST_F(RemoteNodeTest, LeavesWithoutWaitingForTheJobsEnd) {
+  run();
+  const auto outcome = finish_after(StopSignal{SIGTERM});
+  EXPECT_EQ(outcome.kind, rdzv::JobOutcome::Kind::kStopped);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_EQ(outcome.stop_signal, SIGTERM);
+  EXPECT_EQ(outcome.consequences.size(), 2U);
+}
+
+TEST_F(RemoteNodeTest, LeavesAfterAPreemptionWithTheCodeThatAsksForARequeue) {
+  run();
+  EXPECT_EQ(finish_after(PreemptSignal{SIGUSR1}).exit_code, kExitPreempted);
+}
+
+TEST_F(RemoteNodeTest, APreemptedNodeNeedsTheLeaderNoMore) {
+  run();
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(LeaderLost{"node0:29400 closed the connection"}),
+              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}))
+      << "preempted as well, and sooner done: the workers here still have their time";
+  core.step(ended(0));
+  core.step(ended(1));
+  const auto actions = core.step(RoundClosed{kFirst});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Finish>(actions[0]).outcome.exit_code, kExitPreempted);
+}
+
+// What `ddpctl stop` goes by.
+TEST_F(RemoteNodeTest, KnowsWhetherItsWorkersHaveTheirOwnTimeAndWhetherItHasLeft) {
+  run();
+  EXPECT_FALSE(core.leaves_in_its_own_time());
+  EXPECT_FALSE(core.has_left());
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_TRUE(core.leaves_in_its_own_time());
+  EXPECT_FALSE(core.has_left()) << "the leader is told when the workers have ended, or the round";
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_TRUE(core.leaves_in_its_own_time());
+  EXPECT_TRUE(core.has_left());
+  core.step(StopSignal{SIGTERM});
+  EXPECT_FALSE(core.leaves_in_its_own_time());
+  EXPECT_TRUE(core.has_left());
+}
+
+TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
+  const auto actions = core.step(StopSignal{SIGINT});
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0], GroupAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
+  EXPECT_EQ(std::get<Finish>(actions[1]).outcome.exit_code, 128 + SIGINT);
+}
+
+TEST_F(RemoteNodeTest, StopsItsWorkersAtOnceWhenTheLeaderIsLost) {
+  run();
+  const auto actions = core.step(LeaderLost{"node0:29400 is silent"});
+  EXPECT_EQ(actions.front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+}
+
+TEST_F(RemoteNodeTest, EndsWithACodeOfItsOwnWhenTheLeaderIsLost) {
+  run();
+  const auto outcome = finish_after(LeaderLost{"node0:29400 is silent"});
+  EXPECT_EQ(outcome.exit_code, kExitLeaderLost);
+  EXPECT_EQ(outcome.sentence, "node0:29400 is silent");
+}
+
+TEST_F(RemoteNodeTest, ALeaderThatIsLostWhileTheJobEndsDoesNotChangeItsOutcome) {
+  run();
+  rdzv::JobOutcome outcome;
+  outcome.exit_code = 3;
+  core.step(rdzv::JobEnd{outcome});
+  EXPECT_EQ(finish_after(LeaderLost{"gone"}), outcome);
+}
+
+TEST_F(RemoteNodeTest, JoinsAnewWhenTheLeaderHasGoneOnWithoutIt) {
+  run();
+  EXPECT_EQ(core.step(rdzv::DeclaredLost{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  core.step(failed(0, ExitStatus::killed(SIGTERM)));
+  core.step(failed(1, ExitStatus::killed(SIGTERM)));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}),
+              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kFirst, 1, 0}}}));
+  EXPECT_THAT(core.step(start_of(kSecond)),
+              ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+}
+
+TEST_F(RemoteNodeTest, TellsALeaderThatWasStartedAgainWhatItKnows) {
+  rdzv::RoundStart start = start_of(kSecond);
+  start.node_count = 3;
+  start.restarts = 1;
+  core.step(start);
+  EXPECT_EQ(core.step(LeaderReplaced{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  core.step(failed(0, ExitStatus::killed(SIGTERM), kSecond));
+  core.step(failed(1, ExitStatus::killed(SIGTERM), kSecond));
+  EXPECT_THAT(core.step(RoundClosed{kSecond}),
+              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}));
+  core.step(rdzv::OpenStore{Round{2}});
+  EXPECT_THAT(core.step(LeaderReplaced{}),
+              ElementsAre(GroupAction{CloseStore{Round{2}}},
+                          GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}))
+      << "a round that never began is none";
+}
+
+TEST_F(RemoteNodeTest, HasNothingToTellBeforeItsFirstRound) {
+  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(GroupAction{Rejoin{}}));
+}
+
+TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
+  run();
+  core.step(LeaderLost{"gone"});
+  core.step(TimerExpired{kFirst});
+  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  const auto actions = core.step(RoundClosed{kFirst});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitWorkerStuck);
+}
+
+// ---- the table in the header: every event in every state
+
+std::string names_of(const std::vector<GroupAction>& actions) {
+  constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
+                                    "ArmTimer",       "CloseRound",   "CloseStore",   "TellLeader",
+                                    "Rejoin",         "Announce",     "Finish"};
+  static_assert(std::size(kNames) == std::variant_size_v<GroupAction>);
+  constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
+                                   "WorkerFailed", "SomeWorkersDone", "WorkersDone",
+                                   "RoundStopped", "NodeLeaving",     "NodeStuck",
+                                   "Goodbye",      "RestartAsked",    "StopAsked"};
+  static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
+  std::string text;
+  for (const GroupAction& action : actions) {
+    const auto* tell = std::get_if<TellLeader>(&action);
+    const auto* signal = std::get_if<SignalWorker>(&action);
+    if (signal != nullptr && signal->signal == SIGCONT) continue;
+    if (!text.empty()) text += " ";
+    text += tell != nullptr     ? kTold[tell->message.index()]
+            : signal != nullptr ? signal_name(signal->signal)
+                                : kNames[action.index()];
+  }
+  return text;
+}
+
+enum State { kWaiting, kRunning, kStopping, kEnded, kStates };
+
+struct Row {
+  GroupEvent event;
+  const char* with_leader[kStates];
+  const char* without[kStates];  // null: the same
+};
+
+GroupCore in_state(State state, bool hosts_leader) {
+  GroupCore core{GroupConfig{1, 30s, 10s, hosts_leader}};
+  core.step(rdzv::OpenStore{kFirst});
+  if (state == kWaiting) return core;
+  if (state == kEnded) {
+    core.step(rdzv::JobEnd{});
+    return core;
+  }
+  rdzv::RoundStart start = start_of(kFirst);
+  core.step(start);
+  if (state == kStopping) core.step(rdzv::RoundStop{kFirst});
+  return core;
+}
+
+TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
+  constexpr const char* kStop = "SIGTERM ArmTimer";
+  const Row table[] = {
+      {rdzv::OpenStore{kSecond}, {"CloseStore OpenRoundStore", "", "", ""}, {}},
+      {StoreResult{kFirst, 1, ""}, {"StoreOpened", "", "", ""}, {}},
+      {StoreResult{kFirst, 0, "no port"}, {"StoreNotOpened", "", "", ""}, {}},
+      {start_of(kFirst), {"StartWorkers", "", "", ""}, {}},
+      {rdzv::RoundStop{kFirst}, {"RoundStopped", kStop, "", ""}, {}},
+      {rdzv::JobEnd{}, {"Goodbye Finish", "Goodbye SIGTERM ArmTimer", "Goodbye", ""}, {}},
+      {LeaderLost{"gone"}, {"Finish", kStop, "", ""}, {}},
+      {rdzv::DeclaredLost{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
+      {LeaderReplaced{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
+      {rdzv::Refused{"no"}, {"Finish", "", "", ""}, {}},
+      {rdzv::Warning{"hm"}, {"Announce", "Announce", "Announce", ""}, {}},
+      {rdzv::WaitForNodes{}, {"Announce", "Announce", "Announce", ""}, {}},
+      {rdzv::WaitAsSpare{}, {"Announce", "Announce", "Announce", ""}, {}},
+      {ended(0), {"", "WorkersDone", "CloseRound", ""}, {}},
+      {failed(0, ExitStatus::exited(1)), {"", "WorkerFailed", "CloseRound", ""}, {}},
+      {StopSignal{SIGTERM},
+       {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""},
+       {"NodeLeaving Finish", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""}},
+      {PreemptSignal{SIGUSR1},
+       {"NodeLeaving", "AskToLeave", "NodeLeaving", ""},
+       {"NodeLeaving Finish", "AskToLeave", "NodeLeaving", ""}},
+      {TimerExpired{kFirst}, {"", "", "SIGKILL ArmTimer", ""}, {}},
+      {RoundClosed{kFirst}, {"", "", "", ""}, {}},
+  };
+  for (const Row& row : table) {
+    for (int state = 0; state < kStates; ++state) {
+      for (const bool hosts_leader : {true, false}) {
+        const auto& answers =
+            hosts_leader || row.without[0] == nullptr ? row.with_leader : row.without;
+        GroupCore core = in_state(static_cast<State>(state), hosts_leader);
+        EXPECT_EQ(names_of(core.step(row.event)), answers[state])
+            << "event " << row.event.index() << " in state " << state
+            << (hosts_leader ? " with the leader" : " without the leader");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::agent

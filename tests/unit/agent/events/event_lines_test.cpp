@@ -1,0 +1,207 @@
+#include "agent/events/event_lines.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <limits>
+
+#include "agent/status/job_times.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+const EventHead kHead{std::chrono::system_clock::from_time_t(1'760'000'000) + 42us,
+                      std::chrono::steady_clock::time_point(5s + 7us), "job-1", "node0"};
+const std::string kTimeAndPlace =
+    R"("time":"2025-10-09T08:53:20.000042Z","monotonic_us":5000007,"job":"job-1","host":"node0")";
+
+std::string expected(const std::string& name, const std::string& fields) {
+  return R"({"schema":1,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
+}
+
+rdzv::WorkerFailure failure() {
+  rdzv::WorkerFailure out;
+  out.rank = 5;
+  out.local_rank = 1;
+  out.node_rank = 1;
+  out.host = "node1";
+  out.pid = 4711;
+  out.status = ExitStatus::killed(SIGSEGV, /*core_dumped=*/true);
+  out.message = "no luck";
+  return out;
+}
+
+const std::string kFailure =
+    R"({"rank":5,"local_rank":1,"pid":4711,"node_rank":1,"host":"node1","exit_code":null,)"
+    R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"killed_for_memory":false,)"
+    R"("message":"no luck"})";
+
+TEST(EventLines, TellOfAJobAndItsRounds) {
+  EXPECT_EQ(
+      event_line(kHead, JobStarted{"train.py", 2, 3, 99}),
+      expected("job_started", R"("program":"train.py","workers":2,"max_restarts":3,"pid":99)"));
+  EXPECT_EQ(
+      event_line(
+          kHead,
+          RoundStarted{Round{1}, "10.0.0.1", 29500, {{4, 0, 7}, {5, 1, 0}}, 12'345us, 2, 3, 6}),
+      expected("round_started", R"("round":1,"master_addr":"10.0.0.1","master_port":29500,)"
+                                R"("workers":[{"rank":4,"local_rank":0,"pid":7},)"
+                                R"({"rank":5,"local_rank":1,"pid":null}],"since_cause_us":12345,)"
+                                R"("node_rank":2,"node_count":3,"world_size":6)"));
+  EXPECT_EQ(event_line(kHead, RoundStopping{Round{1}, "worker_failed"}),
+            expected("round_stopping", R"("round":1,"reason":"worker_failed")"));
+  EXPECT_EQ(
+      event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
+      expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
+                                R"(,"lost_us":8,"lost_node":null,"nodes_gone":0,)"
+                                R"("nodes_joined":0,"was_asked_for":false)"));
+}
+
+TEST(EventLines, TellOfWhatAPersonAskedFor) {
+  EXPECT_EQ(event_line(kHead, Requested{"restart"}), expected("requested", R"("what":"restart")"));
+  Restarted restarted;
+  restarted.was_asked_for = true;
+  EXPECT_THAT(event_line(kHead, restarted), ::testing::HasSubstr(R"("was_asked_for":true)"));
+}
+
+TEST(EventLines, TellWhichNodeWentAndHow) {
+  using How = rdzv::NodeGone::How;
+  EXPECT_EQ(
+      event_line(kHead,
+                 Restarted{Round{2}, 0, 3, {}, 8us, rdzv::NodeGone{How::kSilent, 3, "b12"}, 2, 1}),
+      expected("restarted",
+               R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8,)"
+               R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
+               R"("nodes_joined":1,"was_asked_for":false)"));
+  for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
+                                  {How::kReplaced, "replaced"},
+                                  {How::kLeft, "left"},
+                                  {How::kStuck, "stuck"},
+                                  {How::kUnresponsive, "unresponsive"}}) {
+    const std::string line =
+        event_line(kHead, Restarted{Round{1}, 0, 0, {}, 0us, rdzv::NodeGone{how, 0, "\xff"}, 1, 0});
+    EXPECT_NE(line.find(std::string(R"("host":")") + "\xef\xbf\xbd" + R"(","how":")" + name + "\""),
+              std::string::npos)
+        << line;
+  }
+}
+
+TEST(EventLines, TellWhyAJobEnded) {
+  using Kind = rdzv::JobOutcome::Kind;
+  const auto reason = [](Kind kind, int exit_code) {
+    rdzv::JobOutcome outcome;
+    outcome.kind = kind;
+    outcome.exit_code = exit_code;
+    const auto line = boost::json::parse(event_line(kHead, JobFinished{outcome, 1, 1s, 0us}));
+    return std::string(line.at("reason").as_string());
+  };
+  EXPECT_EQ(reason(Kind::kSucceeded, 0), "all_succeeded");
+  EXPECT_EQ(reason(Kind::kFailed, 110), "worker_failed") << "a worker may end with any code";
+  EXPECT_EQ(reason(Kind::kStopped, 143), "signal");
+  EXPECT_EQ(reason(Kind::kStopped, 113), "preemption");
+  EXPECT_EQ(reason(Kind::kCannotRun, 2), "refused_by_leader");
+  EXPECT_EQ(reason(Kind::kCannotRun, 110), "rendezvous_timeout");
+  EXPECT_EQ(reason(Kind::kCannotRun, 111), "leader_lost");
+  EXPECT_EQ(reason(Kind::kCannotRun, 112), "below_minimum");
+  EXPECT_EQ(reason(Kind::kCannotRun, 114), "cannot_run");
+  EXPECT_EQ(reason(Kind::kCannotRun, 115), "worker_stuck");
+}
+
+TEST(EventLines, KeepExitCodeAndSignalApart) {
+  EXPECT_EQ(
+      event_line(kHead,
+                 WorkerExited{Round{0}, {1, 1, 12}, ExitStatus::exited(139), false, false, "oh"}),
+      expected("worker_exited",
+               R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":139,"signal":null,)"
+               R"("signal_name":null,"core_dumped":false,"was_told_to_stop":false,)"
+               R"("killed_for_memory":false,"message":"oh","progress":null)"));
+  WorkerProgress progress;
+  progress.step = 412;
+  progress.total_steps = 1000;
+  progress.since_step = 35s;
+  progress.collectives = 7;
+  progress.phase = WorkerPhase::kCollective;
+  progress.since_phase = 1ms;
+  progress.values = {{"loss", 0.25}, {"norm", std::numeric_limits<double>::quiet_NaN()}};
+  EXPECT_EQ(
+      event_line(kHead,
+                 WorkerExited{
+                     Round{0}, {1, 1, 12}, ExitStatus::killed(SIGKILL), true, true, "", progress}),
+      expected(
+          "worker_exited",
+          R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
+          R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
+          R"("killed_for_memory":true,"message":"",)"
+          R"("progress":{"step":412,"total_steps":1000,"since_step_us":35000000,)"
+          R"("phase":"collective","since_phase_us":1000,"collectives":7,"values":{"loss":2.5E-1,"norm":null}})"));
+}
+
+TEST(EventLines, TellOfTheRest) {
+  EXPECT_EQ(event_line(kHead, SignalReceived{SIGTERM}),
+            expected("signal", R"("signal":15,"signal_name":"SIGTERM")"));
+  EXPECT_EQ(event_line(kHead, WorkerKilledAfterGrace{Round{0}, {2, 0, 3}, 30s}),
+            expected("worker_killed_after_grace",
+                     R"("round":0,"rank":2,"local_rank":0,"pid":3,"grace_us":30000000)"));
+  EXPECT_EQ(event_line(kHead, KeeperReplaced{8}), expected("keeper_replaced", R"("pid":8)"));
+  EXPECT_EQ(event_line(kHead, EventsLost{3}), expected("events_lost", R"("count":3)"));
+}
+
+TEST(EventLines, TellHowAJobEnded) {
+  using Kind = rdzv::JobOutcome::Kind;
+  rdzv::JobOutcome outcome;
+  outcome.restarts = 2;
+  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 0, 9s, 50us}),
+            expected("finished", R"("outcome":"succeeded","exit_code":0,"signal":null,)"
+                                 R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
+                                 R"("lost_us":50,"reason":"all_succeeded","lost_node":null)"));
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure();
+  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 139, 9s, 50us}),
+            expected("finished", R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" +
+                                     kFailure +
+                                     R"(,"why":"","wall_us":9000000,"restarts":2,"lost_us":50,)"
+                                     R"("reason":"worker_failed","lost_node":null)"));
+  rdzv::JobOutcome stopped;
+  stopped.kind = Kind::kStopped;
+  stopped.stop_signal = SIGINT;
+  EXPECT_EQ(event_line(kHead, JobFinished{stopped, 130, 1s, 0us}),
+            expected("finished", R"("outcome":"stopped","exit_code":130,"signal":2,)"
+                                 R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
+                                 R"("lost_us":0,"reason":"signal","lost_node":null)"));
+  stopped.exit_code = 113;
+  EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s, 0us}).find("\"preempted\""),
+            std::string::npos);
+}
+
+TEST(EventLines, AreJsonWhateverAWorkerWrote) {
+  const std::string message = std::string("a\0b\"\n\xff\xc3\xa4", 8) + std::string(9000, 'x');
+  const std::string line = event_line(
+      kHead, WorkerExited{Round{0}, {0, 0, 1}, ExitStatus::exited(1), false, false, message});
+  ASSERT_EQ(line.find('\n'), line.size() - 1);
+  const auto parsed = boost::json::parse(line).as_object();
+  const std::string text(parsed.at("message").as_string());
+  EXPECT_EQ(text.substr(0, 10), std::string("a\0b\"\n\xef\xbf\xbd\xc3\xa4", 10));
+  EXPECT_LT(text.size(), 5000U);
+}
+
+TEST(JobTimes, AddUpWhatRestartsCost) {
+  const JobTimes::TimePoint start{100s};
+  JobTimes times(start);
+  EXPECT_EQ(times.round_runs(start + 2s), 2s) << "since the job's start";
+  EXPECT_EQ(times.lost(), 0s) << "which is no restart";
+  times.trouble(start + 10s);
+  times.trouble(start + 11s);
+  EXPECT_EQ(times.round_runs(start + 13s), 3s) << "since the first of them";
+  times.trouble(start + 20s);
+  EXPECT_EQ(times.round_runs(start + 21s), 1s);
+  times.trouble(start + 30s);
+  EXPECT_EQ(times.lost(), 4s) << "a failure without a restart costs none";
+  EXPECT_EQ(times.wall(start + 31s), 31s);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

@@ -1,0 +1,440 @@
+// Both ends of the worker link in one process: the agent's (agent/process/worker_link.h) and the worker's
+// (worker_lib/src/agent_link.h), and what garbage on either side does.
+#include "agent/process/worker_link.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker_lib/src/agent_link.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// What the worker inherits: copies, as the descriptors of another process are.
+struct Inherited {
+  int socket = -1;
+  int page = -1;
+};
+
+class WorkerLinkTest : public ::testing::Test {
+ protected:
+  // A link to this process, or to one that says it has another pid.
+  void make(pid_t worker_pid = ::getpid(), int preempt_signal = 0) {
+    auto made = WorkerLink::make(io.get_executor());
+    ASSERT_TRUE(made) << made.error().to_string();
+    agent = *made;
+    link::Header header;
+    header.worker_pid = worker_pid;
+    header.agent_pid = ::getpid();
+    header.preempt_signal = preempt_signal;
+    ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
+    worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
+    agent->started(::getpid(), [this](std::string_view what) { misuses.emplace_back(what); });
+  }
+  void TearDown() override { close_worker(); }
+
+  std::unique_ptr<AgentLink> open() {
+    auto opened = AgentLink::open(worker.socket, worker.page);
+    if (opened) worker = {};  // they are its own now
+    return opened;
+  }
+  void close_worker() {
+    if (worker.socket >= 0) ::close(worker.socket);
+    if (worker.page >= 0) ::close(worker.page);
+    worker = {};
+  }
+  void handle_events() {
+    io.restart();
+    io.poll();
+  }
+  void send(const void* bytes, std::size_t size) {
+    ASSERT_EQ(::send(worker.socket, bytes, size, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+    handle_events();
+  }
+
+  boost::asio::io_context io;
+  std::shared_ptr<WorkerLink> agent;
+  Inherited worker;
+  std::vector<std::string> misuses;
+};
+
+TEST_F(WorkerLinkTest, TheAgentReadsWhatTheWorkerNotes) {
+  make();
+  EXPECT_EQ(agent->progress(), std::nullopt);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  EXPECT_EQ(agent->progress(), std::nullopt) << "opening is no progress";
+  link->enter(WorkerPhase::kJoining);
+  ASSERT_TRUE(agent->progress());
+  EXPECT_EQ(agent->progress()->step, std::nullopt);
+  EXPECT_EQ(agent->progress()->phase, WorkerPhase::kJoining);
+  link->step_done(412, 1000);
+  link->collective_begins();
+  {
+    const PhaseGuard saving(link.get(), WorkerPhase::kSaving);
+    EXPECT_EQ(agent->progress()->phase, WorkerPhase::kSaving);
+  }
+  const auto progress = agent->progress();
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->step, 412);
+  EXPECT_EQ(progress->total_steps, 1000);
+  EXPECT_EQ(progress->collectives, 1U);
+  EXPECT_EQ(progress->phase, WorkerPhase::kJoining);
+  EXPECT_GE(progress->since_step, 0s);
+  EXPECT_LT(progress->since_step, 60s);
+}
+
+TEST_F(WorkerLinkTest, ValuesAreThoseOfTheNewestStepThatGaveAny) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  const auto values = [this] { return agent->progress()->values; };
+  link->step_done(1, 10);
+  EXPECT_THAT(values(), IsEmpty());
+  const std::array first{link::Value::of("loss", 0.5), link::Value::of("learning rate", 0.1)};
+  link->step_done(2, 10, first);
+  EXPECT_THAT(values(), ElementsAre(NamedValue{"loss", 0.5}, NamedValue{"learning rate", 0.1}));
+  link->step_done(3, 10);
+  EXPECT_EQ(values().size(), 2U);
+  const auto loss = link::Value::of("loss", std::numeric_limits<double>::infinity());
+  link->step_done(4, 10, {&loss, 1});
+  EXPECT_THAT(values(), ElementsAre(NamedValue{"loss", loss.number}));
+}
+
+TEST_F(WorkerLinkTest, ValuesThatCannotBeShownAreLeftOutOrCut) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  const std::vector values(12, link::Value::of("loss", 1));
+  link->step_done(1, 10, values);
+  EXPECT_EQ(agent->progress()->values.size(), link::kValuesMax);
+  const std::string longest(link::kValueNameWords * 8, 'n');
+  const std::string too_long = longest + "x";
+  const std::array odd{link::Value::of(too_long, 1), link::Value::of("\x1b[2J", 2),
+                       link::Value::of("", 3), link::Value::of("caf\xc3\xa9", 4)};
+  link->step_done(2, 10, odd);
+  EXPECT_THAT(agent->progress()->values, ElementsAre(NamedValue{longest, 1}));
+}
+
+TEST_F(WorkerLinkTest, TheLastNoteOutlivesTheWorker) {
+  make();
+  const pid_t child = ::fork();
+  if (child == 0) {  // as if it were the worker: the note is written, then it dies
+    void* memory =
+        ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, worker.page, 0);
+    link::Note note;
+    note.step = 7;
+    note.step_at_ns = 1;
+    link::write_note(*static_cast<link::Page*>(memory), note);
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  close_worker();
+  handle_events();
+  ASSERT_TRUE(agent->progress());
+  EXPECT_EQ(agent->progress()->step, 7);
+}
+
+// The reader's side of the promise that no note is ever seen half written, with a writer that does
+// nothing else.
+TEST_F(WorkerLinkTest, NoNoteIsReadTorn) {
+  const auto page = std::make_unique<link::Page>();
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    for (std::int64_t i = 1; !is_over; ++i) {
+      link::Note note;
+      note.step = note.total_steps = note.step_at_ns = note.phase_since_ns = i;
+      note.collectives = static_cast<std::uint64_t>(i);
+      note.phase = static_cast<WorkerPhase>(i % 6);
+      note.value_count = 2;
+      note.values[1] = link::Value::of(std::to_string(i), static_cast<double>(i));
+      link::write_note(*page, note);
+    }
+  });
+  std::int64_t before = 0;
+  int read = 0;
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  while (read < 20'000 && std::chrono::steady_clock::now() < until) {
+    const auto note = link::read_note(*page);
+    if (!note) continue;
+    ++read;
+    ASSERT_GE(note->step, before);
+    ASSERT_EQ(note->total_steps, note->step);
+    ASSERT_EQ(note->step_at_ns, note->step);
+    ASSERT_EQ(note->phase_since_ns, note->step);
+    ASSERT_EQ(note->collectives, static_cast<std::uint64_t>(note->step));
+    ASSERT_EQ(note->phase, static_cast<WorkerPhase>(note->step % 6));
+    ASSERT_EQ(note->value_count, 2U);
+    ASSERT_EQ(note->values[1].text(), std::to_string(note->step));
+    ASSERT_EQ(note->values[1].number, static_cast<double>(note->step));
+    before = note->step;
+  }
+  is_over = true;
+  writer.join();
+  EXPECT_GT(read, 100);
+}
+
+// Killed between any two stores of a note: the one before is still whole.
+TEST_F(WorkerLinkTest, AnUpdateThatNeverEndsLeavesTheNoteBefore) {
+  link::Page page{};
+  link::Note note;
+  note.step = note.total_steps = 1;
+  link::write_note(page, note);
+  page.slots[(page.notes + 1) % 2].step = 2;  // and here it died
+  ASSERT_TRUE(link::read_note(page));
+  EXPECT_EQ(*link::read_note(page), note);
+}
+
+TEST_F(WorkerLinkTest, WhateverIsOnThePageGivesAnAnswer) {
+  make();
+  std::vector<std::uint8_t> bytes(link::kPageBytes, 0xFF);
+  ASSERT_EQ(::pwrite(worker.page, bytes.data(), bytes.size(), 0),
+            static_cast<ssize_t>(bytes.size()));
+  const auto progress = agent->progress();
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->step, -1);
+  EXPECT_TRUE(progress->values.empty());
+  EXPECT_EQ(progress->since_step, 0s) << "the future is not ago";
+  EXPECT_EQ(name_of(progress->phase), "unknown");
+  EXPECT_EQ(::ftruncate(worker.page, 0), -1) << "or reading it would end the agent";
+  EXPECT_EQ(::ftruncate(worker.page, 1 << 20), -1);
+}
+
+TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatTakesIt) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  EXPECT_FALSE(agent->ask_to_leave()) << "it has not said that it would leave";
+  EXPECT_FALSE(link->is_told_to_leave());
+  link->take_leave_requests();
+  handle_events();
+  EXPECT_TRUE(link->is_told_to_leave()) << "asked before, and remembered";
+  EXPECT_TRUE(link->is_told_to_leave()) << "for ever";
+  EXPECT_TRUE(agent->ask_to_leave());
+  EXPECT_THAT(misuses, IsEmpty());
+}
+
+using SignalHandler = void (*)(int);
+SignalHandler handler_of(int signal) {
+  struct sigaction now {};
+  ::sigaction(signal, nullptr, &now);
+  return now.sa_handler;
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatLeavesWhenAskedDoesNotDieOfThePreemptSignal) {
+  make(::getpid(), SIGUSR2);
+  const auto link = open();
+  EXPECT_EQ(handler_of(SIGUSR2), SIG_DFL);
+  link->take_leave_requests();
+  EXPECT_EQ(handler_of(SIGUSR2), SIG_IGN);
+  std::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST_F(WorkerLinkTest, AHandlerOfTheProgramsOwnAndStopSignalsStay) {
+  const SignalHandler own = [](int) {};
+  std::signal(SIGUSR2, own);
+  for (const int signal : {SIGUSR2, SIGTERM}) {
+    close_worker();
+    make(::getpid(), signal);
+    const auto before = handler_of(signal);
+    open()->take_leave_requests();
+    EXPECT_EQ(handler_of(signal), before) << signal;
+  }
+  std::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatSaidLongAgoThatItTakesIt) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->take_leave_requests();
+  handle_events();
+  EXPECT_FALSE(link->is_told_to_leave());
+  EXPECT_TRUE(agent->ask_to_leave());
+  EXPECT_TRUE(link->is_told_to_leave());
+}
+
+TEST_F(WorkerLinkTest, AHelloThatIsOnItsWayCounts) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->take_leave_requests();
+  EXPECT_TRUE(agent->ask_to_leave()) << "without the event loop having come round";
+  EXPECT_TRUE(link->is_told_to_leave());
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatClosedItsLinkIsToldInAnotherWay) {
+  make();
+  auto link = open();
+  ASSERT_TRUE(link);
+  link->take_leave_requests();
+  handle_events();
+  link.reset();
+  EXPECT_FALSE(agent->ask_to_leave());
+  handle_events();
+  EXPECT_FALSE(agent->ask_to_leave());
+  EXPECT_THAT(misuses, IsEmpty()) << "to close it is its right";
+}
+
+TEST_F(WorkerLinkTest, BytesThatAreNoMessageCloseTheLink) {
+  link::Message hello;
+  hello.kind = static_cast<std::uint32_t>(link::Kind::kHello);
+  hello.pid = ::getpid();
+  hello.requests = link::kTakesLeave;
+  link::Message of_another_process = hello;
+  of_another_process.pid = ::getppid();
+  link::Message of_no_kind = hello;
+  of_no_kind.kind = 77;
+  link::Message of_no_version = hello;
+  of_no_version.version = 0;
+  const auto bytes_of = [](const link::Message& message) {
+    return std::string(reinterpret_cast<const char*>(&message), sizeof message);
+  };
+  for (const std::string& bytes :
+       {std::string(1, 'x'), std::string(15, '\0'), std::string(17, 'x'), std::string(100'000, 'x'),
+        bytes_of(of_another_process), bytes_of(of_no_kind), bytes_of(of_no_version),
+        bytes_of(hello) + "x"}) {
+    SCOPED_TRACE(bytes.size());
+    misuses.clear();
+    close_worker();
+    make();
+    send(bytes.data(), bytes.size());
+    EXPECT_THAT(misuses, ElementsAre(HasSubstr(std::to_string(bytes.size()) + " bytes")));
+    EXPECT_FALSE(agent->ask_to_leave());
+    EXPECT_EQ(::send(worker.socket, &hello, sizeof hello, MSG_NOSIGNAL), -1);
+  }
+}
+
+TEST_F(WorkerLinkTest, DescriptorsThatAWorkerSendsAreNotKept) {
+  make();
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  char byte = 'x';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &pipe[1], sizeof(int));
+  ASSERT_EQ(::sendmsg(worker.socket, &message, 0), 1);
+  ::close(pipe[1]);
+  handle_events();
+  EXPECT_EQ(::read(pipe[0], &byte, 1), 0) << "nobody holds the other end";
+  ::close(pipe[0]);
+}
+
+TEST_F(WorkerLinkTest, IsOpenedByTheWorkerItIsForAndOnlyOnce) {
+  make(::getppid());
+  EXPECT_FALSE(open()) << "another process's, inherited";
+  close_worker();
+
+  make();
+  const Inherited before = worker;
+  const auto link = open();
+  ASSERT_TRUE(link);
+  EXPECT_FALSE(AgentLink::open(before.socket, before.page)) << "taken";
+  EXPECT_EQ(::fcntl(before.socket, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+}
+
+TEST_F(WorkerLinkTest, IsNotOpenedOverWhatIsNoLink) {
+  EXPECT_FALSE(AgentLink::open(-1, -1));
+  EXPECT_FALSE(AgentLink::open(1 << 20, (1 << 20) + 1));
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  EXPECT_FALSE(AgentLink::open(pipe[0], pipe[1]));
+  make();
+  EXPECT_FALSE(AgentLink::open(pipe[0], worker.page)) << "a page without its socket";
+  EXPECT_FALSE(AgentLink::open(worker.page, worker.socket));
+  for (const int fd : pipe) ::close(fd);
+
+  int other[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, other), 0);
+  EXPECT_FALSE(AgentLink::open(other[0], worker.page)) << "of another kind";
+  for (const int fd : other) ::close(fd);
+
+  link::Header header;
+  header.worker_pid = ::getpid();
+  header.agent_pid = ::getppid();  // the socket's other end is this process
+  ASSERT_EQ(::pwrite(worker.page, &header, sizeof header, 0), ssize_t{sizeof header});
+  EXPECT_FALSE(open()) << "a socket to somebody else";
+}
+
+TEST_F(WorkerLinkTest, AForkedChildHasNoPartInIt) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->step_done(5, 0);
+  ASSERT_FALSE(agent->ask_to_leave());
+  link->take_leave_requests();
+  handle_events();  // kLeave waits in the socket
+  const pid_t child = ::fork();
+  if (child == 0) {
+    link->step_done(6, 0);
+    link->enter(WorkerPhase::kSaving);
+    ::_exit(link->is_told_to_leave() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "it took the notice that was not for it";
+  EXPECT_EQ(agent->progress()->step, 5);
+  EXPECT_TRUE(link->is_told_to_leave());
+}
+
+TEST_F(WorkerLinkTest, TheWorkerRunsOnWhenTheAgentsEndIsGone) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  agent.reset();
+  handle_events();
+  EXPECT_FALSE(link->is_told_to_leave());
+  link->take_leave_requests();
+  link->step_done(1, 2);
+  EXPECT_FALSE(link->is_told_to_leave());
+}
+
+TEST_F(WorkerLinkTest, TheWorkerRunsOnAfterMessagesThatItDoesNotKnow) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  make();
+  const auto link = AgentLink::open(ends[0], worker.page);
+  ASSERT_TRUE(link);
+  worker.page = -1;
+  link::Message unknown;
+  unknown.kind = 99;
+  const std::string huge(4000, 'x');
+  ASSERT_EQ(::send(ends[1], &unknown, sizeof unknown, 0), ssize_t{sizeof unknown});
+  ASSERT_EQ(::send(ends[1], huge.data(), huge.size(), 0), static_cast<ssize_t>(huge.size()));
+  EXPECT_FALSE(link->is_told_to_leave());
+  link::Message leave;
+  leave.kind = static_cast<std::uint32_t>(link::Kind::kLeave);
+  ASSERT_EQ(::send(ends[1], &leave, sizeof leave, 0), ssize_t{sizeof leave});
+  EXPECT_TRUE(link->is_told_to_leave());
+  ::close(ends[1]);
+}
+
+}  // namespace
+}  // namespace ddprun::agent

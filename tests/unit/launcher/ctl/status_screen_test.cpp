@@ -1,0 +1,157 @@
+#include "launcher/ctl/status_screen.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using agent::JobStatus;
+using agent::LeaderStatus;
+using agent::MemberStatus;
+using agent::NodeState;
+using agent::NodeStatus;
+using agent::RestartReason;
+using agent::WorkerState;
+using agent::WorkerStatus;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+NodeStatus node_of(int node_rank, int workers) {
+  NodeStatus node;
+  node.host = "b" + std::to_string(11 + node_rank);
+  node.state = NodeState::kRunning;
+  node.round = Round{2};
+  node.node_rank = node_rank;
+  node.node_count = 2;
+  node.world_size = 2 * workers;
+  node.rank_offset = node_rank * workers;
+  node.round_age = 15s;
+  node.wall = 60s;
+  for (int local_rank = 0; local_rank < workers; ++local_rank) {
+    WorkerStatus worker;
+    worker.rank = node.rank_offset + local_rank;
+    worker.local_rank = local_rank;
+    worker.pid = 100 + worker.rank;
+    worker.state = WorkerState::kRunning;
+    worker.progress.emplace();
+    worker.progress->step = 400 + worker.rank;
+    worker.progress->total_steps = 1000;
+    worker.progress->since_step = 300ms;
+    node.workers.push_back(worker);
+  }
+  return node;
+}
+
+JobStatus job_of(int workers) {
+  JobStatus job;
+  job.run_id = "train-7";
+  job.program = "train.py";
+  LeaderStatus leader;
+  leader.state = "running";
+  leader.min_nodes = leader.max_nodes = 2;
+  leader.members = {{0, "b11", "10.0.0.11", workers, 0, MemberStatus::State::kInRound},
+                    {1, "b12", "10.0.0.12", workers, 1, MemberStatus::State::kInRound}};
+  job.leader = leader;
+  job.nodes = {node_of(0, workers), node_of(1, workers)};
+  return job;
+}
+
+TEST(StatusScreen, ShowsAJobThatIsWell) {
+  EXPECT_EQ(status_screen(job_of(1), 30),
+            "train.py, job train-7: round 2 runs for 15 s, 2 workers on 2 nodes\n"
+            "restarts 0 of 0; of 1 min 00 s 0 ms lost to restarts (0.0 %)\n"
+            "\n"
+            "NODES  2 joined of 2; the leader is running\n"
+            "  0  b11  10.0.0.11  1 worker  in_round\n"
+            "  1  b12  10.0.0.12  1 worker  in_round\n"
+            "\n"
+            "WORKERS  2 running\n"
+            "  RANK  NODE  PID  DEVICE  STATE           STEP        LAST\n"
+            "     0  b11   100  -       running  400 of 1000  300 ms ago\n"
+            "     1  b12   101  -       running  401 of 1000  300 ms ago\n");
+}
+
+TEST(StatusScreen, ShowsWhatIsWrongFirst) {
+  JobStatus job = job_of(1);
+  job.leader->min_nodes = 1;
+  job.leader->max_nodes = 4;
+  job.leader->missing = 1;
+  job.leader->members.push_back({7, "b13", "10.0.0.13", 1, {}, MemberStatus::State::kSpare});
+  job.late = {{1, "b12", "no answer within 90 ms"}};
+  job.nodes.pop_back();
+  NodeStatus& node = job.nodes[0];
+  node.workers[0].state = WorkerState::kFailed;
+  node.workers[0].exit = ExitStatus::killed(SIGSEGV, true);
+  node.workers[0].device = "cuda:3";
+  node.workers[0].progress->values = {{"loss", 0.41}, {"lr", 1e-5}};
+  node.restarts = 1;
+  node.max_restarts = 3;
+  node.lost = 600ms;
+  node.restart_totals = {{RestartReason::kWorkerFailed, 1, 600ms}};
+  node.recent_restarts = {{{},
+                           Round{2},
+                           RestartReason::kWorkerFailed,
+                           1,
+                           "b12",
+                           "rank 1 ended with exit code 3",
+                           600ms}};
+  const std::string screen = status_screen(job, 30);
+  EXPECT_THAT(screen, HasSubstr("restarts 1 of 3; of 1 min 00 s 600 ms lost to restarts (1.0 %): "
+                                "1 worker failed 600 ms\n"));
+  EXPECT_THAT(screen,
+              HasSubstr("NODES  3 joined of 1 to 4, 1 missing, 1 late; the leader is running\n"
+                        "  -  b13  10.0.0.13  1 worker  spare\n"
+                        "  1  b12  10.0.0.12  1 worker  in_round  late: no answer within 90 ms\n"
+                        "  0  b11"));
+  EXPECT_THAT(screen, HasSubstr("cuda:3  failed, SIGSEGV (signal 11, core dumped)"));
+  EXPECT_THAT(screen, HasSubstr("400 of 1000  300 ms ago  loss 0.41  lr 1e-05\n"));
+  EXPECT_THAT(screen, HasSubstr("round 2  600 ms lost  rank 1 ended with exit code 3\n"));
+}
+
+TEST(StatusScreen, OfVeryManyWorkersThoseThatAreBehindAreShown) {
+  JobStatus job = job_of(512);
+  job.nodes[1].workers[300].state = WorkerState::kFailed;  // rank 812
+  job.nodes[1].workers[300].exit = ExitStatus::exited(1);
+  job.nodes[0].workers[77].progress->step = 5;
+  const std::string screen = status_screen(job, 10);
+  EXPECT_THAT(screen, HasSubstr("WORKERS  1 failed 1023 running\n"));
+  EXPECT_THAT(screen, HasSubstr("   812  b12"));
+  EXPECT_THAT(screen, HasSubstr("    77  b11"));
+  EXPECT_THAT(screen, HasSubstr("… and 1014 workers that are further on"));
+  EXPECT_THAT(screen, Not(HasSubstr("  1000  b12")));
+  EXPECT_THAT(status_screen(job, kAllRows), HasSubstr("  1000  b12"));
+}
+
+TEST(StatusScreen, SaysWhatIsNotKnown) {
+  JobStatus job;
+  job.program = "train.py";
+  job.run_id = "none";
+  job.nodes.emplace_back();
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("job none: looking for its leader\n"));
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("the leader is not known or does not answer"));
+  EXPECT_THAT(status_screen(JobStatus{}, 30), HasSubstr("job"));
+}
+
+TEST(StatusScreen, NothingThatAJobSaysMovesTheCursor) {
+  JobStatus job;
+  job.program = "größer\x1b[2J\n.py";
+  job.run_id = "none";
+  job.nodes.emplace_back();
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("größer\\x1b[2J\\n.py, job none"));
+}
+
+TEST(StatusScreen, TimesAreWords) {
+  EXPECT_EQ(in_words(0us), "0 ms");
+  EXPECT_EQ(in_words(999'999us), "999 ms");
+  EXPECT_EQ(in_words(1'200ms), "1.2 s");
+  EXPECT_EQ(in_words(59'999ms), "59 s");
+  EXPECT_EQ(in_words(185s), "3 min 05 s");
+  EXPECT_EQ(in_words(7'260s), "2 h 01 min");
+}
+
+}  // namespace
+}  // namespace ddprun::cli

@@ -1,0 +1,458 @@
+#include "launcher/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+
+#include "launcher/plan/plan_text.h"
+#include "tests/unit/launcher/plan/planning.h"
+
+namespace ddprun::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using agent::StreamSet;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST_F(Planning, DefaultsAreTorchruns) {
+  const agent::Job made = job({}, {{"HOME", "/root"}});
+  EXPECT_EQ(made.local_world_size, 1);
+  EXPECT_EQ(made.restarts.max_restarts, 0);
+  EXPECT_EQ(made.run_id, "none");
+  EXPECT_EQ(made.role, "default");
+  EXPECT_EQ(made.output, agent::OutputSpec{});
+  EXPECT_EQ(made.environment,
+            (Environment{{"HOME", "/root"},
+                         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}}));
+  EXPECT_EQ(made.program.path, tree_ / "cwd/prog");
+}
+
+TEST_F(Planning, CountsWorkersAsAsked) {
+  EXPECT_EQ(job({"--nproc-per-node=3"}).local_world_size, 3);
+  EXPECT_EQ(job({"--nproc-per-node=4096"}).local_world_size, 4096);
+  EXPECT_EQ(job({"--nproc-per-node=cpu"}).local_world_size, 6);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}).local_world_size, 6);
+  add_gpus(4);
+  EXPECT_EQ(job({"--nproc-per-node=gpu"}).local_world_size, 4);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}).local_world_size, 4);
+  EXPECT_EQ(job({"--nproc-per-node=cpu"}).local_world_size, 6);
+  EXPECT_EQ(job({"--nproc-per-node=gpu"}, {{"CUDA_VISIBLE_DEVICES", "2,3"}}).local_world_size, 2);
+  EXPECT_EQ(job({"--nproc-per-node=auto"}, {{"CUDA_VISIBLE_DEVICES", ""}}).local_world_size, 6);
+}
+
+TEST_F(Planning, RefusesWorkerCountsThatMakeNoSense) {
+  for (const std::string text : {"0", "-1", "4097", "99999999999999999999"}) {
+    EXPECT_THAT(refusal({"--nproc-per-node=" + text}),
+                HasSubstr("--nproc-per-node=" + text + ": "));
+  }
+  for (const std::string text : {"two", "", "2x", " 2", "1.5"}) {
+    EXPECT_THAT(refusal({"--nproc-per-node=" + text}),
+                HasSubstr("or auto, cpu, usable-cpus or gpu"))
+        << text;
+  }
+  EXPECT_THAT(refusal({"--nproc-per-node=gpu"}), HasSubstr("no GPU was found"));
+  EXPECT_THAT(refusal({"--nproc-per-node=gpu"}, {{"CUDA_VISIBLE_DEVICES", "-1"}}),
+              HasSubstr("CUDA_VISIBLE_DEVICES is set to '-1'"));
+}
+
+TEST_F(Planning, AWrongValueNamesTheVariableItCameFrom) {
+  EXPECT_THAT(refusal({}, {{"PET_NPROC_PER_NODE", "two"}}), HasSubstr("PET_NPROC_PER_NODE=two: "));
+  EXPECT_THAT(refusal({}, {{"DDPRUN_MAX_RESTARTS", "-1"}}), HasSubstr("DDPRUN_MAX_RESTARTS=-1: "));
+  EXPECT_THAT(refusal({}, {{"PET_STANDALONE", ""}}), HasSubstr("PET_STANDALONE=: give 1 (on)"));
+}
+
+TEST_F(Planning, ReadsRestarts) {
+  EXPECT_EQ(job({"--max-restarts=7"}).restarts.max_restarts, 7);
+  for (const std::string text : {"-1", "x", "", "1.0", "99999999999"}) {
+    EXPECT_THAT(refusal({"--max-restarts=" + text}), HasSubstr("give a whole number of 0 or more"));
+  }
+}
+
+TEST_F(Planning, RestartsAreNotHeldBackUnlessAsked) {
+  rdzv::RestartRules rules;
+  rules.max_restarts = 7;
+  EXPECT_EQ(job({"--max-restarts=7"}).restarts, rules);
+  rules.min_uptime = 2500ms;
+  rules.pause_after_failure = {1s, 60s};
+  rules.final_exit_codes = {2, 139, 137};
+  EXPECT_EQ(job({"--max-restarts=7", "--min-uptime=2.5", "--restart-pause=1:60",
+                 "--final-exit-codes=2, SIGSEGV,KILL"})
+                .restarts,
+            rules);
+  const auto pause = [this](const std::string& text) {
+    return job({"--restart-pause=" + text}).restarts.pause_after_failure;
+  };
+  EXPECT_EQ(pause("0.5"), (rdzv::Backoff{500ms, 500ms})) << "always the same";
+  EXPECT_EQ(pause("0"), (rdzv::Backoff{}));
+  EXPECT_EQ(job({}, {{"DDPRUN_MIN_UPTIME", "9"}}).restarts.min_uptime, 9s);
+}
+
+TEST_F(Planning, RestartRulesThatMakeNoSenseAreRefused) {
+  for (const std::string text : {"-1", "x", "", "nan"}) {
+    EXPECT_THAT(refusal({"--min-uptime=" + text}), HasSubstr("give a time in seconds"));
+  }
+  for (const std::string text : {"x", "", "1:", "1:2:3", "-1"}) {
+    EXPECT_THAT(refusal({"--restart-pause=" + text}), HasSubstr("or FIRST:MAX as in 1:60")) << text;
+  }
+  for (const std::string text : {"2:1", "0:60"}) {
+    EXPECT_THAT(refusal({"--restart-pause=" + text}), HasSubstr("MAX at least FIRST")) << text;
+  }
+  for (const std::string text : {"0", "256", "x", "1,", "-1", "SIGFOO"}) {
+    EXPECT_THAT(refusal({"--final-exit-codes=" + text}), HasSubstr("exit codes from 1 to 255"))
+        << text;
+  }
+}
+
+TEST_F(Planning, StandaloneHasARunIdOfItsOwn) {
+  EXPECT_EQ(job({"--standalone"}).run_id, "random-id");
+  EXPECT_EQ(job({}, {{"PET_STANDALONE", "1"}}).run_id, "random-id");
+  EXPECT_EQ(job({}, {{"PET_STANDALONE", "0"}}).run_id, "none");
+}
+
+TEST_F(Planning, ReadsStreamMaps) {
+  const agent::OutputSpec all = job({"-r", "3", "-t1"}).output;
+  EXPECT_EQ(all.redirects, StreamSet::kBoth);
+  EXPECT_EQ(all.tee, StreamSet::kStdout);
+  const agent::OutputSpec some = job({"--redirects=0:2,12:3"}).output;
+  EXPECT_EQ(some.redirects, StreamSet::kNone);
+  EXPECT_EQ(some.redirects_of,
+            (std::map<int, StreamSet>{{0, StreamSet::kStderr}, {12, StreamSet::kBoth}}));
+  for (const std::string text :
+       {"4", "-1", "", "x", "0:", ":1", "0:4", "0:1,", "1,2", "0:1 ,1:2"}) {
+    EXPECT_THAT(refusal({"--tee=" + text}), HasSubstr("--tee=" + text + ": give 0 (none)"));
+  }
+}
+
+TEST_F(Planning, WithoutAProgramSaysHowToGiveOne) {
+  const auto made = make_plan(resolve({}, {}, {}), {}, {}, surroundings_);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(made.error().message, HasSubstr("no program was given"));
+}
+
+TEST_F(Planning, UsableCpusAreCountedByANameOfTheirOwn) {
+  surroundings_.machine.affinity = std::vector<int>{1, 3};
+  EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 2);
+  const auto all = plan({"--nproc-per-node=cpu"});
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->job.local_world_size, 6) << "as torchrun: the mask does not count";
+  EXPECT_THAT(all->warnings, ElementsAre(HasSubstr("leaves only 2")));
+  EXPECT_THAT(plan({"--nproc-per-node=6"})->warnings, IsEmpty());
+}
+
+TEST_F(Planning, ReadsOutputOptions) {
+  const agent::OutputSpec output =
+      job({"--tee=3", "--local-ranks-filter=0, 2", "--duplicate-stdout-filters=app,,le,ora",
+           "--duplicate-stderr-filters=", "--log-line-prefix-template=[${rank}] ",
+           "--logs-specs=default"})
+          .output;
+  EXPECT_EQ(output.local_ranks_filter, (std::vector<int>{0, 2}));
+  EXPECT_THAT(output.duplicate_stdout_filters, ElementsAre("app,le", "ora"));
+  EXPECT_THAT(output.duplicate_stderr_filters, ElementsAre(""))
+      << "given as empty it is one filter, which every line contains";
+  EXPECT_EQ(output.line_prefix_template, "[${rank}] ");
+  // torchrun's variable says how teed lines look; by itself it does not ask for any.
+  const Environment torchruns = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}};
+  EXPECT_EQ(job({}, torchruns).output.line_prefix_template, std::nullopt);
+  EXPECT_EQ(job({"--tee=3"}, torchruns).output.line_prefix_template, "x");
+  EXPECT_EQ(job({"--tee=1:2"}, torchruns).output.line_prefix_template, "x");
+  EXPECT_EQ(job({"--log-line-prefix-template=y"}, torchruns).output.line_prefix_template, "y");
+  for (const std::string text : {"x", "0,", "-1", "0;1"}) {
+    EXPECT_THAT(refusal({"--local-ranks-filter=" + text}), HasSubstr("give ranks"));
+  }
+  EXPECT_THAT(refusal({"--logs-specs=mine"}), HasSubstr("--logs-specs=mine: "));
+}
+
+TEST_F(Planning, WarnsOfOutputOptionsWithoutEffect) {
+  EXPECT_THAT(plan({"--log-dir=/dev/null", "--tee=3"})->warnings,
+              ElementsAre(HasSubstr("--tee has no effect")));
+  EXPECT_THAT(plan({"--duplicate-stdout-filters=x"})->warnings,
+              ElementsAre(HasSubstr("give --tee")));
+  EXPECT_THAT(plan({"--redirects=0:3,2:1", "--nproc-per-node=2"})->warnings,
+              ElementsAre(HasSubstr("there is no local rank 2 among 2 workers")));
+  EXPECT_THAT(plan({"--redirects=0:3,1:1", "--nproc-per-node=2"})->warnings, IsEmpty());
+}
+
+TEST_F(Planning, ReadsEventTargets) {
+  EXPECT_FALSE(job({}).metrics_port);
+  EXPECT_EQ(job({"--metrics-port=0"}).metrics_port, 0);
+  EXPECT_EQ(job({"--metrics-port=65535"}).metrics_port, 65535);
+  EXPECT_THAT(refusal({"--metrics-port="}), HasSubstr("--metrics-port"));
+  EXPECT_EQ(job({}).events, agent::EventSpec{});
+  EXPECT_EQ(job({"--events=e.jsonl"}).events.file, "e.jsonl");
+  EXPECT_EQ(job({"--events=fd:7"}).events.descriptor, 7);
+  EXPECT_EQ(job({"--events", "-"}).events.descriptor, 1);
+  EXPECT_TRUE(job({"--event-log-handler=console"}).events.as_torchrun);
+  EXPECT_FALSE(job({"--event-log-handler=dynamic_rendezvous"}).events.as_torchrun);
+  for (const std::string text : {"", "fd:", "fd:x", "fd:-1"}) {
+    EXPECT_THAT(refusal({"--events=" + text}), HasSubstr("--events=" + text + ": "));
+  }
+}
+
+TEST_F(Planning, ReadsSignals) {
+  EXPECT_THAT(job({}).stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(job({"--signals-to-handle=SIGTERM, usr1,TERM"}).stop_signals,
+              ElementsAre(SIGTERM, SIGUSR1));
+  const auto with_unknown = plan({"--signals-to-handle=SIGTERM,SIGFOO"});
+  ASSERT_TRUE(with_unknown) << "torchrun skips names it does not know";
+  EXPECT_THAT(with_unknown->job.stop_signals, ElementsAre(SIGTERM));
+  EXPECT_THAT(with_unknown->warnings, ElementsAre(HasSubstr("'SIGFOO' is no signal")));
+  EXPECT_THAT(refusal({"--signals-to-handle=SIGKILL"}), HasSubstr("no process can catch SIGKILL"));
+  EXPECT_THAT(refusal({"--signals-to-handle=TERM,SIGSTOP"}), HasSubstr("SIGSTOP"));
+  EXPECT_THAT(refusal({"--signals-to-handle="}), HasSubstr("name at least one signal"));
+  EXPECT_THAT(refusal({"--signals-to-handle=FOO"}), HasSubstr("name at least one signal"));
+}
+
+TEST_F(Planning, PreemptSignalMeansOneThingOnly) {
+  EXPECT_EQ(job({"--preempt-signal=SIGUSR1"}).preempt_signal, SIGUSR1);
+  const agent::Job on_term = job({"--preempt-signal=TERM"});
+  EXPECT_EQ(on_term.preempt_signal, SIGTERM);
+  EXPECT_THAT(on_term.stop_signals, ElementsAre(SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(refusal({"--preempt-signal=TERM", "--signals-to-handle=TERM"}),
+              HasSubstr("can mean one thing only"));
+  for (const std::string text : {"KILL", "x"}) {
+    EXPECT_THAT(refusal({"--preempt-signal=" + text}), HasSubstr("that can be caught"));
+  }
+}
+
+TEST_F(Planning, ReadsTimes) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(job({}).shutdown_timeout, milliseconds(30'000));
+  EXPECT_EQ(job({"--shutdown-timeout=0.25"}).shutdown_timeout, milliseconds(250));
+  EXPECT_EQ(job({"--shutdown-timeout=0"}).shutdown_timeout, milliseconds(0));
+  EXPECT_EQ(job({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}}).shutdown_timeout,
+            milliseconds(120'000));
+  EXPECT_EQ(job({}).failure_shutdown_timeout, milliseconds(1000));
+  EXPECT_EQ(job({"--failure-shutdown-timeout=30"}).failure_shutdown_timeout, milliseconds(30'000));
+  EXPECT_EQ(job({"--shutdown-timeout=0.25"}).failure_shutdown_timeout, milliseconds(250))
+      << "never more than the other";
+  for (const std::string text : {"-1", "x", "", "nan", "inf", "1e10", "1s", "0x10"}) {
+    EXPECT_THAT(refusal({"--shutdown-timeout=" + text}), HasSubstr("give a time in seconds"))
+        << text;
+    EXPECT_THAT(refusal({"--exit-barrier-timeout=" + text}), HasSubstr("give a time in seconds"));
+    EXPECT_THAT(refusal({"--monitor-interval=" + text}), HasSubstr("give a time in seconds"));
+  }
+  EXPECT_THAT(refusal({"--monitor-interval=0"}), HasSubstr("more than 0"));
+  EXPECT_TRUE(plan({"--exit-barrier-timeout=0", "--monitor-interval=5"}));
+}
+
+TEST_F(Planning, ChoicesAreCheckedWhereverTheyComeFrom) {
+  EXPECT_TRUE(job({"--exit-code=torchrun"}).exit_code_as_torchrun);
+  EXPECT_FALSE(job({}).exit_code_as_torchrun);
+  EXPECT_TRUE(plan({"--start-method=fork"}));
+  EXPECT_THAT(refusal({"--start-method=frok"}),
+              HasSubstr("give spawn, fork or forkserver; did you mean fork?"));
+  EXPECT_THAT(refusal({}, {{"PET_START_METHOD", "foo"}}), HasSubstr("PET_START_METHOD=foo: "));
+  EXPECT_THAT(refusal({"--event-log-handler=x"}), HasSubstr("give null, console or"));
+  EXPECT_THAT(refusal({"--numa-binding=x"}), HasSubstr("give node, socket, exclusive or"));
+}
+
+TEST_F(Planning, VirtualLocalRankGivesEachWorkerItsOwnDevice) {
+  EXPECT_TRUE(job({"--nproc-per-node=2"}).visible_devices_of.empty());
+  EXPECT_THAT(job({"--virtual-local-rank", "--nproc-per-node=2"}).visible_devices_of,
+              ElementsAre("0", "1"));
+  EXPECT_THAT(
+      job({"--virtual-local-rank", "--nproc-per-node=2"}, {{"CUDA_VISIBLE_DEVICES", "4, GPU-x,6"}})
+          .visible_devices_of,
+      ElementsAre("4", "GPU-x"));
+  EXPECT_THAT(
+      refusal({"--virtual-local-rank", "--nproc-per-node=2"}, {{"CUDA_VISIBLE_DEVICES", "4"}}),
+      HasSubstr("--virtual-local-rank: each of the 2 workers"));
+}
+
+TEST_F(Planning, NumaBindingEndsUpAsCpuSets) {
+  tree_.write("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: GPU-1\n");
+  tree_.write("sys/bus/pci/devices/0000:01:00.0/numa_node", "0\n");
+  tree_.write("sys/devices/system/node/node0/cpulist", "0-3\n");
+  EXPECT_EQ(job({"--numa-binding=node"}).cpus_of, (std::vector<std::vector<int>>{{0, 1, 2, 3}}));
+  EXPECT_TRUE(job({}).cpus_of.empty());
+  EXPECT_THAT(refusal({"--numa-binding=node", "--nproc-per-node=2"}),
+              HasSubstr("--numa-binding=node: 2 workers need as many visible GPUs"));
+  EXPECT_THAT(refusal({"--numa-binding=node"}, {{"CUDA_VISIBLE_DEVICES", ""}}),
+              HasSubstr("there are 0"));
+}
+
+TEST_F(Planning, PythonOptionsExcludeEachOther) {
+  EXPECT_THAT(refusal({"-m", "--no-python"}), HasSubstr("needs Python"));
+  EXPECT_THAT(refusal({"--no-python"}, {{"PET_MODULE", "1"}}), HasSubstr("(PET_MODULE)"));
+  tree_.write("py/bin/python", "", 0755);
+  const Environment python = {{"VIRTUAL_ENV", tree_ / "py"}};
+  EXPECT_THAT(job({"-m"}, python).program.argv,
+              ElementsAre(tree_ / "py/bin/python", "-u", "-m", "prog"));
+  EXPECT_EQ(job({"--run-path", "-m", "--no-python"}, python).program.argv.at(2), "-c")
+      << "--run-path wins, as under torchrun";
+  EXPECT_THAT(job({"--no-python"}, python).program.argv, ElementsAre(tree_ / "cwd/prog"));
+}
+
+TEST_F(Planning, DoubledDollarIsKeptAndWarnedOf) {
+  const auto line = parse_command_line(std::vector<std::string>{"prog", "kill -9 $$", "$x"});
+  const auto made = make_plan(resolve(*line, {}, {}), line->command, {}, surroundings_);
+  ASSERT_TRUE(made);
+  EXPECT_THAT(made->warnings, ElementsAre(HasSubstr("'kill -9 $$' becomes '$'")));
+  EXPECT_EQ(made->job.program.argv.at(1), "kill -9 $$") << "the agent replaces macros, per worker";
+}
+
+TEST_F(Planning, EtcdElectsTheLeader) {
+  for (const std::string backend : {"etcd", "etcd-v2"}) {
+    const auto planned = job({"--nnodes=2", "--rdzv-backend=" + backend, "--rdzv-endpoint=e1:1,e2",
+                              "--rdzv-conf=lease_time=2,etcd_prefix=/x"});
+    EXPECT_EQ(planned.nodes.leader.where, rdzv::LeaderSpec::Where::kElected);
+    const rdzv::EtcdSpec& etcd = planned.nodes.leader.etcd.value();
+    EXPECT_THAT(etcd.endpoints, ElementsAre(rdzv::Endpoint{"e1", 1}, rdzv::Endpoint{"e2", 2379}));
+    EXPECT_EQ(etcd.lease, std::chrono::seconds(2));
+    EXPECT_EQ(etcd.prefix, "/x");
+    EXPECT_FALSE(etcd.is_tls);
+  }
+  EXPECT_THAT(refusal({"--nnodes=2", "--rdzv-backend=etcd"}), HasSubstr("where etcd is"));
+}
+
+TEST_F(Planning, EtcdTakesItsKeysInBothSpellings) {
+  const auto etcd = [this](const std::string& conf) {
+    return job({"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e", "--rdzv-conf=" + conf})
+        .nodes.leader.etcd.value();
+  };
+  const rdzv::TlsFiles files{"a", "b", "c"};
+  EXPECT_EQ(etcd("cacert=a,cert=b,key=c").tls, files);
+  EXPECT_EQ(etcd("ca_cert=a,ssl_cert=b,ssl_cert_key=c").tls, files);
+  EXPECT_TRUE(etcd("ca_cert=a").is_tls);
+  EXPECT_TRUE(etcd("protocol=https").is_tls);
+  EXPECT_EQ(etcd("user=u,password=p").password, "p");
+  const auto refused = [this](const std::string& conf) {
+    return refusal(
+        {"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e", "--rdzv-conf=" + conf});
+  };
+  EXPECT_THAT(refused("user=u"), HasSubstr("needs a password_file"));
+  EXPECT_THAT(refused("password=p"), HasSubstr("needs its user"));
+  EXPECT_THAT(refused("protocol=ftp"), HasSubstr("http or https"));
+  EXPECT_THAT(refused("protocol=http,ca_cert=a"), HasSubstr("of no use"));
+  EXPECT_THAT(refused("lease_time=0"), HasSubstr("lease_time"));
+  EXPECT_THAT(refused("user=u,password_file=/nowhere"),
+              HasSubstr("the password file /nowhere: No such file"));
+}
+
+TEST_F(Planning, APasswordIsNotShown) {
+  const auto line = parse_command_line(
+      std::vector<std::string>{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e",
+                               "--rdzv-conf=user=u,password=sesame,lease_time=2", "prog"});
+  const auto made = make_plan(resolve(*line, {}, {}), line->command, {}, surroundings_);
+  ASSERT_TRUE(made);
+  for (const std::string& text : {to_table(*made), to_json(*made)}) {
+    EXPECT_THAT(text, Not(HasSubstr("sesame")));
+    EXPECT_THAT(text, HasSubstr("user=u,password=***,lease_time=2"));
+  }
+}
+
+TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
+  const auto place = [this](const std::vector<std::string>& words) {
+    return job(words).meeting_place;
+  };
+  using Place = agent::MeetingPlace;
+  EXPECT_EQ(place({}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--standalone"}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--master-port=29511"}), (Place{"127.0.0.1", 29511, 29511}));
+  EXPECT_EQ(place({"--master-port=0"}), (Place{"127.0.0.1", 0, 0}));
+  EXPECT_EQ(place({"--master-addr=localhost"}), (Place{"localhost", 0, 0}));
+  EXPECT_EQ(place({"--rdzv-endpoint=node0:1234"}), (Place{"node0", 1234, 1234}));
+  EXPECT_EQ(place({"--rdzv-backend=c10d", "--rdzv-endpoint=node0:1234"}),
+            (Place{"127.0.0.1", 0, 0}))
+      << "the endpoint is where nodes meet, not workers";
+  EXPECT_EQ(place({"--rdzv-backend=c10d", "--local-addr=10.0.0.5"}), (Place{"10.0.0.5", 0, 0}));
+  EXPECT_EQ(place({"--standalone", "--local-addr=10.0.0.5"}), (Place{"10.0.0.5", 0, 0}));
+  EXPECT_EQ(place({"--master-port-range=3000:3010"}), (Place{"127.0.0.1", 3000, 3010}));
+  for (const std::string text : {"3000", "3010:3000", "0:10", "1:65536", "a:b", "1:2:3", ":"}) {
+    EXPECT_THAT(refusal({"--master-port-range=" + text}), HasSubstr("such as 29500:29599")) << text;
+  }
+  EXPECT_THAT(refusal({"--master-port-range=1:2", "--master-port=3"}),
+              HasSubstr("fixed already by --master-port"));
+}
+
+TEST_F(Planning, TheStoresMemoryIsBounded) {
+  EXPECT_EQ(job({}).meeting_place.store_memory, std::size_t{1} << 30);
+  EXPECT_EQ(job({"--store-memory=64"}).meeting_place.store_memory, std::size_t{64} << 20);
+  EXPECT_EQ(job({"--store-memory=2147483647"}).meeting_place.store_memory,
+            std::size_t{2147483647} << 20);
+  for (const std::string text : {"0", "-1", "1GiB", "2147483648"}) {
+    EXPECT_THAT(refusal({"--store-memory=" + text}), HasSubstr("--store-memory=" + text)) << text;
+  }
+}
+
+TEST_F(Planning, RunIdIsAsGivenAndNeverEmpty) {
+  EXPECT_EQ(job({"--rdzv-id=job7"}).run_id, "job7");
+  EXPECT_EQ(job({"--standalone", "--rdzv-id=job7"}).run_id, "random-id");
+  const auto empty = plan({"--rdzv-id="});
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->job.run_id, "random-id");
+  EXPECT_THAT(empty->warnings, ElementsAre(HasSubstr("--rdzv-id is empty")));
+}
+
+TEST_F(Planning, LogDirectoryIsMadeAndTriedBeforehand) {
+  const std::string directory = tree_ / "logs/deep";
+  auto made = plan({"--log-dir=" + directory});
+  ASSERT_TRUE(made);
+  EXPECT_FALSE(std::filesystem::exists(directory)) << "planning starts nothing and makes nothing";
+  EXPECT_TRUE(prepare_outputs(*made));
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+
+  EXPECT_TRUE(prepare_outputs(*plan({})));
+  EXPECT_TRUE(prepare_outputs(*plan({"--log-dir=/dev/null"})));
+  EXPECT_TRUE(prepare_outputs(*plan({"--log-dir="}))) << "none, as under torchrun";
+  const std::string file = tree_.write("file", "");
+  for (const std::string& bad : {file, file + "/below", std::string("/proc/nowhere")}) {
+    const auto prepared = prepare_outputs(*plan({"--log-dir=" + bad}));
+    ASSERT_FALSE(prepared) << bad;
+    EXPECT_EQ(prepared.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(prepared.error().message, HasSubstr("--log-dir=" + bad));
+  }
+}
+
+TEST_F(Planning, EventTargetIsTriedBeforehand) {
+  const std::string file = tree_ / "events.jsonl";
+  EXPECT_TRUE(prepare_outputs(*plan({"--events=" + file})));
+  EXPECT_TRUE(std::filesystem::exists(file));
+  EXPECT_TRUE(prepare_outputs(*plan({"--events=fd:2"})));
+  for (const std::string& bad : {tree_ / "no/such/folder", std::string("fd:987")}) {
+    const auto prepared = prepare_outputs(*plan({"--events=" + bad}));
+    ASSERT_FALSE(prepared) << bad;
+    EXPECT_EQ(prepared.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(prepared.error().message, HasSubstr("--events=" + bad));
+  }
+}
+
+TEST_F(Planning, JsonHasThePlanAndEveryOriginInOneLine) {
+  const auto made = plan({"--nproc-per-node=2", "--preempt-signal=USR1"}, {{"PET_TEE", "3"}});
+  ASSERT_TRUE(made);
+  const std::string text = to_json(*made);
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  const boost::json::value json = boost::json::parse(text);
+  EXPECT_EQ(json.at("job").at("local_world_size"), 2);
+  EXPECT_EQ(json.at("job").at("preempt_signal"), "SIGUSR1");
+  EXPECT_EQ(json.at("rendezvous").at("backend"), "static");
+  const boost::json::object& settings = json.at("settings").as_object();
+  EXPECT_EQ(settings.size(), kOptionCount);
+  EXPECT_EQ(settings.at("tee").at("value"), "3");
+  EXPECT_EQ(settings.at("tee").at("origin"), "PET_TEE");
+  EXPECT_EQ(settings.at("redirects").at("origin"), "default");
+  const boost::json::array& workers = json.at("workers").as_array();
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[1].at("environment").at("RANK"), "1");
+  EXPECT_EQ(workers[1].at("environment").at("MASTER_PORT"), "(chosen at the start)");
+  EXPECT_FALSE(workers[1].at("environment").as_object().contains("PET_TEE")) << "it is inherited";
+  EXPECT_EQ(boost::json::value_to<std::string>(workers[1].at("argv").at(0)), tree_ / "cwd/prog");
+}
+
+TEST_F(Planning, TableShowsEveryValueWithItsOrigin) {
+  const auto made = plan({"--nproc-per-node=2", "--max-restarts=1"}, {{"PET_TEE", "3"}});
+  ASSERT_TRUE(made);
+  const std::string table = to_table(*made);
+  EXPECT_THAT(table, testing::ContainsRegex("nproc-per-node +2 +--nproc-per-node\n"));
+  EXPECT_THAT(table, testing::ContainsRegex("tee +3 +PET_TEE\n"));
+  EXPECT_THAT(table, testing::ContainsRegex("redirects +0 +default\n"));
+  EXPECT_THAT(table, HasSubstr("\n  WORLD_SIZE=2\n"));
+}
+
+}  // namespace
+}  // namespace ddprun::cli

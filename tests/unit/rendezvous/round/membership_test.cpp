@@ -1,0 +1,121 @@
+#include "rendezvous/round/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace ddprun::rdzv {
+namespace {
+
+using ::testing::ElementsAre;
+
+NodeId id(int number) { return NodeId{static_cast<std::uint32_t>(number)}; }
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  void add(int number, const std::string& host, std::optional<int> node_rank = {}) {
+    NodeHello hello;
+    hello.host = host;
+    hello.node_rank = node_rank;
+    members.add(id(number), hello);
+  }
+  std::vector<int> formed() {
+    members.form_group();
+    std::vector<int> numbers;
+    for (const NodeId each : members.group()) numbers.push_back(static_cast<int>(number(each)));
+    return numbers;
+  }
+  Membership members{4};
+};
+
+TEST_F(MembershipTest, OrdersHostsAsPeopleDo) {
+  add(0, "node10");
+  add(1, "node9b");
+  add(2, "node2");
+  add(3, "node9");
+  EXPECT_THAT(formed(), ElementsAre(2, 3, 1, 0));
+}
+
+TEST(NaturalLess, IsAnOrder) {
+  const std::vector<std::string> ordered = {"",    "1",  "2",   "10",   "a", "a1",     "a01b",
+                                            "a1c", "a2", "a10", "a10b", "b", "node-2", "node-10"};
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    for (std::size_t j = 0; j < ordered.size(); ++j) {
+      EXPECT_EQ(natural_less(ordered[i], ordered[j]), i < j) << ordered[i] << ", " << ordered[j];
+    }
+  }
+}
+
+TEST_F(MembershipTest, SurvivorsKeepTheirOrderAndNewcomersComeAfterThem) {
+  add(0, "node3");
+  add(1, "node2");
+  add(2, "node1");
+  EXPECT_THAT(formed(), ElementsAre(2, 1, 0));
+  members.remove(id(1));
+  add(3, "node0");
+  EXPECT_THAT(formed(), ElementsAre(2, 0, 3));
+}
+
+TEST_F(MembershipTest, GivesTheRanksThatAreAskedForWhereThatLeavesNoGap) {
+  add(0, "a", 9);
+  add(1, "b");
+  add(2, "c", 1);
+  add(3, "d", 0);
+  EXPECT_THAT(formed(), ElementsAre(3, 2, 1, 0));
+  members.remove(id(3));
+  EXPECT_THAT(formed(), ElementsAre(1, 2, 0));
+}
+
+TEST_F(MembershipTest, EqualRanksGoByArrival) {
+  add(2, "a", 1);
+  add(1, "b", 1);
+  add(3, "c", 0);
+  EXPECT_THAT(formed(), ElementsAre(3, 1, 2));
+}
+
+TEST_F(MembershipTest, AFullGroupLeavesSparesWhichTakeThePlaceOfWhoIsLost) {
+  for (int i = 0; i < 6; ++i) add(i, "node" + std::to_string(9 - i));
+  EXPECT_THAT(formed(), ElementsAre(3, 2, 1, 0));
+  EXPECT_FALSE(members.has_room());
+  EXPECT_TRUE(members.has_connected_outsider());
+  members.remove(id(2));
+  EXPECT_TRUE(members.has_room());
+  EXPECT_THAT(formed(), ElementsAre(3, 1, 0, 4));
+}
+
+TEST_F(MembershipTest, ANodeWithoutAConnectionStaysInItsGroupButDoesNotEnterOne) {
+  add(0, "a");
+  add(1, "b");
+  EXPECT_EQ(members.ready(), 2);
+  members.disconnected(id(1), CoreTime{});
+  EXPECT_EQ(members.ready(), 1);
+  EXPECT_THAT(formed(), ElementsAre(0));
+  members.resumed(id(1));
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(0, 1));
+  members.disconnected(id(0), CoreTime{});
+  EXPECT_EQ(members.ready(), 2);
+  EXPECT_THAT(formed(), ElementsAre(0, 1));
+}
+
+TEST_F(MembershipTest, KnowsWhoseConnectionHasBeenBrokenLongest) {
+  using namespace std::chrono_literals;
+  add(0, "a", 5);
+  add(1, "b", 5);
+  EXPECT_FALSE(members.longest_broken());
+  members.disconnected(id(1), CoreTime(1s));
+  members.disconnected(id(0), CoreTime(2s));
+  members.disconnected(id(1), CoreTime(3s));  // it was broken already
+  EXPECT_EQ(members.longest_broken()->id, id(1));
+  EXPECT_EQ(members.broken_claimant(5), id(1));
+  members.resumed(id(1));
+  EXPECT_EQ(members.longest_broken()->since, CoreTime(2s));
+  EXPECT_EQ(members.connected_claimant(5), id(1));
+  members.remove(id(0));
+  EXPECT_FALSE(members.longest_broken());
+  EXPECT_FALSE(members.broken_claimant(5));
+}
+
+}  // namespace
+}  // namespace ddprun::rdzv
