@@ -53,7 +53,7 @@ struct OutputSpec {
 };
 
 // The address and the ports that the workers of a round meet at.
-struct MeetingPlace {
+struct StoreEndpoint {
   // MASTER_ADDR as given, also where the store listens; empty, on several nodes only: found out.
   std::string address = "127.0.0.1";
   std::uint16_t first_port = 0;   // the store takes a free one of first_port to last_port;
@@ -61,7 +61,7 @@ struct MeetingPlace {
   bool agent_hosts_store = true;  // false: rank 0 does, at a port that the agent only reserves
   std::size_t store_memory = rdzv::limits::kDefaultStoreMemory;  // that it may hold, in bytes
 
-  bool operator==(const MeetingPlace&) const = default;
+  bool operator==(const StoreEndpoint&) const = default;
 };
 
 // The nodes of the job, and how this one finds their leader.
@@ -96,7 +96,7 @@ struct Job {
   int local_world_size = 1;
   Nodes nodes;
   rdzv::RestartRules restarts;
-  MeetingPlace meeting_place;
+  StoreEndpoint meeting_place;
   Program program;
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;

@@ -33,7 +33,7 @@ rdzv::RoundConfig leader_config(const Job& job) {
   return config;
 }
 
-GroupConfig group_config(const Job& job, bool leads) {
+NodeConfig node_config(const Job& job, bool leads) {
   return {.local_world_size = job.local_world_size,
           .shutdown_timeout = job.shutdown_timeout,
           .hosts_leader = leads,

@@ -20,26 +20,26 @@ constexpr bool kBeginsARound =
 
 }  // namespace
 
-GroupCore::GroupCore(GroupConfig config) : config_(config), state_(Waiting{}) {}
+NodeCore::NodeCore(NodeConfig config) : config_(config), state_(Waiting{}) {}
 
-std::vector<GroupAction> GroupCore::step(const GroupEvent& event) {
+std::vector<NodeAction> NodeCore::step(const NodeEvent& event) {
   Out out;
   if (is_stale(event) || std::holds_alternative<Ended>(state_)) return out;
   std::visit([&](const auto& e) { on(out, e); }, event);
   return out;
 }
 
-bool GroupCore::leaves_in_its_own_time() const {
+bool NodeCore::leaves_in_its_own_time() const {
   const auto* stopping = std::get_if<Stopping>(&state_);
   return stopping != nullptr && stopping->has_only_notice;
 }
 
-bool GroupCore::has_left() const {
+bool NodeCore::has_left() const {
   const auto* stopping = std::get_if<Stopping>(&state_);
   return stopping != nullptr && stopping->is_own_outcome;
 }
 
-bool GroupCore::is_stale(const GroupEvent& event) const {
+bool NodeCore::is_stale(const NodeEvent& event) const {
   return std::visit(
       [this](const auto& e) {
         using Event = std::decay_t<decltype(e)>;
@@ -56,21 +56,21 @@ bool GroupCore::is_stale(const GroupEvent& event) const {
 
 // ---- what the leader says
 
-void GroupCore::on(Out& out, const rdzv::Refused& refused) {
+void NodeCore::on(Out& out, const rdzv::Refused& refused) {
   if (!std::holds_alternative<Waiting>(state_)) return;
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitUsage);
   outcome.sentence = refused.sentence;
   finish(out, std::move(outcome));
 }
 
-void GroupCore::on(Out& out, const rdzv::OpenStore& open) {
+void NodeCore::on(Out& out, const rdzv::OpenStore& open) {
   if (!std::holds_alternative<Waiting>(state_)) return;
   close_unused_store(out, open.round);
   round_ = open.round;
   out.push_back(OpenRoundStore{open.round});
 }
 
-void GroupCore::on(Out& out, const StoreResult& result) {
+void NodeCore::on(Out& out, const StoreResult& result) {
   if (!std::holds_alternative<Waiting>(state_)) return;
   if (result.error.empty()) {
     out.push_back(TellLeader{rdzv::StoreOpened{result.round, result.port}});
@@ -79,7 +79,7 @@ void GroupCore::on(Out& out, const StoreResult& result) {
   }
 }
 
-void GroupCore::on(Out& out, const rdzv::RoundStart& start) {
+void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   auto* waiting = std::get_if<Waiting>(&state_);
   if (waiting == nullptr) return;
   if (waiting->store != start.round) close_unused_store(out, {});
@@ -89,7 +89,7 @@ void GroupCore::on(Out& out, const rdzv::RoundStart& start) {
   out.push_back(StartWorkers{start});
 }
 
-void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
+void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
   if (std::holds_alternative<Waiting>(state_)) {
     out.push_back(TellLeader{rdzv::RoundStopped{stop.round, {}}});
     return;
@@ -106,11 +106,11 @@ void GroupCore::on(Out& out, const rdzv::RoundStop& stop) {
   go_on(out);
 }
 
-void GroupCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
+void NodeCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
 
-void GroupCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
+void NodeCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
 
-void GroupCore::join_anew(Out& out) {
+void NodeCore::join_anew(Out& out) {
   if (std::holds_alternative<Waiting>(state_)) {
     close_unused_store(out, {});
     return rejoin(out);
@@ -121,9 +121,9 @@ void GroupCore::join_anew(Out& out) {
   go_on(out);
 }
 
-void GroupCore::rejoin(Out& out) const { out.push_back(Rejoin{last_round_}); }
+void NodeCore::rejoin(Out& out) const { out.push_back(Rejoin{last_round_}); }
 
-void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
+void NodeCore::on(Out& out, const rdzv::JobEnd& end) {
   out.push_back(TellLeader{rdzv::Goodbye{}});
   if (std::holds_alternative<Waiting>(state_)) return finish(out, end.outcome);
   if (Stopping* stopping = stop_workers(out, SIGTERM)) {
@@ -133,7 +133,7 @@ void GroupCore::on(Out& out, const rdzv::JobEnd& end) {
   go_on(out);
 }
 
-void GroupCore::on(Out& out, const LeaderLost& lost) {
+void NodeCore::on(Out& out, const LeaderLost& lost) {
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun,
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
   outcome.sentence = lost.sentence;
@@ -147,7 +147,7 @@ void GroupCore::on(Out& out, const LeaderLost& lost) {
 
 // ---- what happens here
 
-void GroupCore::on(Out& out, const WorkerEnded& ended) {
+void NodeCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
@@ -168,7 +168,7 @@ void GroupCore::on(Out& out, const WorkerEnded& ended) {
   }
 }
 
-void GroupCore::on(Out& out, const StopSignal& stop) {
+void NodeCore::on(Out& out, const StopSignal& stop) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping != nullptr && stopping->is_leaving) {
     kill_workers(out, *stopping);
@@ -186,7 +186,7 @@ void GroupCore::on(Out& out, const StopSignal& stop) {
 }
 
 // No timer: the scheduler that gave notice will also say when its patience ends.
-void GroupCore::on(Out& out, const PreemptSignal& preempt) {
+void NodeCore::on(Out& out, const PreemptSignal& preempt) {
   const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
@@ -204,7 +204,7 @@ void GroupCore::on(Out& out, const PreemptSignal& preempt) {
   go_on(out);
 }
 
-void GroupCore::tell_of_preemption(Out& out, Stopping& stopping) {
+void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
   if (!stopping.untold) return;
   const rdzv::NodeLeaving leaving = *std::exchange(stopping.untold, std::nullopt);
   out.push_back(TellLeader{leaving});
@@ -212,7 +212,7 @@ void GroupCore::tell_of_preemption(Out& out, Stopping& stopping) {
 }
 
 // The leader goes on without a node that leaves, unless it is the leader's own.
-void GroupCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
+void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
   if (config_.hosts_leader) return go_on(out);
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
                              leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
@@ -221,7 +221,7 @@ void GroupCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
   finish_by_ourselves(out, std::move(outcome));
 }
 
-void GroupCore::on(Out& out, const TimerExpired&) {
+void NodeCore::on(Out& out, const TimerExpired&) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || all(stopping->has_ended)) return;
   if (!stopping->was_killed) {
@@ -247,7 +247,7 @@ void GroupCore::on(Out& out, const TimerExpired&) {
   go_on(out);
 }
 
-void GroupCore::on(Out& out, const RoundClosed&) {
+void NodeCore::on(Out& out, const RoundClosed&) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr) return;
   stopping->is_closed = true;
@@ -255,7 +255,7 @@ void GroupCore::on(Out& out, const RoundClosed&) {
 }
 
 // From Running to Stopping; otherwise the state stays. Returns it when it is Stopping.
-GroupCore::Stopping* GroupCore::begin_stopping() {
+NodeCore::Stopping* NodeCore::begin_stopping() {
   if (auto* running = std::get_if<Running>(&state_)) {
     Stopping stopping;
     stopping.has_ended = std::move(running->has_ended);
@@ -265,7 +265,7 @@ GroupCore::Stopping* GroupCore::begin_stopping() {
 }
 
 // Signals the workers unless that was done before.
-GroupCore::Stopping* GroupCore::stop_workers(Out& out, int signal, ArmTimer::Limit grace) {
+NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, ArmTimer::Limit grace) {
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
   if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
@@ -279,7 +279,7 @@ GroupCore::Stopping* GroupCore::stop_workers(Out& out, int signal, ArmTimer::Lim
   return stopping;
 }
 
-void GroupCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal) {
+void NodeCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal) {
   for (std::size_t i = 0; i < has_ended.size(); ++i) {
     if (has_ended[i]) continue;
     const int local_rank = static_cast<int>(i);
@@ -289,7 +289,7 @@ void GroupCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended
   }
 }
 
-void GroupCore::kill_workers(Out& out, Stopping& stopping) {
+void NodeCore::kill_workers(Out& out, Stopping& stopping) {
   if (stopping.was_killed) return;
   stopping.was_killed = true;
   signal_live_workers(out, stopping.has_ended, SIGKILL);
@@ -298,7 +298,7 @@ void GroupCore::kill_workers(Out& out, Stopping& stopping) {
 
 // The next step of stopping that has become possible: close the round when all workers have ended,
 // then end the job or answer the leader, whichever it asked for.
-void GroupCore::go_on(Out& out) {
+void NodeCore::go_on(Out& out) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !all(stopping->has_ended)) return;
   if (stopping->untold) return tell_of_preemption(out, *stopping);
@@ -321,7 +321,7 @@ void GroupCore::go_on(Out& out) {
 
 // ---- the end
 
-rdzv::JobOutcome GroupCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const {
+rdzv::JobOutcome NodeCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_code) const {
   rdzv::JobOutcome outcome;
   outcome.kind = kind;
   outcome.exit_code = exit_code;
@@ -331,7 +331,7 @@ rdzv::JobOutcome GroupCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_co
 }
 
 // When the workers have ended; what the leader has said of the job's end goes before.
-void GroupCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
+void NodeCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
   auto& stopping = std::get<Stopping>(state_);
   if (!stopping.outcome) {
     stopping.outcome = std::move(outcome);
@@ -340,12 +340,12 @@ void GroupCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
   go_on(out);
 }
 
-void GroupCore::finish(Out& out, rdzv::JobOutcome outcome) {
+void NodeCore::finish(Out& out, rdzv::JobOutcome outcome) {
   out.push_back(Finish{std::move(outcome)});
   state_ = Ended{};
 }
 
-void GroupCore::close_unused_store(Out& out, std::optional<Round> next_store) {
+void NodeCore::close_unused_store(Out& out, std::optional<Round> next_store) {
   auto& waiting = std::get<Waiting>(state_);
   if (waiting.store) out.push_back(CloseStore{*waiting.store});
   waiting.store = next_store;

@@ -1,6 +1,6 @@
 // The agent's decisions about the workers of its node, as a pure state machine: what the leader
 // says, what happens to the workers and to the agent itself comes in; what to do comes out, in
-// order. The group_runner performs the actions and feeds the events back. No I/O, no clock, no
+// order. The supervisor performs the actions and feeds the events back. No I/O, no clock, no
 // threads.
 //
 // clang-format off
@@ -39,7 +39,7 @@
 //
 // clang-format on
 //
-// Closing a round is an action of its own, because strangers that the workers left behind have to
+// Closing a round is an action of its own, because orphans that the workers left behind have to
 // be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the
 // job. Events of another round than the current one are dropped first (is_stale).
 #pragma once
@@ -83,7 +83,7 @@ struct LeaderLost {  // its connection broke and did not come back, or it is sil
   bool was_reached = true;  // false: it was never there
 };
 struct LeaderReplaced {};  // another process leads the job now, or will, and can be joined
-using GroupEvent =
+using NodeEvent =
     std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
                  rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
                  rdzv::JobEnd, StoreResult, WorkerEnded, StopSignal, PreemptSignal, TimerExpired,
@@ -144,10 +144,10 @@ struct Finish {  // nothing is left to do but to report and exit
   rdzv::JobOutcome outcome;
   bool operator==(const Finish&) const = default;
 };
-using GroupAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
-                                 CloseRound, CloseStore, TellLeader, Rejoin, Announce, Finish>;
+using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
+                                CloseRound, CloseStore, TellLeader, Rejoin, Announce, Finish>;
 
-struct GroupConfig {
+struct NodeConfig {
   int local_world_size = 1;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
@@ -156,11 +156,11 @@ struct GroupConfig {
   std::chrono::milliseconds failure_shutdown_timeout{1'000};
 };
 
-class GroupCore {
+class NodeCore {
  public:
-  explicit GroupCore(GroupConfig config);
+  explicit NodeCore(NodeConfig config);
 
-  std::vector<GroupAction> step(const GroupEvent& event);
+  std::vector<NodeAction> step(const NodeEvent& event);
 
   Round round() const { return round_; }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
@@ -172,7 +172,7 @@ class GroupCore {
   bool has_left() const;
 
  private:
-  using Out = std::vector<GroupAction>;
+  using Out = std::vector<NodeAction>;
 
   struct Waiting {
     std::optional<Round> store;  // was opened, and its round has not begun
@@ -199,7 +199,7 @@ class GroupCore {
   struct Ended {};
   using State = std::variant<Waiting, Running, Stopping, Ended>;
 
-  bool is_stale(const GroupEvent& event) const;
+  bool is_stale(const NodeEvent& event) const;
 
   void on(Out& out, const rdzv::Refused& refused);
   void on(Out& out, const rdzv::Warning& warning) { out.push_back(Announce{warning}); }
@@ -234,7 +234,7 @@ class GroupCore {
   void kill_workers(Out& out, Stopping& stopping);
   void go_on(Out& out);
 
-  GroupConfig config_;
+  NodeConfig config_;
   State state_;
   Round round_{};
   std::optional<rdzv::LastRound> last_round_;  // that ran here

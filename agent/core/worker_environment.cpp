@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kLocalRankMacro = "local_rank";
 
-// Said to the agent (service_notify.h): a worker that used them would speak as the whole service,
+// Said to the agent (systemd_notify.h): a worker that used them would speak as the whole service,
 // which systemd's NotifyAccess=main refuses and NotifyAccess=all believes.
 constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
 

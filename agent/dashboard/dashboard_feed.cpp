@@ -149,19 +149,19 @@ void Curve::add(Point point) {
 
 // ---- looking ------------------------------------------------------------------------------------
 
-void PageFeed::set(std::string_view field, std::string value) {
+void DashboardFeed::set(std::string_view field, std::string value) {
   std::string& known = fields_[std::string(field)];
   if (known == value) return;
   known = std::move(value);
   changed_fields_.emplace_back(field);
 }
 
-void PageFeed::sample(const NodeStatus& own) {
+void DashboardFeed::sample(const NodeStatus& own) {
   if (own.rank_offset == 0) note_loss(own);
 }
 
 // Of the first rank that says one.
-bool PageFeed::note_loss(const NodeStatus& node) {
+bool DashboardFeed::note_loss(const NodeStatus& node) {
   for (const WorkerStatus& worker : node.workers) {
     if (!worker.progress || !worker.progress->step) continue;
     if (const auto loss = value_named("loss", *worker.progress)) {
@@ -172,7 +172,7 @@ bool PageFeed::note_loss(const NodeStatus& node) {
   return false;
 }
 
-void PageFeed::look(const JobStatus& status, std::chrono::steady_clock::time_point now) {
+void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::time_point now) {
   changed_fields_.clear();
   loss_.settle();
   at_ms_ = unix_ms(status.when);
@@ -210,7 +210,8 @@ void PageFeed::look(const JobStatus& status, std::chrono::steady_clock::time_poi
   look_at_failures(status);
 }
 
-void PageFeed::look_at_ranks(const JobStatus& status, std::chrono::steady_clock::time_point now) {
+void DashboardFeed::look_at_ranks(const JobStatus& status,
+                                  std::chrono::steady_clock::time_point now) {
   changed_ranks_.clear();
   changed_lives_.clear();
   // Those of a node that has not answered this time stay as they were.
@@ -241,8 +242,8 @@ void PageFeed::look_at_ranks(const JobStatus& status, std::chrono::steady_clock:
   }
 }
 
-PageFeed::Live PageFeed::live_of(const WorkerStatus& worker, const NodeStatus& node,
-                                 std::chrono::steady_clock::time_point now) {
+DashboardFeed::Live DashboardFeed::live_of(const WorkerStatus& worker, const NodeStatus& node,
+                                           std::chrono::steady_clock::time_point now) {
   Live live;
   live.state = worker.state;
   if (!worker.progress) return live;
@@ -259,7 +260,7 @@ PageFeed::Live PageFeed::live_of(const WorkerStatus& worker, const NodeStatus& n
 
 // The latest worker that ended badly of its own accord, with all that is known of it. A lost node is
 // among the restarts.
-void PageFeed::look_at_failures(const JobStatus& status) {
+void DashboardFeed::look_at_failures(const JobStatus& status) {
   const std::string* latest = nullptr;
   for (const NodeStatus& node : status.nodes) {
     for (const std::string& line : node.events) {
@@ -279,7 +280,7 @@ void PageFeed::look_at_failures(const JobStatus& status) {
   if (latest != nullptr) set("failure", *latest);
 }
 
-void PageFeed::end(std::string_view sentence) {
+void DashboardFeed::end(std::string_view sentence) {
   changed_fields_.clear();
   changed_ranks_.clear();
   changed_lives_.clear();
@@ -290,10 +291,10 @@ void PageFeed::end(std::string_view sentence) {
 
 // ---- telling ------------------------------------------------------------------------------------
 
-std::string PageFeed::whole() const { return object(/*is_whole=*/true); }
-std::string PageFeed::change() const { return object(are_ranks_new_); }
+std::string DashboardFeed::whole() const { return object(/*is_whole=*/true); }
+std::string DashboardFeed::change() const { return object(are_ranks_new_); }
 
-std::string PageFeed::object(bool is_whole) const {
+std::string DashboardFeed::object(bool is_whole) const {
   std::string out = "{\"at\":";
   append(out, at_ms_);
   if (is_whole) out += ",\"whole\":true";

@@ -55,7 +55,7 @@ class Curve {
   std::size_t skipped_ = 0;
 };
 
-class PageFeed {
+class DashboardFeed {
  public:
   // While nobody watches: keeps the curve of the loss going, where it is this node's rank 0 that
   // says it. A page that watches is not told of it.

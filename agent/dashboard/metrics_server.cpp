@@ -55,11 +55,11 @@ std::shared_ptr<const std::string> event_of(const std::string& json) {
 
 }  // namespace
 
-Result<std::unique_ptr<WatchServer>> WatchServer::start(boost::asio::io_context& io,
-                                                        std::uint16_t port, JobView& job,
-                                                        MetricsLabels labels,
-                                                        HttpServerLimits limits) {
-  std::unique_ptr<WatchServer> made(new WatchServer(io, job, std::move(labels)));
+Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_context& io,
+                                                            std::uint16_t port, JobView& job,
+                                                            MetricsLabels labels,
+                                                            HttpServerLimits limits) {
+  std::unique_ptr<MetricsServer> made(new MetricsServer(io, job, std::move(labels)));
   auto http = HttpServer::start(
       io, port,
       [server = made.get()](std::shared_ptr<HttpExchange> exchange) { server->serve(exchange); },
@@ -72,10 +72,10 @@ Result<std::unique_ptr<WatchServer>> WatchServer::start(boost::asio::io_context&
   return made;
 }
 
-WatchServer::WatchServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels)
+MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels)
     : job_(job), labels_(std::move(labels)), timer_(io) {}
 
-void WatchServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
+void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->path();
   if (path == "/") return serve_page(*exchange);
   if (path == "/metrics") {
@@ -91,7 +91,7 @@ void WatchServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   exchange->reply({.status = 404, .body = "there is / for people and /metrics for Prometheus\n"});
 }
 
-void WatchServer::serve_page(HttpExchange& exchange) const {
+void MetricsServer::serve_page(HttpExchange& exchange) const {
   const auto nonce = make_nonce();
   if (!nonce) return exchange.reply({.status = 503, .body = "no random numbers yet\n"});
   const std::string policy = "default-src 'none'; script-src 'nonce-" + *nonce +
@@ -109,27 +109,27 @@ void WatchServer::serve_page(HttpExchange& exchange) const {
 // ---- what pages hear ----------------------------------------------------------------------------
 
 // Soon, and not each of a thousand at once.
-void WatchServer::something_happened() {
+void MetricsServer::something_happened() {
   if (is_watched()) await_tick(std::max(Clock::now(), asked_at_ + kSoon));
 }
 
-bool WatchServer::is_watched() {
+bool MetricsServer::is_watched() {
   std::erase_if(viewers_, [](const Viewer& each) { return !each.exchange->is_open(); });
   return !viewers_.empty();
 }
 
-void WatchServer::await_tick(Clock::time_point at) {
+void MetricsServer::await_tick(Clock::time_point at) {
   if (is_over_) return;
   timer_.arm_at(at, [this] { tick(); });
 }
 
-void WatchServer::tick() {
+void MetricsServer::tick() {
   await_tick(Clock::now() + kInterval);
   if (is_watched()) return ask();
   feed_.sample(job_.node_status());
 }
 
-void WatchServer::ask() {
+void MetricsServer::ask() {
   if (std::exchange(is_asking_, true)) return;
   asked_at_ = Clock::now();
   job_.job_status([this, weak = std::weak_ptr<bool>(is_alive_)](const JobStatus& status) {
@@ -143,7 +143,7 @@ void WatchServer::ask() {
 
 // One text for all who have seen what was before; one who has not taken the last one yet misses
 // this, and gets the whole when it has.
-void WatchServer::tell_viewers() {
+void MetricsServer::tell_viewers() {
   std::shared_ptr<const std::string> whole;
   std::shared_ptr<const std::string> change;
   for (Viewer& viewer : viewers_) {
@@ -158,7 +158,7 @@ void WatchServer::tell_viewers() {
   }
 }
 
-void WatchServer::over(std::string_view sentence) {
+void MetricsServer::over(std::string_view sentence) {
   is_over_ = true;
   timer_.cancel();
   feed_.end(sentence);

@@ -3,7 +3,7 @@
 // open does it ask all nodes of the job how they are, once a second and soon after something has
 // happened. With nobody there it wakes up once a second, to keep the curve of the loss.
 //
-// Owned by the group's runner, event loop only. The mistake to avoid: making it a reason why a job
+// Owned by the supervisor, event loop only. The mistake to avoid: making it a reason why a job
 // fails; a port that is taken is worth a sentence and no more.
 #pragma once
 
@@ -23,13 +23,14 @@
 
 namespace ddprun::agent {
 
-class WatchServer {
+class MetricsServer {
  public:
-  static Result<std::unique_ptr<WatchServer>> start(boost::asio::io_context& io, std::uint16_t port,
-                                                    JobView& job, MetricsLabels labels,
-                                                    HttpServerLimits limits = {});
-  WatchServer(const WatchServer&) = delete;
-  WatchServer& operator=(const WatchServer&) = delete;
+  static Result<std::unique_ptr<MetricsServer>> start(boost::asio::io_context& io,
+                                                      std::uint16_t port, JobView& job,
+                                                      MetricsLabels labels,
+                                                      HttpServerLimits limits = {});
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
 
   std::uint16_t port() const { return http_->port(); }
 
@@ -43,7 +44,7 @@ class WatchServer {
     bool needs_whole = true;
   };
 
-  WatchServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels);
+  MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels);
   void serve(const std::shared_ptr<HttpExchange>& exchange);
   void serve_page(HttpExchange& exchange) const;
   bool is_watched();
@@ -58,7 +59,7 @@ class WatchServer {
   std::unique_ptr<HttpServer> http_;
   Timer timer_;
   StepTimes scraped_;
-  PageFeed feed_;
+  DashboardFeed feed_;
   std::vector<Viewer> viewers_;
   Clock::time_point asked_at_{};
   bool is_asking_ = false;

@@ -116,7 +116,7 @@ struct EventWriter {
   }
 };
 
-GroupEvent own_event_from(const Reader& from) {
+NodeEvent own_event_from(const Reader& from) {
   const auto round = [&] { return Round{from.number<std::uint32_t>("round")}; };
   switch (from.one_of<OwnEvent>(kOwnEvents, "event")) {
     case OwnEvent::kStore:
@@ -144,9 +144,9 @@ GroupEvent own_event_from(const Reader& from) {
   return LeaderReplaced{};
 }
 
-GroupInput group_input_from(const Reader& from) {
+NodeInput group_input_from(const Reader& from) {
   if (!from.object.contains("message")) return {own_event_from(from)};
-  return std::visit([](const auto& each) { return GroupInput{GroupEvent(each)}; },
+  return std::visit([](const auto& each) { return NodeInput{NodeEvent(each)}; },
                     to_agent_in(from, "message"));
 }
 
@@ -209,7 +209,7 @@ struct ConfigReader {
 };
 
 void fields(auto&& archive, auto& config) requires
-    std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(config)>>, GroupConfig> {
+    std::is_same_v<std::remove_const_t<std::remove_reference_t<decltype(config)>>, NodeConfig> {
   archive("local_world_size", config.local_world_size);
   archive("shutdown_timeout_ms", config.shutdown_timeout);
   archive("kill_timeout_ms", config.kill_timeout);
@@ -272,7 +272,7 @@ std::optional<rdzv::Resumption> resumption_from(const json::value& value) {
 struct LineWriter {
   json::object& line;
 
-  void operator()(const GroupBegan& began) const {
+  void operator()(const NodeBegan& began) const {
     line["core"] = "group";
     json::object config;
     fields(ConfigWriter{config}, began.config);
@@ -287,7 +287,7 @@ struct LineWriter {
     line["config"] = std::move(config);
     line["resumption"] = resumption_value(began.resumption);
   }
-  void operator()(const GroupInput& input) const {
+  void operator()(const NodeInput& input) const {
     line["core"] = "group";
     std::visit(EventWriter{line}, input.event);
   }
@@ -309,7 +309,7 @@ Recorded recorded_from(const Reader& from) {
   const bool begins = from.object.contains("config");
   if (core == Core::kGroup) {
     if (!begins) return group_input_from(from);
-    GroupBegan began;
+    NodeBegan began;
     fields(ConfigReader{Reader(from.at("config"))}, began.config);
     return began;
   }

@@ -20,20 +20,20 @@
 
 namespace ddprun::agent {
 
-struct GroupBegan {
-  GroupConfig config;
+struct NodeBegan {
+  NodeConfig config;
 };
 struct RoundBegan {
   rdzv::RoundConfig config;
   std::optional<rdzv::Resumption> resumption;
 };
-struct GroupInput {
-  GroupEvent event;
+struct NodeInput {
+  NodeEvent event;
 };
 struct InputsLost {  // the disk was too slow for these
   std::uint64_t count = 0;
 };
-using Recorded = std::variant<GroupBegan, RoundBegan, GroupInput, rdzv::RoundInput, InputsLost>;
+using Recorded = std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost>;
 
 struct RecordedStep {
   std::int64_t unix_us = 0;

@@ -1,7 +1,7 @@
 // Writes what the cores of this process are told to a file (--record), for `ddpctl replay`. Like the
 // event file it holds up nothing: what a disk does not take in time is dropped, and said to be lost.
 //
-// Owned by the group's runner, event loop only; the Console outlives it. The mistake to avoid:
+// Owned by the supervisor, event loop only; the Console outlives it. The mistake to avoid:
 // feeding a core past it. What it was not told of cannot be played again.
 #pragma once
 

@@ -16,7 +16,7 @@ microseconds in_us(steady_clock::duration duration) {
 
 // What a round's stopping began with, as the event file names it. A job that has simply succeeded
 // has nothing to stop.
-std::string_view reason_of(const GroupEvent& cause, bool has_local_failure) {
+std::string_view reason_of(const NodeEvent& cause, bool has_local_failure) {
   if (std::holds_alternative<StopSignal>(cause)) return "signal";
   if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
   if (std::holds_alternative<LeaderLost>(cause)) return "leader_lost";
@@ -120,7 +120,7 @@ void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_
                      ended.progress});
 }
 
-void EventLog::round_stopping(Round round, const GroupEvent& cause) {
+void EventLog::round_stopping(Round round, const NodeEvent& cause) {
   bool has_local_failure = false;
   for (const Ended& worker : workers_) has_local_failure |= worker.failure.has_value();
   const std::string_view reason = reason_of(cause, has_local_failure);

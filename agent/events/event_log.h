@@ -3,7 +3,7 @@
 // restarts cost. Keeps what status and page show of the past (JobHistory), and tells those who follow
 // it. While there is none of those and neither option, it makes no line and opens nothing.
 //
-// Owned by the GroupRunner, which tells it; event loop only, the Console outlives it. The mistake
+// Owned by the Supervisor, which tells it; event loop only, the Console outlives it. The mistake
 // to avoid: telling of an end twice, once when a worker was stopped and once when it ended.
 #pragma once
 
@@ -43,7 +43,7 @@ class EventLog {
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
   // `cause`: the event with which the round's stopping began.
-  void round_stopping(Round round, const GroupEvent& cause);
+  void round_stopping(Round round, const NodeEvent& cause);
   void signal_received(int signal);
   void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
                                  std::chrono::milliseconds grace);

@@ -52,21 +52,21 @@ Result<std::string> start_of(const std::string& path, const std::string& what) {
 
 }  // namespace
 
-TrainerPush::TrainerPush(boost::asio::io_context& io, const Environment& environment,
-                         std::function<std::optional<JobProgress>()> progress,
-                         std::function<void(std::string_view)> warn)
+KubeflowReporter::KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
+                                   std::function<std::optional<JobProgress>()> progress,
+                                   std::function<void(std::string_view)> warn)
     : io_(io),
       endpoint_(trainer_endpoint(environment)),
       progress_(std::move(progress)),
       warn_(std::move(warn)),
       tick_(io) {}
 
-void TrainerPush::round_began() {
+void KubeflowReporter::round_began() {
   latest_.reset();  // rank 0 may be another agent's now
   if (endpoint_ && !std::exchange(has_begun_, true)) await_tick();
 }
 
-void TrainerPush::await_tick() {
+void KubeflowReporter::await_tick() {
   tick_.arm(kTick, [this] {
     if (!endpoint_) return;
     look();
@@ -75,7 +75,7 @@ void TrainerPush::await_tick() {
   });
 }
 
-void TrainerPush::look() {
+void KubeflowReporter::look() {
   if (!endpoint_) return;
   const auto progress = progress_();
   if (!progress) return;
@@ -83,13 +83,13 @@ void TrainerPush::look() {
   latest_remaining_ = remaining_.estimate(*progress, Clock::now());
 }
 
-void TrainerPush::send_last() {
+void KubeflowReporter::send_last() {
   tick_.cancel();
   is_over_ = true;
   if (has_news() && failures_ == 0) push();
 }
 
-void TrainerPush::push() {
+void KubeflowReporter::push() {
   const auto bearer = token();
   if (!bearer) return on_failure(bearer.error().to_string());
   if (auto made = make_client(); !made) return on_failure(made.error().to_string());
@@ -98,13 +98,13 @@ void TrainerPush::push() {
   next_ = Clock::now() + kInterval;
   client_->send(
       {.target = url_->target,
-       .body = trainer_status(*latest_, latest_remaining_, std::chrono::system_clock::now()),
+       .body = kubeflow_status(*latest_, latest_remaining_, std::chrono::system_clock::now()),
        .headers = {{"Authorization", "Bearer " + *bearer}}},
       [this](const Result<rdzv::HttpReply>& reply) { on_reply(reply); });
 }
 
 // Read each time: it is exchanged long before it runs out.
-Result<std::string> TrainerPush::token() const {
+Result<std::string> KubeflowReporter::token() const {
   if (endpoint_->token_file.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 endpoint_->token_variable + " names no file with a token");
@@ -117,7 +117,7 @@ Result<std::string> TrainerPush::token() const {
   return bearer;
 }
 
-Result<void> TrainerPush::make_client() {
+Result<void> KubeflowReporter::make_client() {
   if (client_) return {};
   if (!url_) {
     auto url = rdzv::parse_http_url(endpoint_->url);
@@ -137,7 +137,7 @@ Result<void> TrainerPush::make_client() {
   return {};
 }
 
-void TrainerPush::on_reply(const Result<rdzv::HttpReply>& reply) {
+void KubeflowReporter::on_reply(const Result<rdzv::HttpReply>& reply) {
   is_busy_ = false;
   if (reply && reply->status / 100 == 2) {
     failures_ = 0;
@@ -148,7 +148,7 @@ void TrainerPush::on_reply(const Result<rdzv::HttpReply>& reply) {
                    : reply.error().to_string());
 }
 
-void TrainerPush::on_failure(const std::string& why) {
+void KubeflowReporter::on_failure(const std::string& why) {
   sent_.reset();
   client_.reset();
   const auto pause =

@@ -1,8 +1,8 @@
-// Tells Kubeflow Trainer how far the job is, where its pod was told where to (trainer_status.h):
+// Tells Kubeflow Trainer how far the job is, where its pod was told where to (kubeflow_status.h):
 // from the agent of rank 0, over HTTPS, at most every five seconds, and only what rank 0 has said
 // over its link. Without the variables this does nothing and never wakes up.
 //
-// Owned by the group's runner, event loop only. Nothing waits for the endpoint, and nothing that
+// Owned by the supervisor, event loop only. Nothing waits for the endpoint, and nothing that
 // goes wrong with it (it is slow, away or another; a token that is missing, malformed or has run
 // out) is worth more than one sentence: reports go on at growing distances, with the token and the
 // CA's file read anew, since both are exchanged while a job runs.
@@ -22,17 +22,17 @@
 
 namespace ddprun::agent {
 
-class TrainerPush {
+class KubeflowReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
   // `progress`: how far the job is now; nothing where that is not for this agent to say. `warn`
   // gets one sentence at most.
-  TrainerPush(boost::asio::io_context& io, const Environment& environment,
-              std::function<std::optional<JobProgress>()> progress,
-              std::function<void(std::string_view)> warn);
-  TrainerPush(const TrainerPush&) = delete;
-  TrainerPush& operator=(const TrainerPush&) = delete;
+  KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
+                   std::function<std::optional<JobProgress>()> progress,
+                   std::function<void(std::string_view)> warn);
+  KubeflowReporter(const KubeflowReporter&) = delete;
+  KubeflowReporter& operator=(const KubeflowReporter&) = delete;
 
   void round_began();
   void look();  // now: what can be seen soon no longer can

@@ -78,9 +78,9 @@ std::optional<std::chrono::seconds> RemainingTime::estimate(
   return std::chrono::seconds(static_cast<std::int64_t>(seconds));
 }
 
-std::string trainer_status(const JobProgress& progress,
-                           std::optional<std::chrono::seconds> remaining,
-                           std::chrono::system_clock::time_point now) {
+std::string kubeflow_status(const JobProgress& progress,
+                            std::optional<std::chrono::seconds> remaining,
+                            std::chrono::system_clock::time_point now) {
   json::object status;
   if (progress.total_steps > 0) status["progressPercentage"] = percentage(progress);
   if (remaining) status["estimatedRemainingSeconds"] = remaining->count();

@@ -1,6 +1,6 @@
 // What Kubeflow Trainer is told of a job's progress, as values: where its status endpoint is, what
 // proves who tells, and the body of a report (the trainerStatus of KEP-2779). Pure; who sends it
-// is trainer_push.h.
+// is kubeflow_reporter.h.
 //
 // The mistake to avoid: reporting what no worker has said. A report replaces the whole status of
 // the TrainJob, also what a program of its own accord has reported there (Transformers does).
@@ -58,8 +58,8 @@ class RemainingTime {
 };
 
 // The JSON of a report.
-std::string trainer_status(const JobProgress& progress,
-                           std::optional<std::chrono::seconds> remaining,
-                           std::chrono::system_clock::time_point now);
+std::string kubeflow_status(const JobProgress& progress,
+                            std::optional<std::chrono::seconds> remaining,
+                            std::chrono::system_clock::time_point now);
 
 }  // namespace ddprun::agent

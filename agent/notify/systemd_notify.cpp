@@ -59,7 +59,7 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
                                              kShortestInterval);
 }
 
-ServiceNotify::ServiceNotify(boost::asio::any_io_executor executor, const Environment& environment,
+SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                              std::function<std::string()> status,
                              std::function<void(std::string_view)> warn)
     : name_(value_or_empty(environment, "NOTIFY_SOCKET")),
@@ -83,7 +83,7 @@ ServiceNotify::ServiceNotify(boost::asio::any_io_executor executor, const Enviro
   fd_ ? void(socket_ = *socket) : complain(std::strerror(errno));
 }
 
-void ServiceNotify::ready() {
+void SystemdNotify::ready() {
   if (!is_on()) return;
   tell("READY=1\n");
   status_may_have_changed();
@@ -91,20 +91,20 @@ void ServiceNotify::ready() {
   if (watchdog_interval_) await_watchdog();
 }
 
-void ServiceNotify::stopping(std::chrono::milliseconds at_most) {
+void SystemdNotify::stopping(std::chrono::milliseconds at_most) {
   if (!is_on()) return;
   tell("STOPPING=1\nEXTEND_TIMEOUT_USEC=" +
        std::to_string(std::chrono::microseconds(at_most).count()) + "\n");
   status_may_have_changed();
 }
 
-void ServiceNotify::over(const std::string& status) {
+void SystemdNotify::over(const std::string& status) {
   if (!is_on()) return;
   is_over_ = true;
   tell("STATUS=" + printable(status) + "\n");
 }
 
-void ServiceNotify::status_may_have_changed() {
+void SystemdNotify::status_may_have_changed() {
   if (!is_on() || is_over_) return;
   std::string status = printable(status_());  // one line of the datagram
   if (status == last_status_) return;
@@ -112,7 +112,7 @@ void ServiceNotify::status_may_have_changed() {
   if (send("STATUS=" + status + "\n")) last_status_ = std::move(status);
 }
 
-void ServiceNotify::await_status() {
+void SystemdNotify::await_status() {
   status_timer_.arm(kStatusInterval, [this] {
     if (!owed_.empty()) tell("");
     status_may_have_changed();
@@ -120,7 +120,7 @@ void ServiceNotify::await_status() {
   });
 }
 
-void ServiceNotify::await_watchdog() {
+void SystemdNotify::await_watchdog() {
   watchdog_timer_.arm(*watchdog_interval_, [this] {
     send("WATCHDOG=1\n");
     await_watchdog();
@@ -128,13 +128,13 @@ void ServiceNotify::await_watchdog() {
 }
 
 // What must arrive, in order, as soon as the manager takes it.
-void ServiceNotify::tell(const std::string& state) {
+void SystemdNotify::tell(const std::string& state) {
   owed_ += state;
   if (send(owed_)) owed_.clear();
 }
 
 // Not connected, so that a manager that makes its socket anew is found again.
-bool ServiceNotify::send(const std::string& state) {
+bool SystemdNotify::send(const std::string& state) {
   const auto sent = ::sendto(fd_.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
                              reinterpret_cast<const sockaddr*>(&socket_->address), socket_->length);
   if (sent >= 0) return true;
@@ -142,7 +142,7 @@ bool ServiceNotify::send(const std::string& state) {
   return false;
 }
 
-void ServiceNotify::complain(const std::string& what) {
+void SystemdNotify::complain(const std::string& what) {
   if (std::exchange(has_complained_, true)) return;
   warn_("NOTIFY_SOCKET=" + name_ + ": " + what +
         "; the service manager is not told how the job is, the job goes on");

@@ -7,7 +7,7 @@
 // started one after the other, each waiting for the one before to be ready, and the first round
 // needs them all. What it waits for is in the status.
 //
-// Owned by the group's runner, event loop only: WATCHDOG=1 is sent from there, so that an event
+// Owned by the supervisor, event loop only: WATCHDOG=1 is sent from there, so that an event
 // loop that hangs is noticed. Nothing here waits, and nothing that goes wrong here is worth a job.
 // The mistake to avoid: handing these variables on to workers
 // (worker_environment drops them).
@@ -43,14 +43,14 @@ Result<NotifySocket> parse_notify_socket(std::string_view text);
 Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environment& environment,
                                                                    long own_pid);
 
-class ServiceNotify {
+class SystemdNotify {
  public:
   // `status`: one line on how the job is, asked for when it may have changed. `warn` gets a
   // sentence about what cannot work, each at most once.
-  ServiceNotify(boost::asio::any_io_executor executor, const Environment& environment,
+  SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
-  ServiceNotify(const ServiceNotify&) = delete;
-  ServiceNotify& operator=(const ServiceNotify&) = delete;
+  SystemdNotify(const SystemdNotify&) = delete;
+  SystemdNotify& operator=(const SystemdNotify&) = delete;
 
   void ready();
   void status_may_have_changed();

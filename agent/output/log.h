@@ -1,5 +1,5 @@
 // The agent's log: spdlog, written through the Console so that a blocked terminal cannot block the
-// event loop. Any thread may log. One logger per agent, made by the group_runner and handed to whoever logs; the cores
+// event loop. Any thread may log. One logger per agent, made by the supervisor and handed to whoever logs; the cores
 // never do.
 #pragma once
 

@@ -13,7 +13,7 @@
 // and files are made on a thread of their own, and written and closed on the one of the LogFiles.
 // Workers start when their files are there, so that nothing that they say early is lost.
 //
-// Owned by the group's runner, event loop only; the Console outlives it. The order of calls for one
+// Owned by the supervisor, event loop only; the Console outlives it. The order of calls for one
 // round, and then for each worker:
 //
 //   output.prepare_round(round, workers, [&](Result<void> made) { … });

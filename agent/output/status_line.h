@@ -2,7 +2,7 @@
 // Only where the agent writes all that the terminal shows; a worker that writes there itself would
 // write into the line.
 //
-// Owned by the group's runner, event loop only. It wakes up once a second while it is shown, and
+// Owned by the supervisor, event loop only. It wakes up once a second while it is shown, and
 // never where there is no terminal.
 #pragma once
 

@@ -11,20 +11,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStrangerLimit = 2s;  // that strangers get to end, at most
-// Before it is looked again; doubled each time. The end of a stranger is also told by SIGCHLD.
+constexpr auto kOrphanLimit = 2s;  // that orphans get to end, at most
+// Before it is looked again; doubled each time. The end of an orphan is also told by SIGCHLD.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
 }  // namespace
 
-Children::Children(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks)
+ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks)
     : signal_(io),
       timer_(io),
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
-Result<void> Children::start(std::size_t workers) {
+Result<void> ChildReaper::start(std::size_t workers) {
   become_subreaper();
   signal_.add(SIGCHLD);  // from the first child on: the keeper may be killed at once
   auto keeper = Keeper::start(workers);
@@ -36,7 +36,7 @@ Result<void> Children::start(std::size_t workers) {
 }
 
 // The keeper knows of it first: there is no moment in which it would be left behind.
-void Children::make_control_group() {
+void ChildReaper::make_control_group() {
   auto path = ControlGroup::new_path();
   if (path) {
     keeper_->set_control_group(*path);
@@ -53,36 +53,36 @@ void Children::make_control_group() {
 }
 
 // Newer kernels kill who is started in a group that was killed once (see process.cpp).
-void Children::renew_control_group() {
+void ChildReaper::renew_control_group() {
   group_.reset();
   was_group_killed_ = false;
   if (std::exchange(are_all_in_group_, false)) make_control_group();
 }
 
-void Children::leave_control_group() {
+void ChildReaper::leave_control_group() {
   if (!std::exchange(are_all_in_group_, false)) return;
   hooks_.debug("the workers' control group takes no workers; they start outside of it");
 }
 
-void Children::await() {
+void ChildReaper::await() {
   signal_.async_wait([this](const boost::system::error_code& ec, int) {
     if (ec) return;
     await();
     reap();
-    if (done_) kill_strangers();
+    if (done_) kill_orphans();
   });
 }
 
-bool Children::is_known(pid_t pid) const {
+bool ChildReaper::is_known(pid_t pid) const {
   return (keeper_ && keeper_->pid() == pid) || hooks_.is_owned(pid);
 }
 
-void Children::reap() {
+void ChildReaper::reap() {
   if (keeper_ && keeper_->has_died()) replace_keeper();
-  reap_strangers([this](pid_t pid) { return is_known(pid); });
+  reap_orphans([this](pid_t pid) { return is_known(pid); });
 }
 
-void Children::replace_keeper() {
+void ChildReaper::replace_keeper() {
   if (auto replaced = keeper_->replace(); !replaced) {
     hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
   } else {
@@ -91,41 +91,41 @@ void Children::replace_keeper() {
   }
 }
 
-void Children::end_strangers(std::function<void()> done) {
+void ChildReaper::end_orphans(std::function<void()> done) {
   done_ = std::move(done);
-  until_ = std::chrono::steady_clock::now() + kStrangerLimit;
+  until_ = std::chrono::steady_clock::now() + kOrphanLimit;
   looks_.forget();
   pause_ = kFirstPause;
-  kill_strangers();
+  kill_orphans();
 }
 
 // Where the control group knows of all, no process has to be looked at.
-Strangers Children::strangers_outside() {
+Orphans ChildReaper::orphans_outside() {
   if (are_all_in_group_) return {};
-  return strangers_of(looks_, [this](pid_t pid) { return is_known(pid); });
+  return orphans_of(looks_, [this](pid_t pid) { return is_known(pid); });
 }
 
-// A killed stranger's children become ours in turn, so this goes on until there is none left. What
+// A killed orphan's children become ours in turn, so this goes on until there is none left. What
 // does not end hangs in the kernel.
-void Children::kill_strangers() {
-  Strangers strangers = strangers_outside();
+void ChildReaper::kill_orphans() {
+  Orphans orphans = orphans_outside();
   const bool is_populated = group_ && group_->is_populated();
-  const bool are_all_gone = strangers.pids.empty() && !strangers.some_unseen && !is_populated;
+  const bool are_all_gone = orphans.pids.empty() && !orphans.some_unseen && !is_populated;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {
     if (is_populated) {
       group_->kill();
       was_group_killed_ = true;
     }
-    for (const pid_t pid : strangers.pids) ::kill(pid, SIGKILL);
-    timer_.arm(strangers.some_unseen ? kFirstPause : pause_, [this] { kill_strangers(); });
+    for (const pid_t pid : orphans.pids) ::kill(pid, SIGKILL);
+    timer_.arm(orphans.some_unseen ? kFirstPause : pause_, [this] { kill_orphans(); });
     pause_ = std::min(pause_ * 2, kLongestPause);
     return;
   }
-  if (is_populated) std::ranges::copy(group_->members(), std::back_inserter(strangers.pids));
-  for (const pid_t pid : strangers.pids) {
+  if (is_populated) std::ranges::copy(group_->members(), std::back_inserter(orphans.pids));
+  for (const pid_t pid : orphans.pids) {
     hooks_.error("process " + std::to_string(pid) + " of a worker does not end");
   }
-  for (const pid_t pid : strangers.hanging) {
+  for (const pid_t pid : orphans.hanging) {
     hooks_.warn(
         "process " + std::to_string(pid) +
         " hangs in the kernel; whether it is of this job cannot be told, and it is left alone");

@@ -1,9 +1,9 @@
 // The agent's children that are no workers: its keeper, which is replaced when somebody kills it, and
-// strangers, which workers left behind and which are ended when a round closes. Strangers are those
+// orphans, which workers left behind and which are ended when a round closes. Orphans are those
 // who are left in the workers' control group; where there can be none, those children of the agent
 // whose environment says so (agent/process/orphans.h).
 //
-// Owned by the GroupRunner; event loop thread only. The mistake to avoid: reaping a child that has an
+// Owned by the Supervisor; event loop thread only. The mistake to avoid: reaping a child that has an
 // owner (a worker, a stack dump), who then waits for ever; hence `is_owned`.
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace ddprun::agent {
 
-class Children {
+class ChildReaper {
  public:
   struct Hooks {
     std::function<bool(pid_t)> is_owned;
@@ -35,7 +35,7 @@ class Children {
     std::function<void(std::string_view)> error;
   };
   // `agent_id` marks this job's own (kAgentVariable).
-  Children(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
+  ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
   // Before the agent has another thread or child. Orphans of workers come to this process from here
   // on, and the keeper has room for `workers`.
@@ -51,9 +51,9 @@ class Children {
   // For the owner of a child that has just reaped it: others may have waited behind it.
   void reap();
 
-  // Kills strangers until there is none left; names and leaves behind what does not end within a
+  // Kills orphans until there is none left; names and leaves behind what does not end within a
   // bounded time. `done` may be called from here.
-  void end_strangers(std::function<void()> done);
+  void end_orphans(std::function<void()> done);
 
  private:
   void await();
@@ -61,8 +61,8 @@ class Children {
   void replace_keeper();
   void make_control_group();
   void renew_control_group();
-  void kill_strangers();
-  Strangers strangers_outside();
+  void kill_orphans();
+  Orphans orphans_outside();
 
   boost::asio::signal_set signal_;
   Timer timer_;
@@ -72,7 +72,7 @@ class Children {
   std::optional<ControlGroup> group_;  // after the keeper: it is removed before the keeper looks
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;
-  std::function<void()> done_;  // while strangers are being ended
+  std::function<void()> done_;  // while orphans are being ended
   std::chrono::steady_clock::time_point until_;
   std::chrono::milliseconds pause_{};
 };

@@ -7,7 +7,7 @@
 // whose writing end the agent alone holds (it is close-on-exec). The keeper sleeps in a read of
 // that pipe; end of file means that the agent is gone. A worker enters itself between fork and
 // exec, so there is no moment in which it runs unknown; the agent takes a group off the table
-// before it reaps the group's leader, so the number cannot have been given to a stranger. Neither
+// before it reaps the group's leader, so the number cannot have been given to somebody else. Neither
 // wakes the keeper.
 //
 // The agent makes it first, before it has a thread. When the keeper itself is killed, the agent

@@ -126,28 +126,28 @@ void EnvironmentLooks::look() {
       });
 }
 
-Strangers strangers_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known) {
-  Strangers strangers;
+Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known) {
+  Orphans orphans;
   for (const pid_t pid : children()) {
     if (is_known(pid)) continue;
     switch (looks.take(pid)) {
       case Found::kYes:
-        strangers.pids.push_back(pid);
+        orphans.pids.push_back(pid);
         break;
       case Found::kUnseen:
-        strangers.some_unseen = true;
+        orphans.some_unseen = true;
         break;
       case Found::kHangs:
-        strangers.hanging.push_back(pid);
+        orphans.hanging.push_back(pid);
         break;
       case Found::kNo:
         break;
     }
   }
-  return strangers;
+  return orphans;
 }
 
-void reap_strangers(const std::function<bool(pid_t)>& is_known) {
+void reap_orphans(const std::function<bool(pid_t)>& is_known) {
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;

@@ -59,7 +59,7 @@ class EnvironmentLooks {
   std::unique_ptr<BlockingCalls> calls_;  // a new one where one hangs
 };
 
-struct Strangers {
+struct Orphans {
   std::vector<pid_t> pids;
   // A child's environment could not be seen: nobody has looked yet, or it is about to execute a
   // program or to end. None takes long: look again before concluding that there are no more.
@@ -69,10 +69,10 @@ struct Strangers {
 
 // The living children of this process, but for those that `is_known` accepts, whose environment has
 // the entry of `looks`.
-Strangers strangers_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known);
+Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known);
 
 // Reaps children that have ended. Stops at one that `is_known` accepts, leaving it to its owner,
 // who calls this again after reaping it.
-void reap_strangers(const std::function<bool(pid_t)>& is_known);
+void reap_orphans(const std::function<bool(pid_t)>& is_known);
 
 }  // namespace ddprun::agent

@@ -2,7 +2,7 @@
 // in the event loop, signalled as a process group.
 //
 // The leader of the group is reaped only after what is left of the group was killed: as long as the
-// leader is a zombie nobody else can be given its number, so the kill cannot hit a stranger.
+// leader is a zombie nobody else can be given its number, so the kill cannot hit anybody else.
 //
 // Owner and only caller: the agent's event loop thread (PR_SET_PDEATHSIG is bound to the thread
 // that starts a worker, so that thread must be the one that lives longest).

@@ -5,9 +5,9 @@
 // Files are read and written on a thread of its own, and a debugger is a process that the event
 // loop watches, so that nothing here blocks.
 //
-// Owned by the GroupRunner, event loop only. Destroyed early (all workers ended, or somebody said
+// Owned by the Supervisor, event loop only. Destroyed early (all workers ended, or somebody said
 // kill now) it ends its debuggers and never calls back. The mistake to avoid: reaping its debuggers
-// as strangers; owns() tells them.
+// as orphans; owns() tells them.
 #pragma once
 
 #include <sys/types.h>

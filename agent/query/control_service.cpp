@@ -30,19 +30,19 @@ bool truth_in(const json::object& object, std::string_view name) {
 
 }  // namespace
 
-JobControl::JobControl(boost::asio::io_context& io, std::string key, std::string run_id,
-                       Access access)
+ControlService::ControlService(boost::asio::io_context& io, std::string key, std::string run_id,
+                               Access access)
     : io_(io), key_(std::move(key)), run_id_(std::move(run_id)), access_(std::move(access)) {
   access_.inquiry.answer_with(
-      "log", [this](std::string_view question, const JobInquiry::Reply& reply) {
-        const auto read = log_question_from(question);
+      "log", [this](std::string_view question, const JobQuery::Reply& reply) {
+        const auto read = log_query_from(question);
         if (!read) return reply("[]");
         access_.logs.answer(*read,
                             [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
       });
 }
 
-Result<void> JobControl::open(const Environment& environment) {
+Result<void> ControlService::open(const Environment& environment) {
   auto socket = ControlSocket::open(
       io_, environment, run_id_,
       [this](const ClientPtr& client, std::string_view line) { on_request(client, line); });
@@ -51,7 +51,7 @@ Result<void> JobControl::open(const Environment& environment) {
   return {};
 }
 
-void JobControl::on_request(const ClientPtr& client, std::string_view line) {
+void ControlService::on_request(const ClientPtr& client, std::string_view line) {
   boost::system::error_code ec;
   const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
   const json::value* ask =
@@ -90,7 +90,7 @@ void JobControl::on_request(const ClientPtr& client, std::string_view line) {
                           "'; use the ddpctl of the same version"));
 }
 
-void JobControl::tell_who(const ClientPtr& client) const {
+void ControlService::tell_who(const ClientPtr& client) const {
   const NodeStatus node = access_.inquiry.node_status();
   client->send(line_of({{"job", text(run_id_)},
                         {"key", text(key_)},
@@ -100,7 +100,7 @@ void JobControl::tell_who(const ClientPtr& client) const {
                         {"state", text(name_of(node.state))}}));
 }
 
-void JobControl::tell_events(const ClientPtr& client, bool past, bool follow) {
+void ControlService::tell_events(const ClientPtr& client, bool past, bool follow) {
   if (past) {
     for (const std::string& event : access_.inquiry.node_status().events) {
       client->send(event + "\n");
@@ -124,8 +124,8 @@ void JobControl::tell_events(const ClientPtr& client, bool past, bool follow) {
   }));
 }
 
-void JobControl::tell_logs(const ClientPtr& client, std::string_view line) {
-  const auto question = log_question_from(line);
+void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
+  const auto question = log_query_from(line);
   if (!question) return client->send(error_line(question.error().message));
   std::erase_if(followers_, [](const auto& each) { return each.expired(); });
   const bool reads_already = std::ranges::any_of(followers_, [&](const auto& each) {
@@ -157,13 +157,13 @@ void JobControl::tell_logs(const ClientPtr& client, std::string_view line) {
   follower->start();
 }
 
-void JobControl::finish() {
+void ControlService::finish() {
   for (const auto& each : followers_) {
     if (const auto follower = each.lock()) follower->finish();
   }
 }
 
-bool JobControl::is_busy() const {
+bool ControlService::is_busy() const {
   return std::ranges::any_of(followers_, [](const auto& each) {
     const auto follower = each.lock();
     return follower && !follower->is_done();

@@ -1,5 +1,5 @@
 // What ddpctl can ask of this job: answers the requests of the control socket (the table is in
-// agent/README.md). Owned by the group's runner, event loop only.
+// agent/README.md). Owned by the supervisor, event loop only.
 //
 // A node whose socket cannot be made runs its job all the same. The mistake to avoid: letting a
 // request do here what the leader has to decide; a stop or a restart is passed on to it.
@@ -19,15 +19,15 @@
 
 namespace ddprun::agent {
 
-class JobControl {
+class ControlService {
  public:
   struct Access {
-    JobInquiry& inquiry;
-    WorkerLogs& logs;
+    JobQuery& inquiry;
+    LogReader& logs;
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // the round that is to end
   };
-  JobControl(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
+  ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
 
   // Opens the socket.
   Result<void> open(const Environment& environment);

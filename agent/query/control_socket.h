@@ -2,7 +2,7 @@
 // of JSON is a request, the answers are lines of JSON (agent/README.md has the protocol). Only the
 // job's own user and root are let in, which the kernel says, not they.
 //
-// Owned by the group's runner, event loop only. Nobody here can hold up the job: what is not read
+// Owned by the supervisor, event loop only. Nobody here can hold up the job: what is not read
 // is dropped with its reader, requests are short, and there are only so many clients, each with one
 // question under way. The mistake to
 // avoid: answering from within a request's handler for long; everything else waits meanwhile.
@@ -45,7 +45,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
 
  private:
   friend class ControlSocket;
-  std::shared_ptr<rdzv::RoundConnection> connection_;
+  std::shared_ptr<rdzv::Connection> connection_;
   std::string received_;
   std::shared_ptr<void> kept_;
 };

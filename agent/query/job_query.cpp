@@ -59,7 +59,7 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
 
 }  // namespace
 
-struct JobInquiry::Pending {
+struct JobQuery::Pending {
   explicit Pending(boost::asio::io_context& io) : patience(io) {}
 
   std::uint64_t id = 0;
@@ -71,18 +71,18 @@ struct JobInquiry::Pending {
 };
 
 // The ids of an agent before this one, under the same node, are not its own.
-JobInquiry::JobInquiry(boost::asio::io_context& io, Identity identity, Access access)
+JobQuery::JobQuery(boost::asio::io_context& io, Identity identity, Access access)
     : io_(io),
       identity_(std::move(identity)),
       access_(std::move(access)),
       last_id_(std::uint64_t{std::random_device{}()} << 32) {}
 
-JobInquiry::~JobInquiry() = default;
+JobQuery::~JobQuery() = default;
 
 // ---- asking
 
-void JobInquiry::ask(std::optional<NodeId> peer, std::string text,
-                     std::function<void(Outcome)> done) {
+void JobQuery::ask(std::optional<NodeId> peer, std::string text,
+                   std::function<void(Outcome)> done) {
   const std::uint64_t id = ++last_id_;
   Pending& pending = *pending_.emplace(id, std::make_unique<Pending>(io_)).first->second;
   pending.id = id;
@@ -102,7 +102,7 @@ void JobInquiry::ask(std::optional<NodeId> peer, std::string text,
   leader->ask({id, peer, std::move(text)});
 }
 
-void JobInquiry::take(rdzv::Asked asked) {
+void JobQuery::take(rdzv::PeerAck asked) {
   const auto found = pending_.find(asked.id);
   if (found == pending_.end()) return;
   Pending& pending = *found->second;
@@ -116,7 +116,7 @@ void JobInquiry::take(rdzv::Asked asked) {
   finish_if_complete(pending);
 }
 
-void JobInquiry::take(rdzv::Answer answer) {
+void JobQuery::take(rdzv::PeerReply answer) {
   const auto found = pending_.find(answer.id);
   if (found == pending_.end()) return;
   Pending& pending = *found->second;
@@ -125,14 +125,14 @@ void JobInquiry::take(rdzv::Answer answer) {
   finish_if_complete(pending);
 }
 
-void JobInquiry::finish_if_complete(const Pending& pending) {
+void JobQuery::finish_if_complete(const Pending& pending) {
   const bool is_complete = pending.peer ? !pending.outcome.answers.empty()
                                         : pending.outcome.asked && pending.awaited.empty();
   if (is_complete) finish(pending.id);
 }
 
 // Taken out first: done() may ask again, or be the end of this.
-void JobInquiry::finish(std::uint64_t id) {
+void JobQuery::finish(std::uint64_t id) {
   const auto taken = pending_.extract(id);
   if (!taken) return;
   Pending& pending = *taken.mapped();
@@ -142,12 +142,11 @@ void JobInquiry::finish(std::uint64_t id) {
 
 // ---- answering
 
-void JobInquiry::answer_with(std::string ask,
-                             std::function<void(std::string_view, Reply)> handler) {
+void JobQuery::answer_with(std::string ask, std::function<void(std::string_view, Reply)> handler) {
   handlers_[std::move(ask)] = std::move(handler);
 }
 
-void JobInquiry::take(const rdzv::Question& question) {
+void JobQuery::take(const rdzv::PeerRequest& question) {
   if (!question.peer) return;  // the leader has not said who asks: nobody could be answered
   const Reply reply = [this, id = question.id, peer = *question.peer,
                        life = std::weak_ptr(life_)](std::string text) {
@@ -166,7 +165,7 @@ void JobInquiry::take(const rdzv::Question& question) {
 
 // ---- the status of the job
 
-void JobInquiry::job_status(std::function<void(JobStatus)> done) {
+void JobQuery::job_status(std::function<void(JobStatus)> done) {
   awaiting_status_.push_back(std::move(done));
   if (awaiting_status_.size() > 1) return;  // the answer that is under way is as good
   ask(std::nullopt, kStatusQuestion, [this](const Outcome& outcome) {
@@ -175,7 +174,7 @@ void JobInquiry::job_status(std::function<void(JobStatus)> done) {
   });
 }
 
-JobStatus JobInquiry::put_together(const Outcome& outcome) const {
+JobStatus JobQuery::put_together(const Outcome& outcome) const {
   JobStatus status;
   status.run_id = identity_.run_id;
   status.program = identity_.program;

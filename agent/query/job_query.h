@@ -1,7 +1,7 @@
 // The JobView of a running agent: asks the other nodes through the leader (rendezvous/round/peer_requests.h),
 // puts their answers together, and answers theirs. Nobody is waited for longer than kPatience.
 //
-// Owned by the group's runner, which hands in what the leader passes on; event loop only. The
+// Owned by the supervisor, which hands in what the leader passes on; event loop only. The
 // mistake to avoid: waiting for an answer that is not in the list of who was asked. Nodes that come
 // meanwhile were not.
 //
@@ -26,7 +26,7 @@
 
 namespace ddprun::agent {
 
-class JobInquiry final : public JobView {
+class JobQuery final : public JobView {
  public:
   static constexpr std::chrono::milliseconds kPatience{90};  // leaves some of the 100 to the rest
 
@@ -41,8 +41,8 @@ class JobInquiry final : public JobView {
     std::string version;
     std::string host;
   };
-  JobInquiry(boost::asio::io_context& io, Identity identity, Access access);
-  ~JobInquiry() override;
+  JobQuery(boost::asio::io_context& io, Identity identity, Access access);
+  ~JobQuery() override;
 
   const Identity& identity() const { return identity_; }
   NodeStatus node_status() const override { return access_.node_status(kEventsKept); }
@@ -53,7 +53,7 @@ class JobInquiry final : public JobView {
 
   // What became of a question.
   struct Outcome {
-    std::optional<rdzv::Asked> asked;  // none: the leader has not answered, or was not to
+    std::optional<rdzv::PeerAck> asked;  // none: the leader has not answered, or was not to
     std::map<NodeId, std::string> answers;
   };
   // To one node, or to all others. `done` is called once, after this has returned.
@@ -64,9 +64,9 @@ class JobInquiry final : public JobView {
   void answer_with(std::string ask, std::function<void(std::string_view question, Reply)> handler);
 
   // From the leader.
-  void take(const rdzv::Question& question);
-  void take(rdzv::Answer answer);
-  void take(rdzv::Asked asked);
+  void take(const rdzv::PeerRequest& question);
+  void take(rdzv::PeerReply answer);
+  void take(rdzv::PeerAck asked);
 
  private:
   struct Pending;

@@ -16,8 +16,8 @@ constexpr std::chrono::milliseconds kOwnPatience{500};  // with the own disk, an
 
 }  // namespace
 
-LogFollower::LogFollower(boost::asio::io_context& io, WorkerLogs& logs, JobInquiry& inquiry,
-                         ControlSocket::ClientPtr client, LogQuestion question, bool follows)
+LogFollower::LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& inquiry,
+                         ControlSocket::ClientPtr client, LogQuery question, bool follows)
     : logs_(logs),
       inquiry_(inquiry),
       client_(client),
@@ -32,7 +32,7 @@ void LogFollower::finish() {
 
 void LogFollower::ask() {
   is_asking_ = true;
-  LogQuestion question = question_;
+  LogQuery question = question_;
   question.is_final = !follows_;
   asked_as_follower_ = follows_;
   for (const auto& [whose, place] : places_) question.places.push_back(place);
@@ -47,7 +47,7 @@ void LogFollower::ask() {
   timer_.arm(kOwnPatience, [self, has_own] {
     if (!std::exchange(*has_own, true)) self->asked();
   });
-  inquiry_.ask(std::nullopt, to_json(question), [self](const JobInquiry::Outcome& outcome) {
+  inquiry_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
     for (const auto& [id, text] : outcome.answers) {
       if (const auto parts = log_parts_from(text)) self->take(*parts);
     }

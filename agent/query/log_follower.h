@@ -25,8 +25,8 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
  public:
   static constexpr std::size_t kPlacesMax = 64;  // that fit into a question
 
-  LogFollower(boost::asio::io_context& io, WorkerLogs& logs, JobInquiry& inquiry,
-              ControlSocket::ClientPtr client, LogQuestion question, bool follows);
+  LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& inquiry,
+              ControlSocket::ClientPtr client, LogQuery question, bool follows);
 
   void start() { ask(); }
   // The job has ended: tells what has come since, and then that it is the end.
@@ -40,10 +40,10 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   void asked();  // one of the two has answered
   void ask_later();
 
-  WorkerLogs& logs_;
-  JobInquiry& inquiry_;
+  LogReader& logs_;
+  JobQuery& inquiry_;
   const std::weak_ptr<ControlClient> client_;
-  const LogQuestion question_;
+  const LogQuery question_;
   bool follows_;
   bool is_done_ = false;
   bool is_asking_ = false;

@@ -31,7 +31,7 @@ LogPlace place_from(const json::value& value) {
 
 }  // namespace
 
-std::string to_json(const LogQuestion& question) {
+std::string to_json(const LogQuery& question) {
   json::array places;
   for (const LogPlace& place : question.places) places.push_back(place_object(place));
   return json::serialize(
@@ -42,14 +42,14 @@ std::string to_json(const LogQuestion& question) {
                    {"places", std::move(places)}});
 }
 
-Result<LogQuestion> log_question_from(std::string_view text) {
+Result<LogQuery> log_query_from(std::string_view text) {
   return parse_status(text, "the question for logs", [](const json::value& value) {
     const Reader from(value);
-    LogQuestion question;
+    LogQuery question;
     for (const json::value& rank : from.list("ranks")) {
       question.ranks.push_back(rank.to_number<int>());
     }
-    question.lines = std::clamp(from.number<int>("lines"), 0, LogQuestion::kLinesMax);
+    question.lines = std::clamp(from.number<int>("lines"), 0, LogQuery::kLinesMax);
     question.is_final = from.truth("is_final");
     for (const json::value& place : from.list("places")) {
       question.places.push_back(place_from(place));

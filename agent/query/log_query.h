@@ -25,17 +25,17 @@ struct LogPlace {
   bool operator==(const LogPlace&) const = default;
 };
 
-struct LogQuestion {
+struct LogQuery {
   static constexpr int kLinesMax = 1000;
 
   std::vector<int> ranks;        // empty: all
   int lines = 20;                // the last so many, of logs without a place
   bool is_final = true;          // an unfinished last line is told, too
   std::vector<LogPlace> places;  // where to go on
-  bool operator==(const LogQuestion&) const = default;
+  bool operator==(const LogQuery&) const = default;
 };
-std::string to_json(const LogQuestion& question);
-Result<LogQuestion> log_question_from(std::string_view json);
+std::string to_json(const LogQuery& question);
+Result<LogQuery> log_query_from(std::string_view json);
 
 // Of one stream of one worker.
 struct LogPart {

@@ -56,7 +56,7 @@ Bytes read_file(const std::string& path, std::uint64_t at, bool has_place) {
 }
 
 void take(LogPart& part, std::string_view text, std::uint64_t begin, bool has_place,
-          const LogQuestion& question) {
+          const LogQuery& question) {
   if (!has_place) {  // from the first of its last lines
     const std::string_view last = last_lines(text, question.lines);
     begin += text.size() - last.size();
@@ -68,7 +68,7 @@ void take(LogPart& part, std::string_view text, std::uint64_t begin, bool has_pl
 }
 
 // Of what the agent keeps, what was not told yet.
-void take_kept(LogPart& part, const Tail& kept, bool has_place, const LogQuestion& question) {
+void take_kept(LogPart& part, const Tail& kept, bool has_place, const LogQuery& question) {
   part.source = LogPart::Source::kRecent;
   const std::uint64_t begin = kept.total() - kept.bytes().size();
   const std::uint64_t from = std::clamp(part.next.at, begin, kept.total());
@@ -76,7 +76,7 @@ void take_kept(LogPart& part, const Tail& kept, bool has_place, const LogQuestio
   take(part, kept.bytes().substr(from - begin), from, has_place, question);
 }
 
-LogPart read(Reading reading, const LogQuestion& question) {
+LogPart read(Reading reading, const LogQuery& question) {
   LogPart& part = reading.part;
   if (!reading.earlier_file.empty()) {  // what is left of the round before comes first
     Bytes rest = read_file(reading.earlier_file, reading.earlier.at, /*has_place=*/true);
@@ -95,7 +95,7 @@ LogPart read(Reading reading, const LogQuestion& question) {
 }
 
 std::vector<LogPart> read_all(std::vector<LogPart> parts, const std::vector<Reading>& readings,
-                              const LogQuestion& question) {
+                              const LogQuery& question) {
   std::size_t bytes = 0;
   for (const LogPart& part : parts) bytes += part.text.size();
   for (const Reading& each : readings) {
@@ -108,24 +108,23 @@ std::vector<LogPart> read_all(std::vector<LogPart> parts, const std::vector<Read
 
 }  // namespace
 
-struct WorkerLogs::Shared {
+struct LogReader::Shared {
   std::mutex mutex;
   boost::asio::io_context* io = nullptr;  // null: the owner is gone
   int readers = 0;
 };
 
-WorkerLogs::WorkerLogs(boost::asio::io_context& io, const Output& output,
-                       std::function<Node()> node)
+LogReader::LogReader(boost::asio::io_context& io, const Output& output, std::function<Node()> node)
     : io_(io), output_(output), node_(std::move(node)), shared_(std::make_shared<Shared>()) {
   shared_->io = &io;
 }
 
-WorkerLogs::~WorkerLogs() {
+LogReader::~LogReader() {
   const std::scoped_lock lock(shared_->mutex);
   shared_->io = nullptr;
 }
 
-void WorkerLogs::answer(const LogQuestion& question, Reply reply) {
+void LogReader::answer(const LogQuery& question, Reply reply) {
   const Node node = node_();
   std::vector<LogPart> parts;
   std::vector<Reading> readings;
@@ -171,7 +170,7 @@ void WorkerLogs::answer(const LogQuestion& question, Reply reply) {
 }
 
 // Where all readers hang, nobody is answered any more.
-void WorkerLogs::read_beside(std::function<std::vector<LogPart>()> read, Reply reply) {
+void LogReader::read_beside(std::function<std::vector<LogPart>()> read, Reply reply) {
   {
     const std::scoped_lock lock(shared_->mutex);
     if (shared_->readers == kReadersMax) return;

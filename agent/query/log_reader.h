@@ -2,7 +2,7 @@
 // kept in files (-r, -t, --log-dir), else from the last lines that the agent keeps of their stderr.
 // What a worker writes to the terminal itself was seen by nobody here.
 //
-// Owned by the group's runner, event loop only. Files are read on a thread of their own, because
+// Owned by the supervisor, event loop only. Files are read on a thread of their own, because
 // they may be on a file server that does not answer: then the answer does not come, and nothing else
 // waits. The mistake to avoid: reading a file in the event loop.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace ddprun::agent {
 
-class WorkerLogs {
+class LogReader {
  public:
   struct Node {  // as it is now
     std::string host;
@@ -27,13 +27,13 @@ class WorkerLogs {
   };
   using Reply = std::function<void(std::vector<LogPart>)>;
 
-  WorkerLogs(boost::asio::io_context& io, const Output& output, std::function<Node()> node);
-  ~WorkerLogs();
-  WorkerLogs(const WorkerLogs&) = delete;
-  WorkerLogs& operator=(const WorkerLogs&) = delete;
+  LogReader(boost::asio::io_context& io, const Output& output, std::function<Node()> node);
+  ~LogReader();
+  LogReader(const LogReader&) = delete;
+  LogReader& operator=(const LogReader&) = delete;
 
   // `reply` is called once, after this has returned, unless a file cannot be read at all.
-  void answer(const LogQuestion& question, Reply reply);
+  void answer(const LogQuery& question, Reply reply);
 
  private:
   struct Shared;  // with the threads that read

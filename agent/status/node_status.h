@@ -1,5 +1,5 @@
 // What one agent knows of its node, as a value: for `ddpctl status`, metrics, the live page and the
-// other nodes of the job, who get it as JSON. Made by the group's runner when somebody asks, and at
+// other nodes of the job, who get it as JSON. Made by the supervisor when somebody asks, and at
 // no other time. Values: copy freely, any thread.
 //
 // JSON has every field under its name here; durations are in microseconds and end in `_us`, moments

@@ -1,7 +1,7 @@
 // What the agent is told by signals: to stop or to make room (stop signals), and what a terminal or a
 // user tells the workers through it (job control, notices, a window's new size).
 //
-// Owned by the GroupRunner; event loop thread only, on which the callbacks come, once for each signal.
+// Owned by the Supervisor; event loop thread only, on which the callbacks come, once for each signal.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

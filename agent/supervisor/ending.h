@@ -2,7 +2,7 @@
 // events, and what of a failure is for others than the user. Waits for readers that are slow,
 // within bounds, and sees to it that a signal cuts the wait short.
 //
-// Made and used by the GroupRunner when nothing else is left to do; runs the event loop itself.
+// Made and used by the Supervisor when nothing else is left to do; runs the event loop itself.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

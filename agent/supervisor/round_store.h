@@ -1,7 +1,7 @@
 // Where the workers of a round meet, on the node that has group rank 0: a store that this agent
 // serves, or a port that it only holds for the store of rank 0 itself. A fresh one for every round.
 //
-// Owned by the group's runner, event loop only; `log` is called by the store's thread. The mistake to
+// Owned by the supervisor, event loop only; `log` is called by the store's thread. The mistake to
 // avoid: keeping it open into the next round, whose workers would read keys of dead ones.
 #pragma once
 

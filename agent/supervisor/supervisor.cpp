@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubefl
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
 constexpr std::chrono::milliseconds kStacksLimit = 5s;     // that a kill waits for them, at most
-// That an end takes at most beside the workers' grace: stacks, workers that do not die, strangers,
+// That an end takes at most beside the workers' grace: stacks, workers that do not die, orphans,
 // the other nodes, the last words.
 constexpr std::chrono::milliseconds kEndLimit = 40s;
 
@@ -80,7 +80,7 @@ bool is_missing_program(const Error& error) {
 
 }  // namespace
 
-GroupRunner::GroupRunner(const Job& job)
+Supervisor::Supervisor(const Job& job)
     : job_(job),
       host_(host_name()),
       agent_id_(make_agent_id(host_)),
@@ -100,7 +100,7 @@ GroupRunner::GroupRunner(const Job& job)
                  .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
       error_files_(io_.get_executor(), "ddprun-errors"),
       stop_timer_(io_),
-      core_(group_config(job, /*leads=*/false)),
+      core_(node_config(job, /*leads=*/false)),
       store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
       workers_(static_cast<std::size_t>(job.local_world_size)),
       links_(workers_.size()),
@@ -113,15 +113,15 @@ GroupRunner::GroupRunner(const Job& job)
       inquiry_(io_, {job.run_id, job.program.name, job.version, host_}, inquiry_access()),
       logs_(io_, output_,
             [this] {
-              return WorkerLogs::Node{host_, start_.rank_offset, job_.local_world_size};
+              return LogReader::Node{host_, start_.rank_offset, job_.local_world_size};
             }),
       control_(
           io_, key_of(job, agent_id_), job.run_id,
           {inquiry_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {}
 
-GroupRunner::~GroupRunner() = default;
+Supervisor::~Supervisor() = default;
 
-int GroupRunner::run() {
+int Supervisor::run() {
   if (auto ready = prepare(); ready) {
     events_.job_started();
     find_store_address();
@@ -143,7 +143,7 @@ int GroupRunner::run() {
   return exit_code_of(job_, *outcome_);
 }
 
-Result<void> GroupRunner::prepare() {
+Result<void> Supervisor::prepare() {
   console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
   if (auto opened = events_.open(); !opened) return opened;
   if (!job_.record.empty()) {
@@ -162,7 +162,7 @@ Result<void> GroupRunner::prepare() {
 }
 
 // A log folder that does not answer is waited for, as by every round; a signal ends the wait.
-void GroupRunner::prepare_output() {
+void Supervisor::prepare_output() {
   output_.prepare([this](Result<void> made) {
     if (outcome_) return;
     if (!made) return cannot_run(made.error(), kExitCannotRun);
@@ -173,33 +173,33 @@ void GroupRunner::prepare_output() {
 
 // ---- events and actions
 
-void GroupRunner::post(GroupEvent event) {
+void Supervisor::post(NodeEvent event) {
   queue_.push_back(std::move(event));
   if (!is_pumping_) pump();
 }
 
-void GroupRunner::pump() {
+void Supervisor::pump() {
   is_pumping_ = true;
   while (!queue_.empty()) {
-    const GroupEvent event = std::move(queue_.front());
+    const NodeEvent event = std::move(queue_.front());
     queue_.pop_front();
     const bool was_stopping = core_.is_stopping();
     const auto actions = core_.step(event);
-    if (recorder_) recorder_->note(GroupInput{event}, actions.size());
+    if (recorder_) recorder_->note(NodeInput{event}, actions.size());
     if (!was_stopping && core_.is_stopping()) events_.round_stopping(core_.round(), event);
-    for (const GroupAction& action : actions) {
+    for (const NodeAction& action : actions) {
       std::visit([this](const auto& a) { perform(a); }, action);
     }
   }
   is_pumping_ = false;
 }
 
-rdzv::NodeHello GroupRunner::hello() const {
+rdzv::NodeHello Supervisor::hello() const {
   const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
   return hello_of(job_, host_, leader_->is_here() && !is_elected);
 }
 
-void GroupRunner::cannot_run(const Error& error, int exit_code) {
+void Supervisor::cannot_run(const Error& error, int exit_code) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
   outcome.exit_code = exit_code;
@@ -209,7 +209,7 @@ void GroupRunner::cannot_run(const Error& error, int exit_code) {
 
 // ---- the leader
 
-void GroupRunner::find_store_address() {
+void Supervisor::find_store_address() {
   const std::string& name =
       job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
   if (name.empty()) return prepare_output();
@@ -221,7 +221,7 @@ void GroupRunner::find_store_address() {
   });
 }
 
-void GroupRunner::find_leader() {
+void Supervisor::find_leader() {
   const auto found = [this](Result<rdzv::FoundLeader> result) {
     if (!result) {
       const bool was_never_known = result.error().code == ErrorCode::kTimeout;
@@ -233,9 +233,9 @@ void GroupRunner::find_leader() {
     leader_ = std::move(result->leader);
     // Under etcd another node leads on when this one leaves.
     const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
-    const GroupConfig config = group_config(job_, leader_->is_here() && !is_elected);
-    core_ = GroupCore(config);
-    if (recorder_) recorder_->note(GroupBegan{config});
+    const NodeConfig config = node_config(job_, leader_->is_here() && !is_elected);
+    core_ = NodeCore(config);
+    if (recorder_) recorder_->note(NodeBegan{config});
     leader_->join(hello());
   };
   leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
@@ -244,7 +244,7 @@ void GroupRunner::find_leader() {
                                      });
 }
 
-rdzv::LeaderEvents GroupRunner::leader_events() {
+rdzv::LeaderEvents Supervisor::leader_events() {
   rdzv::LeaderEvents events;
   events.on_message = [this](rdzv::ToAgent message) {
     has_heard_leader_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
@@ -258,9 +258,9 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
   };
   events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
   events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
-  events.on_question = [this](const rdzv::Question& question) { inquiry_.take(question); };
-  events.on_answer = [this](rdzv::Answer answer) { inquiry_.take(std::move(answer)); };
-  events.on_asked = [this](rdzv::Asked asked) { inquiry_.take(std::move(asked)); };
+  events.on_question = [this](const rdzv::PeerRequest& question) { inquiry_.take(question); };
+  events.on_answer = [this](rdzv::PeerReply answer) { inquiry_.take(std::move(answer)); };
+  events.on_asked = [this](rdzv::PeerAck asked) { inquiry_.take(std::move(asked)); };
   if (recorder_) record_leader(events);
   if (job_.nodes.shares_store_port) {
     events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
@@ -270,7 +270,7 @@ rdzv::LeaderEvents GroupRunner::leader_events() {
   return events;
 }
 
-void GroupRunner::record_leader(rdzv::LeaderEvents& events) {
+void Supervisor::record_leader(rdzv::LeaderEvents& events) {
   events.on_core_began = [this](const rdzv::RoundConfig& config, const rdzv::Resumption* resumed) {
     recorder_->note(RoundBegan{config, resumed ? std::optional(*resumed) : std::nullopt});
   };
@@ -282,7 +282,7 @@ void GroupRunner::record_leader(rdzv::LeaderEvents& events) {
 
 // ---- those who look at the job, and those who want it otherwise
 
-JobInquiry::Access GroupRunner::inquiry_access() {
+JobQuery::Access Supervisor::inquiry_access() {
   return {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
           .on_event =
               [this](std::function<void(const std::string&)> told) {
@@ -292,7 +292,7 @@ JobInquiry::Access GroupRunner::inquiry_access() {
 }
 
 // A job that cannot be asked runs all the same.
-void GroupRunner::open_control() {
+void Supervisor::open_control() {
   const auto opened = control_.open(job_.environment);
   if (opened) return log_->debug("ddpctl reaches this job at {}", control_.path());
   const bool is_wrong = opened.error().code == ErrorCode::kPermissionDenied;
@@ -301,10 +301,10 @@ void GroupRunner::open_control() {
 }
 
 // Nor is a port that is taken a reason to end one that can train.
-void GroupRunner::open_watch() {
+void Supervisor::open_watch() {
   if (!job_.metrics_port) return;
-  auto server = WatchServer::start(io_, *job_.metrics_port, inquiry_,
-                                   {job_.run_id, job_.program.name, job_.version});
+  auto server = MetricsServer::start(io_, *job_.metrics_port, inquiry_,
+                                     {job_.run_id, job_.program.name, job_.version});
   if (!server) {
     return log_->warn("--metrics-port={}: {}; nobody can watch the job there, the job goes on",
                       *job_.metrics_port, server.error().to_string());
@@ -315,7 +315,7 @@ void GroupRunner::open_watch() {
             "metrics and a live page: http://127.0.0.1:{}/", watch_->port());
 }
 
-NodeStatus GroupRunner::node_status(std::size_t events_max) const {
+NodeStatus Supervisor::node_status(std::size_t events_max) const {
   const auto now = std::chrono::steady_clock::now();
   NodeStatus status;
   events_.history().fill(status, now, events_max);
@@ -338,7 +338,7 @@ NodeStatus GroupRunner::node_status(std::size_t events_max) const {
 }
 
 // The leader ends the job for all; where there is none that would hear of it, this node ends.
-Result<void> GroupRunner::stop_job() {
+Result<void> Supervisor::stop_job() {
   if (outcome_) return fail(ErrorCode::kUnavailable, "the job has ended already");
   events_.requested("stop");
   log_->warn("a stop of the job was asked for");
@@ -352,7 +352,7 @@ Result<void> GroupRunner::stop_job() {
               "to stop; to stop the job, ask another of its nodes");
 }
 
-Result<Round> GroupRunner::restart_round() {
+Result<Round> Supervisor::restart_round() {
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
                 "no round runs on this node now, so there is none to restart: it is " +
@@ -366,7 +366,7 @@ Result<Round> GroupRunner::restart_round() {
 // ---- the leader, at the end
 
 // While the leader can still be asked. What workers wrote last has to be in their files first.
-void GroupRunner::await_last_logs() {
+void Supervisor::await_last_logs() {
   if (!control_.is_busy()) return;
   const auto is_delivered = std::make_shared<bool>(false);
   output_.when_delivered(kLogsLimit, [is_delivered] { *is_delivered = true; });
@@ -379,7 +379,7 @@ void GroupRunner::await_last_logs() {
 }
 
 // Nobody should have to find out by a time limit that the job has ended, or that this node has.
-void GroupRunner::await_leaders_leave() {
+void Supervisor::await_leaders_leave() {
   if (!leader_) return;
   const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
   // Who is silent is no longer waited for after that.
@@ -391,7 +391,7 @@ void GroupRunner::await_leaders_leave() {
   }
 }
 
-void GroupRunner::await_last_report() {
+void Supervisor::await_last_report() {
   trainer_.send_last();
   const auto until = std::chrono::steady_clock::now() + kReportLimit;
   while (trainer_.is_busy() && !is_in_a_hurry_) {
@@ -399,17 +399,17 @@ void GroupRunner::await_last_report() {
   }
 }
 
-void GroupRunner::perform(const TellLeader& action) {
+void Supervisor::perform(const TellLeader& action) {
   if (leader_) leader_->tell(action.message);
 }
 
-void GroupRunner::perform(const Rejoin& action) {
+void Supervisor::perform(const Rejoin& action) {
   rdzv::NodeHello again = hello();
   again.last_round = action.last_round;
   leader_->join(std::move(again));
 }
 
-void GroupRunner::perform(const Announce& action) {
+void Supervisor::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
     log_->warn("{}", warning->sentence);
   } else if (const auto* wait = std::get_if<rdzv::WaitForNodes>(&action.notice)) {
@@ -423,7 +423,7 @@ void GroupRunner::perform(const Announce& action) {
 }
 
 // The first one only says that the others are not there yet, as nobody expects them to be.
-void GroupRunner::announce_wait(const rdzv::WaitForNodes& wait) {
+void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
   const std::string needed =
       wait.min_nodes == wait.max_nodes
           ? std::to_string(wait.max_nodes)
@@ -434,9 +434,9 @@ void GroupRunner::announce_wait(const rdzv::WaitForNodes& wait) {
             wait.left.count());
 }
 
-void GroupRunner::perform(const CloseStore&) { store_.close(); }
+void Supervisor::perform(const CloseStore&) { store_.close(); }
 
-void GroupRunner::perform(const OpenRoundStore& action) {
+void Supervisor::perform(const OpenRoundStore& action) {
   StoreResult result{action.round, 0, {}};
   const std::string own = store_address_.empty() ? leader_->local_address() : "";
   if (auto port = store_.open(store_address_, own); port) {
@@ -450,7 +450,7 @@ void GroupRunner::perform(const OpenRoundStore& action) {
   queue_.push_back(std::move(result));
 }
 
-void GroupRunner::perform(const StartWorkers& action) {
+void Supervisor::perform(const StartWorkers& action) {
   start_ = action.start;
   grace_.reset();
   if (!stacks_text_.empty()) {  // of the round before
@@ -472,7 +472,7 @@ void GroupRunner::perform(const StartWorkers& action) {
 }
 
 // The round ends before its log files are there.
-void GroupRunner::do_not_start_workers() {
+void Supervisor::do_not_start_workers() {
   if (!std::exchange(awaits_files_, false)) return;
   output_.cancel_round();
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
@@ -480,7 +480,7 @@ void GroupRunner::do_not_start_workers() {
   }
 }
 
-void GroupRunner::start_workers(Result<void> files) {
+void Supervisor::start_workers(Result<void> files) {
   std::optional<Error> refused;
   if (!files) refused = std::move(files.error());
   std::vector<WorkerEnded> not_started;
@@ -511,13 +511,13 @@ void GroupRunner::start_workers(Result<void> files) {
   if (!is_pumping_) pump();
 }
 
-std::vector<pid_t> GroupRunner::worker_pids() const {
+std::vector<pid_t> Supervisor::worker_pids() const {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker ? worker->pid() : 0);
   return pids;
 }
 
-Status GroupRunner::status() const {
+Status Supervisor::status() const {
   const auto wall = events_.times().wall(std::chrono::steady_clock::now());
   Status status;
   status.round = start_.round;
@@ -538,7 +538,7 @@ Status GroupRunner::status() const {
 }
 
 // Rank 0's agent speaks for all.
-std::optional<JobProgress> GroupRunner::job_progress() const {
+std::optional<JobProgress> Supervisor::job_progress() const {
   if (start_.rank_offset != 0 || !links_.front()) return std::nullopt;
   const auto progress = links_.front()->progress();
   if (!progress || !progress->step) return std::nullopt;
@@ -550,7 +550,7 @@ std::optional<JobProgress> GroupRunner::job_progress() const {
                      .values = progress->values};
 }
 
-Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_rank) {
+Result<void> Supervisor::start_worker(const rdzv::RoundStart& start, int local_rank) {
   const WorkerIdentity identity{local_rank, start.rank_offset + local_rank, job_.role};
   auto streams = output_.open(number(start.round), identity);
   if (!streams) return fail(std::move(streams.error()));
@@ -602,7 +602,7 @@ Result<void> GroupRunner::start_worker(const rdzv::RoundStart& start, int local_
 }
 
 // A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
-std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
+std::shared_ptr<WorkerLink> Supervisor::make_link(Environment& environment) {
   environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
   environment.erase(link::kPageVariable);
   auto made = WorkerLink::make(io_.get_executor());
@@ -615,7 +615,7 @@ std::shared_ptr<WorkerLink> GroupRunner::make_link(Environment& environment) {
   return std::move(*made);
 }
 
-void GroupRunner::perform(const SignalWorker& action) {
+void Supervisor::perform(const SignalWorker& action) {
   do_not_start_workers();
   const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
   if (!worker) return;
@@ -625,7 +625,7 @@ void GroupRunner::perform(const SignalWorker& action) {
   worker->signal_group(action.signal);
 }
 
-void GroupRunner::perform(const AskToLeave& action) {
+void Supervisor::perform(const AskToLeave& action) {
   do_not_start_workers();
   const auto index = static_cast<std::size_t>(action.local_rank);
   if (!workers_[index]) return;
@@ -634,12 +634,12 @@ void GroupRunner::perform(const AskToLeave& action) {
   workers_[index]->signal_worker(action.signal);
 }
 
-void GroupRunner::perform(const ArmTimer& action) {
+void Supervisor::perform(const ArmTimer& action) {
   stacks_.reset();
   stop_timer_.arm(action.after, [this, action] { on_limit_over(action); });
 }
 
-void GroupRunner::on_limit_over(const ArmTimer& limit) {
+void Supervisor::on_limit_over(const ArmTimer& limit) {
   using Limit = ArmTimer::Limit;
   if (limit.limit == Limit::kKill) return post(TimerExpired{limit.round});
   // All have ended, and the last error file is being read: nobody is to be killed.
@@ -659,7 +659,7 @@ void GroupRunner::on_limit_over(const ArmTimer& limit) {
 }
 
 // Of the workers that are about to be killed, who else would take the reason along.
-void GroupRunner::take_stacks(Round round) {
+void Supervisor::take_stacks(Round round) {
   std::vector<StackDump::Worker> workers;
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
     const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
@@ -682,23 +682,23 @@ void GroupRunner::take_stacks(Round round) {
       std::make_unique<StackDump>(io_, std::move(workers), job_.environment, kStacksLimit, done);
 }
 
-void GroupRunner::perform(const CloseRound& action) {
+void Supervisor::perform(const CloseRound& action) {
   stop_timer_.cancel();
   stacks_.reset();
-  children_.end_strangers([this, round = action.round] {
+  children_.end_orphans([this, round = action.round] {
     store_.close();
     post(RoundClosed{round});
   });
 }
 
-void GroupRunner::perform(const Finish& action) {
+void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   events_.finished(action.outcome, exit_code_of(job_, action.outcome));
 }
 
 // ---- workers
 
-void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status) {
+void Supervisor::on_worker_ended(Round round, int local_rank, ExitStatus status) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   output_.ended(local_rank);
   rdzv::WorkerFailure ended = failure_of(local_rank, status);
@@ -736,14 +736,14 @@ void GroupRunner::on_worker_ended(Round round, int local_rank, ExitStatus status
       });
 }
 
-void GroupRunner::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
+void Supervisor::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
   events_.worker_exited(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
   if (!ended.status.is_success()) event.failure = std::move(ended);
   post(std::move(event));
 }
 
-rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) const {
+rdzv::WorkerFailure Supervisor::failure_of(int local_rank, ExitStatus status) const {
   const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   rdzv::WorkerFailure failure;
   failure.rank = start_.rank_offset + local_rank;
@@ -763,7 +763,7 @@ rdzv::WorkerFailure GroupRunner::failure_of(int local_rank, ExitStatus status) c
 
 // ---- signals
 
-void GroupRunner::on_stop_signal(int signal) {
+void Supervisor::on_stop_signal(int signal) {
   if (outcome_) is_in_a_hurry_ = true;
   events_.signal_received(signal);
   if (signal == job_.preempt_signal) {
@@ -775,13 +775,13 @@ void GroupRunner::on_stop_signal(int signal) {
   }
 }
 
-void GroupRunner::preempted_by(int signal) {
+void Supervisor::preempted_by(int signal) {
   if (std::exchange(is_preempted_, true)) return;
   log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
   post(PreemptSignal{signal});
 }
 
-void GroupRunner::on_control_signal(int signal) {
+void Supervisor::on_control_signal(int signal) {
   if (signal == SIGWINCH) return output_.window_changed();
   events_.signal_received(signal);
   if (signal == SIGTSTP) return pause();
@@ -794,7 +794,7 @@ void GroupRunner::on_control_signal(int signal) {
 }
 
 // Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
-void GroupRunner::pause() {
+void Supervisor::pause() {
   for (const auto& worker : workers_) {
     if (worker) worker->pause();
   }
@@ -805,7 +805,7 @@ void GroupRunner::pause() {
   if (status_line_) status_line_->start();
 }
 
-bool GroupRunner::is_owned(pid_t child) const {
+bool Supervisor::is_owned(pid_t child) const {
   if (stacks_ && stacks_->owns(child)) return true;
   return std::ranges::any_of(
       workers_, [child](const auto& worker) { return worker && worker->pid() == child; });
@@ -813,7 +813,7 @@ bool GroupRunner::is_owned(pid_t child) const {
 
 namespace {
 
-// The runner is gone, and its keeper has ended what was left of the workers.
+// The supervisor is gone, and its keeper has ended what was left of the workers.
 int end_by(const std::exception& exception, const Job& job) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
@@ -832,8 +832,8 @@ int run(const Job& job) {
   adopt_signal_state();
   adopt_descriptor_limit();
   try {
-    GroupRunner runner(job);
-    return runner.run();
+    Supervisor supervisor(job);
+    return supervisor.run();
   } catch (const std::exception& exception) {
     return end_by(exception, job);
   }

@@ -46,17 +46,17 @@ class logger;
 
 namespace ddprun::agent {
 
-class GroupRunner {
+class Supervisor {
  public:
-  explicit GroupRunner(const Job& job);
-  ~GroupRunner();
-  GroupRunner(const GroupRunner&) = delete;
-  GroupRunner& operator=(const GroupRunner&) = delete;
+  explicit Supervisor(const Job& job);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
 
   int run();
 
  private:
-  void post(GroupEvent event);
+  void post(NodeEvent event);
   void pump();
 
   void perform(const OpenRoundStore& action);
@@ -97,7 +97,7 @@ class GroupRunner {
   Status status() const;
   std::optional<JobProgress> job_progress() const;
 
-  JobInquiry::Access inquiry_access();
+  JobQuery::Access inquiry_access();
   void open_control();
   void open_watch();
   NodeStatus node_status(std::size_t events_max) const;
@@ -121,7 +121,7 @@ class GroupRunner {
   Output output_;
   EventLog events_;
   AgentSignals signals_;
-  Children children_;
+  ChildReaper children_;
   BlockingCalls error_files_;
   Timer stop_timer_;
 
@@ -133,8 +133,8 @@ class GroupRunner {
   std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
   bool was_told_to_wait_ = false;
   bool has_heard_leader_ = false;  // and has not lost it, nor been declared lost, since
-  GroupCore core_;
-  std::deque<GroupEvent> queue_;
+  NodeCore core_;
+  std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
 
   rdzv::RoundStart start_;  // of the current round
@@ -146,12 +146,12 @@ class GroupRunner {
   std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
   std::string stacks_text_;                              // of those that have no log folder
   std::optional<StatusLine> status_line_;                // where there is a terminal for it
-  ServiceNotify service_;
-  TrainerPush trainer_;
-  JobInquiry inquiry_;
-  WorkerLogs logs_;
-  JobControl control_;
-  std::unique_ptr<WatchServer> watch_;  // with --metrics-port
+  SystemdNotify service_;
+  KubeflowReporter trainer_;
+  JobQuery inquiry_;
+  LogReader logs_;
+  ControlService control_;
+  std::unique_ptr<MetricsServer> watch_;  // with --metrics-port
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_preempted_ = false;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome

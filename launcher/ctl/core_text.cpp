@@ -166,8 +166,8 @@ struct Words {
 
 std::string in_words(const rdzv::ToLeader& message) { return std::visit(Words{}, message); }
 std::string in_words(const rdzv::ToAgent& message) { return std::visit(Words{}, message); }
-std::string in_words(const GroupEvent& event) { return std::visit(Words{}, event); }
-std::string in_words(const GroupAction& action) { return std::visit(Words{}, action); }
+std::string in_words(const NodeEvent& event) { return std::visit(Words{}, event); }
+std::string in_words(const NodeAction& action) { return std::visit(Words{}, action); }
 
 std::string in_words(const rdzv::RoundInput& input) {
   const std::string node = "node " + to_string(number(input.node)) + ": ";

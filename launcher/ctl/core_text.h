@@ -12,7 +12,7 @@ std::string in_words(const rdzv::ToLeader& message);
 std::string in_words(const rdzv::ToAgent& message);
 std::string in_words(const rdzv::RoundInput& input);  // without its time
 std::string in_words(const rdzv::ToNode& message);
-std::string in_words(const GroupEvent& event);
-std::string in_words(const GroupAction& action);
+std::string in_words(const NodeEvent& event);
+std::string in_words(const NodeAction& action);
 
 }  // namespace ddprun::agent

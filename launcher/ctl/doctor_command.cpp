@@ -1,5 +1,5 @@
 // ddpctl doctor: looks at what jobs need of this machine, and tries it. What may hang is done in
-// processes of its own (Trial), all at the same time, so the whole takes no longer than --timeout.
+// processes of its own (TimedProcess), all at the same time, so the whole takes no longer than --timeout.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ namespace ddprun::cli {
 namespace {
 
 using namespace doctor;
-using Clock = Trial::Clock;
+using Clock = TimedProcess::Clock;
 using std::chrono::seconds;
 
 constexpr const char* kExitCodes = R"(Exit codes:
@@ -91,14 +91,15 @@ std::string look_up(const std::string& name) {
   return text;
 }
 
-NameFacts name_facts(const std::string& name, Result<Trial>& trial, Clock::time_point deadline) {
+NameFacts name_facts(const std::string& name, Result<TimedProcess>& trial,
+                     Clock::time_point deadline) {
   NameFacts facts;
   facts.name = name;
   if (!trial) {
     facts.error = trial.error().to_string();
     return facts;
   }
-  const Trial::End end = trial->finish(deadline);
+  const TimedProcess::End end = trial->finish(deadline);
   facts.was_in_time = end.was_in_time;
   facts.took = kLookupLimit;
   if (!end.was_in_time) return facts;
@@ -122,10 +123,10 @@ std::string look_up_in_reverse(const std::string& address) {
   return std::to_string(since(began).count());
 }
 
-ReverseFacts reverse_facts(const std::string& address, Result<Trial>& trial,
+ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& trial,
                            Clock::time_point deadline) {
   if (!trial) return {address, {}, true};
-  const Trial::End end = trial->finish(deadline);
+  const TimedProcess::End end = trial->finish(deadline);
   if (!end.was_in_time) return {address, kLookupLimit, false};
   return {address, Milliseconds(std::atoll(end.output.c_str())), true};
 }
@@ -186,12 +187,12 @@ AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environ
   std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
                                    "--shutdown-timeout=2", "--no-python"};
   command.insert(command.end(), workers.command.begin(), workers.command.end());
-  auto trial = Trial::command(command, without_job(environment));
+  auto trial = TimedProcess::command(command, without_job(environment));
   if (!trial) {
     facts.ended = trial.error().to_string();
     return facts;
   }
-  const Trial::End end = trial->finish(deadline);
+  const TimedProcess::End end = trial->finish(deadline);
   facts.was_in_time = end.was_in_time;
   facts.took = end.took;
   if (!end.status.is_success()) facts.ended = end.status.to_string();
@@ -206,9 +207,9 @@ PythonFacts ask_python(const Environment& environment, Clock::time_point deadlin
   const auto python = find_python(environment, environment_bin());
   if (!python) return facts;
   facts.path = python->path;
-  auto trial = Trial::command({python->path, "-c", kAskPython}, environment);
+  auto trial = TimedProcess::command({python->path, "-c", kAskPython}, environment);
   if (!trial) return facts;
-  const Trial::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  const TimedProcess::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
   if (end.was_in_time && end.status.is_success()) {
     std::istringstream(end.output) >> facts.version >> facts.torch;
   }
@@ -220,9 +221,9 @@ ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadli
   facts.own_version = one_line(version_text("ddprun"));
   facts.path = agent::find_in_path(value_or_empty(environment, "PATH"), "ddprun");
   if (facts.path.empty()) return facts;
-  auto trial = Trial::command({facts.path, "--version"}, environment);
+  auto trial = TimedProcess::command({facts.path, "--version"}, environment);
   if (!trial) return facts;
-  const Trial::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  const TimedProcess::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
   facts.version = end.was_in_time ? one_line(end.output) : "it does not answer";
   return facts;
 }
@@ -236,16 +237,16 @@ std::vector<Finding> examine(const Arguments& arguments, const Environment& envi
   const ClockReading clocks = read_clocks();
 
   const std::string own_name = own_host_name();
-  Result<Trial> own_look_up = Trial::call([&] { return look_up(own_name); });
-  std::vector<Result<Trial>> look_ups;
+  Result<TimedProcess> own_look_up = TimedProcess::call([&] { return look_up(own_name); });
+  std::vector<Result<TimedProcess>> look_ups;
   for (const std::string& name : arguments.names) {
-    look_ups.push_back(Trial::call([&] { return look_up(name); }));
+    look_ups.push_back(TimedProcess::call([&] { return look_up(name); }));
   }
   std::vector<std::string> addresses = own_addresses();
   addresses.resize(std::min(addresses.size(), kAddressesMax));
-  std::vector<Result<Trial>> reverse;
+  std::vector<Result<TimedProcess>> reverse;
   for (const std::string& address : addresses) {
-    reverse.push_back(Trial::call([&] { return look_up_in_reverse(address); }));
+    reverse.push_back(TimedProcess::call([&] { return look_up_in_reverse(address); }));
   }
 
   const ProgramFacts ddprun = ask_ddprun(environment, deadline);

@@ -107,7 +107,7 @@ class Printer {
 };
 
 std::string request_of(const Arguments& arguments) {
-  agent::LogQuestion question;
+  agent::LogQuery question;
   question.ranks = arguments.ranks;
   question.lines = arguments.lines;
   boost::json::object request = boost::json::parse(to_json(question)).as_object();
@@ -154,7 +154,7 @@ std::function<int()> add_logs_command(CLI::App& app) {
       ->type_name("RANK,...");
   logs->add_option("-n,--lines", held->lines, "of each worker's streams")
       ->capture_default_str()
-      ->check(CLI::Range(0, agent::LogQuestion::kLinesMax));
+      ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
   logs->add_flag("-f,--follow", held->follows,
                  "and what they print from now on, also in later rounds, until the job has ended");
   logs->add_flag("--raw", held->is_raw,

@@ -19,7 +19,7 @@ std::string_view name_of(State state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-std::string state_of(const agent::GroupCore& core) {
+std::string state_of(const agent::NodeCore& core) {
   const std::string round = " (round " + to_string(core.round()) + ")";
   if (core.is_running()) return "running" + round;
   if (core.is_stopping()) return "stopping" + round;
@@ -119,7 +119,7 @@ Replay::Told Replay::line(std::string_view line) {
   return {at + std::visit([this](const auto& what) { return on(what); }, step->what), false};
 }
 
-std::string Replay::on(const agent::GroupBegan& began) {
+std::string Replay::on(const agent::NodeBegan& began) {
   group_.emplace(began.config);
   return "agent   begins with " + std::to_string(began.config.local_world_size) + " workers" +
          (began.config.hosts_leader ? ", and leads the job\n" : "\n");
@@ -138,7 +138,7 @@ std::string Replay::on(const agent::RoundBegan& began) {
          (began.resumption ? ", after another leader\n" : "\n");
 }
 
-std::string Replay::on(const agent::GroupInput& input) {
+std::string Replay::on(const agent::NodeInput& input) {
   if (!group_) return "agent   was recorded without its beginning; this is left out\n";
   inputs_ += 1;
   const std::string before = state_of(*group_);
@@ -146,7 +146,7 @@ std::string Replay::on(const agent::GroupInput& input) {
   const std::string after = state_of(*group_);
   std::string text = "agent   " + printable(in_words(input.event)) + "\n";
   if (before != after) text += "              " + before + " -> " + after + "\n";
-  for (const agent::GroupAction& action : actions) {
+  for (const agent::NodeAction& action : actions) {
     text += "              " + printable(in_words(action)) + "\n";
   }
   if (actions.empty()) text += "              nothing is to be done in that state\n";

@@ -33,14 +33,14 @@ class Replay {
   bool has_differed() const { return differences_ > 0; }
 
  private:
-  std::string on(const agent::GroupBegan& began);
+  std::string on(const agent::NodeBegan& began);
   std::string on(const agent::RoundBegan& began);
-  std::string on(const agent::GroupInput& input);
+  std::string on(const agent::NodeInput& input);
   std::string on(const rdzv::RoundInput& input);
   std::string on(const agent::InputsLost& lost);
   std::string compare(std::size_t decisions);
 
-  std::optional<agent::GroupCore> group_;
+  std::optional<agent::NodeCore> group_;
   std::optional<rdzv::RoundCore> round_;
   rdzv::RoundConfig config_;
   std::optional<std::int64_t> began_us_;

@@ -33,25 +33,25 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-Trial::Trial(pid_t pid, rdzv::UniqueFd output)
+TimedProcess::TimedProcess(pid_t pid, rdzv::UniqueFd output)
     : pid_(pid),
       output_(std::move(output)),
       watched_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
 
-Trial::Trial(Trial&& other) noexcept
+TimedProcess::TimedProcess(TimedProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       output_(std::move(other.output_)),
       watched_(std::move(other.watched_)),
       began_(other.began_) {}
 
-Trial::~Trial() {
+TimedProcess::~TimedProcess() {
   if (pid_ < 0) return;
   ::kill(-pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-Result<Trial> Trial::start(const std::function<void(int fd)>& body) {
+Result<TimedProcess> TimedProcess::start(const std::function<void(int fd)>& body) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail(error_from_errno(errno, "pipe"));
   rdzv::UniqueFd output(pipe[0]);
@@ -67,14 +67,15 @@ Result<Trial> Trial::start(const std::function<void(int fd)>& body) {
     ::_exit(0);
   }
   ::setpgid(pid, pid);  // here too: whoever is first
-  return Trial(pid, std::move(output));
+  return TimedProcess(pid, std::move(output));
 }
 
-Result<Trial> Trial::call(const std::function<std::string()>& function) {
+Result<TimedProcess> TimedProcess::call(const std::function<std::string()>& function) {
   return start([&](int fd) { write_all(fd, function()); });
 }
 
-Result<Trial> Trial::command(const std::vector<std::string>& argv, const Environment& environment) {
+Result<TimedProcess> TimedProcess::command(const std::vector<std::string>& argv,
+                                           const Environment& environment) {
   const std::vector<std::string> lines = to_lines(environment);
   const std::vector<char*> arguments = pointers_to(argv);
   const std::vector<char*> variables = pointers_to(lines);
@@ -89,7 +90,7 @@ Result<Trial> Trial::command(const std::vector<std::string>& argv, const Environ
 }
 
 // Until it has ended and said everything, or the deadline.
-void Trial::read_until(Clock::time_point deadline, End& end) {
+void TimedProcess::read_until(Clock::time_point deadline, End& end) {
   bool has_ended = false;
   while (output_ || !has_ended) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -112,7 +113,7 @@ void Trial::read_until(Clock::time_point deadline, End& end) {
   end.was_in_time = true;
 }
 
-Trial::End Trial::finish(Clock::time_point deadline) {
+TimedProcess::End TimedProcess::finish(Clock::time_point deadline) {
   End end;
   read_until(deadline, end);
   end.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);

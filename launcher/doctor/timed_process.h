@@ -18,7 +18,7 @@
 
 namespace ddprun::cli {
 
-class Trial {
+class TimedProcess {
  public:
   using Clock = std::chrono::steady_clock;
   struct End {
@@ -29,23 +29,23 @@ class Trial {
   };
 
   // The text that `function` returns.
-  static Result<Trial> call(const std::function<std::string()>& function);
+  static Result<TimedProcess> call(const std::function<std::string()>& function);
   // Its stdout and stderr, at most the last `kOutputMax` bytes. `argv[0]` is a path.
-  static Result<Trial> command(const std::vector<std::string>& argv,
-                               const Environment& environment);
+  static Result<TimedProcess> command(const std::vector<std::string>& argv,
+                                      const Environment& environment);
   static constexpr std::size_t kOutputMax = 16 * 1024;
 
-  Trial(Trial&& other) noexcept;
-  Trial& operator=(Trial&&) = delete;
-  ~Trial();
+  TimedProcess(TimedProcess&& other) noexcept;
+  TimedProcess& operator=(TimedProcess&&) = delete;
+  ~TimedProcess();
 
   // At the deadline a command gets SIGTERM and, if it has not ended `kGrace` later, SIGKILL.
   End finish(Clock::time_point deadline);
   static constexpr std::chrono::seconds kGrace{3};
 
  private:
-  Trial(pid_t pid, rdzv::UniqueFd output);
-  static Result<Trial> start(const std::function<void(int fd)>& body);
+  TimedProcess(pid_t pid, rdzv::UniqueFd output);
+  static Result<TimedProcess> start(const std::function<void(int fd)>& body);
   void read_until(Clock::time_point deadline, End& end);
 
   pid_t pid_ = -1;  // of the leader of its group; -1: it has ended

@@ -71,7 +71,7 @@ std::chrono::milliseconds join_timeout(const Settings& settings, const Rendezvou
 }
 
 Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezvous,
-                             agent::MeetingPlace& place) {
+                             agent::StoreEndpoint& place) {
   const Given range = given(settings, OptionId::kMasterPortRange);
   if (range.text().empty()) return {};
   const std::vector<std::string_view> parts = split(range.text(), ':');
@@ -127,8 +127,8 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
   return nodes;
 }
 
-Result<agent::MeetingPlace> meeting_place(const Settings& settings, const Rendezvous& rendezvous) {
-  agent::MeetingPlace place;
+Result<agent::StoreEndpoint> meeting_place(const Settings& settings, const Rendezvous& rendezvous) {
+  agent::StoreEndpoint place;
   const bool is_one_node = rendezvous.max_nodes == 1;
   if (rendezvous.backend == Backend::kStatic) {
     const bool port_is_given = !settings[port_option(settings)].is_default();

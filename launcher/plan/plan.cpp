@@ -87,7 +87,7 @@ class Planner {
       plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
     }
     plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
-    const agent::MeetingPlace& place = plan_.job.meeting_place;
+    const agent::StoreEndpoint& place = plan_.job.meeting_place;
     if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
       etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
     }

@@ -46,7 +46,7 @@ std::string backend_name(Backend backend) {
   return "";
 }
 
-std::string ports_of(const agent::MeetingPlace& place) {
+std::string ports_of(const agent::StoreEndpoint& place) {
   if (place.first_port == 0) return "a free port";
   if (place.first_port == place.last_port) return "port " + std::to_string(place.first_port);
   return "a free port from " + std::to_string(place.first_port) + " to " +
@@ -83,7 +83,7 @@ std::string in_words(std::chrono::milliseconds time) {
 }
 
 std::string meeting_place_of(const agent::Job& job) {
-  const agent::MeetingPlace& place = job.meeting_place;
+  const agent::StoreEndpoint& place = job.meeting_place;
   if (job.nodes.is_alone() || job.nodes.shares_store_port) {
     return place.address + ", " + ports_of(place);
   }

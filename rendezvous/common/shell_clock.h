@@ -1,4 +1,4 @@
-// Real time as the cores have it (base/clock.h), for a shell that drives one: counts from when it was
+// Real time as the cores have it (clock.h), for a shell that drives one: counts from when it was
 // made. A value; any thread.
 #pragma once
 

@@ -91,14 +91,14 @@ class EtcdLeader::Impl {
     }
   }
 
-  void ask(Question question) {
+  void ask(PeerRequest question) {
     if (Leader* leader = present()) leader->ask(std::move(question));
   }
-  void answer(Answer answer) {
+  void answer(PeerReply answer) {
     if (Leader* leader = present()) leader->answer(std::move(answer));
   }
 
-  // Asked after every event, so what is to be done at the end is done from here.
+  // PeerAck after every event, so what is to be done at the end is done from here.
   bool may_exit() {
     if (has_let_go_) return true;
     if (!server_) return client_ == nullptr || client_->may_exit();
@@ -567,8 +567,8 @@ EtcdLeader::EtcdLeader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EtcdLeader::~EtcdLeader() = default;
 void EtcdLeader::join(NodeHello hello) { impl_->join(std::move(hello)); }
 void EtcdLeader::tell(const ToLeader& message) { impl_->tell(message); }
-void EtcdLeader::ask(Question question) { impl_->ask(std::move(question)); }
-void EtcdLeader::answer(Answer answer) { impl_->answer(std::move(answer)); }
+void EtcdLeader::ask(PeerRequest question) { impl_->ask(std::move(question)); }
+void EtcdLeader::answer(PeerReply answer) { impl_->answer(std::move(answer)); }
 bool EtcdLeader::may_exit() { return impl_->may_exit(); }
 bool EtcdLeader::is_here() const { return impl_->is_here(); }
 std::string EtcdLeader::local_address() const { return impl_->local_address(); }

@@ -38,8 +38,8 @@ class EtcdLeader final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  void ask(Question question) override;
-  void answer(Answer answer) override;
+  void ask(PeerRequest question) override;
+  void answer(PeerReply answer) override;
   bool may_exit() override;
   bool is_here() const override;
   std::string local_address() const override;

@@ -36,7 +36,7 @@ constexpr const char* kNoToken =
 }  // namespace
 
 struct Admission::Nobody {
-  std::shared_ptr<RoundConnection> connection;
+  std::shared_ptr<Connection> connection;
   std::string address;
   steady_clock::time_point deadline;
   std::list<NobodyPtr>::iterator place;
@@ -92,7 +92,7 @@ void Admission::accept_connections() {
       turn_away(nobodies_.front(), "there are too many connections that say nothing");
     }
     auto nobody = std::make_shared<Nobody>();
-    nobody->connection = std::make_shared<RoundConnection>(io_.get_executor(), std::move(socket));
+    nobody->connection = std::make_shared<Connection>(io_.get_executor(), std::move(socket));
     nobody->address = nobody->connection->peer_address();
     add(nobody);
     nobody->connection->start({.on_bytes =
@@ -220,7 +220,7 @@ void Admission::take_connect(const NobodyPtr& nobody) {
 
 // ---- what the leader thinks of them
 
-void Admission::dismiss(const std::shared_ptr<RoundConnection>& connection) {
+void Admission::dismiss(const std::shared_ptr<Connection>& connection) {
   if (!connection->is_open()) return;
   auto nobody = std::make_shared<Nobody>();
   nobody->connection = connection;
@@ -231,7 +231,7 @@ void Admission::dismiss(const std::shared_ptr<RoundConnection>& connection) {
   part_from(nobody);
 }
 
-void Admission::drop(const std::shared_ptr<RoundConnection>& connection, const std::string& why) {
+void Admission::drop(const std::shared_ptr<Connection>& connection, const std::string& why) {
   warn("closed the connection from " + connection->peer_address() + ": " + why);
   connection->close();
 }

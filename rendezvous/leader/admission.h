@@ -30,8 +30,8 @@ namespace ddprun::rdzv {
 class Admission {
  public:
   struct Applicant {
-    std::shared_ptr<RoundConnection> connection;  // to be started by its new owner
-    wire::FrameReader reader;                     // with what came after the Connect
+    std::shared_ptr<Connection> connection;  // to be started by its new owner
+    wire::FrameReader reader;                // with what came after the Connect
     wire::Connect connect;
     std::string address;  // numeric
     std::string proof;    // the leader's, for its Welcome; empty: there is no token
@@ -39,7 +39,7 @@ class Admission {
   struct Events {
     std::function<void(Applicant)> on_applicant;
     // With what was read of it. None: turned away.
-    std::function<void(const std::shared_ptr<RoundConnection>&, std::string)> on_store_client;
+    std::function<void(const std::shared_ptr<Connection>&, std::string)> on_store_client;
     std::function<void(std::string_view)> on_warning;
   };
 
@@ -49,9 +49,9 @@ class Admission {
   Admission& operator=(const Admission&) = delete;
 
   // Of whom nothing more is wanted: waits until the other side has read what was said, and closed.
-  void dismiss(const std::shared_ptr<RoundConnection>& connection);
+  void dismiss(const std::shared_ptr<Connection>& connection);
   // Who breaks the protocol.
-  void drop(const std::shared_ptr<RoundConnection>& connection, const std::string& why);
+  void drop(const std::shared_ptr<Connection>& connection, const std::string& why);
 
  private:
   struct Nobody;

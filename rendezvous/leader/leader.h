@@ -35,9 +35,9 @@ struct LeaderEvents {
   std::function<void(std::string_view)> on_notice;   // a line for people, while they wait
   std::function<void(std::string_view)> on_warning;  // who was turned away; seldom
   // Questions of other nodes, and answers to own ones. None: they are not for this process.
-  std::function<void(Question)> on_question;
-  std::function<void(Answer)> on_answer;
-  std::function<void(Asked)> on_asked;
+  std::function<void(PeerRequest)> on_question;
+  std::function<void(PeerReply)> on_answer;
+  std::function<void(PeerAck)> on_asked;
   // The RoundCore, while it is in this process: it begins, and each of its steps. For who records
   // them. The Resumption may be null.
   std::function<void(const RoundConfig&, const Resumption*)> on_core_began;
@@ -58,9 +58,9 @@ class Leader {
   virtual void join(NodeHello hello) = 0;
   virtual void tell(const ToLeader& message) = 0;
 
-  // To other nodes, through the leader (questions.h). What cannot be passed on now is lost.
-  virtual void ask(Question question) = 0;
-  virtual void answer(Answer answer) = 0;
+  // To other nodes, through the leader (peer_requests.h). What cannot be passed on now is lost.
+  virtual void ask(PeerRequest question) = 0;
+  virtual void answer(PeerReply answer) = 0;
 
   // This node has ended: whether nobody needs it any more, who would not learn of the end.
   virtual bool may_exit() = 0;

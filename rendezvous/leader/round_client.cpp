@@ -178,12 +178,12 @@ void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
 }
 
 void RoundClient::connected(UniqueFd socket) {
-  connection_ = std::make_shared<RoundConnection>(io_.get_executor(), std::move(socket));
+  connection_ = std::make_shared<Connection>(io_.get_executor(), std::move(socket));
   reader_ = wire::FrameReader(limits::kMaxRoundFrameBytes);
   has_opening_ = is_welcome_ = false;
   local_address_ = connection_->local_address();
   ours_ = random_nonce();
-  const std::weak_ptr<RoundConnection> weak = connection_;
+  const std::weak_ptr<Connection> weak = connection_;
   connection_->start({.on_bytes =
                           [this, weak](std::string_view bytes) {
                             if (connection_ == weak.lock()) read(bytes);
@@ -258,11 +258,11 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
       session_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
       take_message(std::move(*message));
-    } else if (auto* question = std::get_if<Question>(&frame)) {
+    } else if (auto* question = std::get_if<PeerRequest>(&frame)) {
       if (events_.on_question) events_.on_question(std::move(*question));
-    } else if (auto* answer = std::get_if<Answer>(&frame)) {
+    } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
       if (events_.on_answer) events_.on_answer(std::move(*answer));
-    } else if (auto* asked = std::get_if<Asked>(&frame)) {
+    } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
       if (events_.on_asked) events_.on_asked(std::move(*asked));
     } else {
       lose_connection("the leader breaks the protocol");
@@ -306,10 +306,10 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
 void RoundClient::take_message(wire::Message<ToAgent> message) {
   session_.confirm(message.received);
   const auto arrival = session_.receive(message.number);
-  if (arrival == Session<ToLeader>::Arrival::kGap) {
+  if (arrival == ResendQueue<ToLeader>::Arrival::kGap) {
     return lose_connection("the leader breaks the protocol");
   }
-  if (arrival == Session<ToLeader>::Arrival::kRepeated) return;
+  if (arrival == ResendQueue<ToLeader>::Arrival::kRepeated) return;
   if (std::holds_alternative<Refused>(message.body) ||
       std::holds_alternative<DeclaredLost>(message.body)) {
     close();
@@ -342,7 +342,7 @@ void RoundClient::keep_alive() {
   if (is_welcome_) {
     connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
   }
-  // Asked at every interval, so that a pause of our own is noticed.
+  // PeerAck at every interval, so that a pause of our own is noticed.
   if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
   keep_alive_timer_.expires_after(options_.keep_alive.interval);
   keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {

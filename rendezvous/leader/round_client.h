@@ -41,8 +41,8 @@ class RoundClient final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  void ask(Question question) override { send_beside(std::move(question)); }
-  void answer(Answer answer) override { send_beside(std::move(answer)); }
+  void ask(PeerRequest question) override { send_beside(std::move(question)); }
+  void answer(PeerReply answer) override { send_beside(std::move(answer)); }
   bool may_exit() override { return is_over_ || session_.unconfirmed().empty(); }
   bool is_here() const override { return false; }
   std::string local_address() const override { return local_address_; }
@@ -98,7 +98,7 @@ class RoundClient final : public Leader {
   std::string why_not_;                   // the last try failed
   std::chrono::steady_clock::time_point join_started_{};
 
-  std::shared_ptr<RoundConnection> connection_;
+  std::shared_ptr<Connection> connection_;
   wire::FrameReader reader_{0};
   wire::Nonce ours_{};
   wire::Nonce theirs_{};
@@ -109,7 +109,7 @@ class RoundClient final : public Leader {
   bool is_over_ = true;       // there is no session: not yet, or the leader said its last word
   std::optional<std::uint64_t> leader_id_;  // of the leader of this session; none: not welcome yet
   NodeHello hello_;
-  Session<ToLeader> session_;
+  ResendQueue<ToLeader> session_;
   LeaderLiveness liveness_;
   std::string local_address_ = "127.0.0.1";
   // Handlers that were under way when join() or close() was called are of the time before.

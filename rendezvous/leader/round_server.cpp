@@ -119,13 +119,13 @@ void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant)
   liveness_.heard(id, clock_.now());
   connection->send(wire::encode(wire::LeaderFrame(
       wire::Welcome{peer.session.received(), leader_id_, std::move(applicant.proof)})));
-  const std::weak_ptr<RoundConnection> weak = connection;
+  const std::weak_ptr<Connection> weak = connection;
   connection->start(
       {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },
        .on_end = [this, id, weak](const Error&) { lose(id, weak.lock()); }});
 }
 
-void RoundServer::read(NodeId id, const std::shared_ptr<RoundConnection>& connection,
+void RoundServer::read(NodeId id, const std::shared_ptr<Connection>& connection,
                        std::string_view bytes) {
   auto found = peers_.find(id);
   if (found == peers_.end() || found->second.connection != connection) return;
@@ -155,15 +155,16 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
     peer.session.confirm(heartbeat->received);
     return true;
   }
-  if (auto* question = std::get_if<Question>(&frame)) return relay(id, std::move(*question)), true;
-  if (auto* answer = std::get_if<Answer>(&frame)) return relay(id, std::move(*answer)), true;
+  if (auto* question = std::get_if<PeerRequest>(&frame))
+    return relay(id, std::move(*question)), true;
+  if (auto* answer = std::get_if<PeerReply>(&frame)) return relay(id, std::move(*answer)), true;
   const auto* message = std::get_if<wire::Message<ToLeader>>(&frame);
   if (message == nullptr || std::holds_alternative<NodeHello>(message->body)) return false;
   peer.session.confirm(message->received);
   const auto arrival = peer.session.receive(message->number);
-  if (arrival == Session<ToAgent>::Arrival::kGap) return false;
+  if (arrival == ResendQueue<ToAgent>::Arrival::kGap) return false;
   peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
-  if (arrival == Session<ToAgent>::Arrival::kNew) feed(id, message->body);
+  if (arrival == ResendQueue<ToAgent>::Arrival::kNew) feed(id, message->body);
   return true;
 }
 
@@ -171,7 +172,7 @@ void RoundServer::confirm(Peer& peer) {
   peer.connection->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.session.received()})));
 }
 
-void RoundServer::lose(NodeId id, const std::shared_ptr<RoundConnection>& connection) {
+void RoundServer::lose(NodeId id, const std::shared_ptr<Connection>& connection) {
   const auto found = peers_.find(id);
   if (found == peers_.end() || found->second.connection != connection) return;
   found->second.connection.reset();
@@ -188,7 +189,7 @@ void RoundServer::set_address(Peer& peer, std::string address) {
 }
 
 // Workers of a node come from the address that its agent came from; our own from the one they go to.
-void RoundServer::hand_to_store(const std::shared_ptr<RoundConnection>& connection,
+void RoundServer::hand_to_store(const std::shared_ptr<Connection>& connection,
                                 std::string received) {
   const std::string address = connection->peer_address();
   const bool is_ours = is_loopback(address) || address == connection->local_address();
@@ -205,24 +206,24 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
 
 // ---- questions
 
-void RoundServer::ask(Question question) { relay(kOwnNode, std::move(question)); }
+void RoundServer::ask(PeerRequest question) { relay(kOwnNode, std::move(question)); }
 
-void RoundServer::answer(Answer answer) { relay(kOwnNode, std::move(answer)); }
+void RoundServer::answer(PeerReply answer) { relay(kOwnNode, std::move(answer)); }
 
-void RoundServer::relay(NodeId from, Question question) {
+void RoundServer::relay(NodeId from, PeerRequest question) {
   const std::optional<NodeId> to = std::exchange(question.peer, from);
   if (to) {
-    if (!send_beside(*to, question)) send_beside(from, Answer{question.id, *to, {}});
+    if (!send_beside(*to, question)) send_beside(from, PeerReply{question.id, *to, {}});
     return;
   }
-  send_beside(from, Asked{question.id, from, core_.view(time())});
+  send_beside(from, PeerAck{question.id, from, core_.view(time())});
   if (from != kOwnNode) send_beside(kOwnNode, question);
   for (const auto& [id, peer] : peers_) {
     if (id != from) send_beside(id, question);
   }
 }
 
-void RoundServer::relay(NodeId from, Answer answer) {
+void RoundServer::relay(NodeId from, PeerReply answer) {
   const NodeId to = std::exchange(answer.peer, from);
   send_beside(to, std::move(answer));
 }
@@ -236,17 +237,17 @@ bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
   }
   const auto found = peers_.find(to);
   if (found == peers_.end() || !found->second.connection) return false;
-  RoundConnection& connection = *found->second.connection;
+  Connection& connection = *found->second.connection;
   if (connection.unsent() <= limits::kMaxUnreadAnswerBytes) connection.send(wire::encode(frame));
   return true;
 }
 
 void RoundServer::take_own(wire::LeaderFrame frame) {
-  if (auto* question = std::get_if<Question>(&frame)) {
+  if (auto* question = std::get_if<PeerRequest>(&frame)) {
     if (events_.on_question) events_.on_question(std::move(*question));
-  } else if (auto* answer = std::get_if<Answer>(&frame)) {
+  } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
     if (events_.on_answer) events_.on_answer(std::move(*answer));
-  } else if (auto* asked = std::get_if<Asked>(&frame)) {
+  } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
     if (events_.on_asked) events_.on_asked(std::move(*asked));
   }
 }

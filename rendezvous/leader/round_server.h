@@ -57,8 +57,8 @@ class RoundServer final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  void ask(Question question) override;
-  void answer(Answer answer) override;
+  void ask(PeerRequest question) override;
+  void answer(PeerReply answer) override;
   bool may_exit() override { return core_.was_everyone_told(); }
   bool is_here() const override { return true; }
   std::string local_address() const override;
@@ -72,26 +72,26 @@ class RoundServer final : public Leader {
  private:
   struct Peer {
     std::uint64_t session_number = 0;
-    Session<ToAgent> session;
-    std::shared_ptr<RoundConnection> connection;  // none: it is broken
-    wire::FrameReader reader{0};                  // of that connection
-    std::string address;                          // numeric, of its last connection
+    ResendQueue<ToAgent> session;
+    std::shared_ptr<Connection> connection;  // none: it is broken
+    wire::FrameReader reader{0};             // of that connection
+    std::string address;                     // numeric, of its last connection
     bool owes_confirmation = false;
   };
 
   void admit(Admission::Applicant applicant);
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);
-  void read(NodeId id, const std::shared_ptr<RoundConnection>& connection, std::string_view bytes);
+  void read(NodeId id, const std::shared_ptr<Connection>& connection, std::string_view bytes);
   bool take_frame(NodeId id, wire::AgentFrame& frame);
-  void lose(NodeId id, const std::shared_ptr<RoundConnection>& connection);
+  void lose(NodeId id, const std::shared_ptr<Connection>& connection);
   void set_address(Peer& peer, std::string address);
-  void hand_to_store(const std::shared_ptr<RoundConnection>& connection, std::string received);
+  void hand_to_store(const std::shared_ptr<Connection>& connection, std::string received);
   std::string address_for_workers(const std::string& seen) const;
 
   // ---- questions
-  void relay(NodeId from, Question question);
-  void relay(NodeId from, Answer answer);
+  void relay(NodeId from, PeerRequest question);
+  void relay(NodeId from, PeerReply answer);
   bool send_beside(NodeId to, wire::LeaderFrame frame);
   void take_own(wire::LeaderFrame frame);
   template <typename Handler>

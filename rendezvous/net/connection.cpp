@@ -26,22 +26,22 @@ std::string numeric(NameOf name_of, int socket) {
 
 }  // namespace
 
-RoundConnection::RoundConnection(const boost::asio::any_io_executor& executor, UniqueFd socket)
+Connection::Connection(const boost::asio::any_io_executor& executor, UniqueFd socket)
     : socket_(executor, socket.release()) {}
 
-void RoundConnection::start(Events events) {
+void Connection::start(Events events) {
   const bool is_first = events_ == nullptr;
   events_ = std::make_shared<const Events>(std::move(events));
   if (is_first) await_bytes();
 }
 
-void RoundConnection::await_bytes() {
+void Connection::await_bytes() {
   socket_.async_wait(socket_.wait_read, [self = shared_from_this()](error_code ec) {
     if (!ec && self->socket_.is_open()) self->read();
   });
 }
 
-void RoundConnection::read() {
+void Connection::read() {
   std::array<char, kReadBytes> buffer;
   for (int turn = 0; turn < kReadsPerTurn && socket_.is_open(); ++turn) {
     const ssize_t count = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
@@ -60,7 +60,7 @@ void RoundConnection::read() {
   if (socket_.is_open()) await_bytes();
 }
 
-void RoundConnection::send(std::string_view bytes) {
+void Connection::send(std::string_view bytes) {
   if (!socket_.is_open() || is_finished_) return;
   unsent_ += bytes;
   if (!awaits_room_) {
@@ -72,7 +72,7 @@ void RoundConnection::send(std::string_view bytes) {
 }
 
 // What goes wrong here ends the reading too, which reports it.
-void RoundConnection::write() {
+void Connection::write() {
   std::size_t sent = 0;
   while (sent < unsent_.size()) {
     const ssize_t count = ::send(socket_.native_handle(), unsent_.data() + sent,
@@ -99,7 +99,7 @@ void RoundConnection::write() {
   }
 }
 
-void RoundConnection::await_room() {
+void Connection::await_room() {
   awaits_room_ = true;
   socket_.async_wait(socket_.wait_write, [self = shared_from_this()](error_code ec) {
     self->awaits_room_ = false;
@@ -107,35 +107,31 @@ void RoundConnection::await_room() {
   });
 }
 
-void RoundConnection::finish_sending() {
+void Connection::finish_sending() {
   if (!socket_.is_open() || std::exchange(is_finished_, true)) return;
   if (unsent_.empty()) ::shutdown(socket_.native_handle(), SHUT_WR);
 }
 
-void RoundConnection::close() {
+void Connection::close() {
   if (!socket_.is_open()) return;
   error_code ignored;
   socket_.close(ignored);
   events_.reset();
 }
 
-UniqueFd RoundConnection::release() {
+UniqueFd Connection::release() {
   events_.reset();
   return UniqueFd(socket_.release());
 }
 
-void RoundConnection::end(const Error& error) {
+void Connection::end(const Error& error) {
   const auto events = events_;
   close();
   events->on_end(error);
 }
 
-std::string RoundConnection::local_address() {
-  return numeric(::getsockname, socket_.native_handle());
-}
+std::string Connection::local_address() { return numeric(::getsockname, socket_.native_handle()); }
 
-std::string RoundConnection::peer_address() {
-  return numeric(::getpeername, socket_.native_handle());
-}
+std::string Connection::peer_address() { return numeric(::getpeername, socket_.native_handle()); }
 
 }  // namespace ddprun::rdzv

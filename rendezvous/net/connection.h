@@ -17,14 +17,14 @@
 
 namespace ddprun::rdzv {
 
-class RoundConnection : public std::enable_shared_from_this<RoundConnection> {
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
   struct Events {
     std::function<void(std::string_view)> on_bytes;
     std::function<void(const Error&)> on_end;
   };
 
-  RoundConnection(const boost::asio::any_io_executor& executor, UniqueFd socket);
+  Connection(const boost::asio::any_io_executor& executor, UniqueFd socket);
 
   // Of a connected, non-blocking socket. Called again: whoever takes over.
   void start(Events events);

@@ -2,7 +2,7 @@
 // connections that are there anyway: no node has an open port for it. The leader passes texts on and
 // keeps nothing; it knows only who is there, which it says itself (LeaderView). Values.
 //
-// Nothing here is numbered, confirmed or said again, as messages are (session.h): what a broken or
+// Nothing here is numbered, confirmed or said again, as messages are (resend_queue.h): what a broken or
 // slow connection loses is lost, and who asked shows that node as late. So no question, and no flood
 // of them, can delay a round. The mistake to avoid: deciding something by an answer.
 #pragma once
@@ -52,27 +52,27 @@ struct LeaderView {
 };
 
 // `peer`, on the way to the leader: whom to ask, none: all others. From the leader: who asks.
-struct Question {
+struct PeerRequest {
   std::uint64_t id = 0;  // the asker's, who finds the answers by it
   std::optional<NodeId> peer;
   std::string text;  // limits::kMaxQuestionBytes at most
-  bool operator==(const Question&) const = default;
+  bool operator==(const PeerRequest&) const = default;
 };
 
 // `peer`, on the way to the leader: who had asked. From the leader: who answers.
-struct Answer {
+struct PeerReply {
   std::uint64_t id = 0;
   NodeId peer{};
   std::string text;  // limits::kMaxAnswerBytes at most; empty: that node is not there
-  bool operator==(const Answer&) const = default;
+  bool operator==(const PeerReply&) const = default;
 };
 
 // The leader's own answer to a question to all, and the first one: whose answers are to come.
-struct Asked {
+struct PeerAck {
   std::uint64_t id = 0;
   NodeId you{};  // the asker, who is among the members too
   LeaderView view;
-  bool operator==(const Asked&) const = default;
+  bool operator==(const PeerAck&) const = default;
 };
 
 }  // namespace ddprun::rdzv

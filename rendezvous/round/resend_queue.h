@@ -21,7 +21,7 @@ struct Numbered {
 };
 
 template <typename Sent>
-class Session {
+class ResendQueue {
  public:
   enum class Arrival { kNew, kRepeated, kGap };  // a gap: the other end breaks the protocol
 

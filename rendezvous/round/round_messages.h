@@ -1,5 +1,5 @@
 // What agents and the leader say to each other. Plain values: the single-node leader passes them in
-// process, a leader elsewhere gets them over a connection (session.h: in order, none lost, none
+// process, a leader elsewhere gets them over a connection (resend_queue.h: in order, none lost, none
 // twice). Whatever speaks of a round carries its number, and what belongs to another round is
 // dropped in one visible place on each side.
 #pragma once

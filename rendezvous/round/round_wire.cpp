@@ -25,11 +25,11 @@ inline constexpr std::uint8_t kNumber<Heartbeat> = 5;
 template <typename Body>
 inline constexpr std::uint8_t kNumber<Message<Body>> = 6;
 template <>
-inline constexpr std::uint8_t kNumber<Question> = 7;
+inline constexpr std::uint8_t kNumber<PeerRequest> = 7;
 template <>
-inline constexpr std::uint8_t kNumber<Answer> = 8;
+inline constexpr std::uint8_t kNumber<PeerReply> = 8;
 template <>
-inline constexpr std::uint8_t kNumber<Asked> = 9;
+inline constexpr std::uint8_t kNumber<PeerAck> = 9;
 
 // Messages of an agent.
 template <>
@@ -280,12 +280,12 @@ static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heart
 
 // Questions.
 
-static void fields(auto& archive, Is<Question> auto& question) {
+static void fields(auto& archive, Is<PeerRequest> auto& question) {
   archive(question.id, question.peer);
   archive.opaque(question.text, limits::kMaxQuestionBytes);
 }
 
-static void fields(auto& archive, Is<Answer> auto& answer) {
+static void fields(auto& archive, Is<PeerReply> auto& answer) {
   archive(answer.id, answer.peer);
   archive.opaque(answer.text, limits::kMaxAnswerBytes);
 }
@@ -310,7 +310,7 @@ static void fields(auto& archive, Is<LeaderView> auto& view) {
   archive.within(view.members_left_out, 0, kMaxCount);
 }
 
-static void fields(auto& archive, Is<Asked> auto& asked) {
+static void fields(auto& archive, Is<PeerAck> auto& asked) {
   archive(asked.id, asked.you, asked.view);
 }
 
@@ -381,7 +381,7 @@ std::string encode_within_limits(const Frame& frame) {
 }
 
 // Of members the first that fit.
-std::string encode_within_limits(Asked asked) {
+std::string encode_within_limits(PeerAck asked) {
   for (;;) {
     std::string bytes = with_length(LeaderFrame(asked));
     if (bytes.size() <= limits::kMaxRoundFrameBytes) return bytes;
@@ -409,7 +409,7 @@ Result<Frame> decode_frame(std::string_view payload, std::string_view from) {
 std::string encode(const AgentFrame& frame) { return encode_within_limits<ToLeader>(frame); }
 
 std::string encode(const LeaderFrame& frame) {
-  const auto* asked = std::get_if<Asked>(&frame);
+  const auto* asked = std::get_if<PeerAck>(&frame);
   return asked == nullptr ? encode_within_limits<ToAgent>(frame) : encode_within_limits(*asked);
 }
 

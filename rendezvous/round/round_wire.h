@@ -84,9 +84,9 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-using AgentFrame = std::variant<Connect, Heartbeat, Message<ToLeader>, Question, Answer>;
-using LeaderFrame =
-    std::variant<Welcome, Rejected, Gone, Heartbeat, Message<ToAgent>, Question, Answer, Asked>;
+using AgentFrame = std::variant<Connect, Heartbeat, Message<ToLeader>, PeerRequest, PeerReply>;
+using LeaderFrame = std::variant<Welcome, Rejected, Gone, Heartbeat, Message<ToAgent>, PeerRequest,
+                                 PeerReply, PeerAck>;
 
 // With the length before it.
 std::string encode(const AgentFrame& frame);

@@ -62,7 +62,7 @@ struct Agent {
   int number = 0;
   int slot = 0;
   ProcessPtr process = std::make_shared<Process>();
-  agent::GroupCore group;
+  agent::NodeCore group;
   ElectionCore election;
   rdzv::JobLeases leases;
   std::uint64_t term = 0;
@@ -87,7 +87,7 @@ struct Agent {
   std::optional<rdzv::JobOutcome> outcome;
   bool has_given_up = false;
 
-  Agent(const agent::GroupConfig& config, rdzv::ElectionConfig election_config)
+  Agent(const agent::NodeConfig& config, rdzv::ElectionConfig election_config)
       : group(config), election(std::move(election_config)) {}
 };
 
@@ -121,7 +121,7 @@ class Simulation {
   void vanish(Agent& agent);
 
   // ---- the agent's group
-  void step(Agent& agent, const agent::GroupEvent& event);
+  void step(Agent& agent, const agent::NodeEvent& event);
   void perform(Agent& agent, const agent::OpenRoundStore& action);
   void perform(Agent&, const agent::CloseStore&) {}
   void perform(Agent& agent, const agent::StartWorkers& action);
@@ -228,7 +228,7 @@ Result Simulation::run() {
 void Simulation::start_agent(int slot) {
   const int number = static_cast<int>(agents_.size());
   const rdzv::ElectionConfig election{"a" + std::to_string(number), 2s, 60s};
-  agents_.push_back(std::make_unique<Agent>(agent::GroupConfig{1, 4s, 2s, false}, election));
+  agents_.push_back(std::make_unique<Agent>(agent::NodeConfig{1, 4s, 2s, false}, election));
   Agent& agent = *agents_.back();
   agent.number = number;
   agent.slot = slot;
@@ -325,9 +325,9 @@ void Simulation::vanish(Agent& agent) {
 
 // ---- the agent's group
 
-void Simulation::step(Agent& agent, const agent::GroupEvent& event) {
+void Simulation::step(Agent& agent, const agent::NodeEvent& event) {
   trace_ << "agent " << agent.number << " <- " << name_of(event) << "\n";
-  for (const agent::GroupAction& action : agent.group.step(event)) {
+  for (const agent::NodeAction& action : agent.group.step(event)) {
     trace_ << "    " << name_of(action) << "\n";
     std::visit([&](const auto& a) { perform(agent, a); }, action);
   }

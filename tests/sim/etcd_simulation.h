@@ -1,4 +1,4 @@
-// One job under etcd in virtual time: for each agent the real GroupCore and ElectionCore, for each
+// One job under etcd in virtual time: for each agent the real NodeCore and ElectionCore, for each
 // leader the real RoundCore and RoundLedger, and the real transactions, between simulated processes,
 // connections and an etcd (etcd_model.h). What the connections themselves may do is simulation.h's
 // to try; here leaders are killed, paused, stopped and cut off from etcd, answers of etcd are lost,

@@ -57,14 +57,14 @@ struct Agent {
   int number = 0;  // of all that were ever started, for the trace
   ProcessPtr process;
   bool hosts_leader = false;
-  agent::GroupCore core;
+  agent::NodeCore core;
   std::vector<Worker> workers;
   std::shared_ptr<Invariants::Facts> facts = std::make_shared<Invariants::Facts>();
   std::uint64_t timer = 0;  // counts arms and disarms
 
   // the connection to a leader elsewhere
   std::uint64_t session_number = 0;
-  rdzv::Session<rdzv::ToLeader> session;
+  rdzv::ResendQueue<rdzv::ToLeader> session;
   rdzv::LeaderLiveness leader;
   ConnectionPtr connection;
   bool is_welcome = false;   // over this connection
@@ -81,10 +81,10 @@ struct Agent {
   bool was_told_to_leave = false;
   bool is_stuck = false;
   bool was_stuck = false;
-  std::vector<agent::GroupEvent> unseen;  // while it was stuck
+  std::vector<agent::NodeEvent> unseen;  // while it was stuck
   std::optional<CoreTime> died;
 
-  Agent(int slot_, agent::GroupConfig config, rdzv::KeepAlive keep_alive)
+  Agent(int slot_, agent::NodeConfig config, rdzv::KeepAlive keep_alive)
       : slot(slot_), core(config), leader(keep_alive) {}
 };
 
@@ -96,7 +96,7 @@ struct Group {
 };
 
 struct Peer {  // a node, as the leader's shell knows it
-  rdzv::Session<rdzv::ToAgent> session;
+  rdzv::ResendQueue<rdzv::ToAgent> session;
   std::uint64_t session_number = 0;
   ConnectionPtr connection;  // none: it is broken
   Agent* agent = nullptr;    // for what the simulation wants to know; the leader does not look
@@ -118,7 +118,7 @@ class Simulation {
  private:
   // ---- agents
   void start_agent(int slot);
-  void step(Agent& agent, const agent::GroupEvent& event);
+  void step(Agent& agent, const agent::NodeEvent& event);
   void perform(Agent& agent, const agent::OpenRoundStore& action);
   void perform(Agent& agent, const agent::CloseStore& action);
   void perform(Agent& agent, const agent::StartWorkers& action);
@@ -236,7 +236,7 @@ Result Simulation::run() {
 void Simulation::start_agent(int slot) {
   const Node& node = schedule_.nodes[static_cast<std::size_t>(slot)];
   const bool hosts_leader = slot == 0 && !schedule_.leader_is_alone;
-  agent::GroupConfig config{node.workers, kShutdownTimeout, kKillTimeout, hosts_leader};
+  agent::NodeConfig config{node.workers, kShutdownTimeout, kKillTimeout, hosts_leader};
   agents_.push_back(std::make_unique<Agent>(slot, config, keep_alive_));
   Agent& agent = *agents_.back();
   current_[static_cast<std::size_t>(slot)] = &agent;
@@ -274,10 +274,10 @@ rdzv::NodeHello Simulation::hello_of(const Agent& agent) const {
   return hello;
 }
 
-void Simulation::step(Agent& agent, const agent::GroupEvent& event) {
+void Simulation::step(Agent& agent, const agent::NodeEvent& event) {
   if (agent.is_stuck) return agent.unseen.push_back(event);
   trace_ << "agent " << agent.number << " <- " << name_of(event) << "\n";
-  for (const agent::GroupAction& action : agent.core.step(event)) {
+  for (const agent::NodeAction& action : agent.core.step(event)) {
     trace_ << "    " << name_of(action) << "\n";
     std::visit([&](const auto& a) { perform(agent, a); }, action);
   }
@@ -619,7 +619,7 @@ void Simulation::transmit(const Peer& peer, const rdzv::Numbered<rdzv::ToAgent>&
                   receive(agent, connection, received);
                   if (agent.connection != connection) return;
                   const auto arrival = agent.session.receive(numbered.number);
-                  using Arrival = rdzv::Session<rdzv::ToLeader>::Arrival;
+                  using Arrival = rdzv::ResendQueue<rdzv::ToLeader>::Arrival;
                   require(arrival != Arrival::kGap, "a message to an agent was lost");
                   if (arrival == Arrival::kRepeated) return;
                   if (std::holds_alternative<rdzv::DeclaredLost>(numbered.message))
@@ -699,7 +699,7 @@ void Simulation::hear(const ConnectionPtr& connection,
   if (found == peers_.end() || found->second.connection != connection) return;
   Peer& peer = found->second;
   const auto arrival = peer.session.receive(numbered.number);
-  using Arrival = rdzv::Session<rdzv::ToAgent>::Arrival;
+  using Arrival = rdzv::ResendQueue<rdzv::ToAgent>::Arrival;
   require(arrival != Arrival::kGap, "a message to the leader was lost");
   // Said at once, because an agent that finishes waits for it.
   network_.send(connection, kLeaderEnd,

@@ -58,8 +58,8 @@ std::string name_of_any(const Variant& variant) {
 
 std::string name_of(const rdzv::ToLeader& message) { return name_of_any(message); }
 std::string name_of(const rdzv::ToAgent& message) { return name_of_any(message); }
-std::string name_of(const agent::GroupEvent& event) { return name_of_any(event); }
-std::string name_of(const agent::GroupAction& action) { return name_of_any(action); }
+std::string name_of(const agent::NodeEvent& event) { return name_of_any(event); }
+std::string name_of(const agent::NodeAction& action) { return name_of_any(action); }
 
 std::string name_of(const Fault& fault) {
   constexpr std::string_view kNames[] = {"worker dies",   "agent killed",    "power lost",

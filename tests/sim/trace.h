@@ -41,8 +41,8 @@ class Trace {
 
 std::string name_of(const rdzv::ToLeader& message);
 std::string name_of(const rdzv::ToAgent& message);
-std::string name_of(const agent::GroupEvent& event);
-std::string name_of(const agent::GroupAction& action);
+std::string name_of(const agent::NodeEvent& event);
+std::string name_of(const agent::NodeAction& action);
 std::string name_of(const Fault& fault);
 
 }  // namespace ddprun::sim

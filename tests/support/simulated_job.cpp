@@ -1,4 +1,4 @@
-// ddprun_simulated_job: a job of any size that never was, watched through the real WatchServer: for
+// ddprun_simulated_job: a job of any size that never was, watched through the real MetricsServer: for
 // the test of the live page, for looking at it, and for what watching costs.
 //
 //   ddprun_simulated_job RANKS [live MS] [parse]
@@ -236,7 +236,7 @@ class SimulatedJob final : public JobView {
 
 class Commands {
  public:
-  Commands(boost::asio::io_context& io, SimulatedJob& job, WatchServer& server)
+  Commands(boost::asio::io_context& io, SimulatedJob& job, MetricsServer& server)
       : io_(io), input_(io, ::dup(STDIN_FILENO)), job_(job), server_(server) {}
 
   void read() {
@@ -295,7 +295,7 @@ class Commands {
   boost::asio::posix::stream_descriptor input_;
   boost::asio::streambuf buffer_;
   SimulatedJob& job_;
-  WatchServer& server_;
+  MetricsServer& server_;
 };
 
 void advance_every(boost::asio::steady_timer& timer, milliseconds time, SimulatedJob& job) {
@@ -314,7 +314,7 @@ int main(int argc, char** argv) {
   const auto live = std::ranges::find(arguments, "live");
   boost::asio::io_context io{1};
   SimulatedJob job(io, arguments.empty() ? 8 : std::stoi(arguments.front()), parses);
-  auto server = WatchServer::start(io, 0, job, {"llm-7", "train.py", "0.1.0"});
+  auto server = MetricsServer::start(io, 0, job, {"llm-7", "train.py", "0.1.0"});
   if (!server) {
     std::cerr << server.error().to_string() << "\n";
     return 1;

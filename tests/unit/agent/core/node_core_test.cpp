@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 constexpr Round kFirst{0};
 constexpr Round kSecond{1};
-const GroupAction kGoodbye{TellLeader{rdzv::Goodbye{}}};
+const NodeAction kGoodbye{TellLeader{rdzv::Goodbye{}}};
 
 rdzv::WorkerFailure failure(int local_rank, ExitStatus status) {
   rdzv::WorkerFailure out;
@@ -42,9 +42,9 @@ rdzv::RoundStart start_of(Round round) {
   return start;
 }
 
-class GroupCoreTest : public ::testing::Test {
+class NodeCoreTest : public ::testing::Test {
  protected:
-  GroupCore core{GroupConfig{2, 30s, 10s}};
+  NodeCore core{NodeConfig{2, 30s, 10s}};
 
   void run(Round round = kFirst) {
     core.step(rdzv::OpenStore{round});
@@ -52,47 +52,46 @@ class GroupCoreTest : public ::testing::Test {
   }
 };
 
-TEST_F(GroupCoreTest, OpensTheStoreWhenTheLeaderAsksAndSaysWhere) {
-  EXPECT_THAT(core.step(rdzv::OpenStore{kFirst}), ElementsAre(GroupAction{OpenRoundStore{kFirst}}));
+TEST_F(NodeCoreTest, OpensTheStoreWhenTheLeaderAsksAndSaysWhere) {
+  EXPECT_THAT(core.step(rdzv::OpenStore{kFirst}), ElementsAre(NodeAction{OpenRoundStore{kFirst}}));
   EXPECT_THAT(core.step(StoreResult{kFirst, 4000, ""}),
-              ElementsAre(GroupAction{TellLeader{rdzv::StoreOpened{kFirst, 4000}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::StoreOpened{kFirst, 4000}}}));
   EXPECT_THAT(core.step(StoreResult{kFirst, 0, "no port"}),
-              ElementsAre(GroupAction{TellLeader{rdzv::StoreNotOpened{kFirst, "no port"}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::StoreNotOpened{kFirst, "no port"}}}));
 }
 
-TEST_F(GroupCoreTest, StartsTheWorkersOfARound) {
-  EXPECT_THAT(core.step(start_of(kFirst)),
-              ElementsAre(GroupAction{StartWorkers{start_of(kFirst)}}));
+TEST_F(NodeCoreTest, StartsTheWorkersOfARound) {
+  EXPECT_THAT(core.step(start_of(kFirst)), ElementsAre(NodeAction{StartWorkers{start_of(kFirst)}}));
 }
 
-TEST_F(GroupCoreTest, IsDoneWhenTheLastWorkerEndedWithZero) {
+TEST_F(NodeCoreTest, IsDoneWhenTheLastWorkerEndedWithZero) {
   run();
   EXPECT_THAT(core.step(ended(1)),
-              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kFirst}}}));
-  EXPECT_THAT(core.step(ended(0)), ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kFirst}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::SomeWorkersDone{kFirst}}}));
+  EXPECT_THAT(core.step(ended(0)), ElementsAre(NodeAction{TellLeader{rdzv::WorkersDone{kFirst}}}));
 }
 
-TEST_F(GroupCoreTest, ReportsAFailureAtOnceAndWaitsForTheLeadersWord) {
+TEST_F(NodeCoreTest, ReportsAFailureAtOnceAndWaitsForTheLeadersWord) {
   run();
   const auto killed = failed(1, ExitStatus::killed(SIGKILL));
   EXPECT_THAT(core.step(killed),
-              ElementsAre(GroupAction{TellLeader{rdzv::WorkerFailed{kFirst, *killed.failure}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::WorkerFailed{kFirst, *killed.failure}}}));
 }
 
-TEST_F(GroupCoreTest, StopsTheOthersWithTermAndContinue) {
+TEST_F(NodeCoreTest, StopsTheOthersWithTermAndContinue) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
-  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), ElementsAre(GroupAction{SignalWorker{0, SIGTERM}},
-                                                              GroupAction{SignalWorker{0, SIGCONT}},
-                                                              GroupAction{ArmTimer{kFirst, 30s}}));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
+              ElementsAre(NodeAction{SignalWorker{0, SIGTERM}},
+                          NodeAction{SignalWorker{0, SIGCONT}}, NodeAction{ArmTimer{kFirst, 30s}}));
 }
 
 // What is planned leaves the workers their whole time; only when a peer of theirs is gone have they
 // nothing left that they could save together.
-TEST(GroupCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
+TEST(NodeCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
   using Limit = ArmTimer::Limit;
   using Why = rdzv::RoundStop::Why;
-  const std::vector<std::pair<GroupEvent, Limit>> stops = {
+  const std::vector<std::pair<NodeEvent, Limit>> stops = {
       {rdzv::RoundStop{kFirst, Why::kFailure}, Limit::kGraceAfterFailure},
       {rdzv::DeclaredLost{}, Limit::kGraceAfterFailure},
       {rdzv::RoundStop{kFirst, Why::kPlanned}, Limit::kGrace},
@@ -100,65 +99,65 @@ TEST(GroupCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
       {LeaderLost{"gone"}, Limit::kGrace},
       {StopSignal{SIGTERM}, Limit::kGrace}};
   for (const auto& [stop, limit] : stops) {
-    GroupCore core{GroupConfig{1, 30s, 10s, true, 2s}};
+    NodeCore core{NodeConfig{1, 30s, 10s, true, 2s}};
     core.step(start_of(kFirst));
     const auto time = limit == Limit::kGrace ? 30s : 2s;
-    EXPECT_THAT(core.step(stop), Contains(GroupAction{ArmTimer{kFirst, time, limit}}))
+    EXPECT_THAT(core.step(stop), Contains(NodeAction{ArmTimer{kFirst, time, limit}}))
         << "event " << stop.index();
   }
 }
 
-TEST_F(GroupCoreTest, AFailureAfterAStopDoesNotShortenTheGrace) {
+TEST_F(NodeCoreTest, AFailureAfterAStopDoesNotShortenTheGrace) {
   run();
   core.step(StopSignal{SIGTERM});
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, ClosesTheRoundWhenTheLastWorkerEndedAndThenAnswers) {
+TEST_F(NodeCoreTest, ClosesTheRoundWhenTheLastWorkerEndedAndThenAnswers) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
   EXPECT_THAT(core.step(failed(0, ExitStatus::killed(SIGTERM))),
-              ElementsAre(GroupAction{CloseRound{kFirst}}));
+              ElementsAre(NodeAction{CloseRound{kFirst}}));
   auto stopped = failure(0, ExitStatus::killed(SIGTERM));
   stopped.was_told_to_stop = true;
   EXPECT_THAT(core.step(RoundClosed{kFirst}),
-              ElementsAre(GroupAction{TellLeader{rdzv::RoundStopped{kFirst, {stopped}}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::RoundStopped{kFirst, {stopped}}}}));
 }
 
-TEST_F(GroupCoreTest, ClosesAtOnceWhenNobodyIsLeftToStop) {
+TEST_F(NodeCoreTest, ClosesAtOnceWhenNobodyIsLeftToStop) {
   run();
   core.step(failed(0, ExitStatus::exited(1)));
   core.step(failed(1, ExitStatus::exited(1)));
-  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), ElementsAre(NodeAction{CloseRound{kFirst}}));
 }
 
-TEST_F(GroupCoreTest, RunsTheNextRoundWithAllWorkersAgain) {
+TEST_F(NodeCoreTest, RunsTheNextRoundWithAllWorkersAgain) {
   run();
   core.step(ended(0));
   core.step(failed(1, ExitStatus::exited(1)));
   core.step(rdzv::RoundStop{kFirst});
   core.step(RoundClosed{kFirst});
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}),
-              ElementsAre(GroupAction{OpenRoundStore{kSecond}}));
+              ElementsAre(NodeAction{OpenRoundStore{kSecond}}));
   EXPECT_THAT(core.step(start_of(kSecond)),
-              ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+              ElementsAre(NodeAction{StartWorkers{start_of(kSecond)}}));
   EXPECT_THAT(core.step(ended(1, kSecond)),
-              ElementsAre(GroupAction{TellLeader{rdzv::SomeWorkersDone{kSecond}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::SomeWorkersDone{kSecond}}}));
   EXPECT_THAT(core.step(ended(0, kSecond)),
-              ElementsAre(GroupAction{TellLeader{rdzv::WorkersDone{kSecond}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::WorkersDone{kSecond}}}));
 }
 
-TEST_F(GroupCoreTest, KillsWhoeverOutlivesTheGracePeriod) {
+TEST_F(NodeCoreTest, KillsWhoeverOutlivesTheGracePeriod) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
   EXPECT_THAT(core.step(TimerExpired{kFirst}),
-              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
-                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+              ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
-TEST_F(GroupCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
+TEST_F(NodeCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
@@ -168,100 +167,98 @@ TEST_F(GroupCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
   const auto& told = std::get<TellLeader>(actions[0]);
   EXPECT_THAT(std::get<rdzv::NodeStuck>(told.message).sentence,
               ::testing::HasSubstr("local rank 0"));
-  EXPECT_EQ(actions[1], GroupAction{CloseRound{kFirst}});
+  EXPECT_EQ(actions[1], NodeAction{CloseRound{kFirst}});
 }
 
-TEST_F(GroupCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
+TEST_F(NodeCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
   run();
-  EXPECT_THAT(
-      core.step(StopSignal{SIGINT}),
-      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGINT}}},
-                  GroupAction{SignalWorker{0, SIGINT}}, GroupAction{SignalWorker{0, SIGCONT}},
-                  GroupAction{SignalWorker{1, SIGINT}}, GroupAction{SignalWorker{1, SIGCONT}},
-                  GroupAction{ArmTimer{kFirst, 30s}}));
+  EXPECT_THAT(core.step(StopSignal{SIGINT}),
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGINT}}},
+                          NodeAction{SignalWorker{0, SIGINT}}, NodeAction{SignalWorker{0, SIGCONT}},
+                          NodeAction{SignalWorker{1, SIGINT}}, NodeAction{SignalWorker{1, SIGCONT}},
+                          NodeAction{ArmTimer{kFirst, 30s}}));
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, TheSecondSignalKillsAndTheThirdChangesNothing) {
+TEST_F(NodeCoreTest, TheSecondSignalKillsAndTheThirdChangesNothing) {
   run();
   core.step(StopSignal{SIGINT});
   EXPECT_THAT(
       core.step(StopSignal{SIGINT}),
-      ElementsAre(GroupAction{SignalWorker{0, SIGKILL}}, GroupAction{SignalWorker{1, SIGKILL}},
-                  GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+      ElementsAre(NodeAction{SignalWorker{0, SIGKILL}}, NodeAction{SignalWorker{1, SIGKILL}},
+                  NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
   EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
+TEST_F(NodeCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(GroupAction{SignalWorker{0, SIGKILL}},
-                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+              ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
-TEST_F(GroupCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
+TEST_F(NodeCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
   run();
-  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), ElementsAre(GroupAction{AskToLeave{0, SIGUSR1}},
-                                                             GroupAction{AskToLeave{1, SIGUSR1}}));
+  EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
+              ElementsAre(NodeAction{AskToLeave{0, SIGUSR1}}, NodeAction{AskToLeave{1, SIGUSR1}}));
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
   EXPECT_THAT(core.step(ended(0)), IsEmpty());
   // The other nodes' workers were left alone until here: they take their last step together.
   EXPECT_THAT(core.step(ended(1)),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                          GroupAction{CloseRound{kFirst}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          NodeAction{CloseRound{kFirst}}));
 }
 
-TEST_F(GroupCoreTest, APreemptedNodeSaysSoWhenTheRoundEndsAndLeavesItsWorkersTheirTime) {
+TEST_F(NodeCoreTest, APreemptedNodeSaysSoWhenTheRoundEndsAndLeavesItsWorkersTheirTime) {
   run();
   core.step(PreemptSignal{SIGUSR1});
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
   core.step(ended(0));
-  EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(NodeAction{CloseRound{kFirst}}));
 }
 
-TEST_F(GroupCoreTest, APreemptedNodeWhoseWorkersHadEndedLeavesAtOnce) {
+TEST_F(NodeCoreTest, APreemptedNodeWhoseWorkersHadEndedLeavesAtOnce) {
   run();
   core.step(ended(0));
   core.step(ended(1));
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                          GroupAction{CloseRound{kFirst}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          NodeAction{CloseRound{kFirst}}));
 }
 
-TEST_F(GroupCoreTest, APreemptionThatComesAfterTheRoundsEndIsToldOnce) {
+TEST_F(NodeCoreTest, APreemptionThatComesAfterTheRoundsEndIsToldOnce) {
   run();
   core.step(rdzv::RoundStop{kFirst});  // another node was preempted a moment before
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}));
   EXPECT_THAT(core.step(PreemptSignal{SIGUSR1}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
+TEST_F(NodeCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
   run();
   core.step(PreemptSignal{SIGUSR1});
   core.step(ended(0));
-  EXPECT_THAT(
-      core.step(StopSignal{SIGTERM}),
-      ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                  GroupAction{SignalWorker{1, SIGTERM}}, GroupAction{SignalWorker{1, SIGCONT}},
-                  GroupAction{ArmTimer{kFirst, 30s}}))
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                          NodeAction{SignalWorker{1, SIGTERM}},
+                          NodeAction{SignalWorker{1, SIGCONT}}, NodeAction{ArmTimer{kFirst, 30s}}))
       << "it leaves for the reason that came first";
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(GroupAction{SignalWorker{1, SIGKILL}},
-                          GroupAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+              ElementsAre(NodeAction{SignalWorker{1, SIGKILL}},
+                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
 }
 
-TEST_F(GroupCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
+TEST_F(NodeCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
   run();
   core.step(StopSignal{SIGINT});
   core.step(failed(0, ExitStatus::killed(SIGINT)));
   EXPECT_THAT(core.step(failed(1, ExitStatus::killed(SIGINT))),
-              ElementsAre(GroupAction{CloseRound{kFirst}}));
+              ElementsAre(NodeAction{CloseRound{kFirst}}));
   EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
   const auto actions = core.step(rdzv::RoundStop{kFirst});
   ASSERT_EQ(actions.size(), 1U);
@@ -269,44 +266,44 @@ TEST_F(GroupCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
   EXPECT_EQ(std::get<rdzv::RoundStopped>(told.message).failures.size(), 2U);
 }
 
-TEST_F(GroupCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
+TEST_F(NodeCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
   run();
   core.step(ended(0));
   core.step(ended(1));
   rdzv::JobOutcome outcome;
   EXPECT_THAT(core.step(rdzv::JobEnd{outcome}),
-              ElementsAre(kGoodbye, GroupAction{CloseRound{kFirst}}));
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
+              ElementsAre(kGoodbye, NodeAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(NodeAction{Finish{outcome}}));
 }
 
-TEST_F(GroupCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
+TEST_F(NodeCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
   run();
   rdzv::JobOutcome outcome;
   outcome.exit_code = 3;
   const auto actions = core.step(rdzv::JobEnd{outcome});
   EXPECT_EQ(actions.at(0), kGoodbye);
-  EXPECT_EQ(actions.at(1), (GroupAction{SignalWorker{0, SIGTERM}}));
+  EXPECT_EQ(actions.at(1), (NodeAction{SignalWorker{0, SIGTERM}}));
   core.step(ended(0));
-  EXPECT_THAT(core.step(ended(1)), ElementsAre(GroupAction{CloseRound{kFirst}}));
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(GroupAction{Finish{outcome}}));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(NodeAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(NodeAction{Finish{outcome}}));
 }
 
-TEST_F(GroupCoreTest, FinishesAtOnceWhenNothingRuns) {
-  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(kGoodbye, GroupAction{Finish{}}));
+TEST_F(NodeCoreTest, FinishesAtOnceWhenNothingRuns) {
+  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(kGoodbye, NodeAction{Finish{}}));
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, ASignalBetweenRoundsIsTheLeadersBusiness) {
+TEST_F(NodeCoreTest, ASignalBetweenRoundsIsTheLeadersBusiness) {
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
 }
 
-TEST_F(GroupCoreTest, AnswersAStopOfARoundThatItHasAlreadyLeft) {
+TEST_F(NodeCoreTest, AnswersAStopOfARoundThatItHasAlreadyLeft) {
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
-              ElementsAre(GroupAction{TellLeader{rdzv::RoundStopped{kFirst, {}}}}));
+              ElementsAre(NodeAction{TellLeader{rdzv::RoundStopped{kFirst, {}}}}));
 }
 
-TEST_F(GroupCoreTest, DropsEventsOfAnEarlierRound) {
+TEST_F(NodeCoreTest, DropsEventsOfAnEarlierRound) {
   run();
   core.step(failed(0, ExitStatus::exited(1)));
   core.step(rdzv::RoundStop{kFirst});
@@ -320,7 +317,7 @@ TEST_F(GroupCoreTest, DropsEventsOfAnEarlierRound) {
   EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
 }
 
-TEST_F(GroupCoreTest, DropsWhatWouldBeginARoundThatItHasRun) {
+TEST_F(NodeCoreTest, DropsWhatWouldBeginARoundThatItHasRun) {
   run(kSecond);
   core.step(rdzv::RoundStop{kSecond});
   core.step(ended(0, kSecond));
@@ -332,16 +329,16 @@ TEST_F(GroupCoreTest, DropsWhatWouldBeginARoundThatItHasRun) {
   }
 }
 
-TEST_F(GroupCoreTest, ClosesAStoreWhoseRoundNeverBegan) {
+TEST_F(NodeCoreTest, ClosesAStoreWhoseRoundNeverBegan) {
   core.step(rdzv::OpenStore{kFirst});
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}),
-              ElementsAre(GroupAction{CloseStore{kFirst}}, GroupAction{OpenRoundStore{kSecond}}));
+              ElementsAre(NodeAction{CloseStore{kFirst}}, NodeAction{OpenRoundStore{kSecond}}));
   const auto elsewhere = start_of(Round{2});
   EXPECT_THAT(core.step(elsewhere),
-              ElementsAre(GroupAction{CloseStore{kSecond}}, GroupAction{StartWorkers{elsewhere}}));
+              ElementsAre(NodeAction{CloseStore{kSecond}}, NodeAction{StartWorkers{elsewhere}}));
 }
 
-TEST_F(GroupCoreTest, FinishesWithTheSentenceOfARefusal) {
+TEST_F(NodeCoreTest, FinishesWithTheSentenceOfARefusal) {
   const auto actions = core.step(rdzv::Refused{"give every node the same --nnodes"});
   ASSERT_EQ(actions.size(), 1U);
   const auto& outcome = std::get<Finish>(actions.front()).outcome;
@@ -351,11 +348,11 @@ TEST_F(GroupCoreTest, FinishesWithTheSentenceOfARefusal) {
 
 // ---- a node whose leader is elsewhere
 
-class RemoteNodeTest : public GroupCoreTest {
+class RemoteNodeTest : public NodeCoreTest {
  protected:
-  RemoteNodeTest() { core = GroupCore{GroupConfig{2, 30s, 10s, /*hosts_leader=*/false}}; }
+  RemoteNodeTest() { core = NodeCore{NodeConfig{2, 30s, 10s, /*hosts_leader=*/false}}; }
 
-  rdzv::JobOutcome finish_after(const GroupEvent& event) {
+  rdzv::JobOutcome finish_after(const NodeEvent& event) {
     core.step(event);
     core.step(failed(0, ExitStatus::killed(SIGTERM)));
     core.step(failed(1, ExitStatus::killed(SIGTERM)));
@@ -383,7 +380,7 @@ TEST_F(RemoteNodeTest, APreemptedNodeNeedsTheLeaderNoMore) {
   run();
   core.step(PreemptSignal{SIGUSR1});
   EXPECT_THAT(core.step(LeaderLost{"node0:29400 closed the connection"}),
-              ElementsAre(GroupAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}))
+              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}}))
       << "preempted as well, and sooner done: the workers here still have their time";
   core.step(ended(0));
   core.step(ended(1));
@@ -411,14 +408,14 @@ TEST_F(RemoteNodeTest, KnowsWhetherItsWorkersHaveTheirOwnTimeAndWhetherItHasLeft
 TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
   const auto actions = core.step(StopSignal{SIGINT});
   ASSERT_EQ(actions.size(), 2U);
-  EXPECT_EQ(actions[0], GroupAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
+  EXPECT_EQ(actions[0], NodeAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
   EXPECT_EQ(std::get<Finish>(actions[1]).outcome.exit_code, 128 + SIGINT);
 }
 
 TEST_F(RemoteNodeTest, StopsItsWorkersAtOnceWhenTheLeaderIsLost) {
   run();
   const auto actions = core.step(LeaderLost{"node0:29400 is silent"});
-  EXPECT_EQ(actions.front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  EXPECT_EQ(actions.front(), (NodeAction{SignalWorker{0, SIGTERM}}));
 }
 
 TEST_F(RemoteNodeTest, EndsWithACodeOfItsOwnWhenTheLeaderIsLost) {
@@ -438,13 +435,13 @@ TEST_F(RemoteNodeTest, ALeaderThatIsLostWhileTheJobEndsDoesNotChangeItsOutcome) 
 
 TEST_F(RemoteNodeTest, JoinsAnewWhenTheLeaderHasGoneOnWithoutIt) {
   run();
-  EXPECT_EQ(core.step(rdzv::DeclaredLost{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  EXPECT_EQ(core.step(rdzv::DeclaredLost{}).front(), (NodeAction{SignalWorker{0, SIGTERM}}));
   core.step(failed(0, ExitStatus::killed(SIGTERM)));
   core.step(failed(1, ExitStatus::killed(SIGTERM)));
   EXPECT_THAT(core.step(RoundClosed{kFirst}),
-              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kFirst, 1, 0}}}));
+              ElementsAre(NodeAction{Rejoin{rdzv::LastRound{kFirst, 1, 0}}}));
   EXPECT_THAT(core.step(start_of(kSecond)),
-              ElementsAre(GroupAction{StartWorkers{start_of(kSecond)}}));
+              ElementsAre(NodeAction{StartWorkers{start_of(kSecond)}}));
 }
 
 TEST_F(RemoteNodeTest, TellsALeaderThatWasStartedAgainWhatItKnows) {
@@ -452,27 +449,27 @@ TEST_F(RemoteNodeTest, TellsALeaderThatWasStartedAgainWhatItKnows) {
   start.node_count = 3;
   start.restarts = 1;
   core.step(start);
-  EXPECT_EQ(core.step(LeaderReplaced{}).front(), (GroupAction{SignalWorker{0, SIGTERM}}));
+  EXPECT_EQ(core.step(LeaderReplaced{}).front(), (NodeAction{SignalWorker{0, SIGTERM}}));
   core.step(failed(0, ExitStatus::killed(SIGTERM), kSecond));
   core.step(failed(1, ExitStatus::killed(SIGTERM), kSecond));
   EXPECT_THAT(core.step(RoundClosed{kSecond}),
-              ElementsAre(GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}));
+              ElementsAre(NodeAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}));
   core.step(rdzv::OpenStore{Round{2}});
   EXPECT_THAT(core.step(LeaderReplaced{}),
-              ElementsAre(GroupAction{CloseStore{Round{2}}},
-                          GroupAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}))
+              ElementsAre(NodeAction{CloseStore{Round{2}}},
+                          NodeAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}))
       << "a round that never began is none";
 }
 
 TEST_F(RemoteNodeTest, HasNothingToTellBeforeItsFirstRound) {
-  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(GroupAction{Rejoin{}}));
+  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(NodeAction{Rejoin{}}));
 }
 
 TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
   run();
   core.step(LeaderLost{"gone"});
   core.step(TimerExpired{kFirst});
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(GroupAction{CloseRound{kFirst}}));
+  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(NodeAction{CloseRound{kFirst}}));
   const auto actions = core.step(RoundClosed{kFirst});
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitWorkerStuck);
@@ -480,18 +477,18 @@ TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
 
 // ---- the table in the header: every event in every state
 
-std::string names_of(const std::vector<GroupAction>& actions) {
+std::string names_of(const std::vector<NodeAction>& actions) {
   constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
                                     "ArmTimer",       "CloseRound",   "CloseStore",   "TellLeader",
                                     "Rejoin",         "Announce",     "Finish"};
-  static_assert(std::size(kNames) == std::variant_size_v<GroupAction>);
+  static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
                                    "WorkerFailed", "SomeWorkersDone", "WorkersDone",
                                    "RoundStopped", "NodeLeaving",     "NodeStuck",
                                    "Goodbye",      "RestartAsked",    "StopAsked"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
-  for (const GroupAction& action : actions) {
+  for (const NodeAction& action : actions) {
     const auto* tell = std::get_if<TellLeader>(&action);
     const auto* signal = std::get_if<SignalWorker>(&action);
     if (signal != nullptr && signal->signal == SIGCONT) continue;
@@ -506,13 +503,13 @@ std::string names_of(const std::vector<GroupAction>& actions) {
 enum State { kWaiting, kRunning, kStopping, kEnded, kStates };
 
 struct Row {
-  GroupEvent event;
+  NodeEvent event;
   const char* with_leader[kStates];
   const char* without[kStates];  // null: the same
 };
 
-GroupCore in_state(State state, bool hosts_leader) {
-  GroupCore core{GroupConfig{1, 30s, 10s, hosts_leader}};
+NodeCore in_state(State state, bool hosts_leader) {
+  NodeCore core{NodeConfig{1, 30s, 10s, hosts_leader}};
   core.step(rdzv::OpenStore{kFirst});
   if (state == kWaiting) return core;
   if (state == kEnded) {
@@ -525,7 +522,7 @@ GroupCore in_state(State state, bool hosts_leader) {
   return core;
 }
 
-TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
+TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
   constexpr const char* kStop = "SIGTERM ArmTimer";
   const Row table[] = {
       {rdzv::OpenStore{kSecond}, {"CloseStore OpenRoundStore", "", "", ""}, {}},
@@ -557,7 +554,7 @@ TEST(GroupCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       for (const bool hosts_leader : {true, false}) {
         const auto& answers =
             hosts_leader || row.without[0] == nullptr ? row.with_leader : row.without;
-        GroupCore core = in_state(static_cast<State>(state), hosts_leader);
+        NodeCore core = in_state(static_cast<State>(state), hosts_leader);
         EXPECT_EQ(names_of(core.step(row.event)), answers[state])
             << "event " << row.event.index() << " in state " << state
             << (hosts_leader ? " with the leader" : " without the leader");

@@ -34,8 +34,8 @@ std::string failure_line(const std::string& time, int rank, const std::string& t
          R"(,"message":"x"})";
 }
 
-TEST(PageFeed, TheWholeHasAll) {
-  PageFeed feed;
+TEST(DashboardFeed, TheWholeHasAll) {
+  DashboardFeed feed;
   feed.look(sample_job(), kNow);
   const auto whole = parsed(feed.whole());
   EXPECT_EQ(whole.at("whole"), true);
@@ -62,8 +62,8 @@ TEST(PageFeed, TheWholeHasAll) {
   EXPECT_EQ(whole.at("loss"), json::parse("[[412,0.25]]"));
 }
 
-TEST(PageFeed, TheLossIsToldPointByPoint) {
-  PageFeed feed;
+TEST(DashboardFeed, TheLossIsToldPointByPoint) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   WorkerProgress& progress = *job.nodes[0].workers[0].progress;
   feed.look(job, kNow);
@@ -80,8 +80,8 @@ TEST(PageFeed, TheLossIsToldPointByPoint) {
   EXPECT_EQ(change.at("loss"), json::parse("[[400,0.125]]"));
 }
 
-TEST(PageFeed, TheLossIsKeptWhileNobodyWatches) {
-  PageFeed feed;
+TEST(DashboardFeed, TheLossIsKeptWhileNobodyWatches) {
+  DashboardFeed feed;
   NodeStatus own = sample_node();
   feed.sample(own);
   EXPECT_EQ(parsed(feed.whole()).at("loss"), json::array()) << "rank 0 is another node's";
@@ -93,8 +93,8 @@ TEST(PageFeed, TheLossIsKeptWhileNobodyWatches) {
   EXPECT_EQ(parsed(feed.whole()).at("loss"), json::parse("[[1,0.25],[2,0.25]]"));
 }
 
-TEST(PageFeed, AChangeHasWhatIsDifferentAndNothingElse) {
-  PageFeed feed;
+TEST(DashboardFeed, AChangeHasWhatIsDifferentAndNothingElse) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   job.nodes[0].workers[0].progress->values.clear();
   feed.look(job, kNow);
@@ -114,8 +114,8 @@ TEST(PageFeed, AChangeHasWhatIsDifferentAndNothingElse) {
   EXPECT_EQ(change.at("live"), json::parse(R"([[2,1,3,416,1790000051750,500000]])"));
 }
 
-TEST(PageFeed, ClocksThatAreNotQuiteAlikeAreNoChange) {
-  PageFeed feed;
+TEST(DashboardFeed, ClocksThatAreNotQuiteAlikeAreNoChange) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   feed.look(job, kNow);
   for (const auto jitter : {-90ms, 120ms, 30ms}) {
@@ -126,8 +126,8 @@ TEST(PageFeed, ClocksThatAreNotQuiteAlikeAreNoChange) {
   }
 }
 
-TEST(PageFeed, ANewRoundIsToldWhole) {
-  PageFeed feed;
+TEST(DashboardFeed, ANewRoundIsToldWhole) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   feed.look(job, kNow);
   job.nodes[0].round = Round{4};
@@ -138,8 +138,8 @@ TEST(PageFeed, ANewRoundIsToldWhole) {
   EXPECT_EQ(change.at("ranks").as_array().size(), 1U);
 }
 
-TEST(PageFeed, RanksOfANodeThatIsLateStay) {
-  PageFeed feed;
+TEST(DashboardFeed, RanksOfANodeThatIsLateStay) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   NodeStatus other = sample_node();
   other.host = "b6";
@@ -154,8 +154,8 @@ TEST(PageFeed, RanksOfANodeThatIsLateStay) {
   EXPECT_FALSE(parsed(feed.change()).contains("ranks"));
 }
 
-TEST(PageFeed, OfNodesInDifferentRoundsTheLatestCounts) {
-  PageFeed feed;
+TEST(DashboardFeed, OfNodesInDifferentRoundsTheLatestCounts) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   NodeStatus left_behind = sample_node();
   left_behind.round = Round{2};
@@ -167,16 +167,16 @@ TEST(PageFeed, OfNodesInDifferentRoundsTheLatestCounts) {
   EXPECT_EQ(whole.at("ranks").as_array().size(), 2U);
 }
 
-TEST(PageFeed, RestartsThatSeveralNodesTellOfAreOne) {
-  PageFeed feed;
+TEST(DashboardFeed, RestartsThatSeveralNodesTellOfAreOne) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   job.nodes.push_back(sample_node());
   feed.look(job, kNow);
   EXPECT_EQ(parsed(feed.whole()).at("restarts").as_array().size(), 1U);
 }
 
-TEST(PageFeed, TheLastFailureIsTheLatestThatNobodyAskedFor) {
-  PageFeed feed;
+TEST(DashboardFeed, TheLastFailureIsTheLatestThatNobodyAskedFor) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   job.nodes[0].events = {failure_line("2026-09-21T14:13:20.000001Z", 1, "false"),
                          failure_line("2026-09-21T14:13:20.000002Z", 2, "false"),
@@ -193,16 +193,16 @@ TEST(PageFeed, TheLastFailureIsTheLatestThatNobodyAskedFor) {
   EXPECT_EQ(parsed(feed.whole()).at("failure").at("rank"), 2);
 }
 
-TEST(PageFeed, TheEndIsToldOnce) {
-  PageFeed feed;
+TEST(DashboardFeed, TheEndIsToldOnce) {
+  DashboardFeed feed;
   feed.look(sample_job(), kNow);
   feed.end("train.py FAILED: rank 1");
   EXPECT_THAT(fields_of(parsed(feed.change())), ElementsAre("at", "end"));
   EXPECT_EQ(parsed(feed.whole()).at("end"), "train.py FAILED: rank 1");
 }
 
-TEST(PageFeed, TextOfWorkersIsAlwaysJson) {
-  PageFeed feed;
+TEST(DashboardFeed, TextOfWorkersIsAlwaysJson) {
+  DashboardFeed feed;
   JobStatus job = sample_job();
   job.program = "\xff</script>\n";
   job.nodes[0].workers[0].device = "\"\xfe";

@@ -61,7 +61,7 @@ class FakeJob final : public JobView {
 class Watch : public ::testing::Test {
  protected:
   Watch() {
-    auto started = WatchServer::start(io_, 0, job_, {"llm-7", "train.py", "0.1.0"});
+    auto started = MetricsServer::start(io_, 0, job_, {"llm-7", "train.py", "0.1.0"});
     if (!started) throw std::runtime_error(started.error().to_string());
     server_ = *std::move(started);
     thread_ = std::thread([this] { io_.run(); });
@@ -99,7 +99,7 @@ class Watch : public ::testing::Test {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       io_.get_executor()};
   FakeJob job_{io_};
-  std::unique_ptr<WatchServer> server_;
+  std::unique_ptr<MetricsServer> server_;
   std::thread thread_;
 };
 

@@ -36,30 +36,30 @@ T of(const RecordedStep& step) {
 
 TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
   const rdzv::WorkerFailure failure = rdzv::testing::example_failure();
-  std::vector<GroupEvent> events = {StoreResult{Round{1}, 4711, ""},
-                                    StoreResult{Round{1}, 0, "no port"},
-                                    WorkerEnded{Round{2}, 1, std::nullopt},
-                                    WorkerEnded{Round{2}, 1, failure},
-                                    StopSignal{SIGTERM},
-                                    PreemptSignal{SIGUSR1},
-                                    TimerExpired{Round{3}},
-                                    RoundClosed{Round{4}},
-                                    LeaderLost{"it died", false},
-                                    LeaderReplaced{}};
+  std::vector<NodeEvent> events = {StoreResult{Round{1}, 4711, ""},
+                                   StoreResult{Round{1}, 0, "no port"},
+                                   WorkerEnded{Round{2}, 1, std::nullopt},
+                                   WorkerEnded{Round{2}, 1, failure},
+                                   StopSignal{SIGTERM},
+                                   PreemptSignal{SIGUSR1},
+                                   TimerExpired{Round{3}},
+                                   RoundClosed{Round{4}},
+                                   LeaderLost{"it died", false},
+                                   LeaderReplaced{}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;
     std::visit([&](const auto& each) { events.emplace_back(each); }, message->body);
   }
   std::set<std::size_t> kinds;
-  for (const GroupEvent& event : events) {
-    const GroupEvent back = of<GroupInput>(again(GroupInput{event})).event;
+  for (const NodeEvent& event : events) {
+    const NodeEvent back = of<NodeInput>(again(NodeInput{event})).event;
     EXPECT_EQ(back.index(), event.index());
     EXPECT_EQ(in_words(back), in_words(event));
     kinds.insert(event.index());
   }
-  EXPECT_EQ(kinds.size(), std::variant_size_v<GroupEvent>) << "there is one of each";
-  const auto ended = std::get<WorkerEnded>(of<GroupInput>(again(GroupInput{events[3]})).event);
+  EXPECT_EQ(kinds.size(), std::variant_size_v<NodeEvent>) << "there is one of each";
+  const auto ended = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[3]})).event);
   EXPECT_EQ(ended.failure, failure);
 }
 
@@ -83,7 +83,7 @@ TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
 }
 
 TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
-  const auto group = of<GroupBegan>(again(GroupBegan{{8, 1500ms, 200ms, false, 700ms}})).config;
+  const auto group = of<NodeBegan>(again(NodeBegan{{8, 1500ms, 200ms, false, 700ms}})).config;
   EXPECT_EQ(group.local_world_size, 8);
   EXPECT_EQ(group.shutdown_timeout, 1500ms);
   EXPECT_EQ(group.kill_timeout, 200ms);
@@ -125,7 +125,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
 
 TEST(CoreRecord, WhatIsNoLineOfARecordingIsRefused) {
   const std::string whole =
-      record_line({1, GroupInput{WorkerEnded{Round{2}, 1, rdzv::testing::example_failure()}}, 1});
+      record_line({1, NodeInput{WorkerEnded{Round{2}, 1, rdzv::testing::example_failure()}}, 1});
   for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
     ASSERT_FALSE(recorded_step_from(std::string_view(whole).substr(0, size))) << size;
   }

@@ -44,8 +44,8 @@ TEST(BearerToken, NeverBecomesMoreThanOneHeader) {
   EXPECT_FALSE(bearer_token(std::string(20'000, 'x')));
 }
 
-TEST(TrainerStatus, IsWhatTrainerReads) {
-  const auto body = boost::json::parse(trainer_status(
+TEST(KubeflowStatus, IsWhatTrainerReads) {
+  const auto body = boost::json::parse(kubeflow_status(
       {.step = 412, .total_steps = 1000, .round = Round{2}, .restarts = 1, .world_size = 8},
       seconds(77), kNow));
   EXPECT_EQ(body, boost::json::parse(R"({"trainerStatus": {
@@ -56,9 +56,9 @@ TEST(TrainerStatus, IsWhatTrainerReads) {
       "lastUpdatedTime": "2026-09-21T14:13:20Z"}})"));
 }
 
-TEST(TrainerStatus, LeavesOutWhatIsNotKnown) {
+TEST(KubeflowStatus, LeavesOutWhatIsNotKnown) {
   const std::string body =
-      trainer_status({.step = 412, .values = {{"loss", 0.25}}}, std::nullopt, kNow);
+      kubeflow_status({.step = 412, .values = {{"loss", 0.25}}}, std::nullopt, kNow);
   EXPECT_THAT(body, HasSubstr(R"({"name":"loss","value":"0.25"})"));
   EXPECT_THAT(body, ::testing::Not(HasSubstr("progressPercentage")));
   EXPECT_THAT(body, ::testing::Not(HasSubstr("estimatedRemainingSeconds")));
@@ -66,12 +66,12 @@ TEST(TrainerStatus, LeavesOutWhatIsNotKnown) {
 }
 
 // The API refuses any other number.
-TEST(TrainerStatus, IsBetween0And100WhateverAWorkerSays) {
-  EXPECT_THAT(trainer_status({.step = 12, .total_steps = 10}, {}, kNow),
+TEST(KubeflowStatus, IsBetween0And100WhateverAWorkerSays) {
+  EXPECT_THAT(kubeflow_status({.step = 12, .total_steps = 10}, {}, kNow),
               HasSubstr("\"progressPercentage\":100,"));
-  EXPECT_THAT(trainer_status({.step = -1, .total_steps = 10}, {}, kNow),
+  EXPECT_THAT(kubeflow_status({.step = -1, .total_steps = 10}, {}, kNow),
               HasSubstr("\"progressPercentage\":0,"));
-  EXPECT_THAT(trainer_status({.step = 999, .total_steps = 1000}, {}, kNow),
+  EXPECT_THAT(kubeflow_status({.step = 999, .total_steps = 1000}, {}, kNow),
               HasSubstr("\"progressPercentage\":99,"));
 }
 

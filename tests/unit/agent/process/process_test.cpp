@@ -384,7 +384,7 @@ std::vector<pid_t> all_strangers_of(const std::string& id,
   boost::asio::io_context io;
   EnvironmentLooks looks(io.get_executor(), std::string(kAgentVariable) + "=" + id);
   for (;;) {
-    Strangers found = strangers_of(looks, is_known);
+    Orphans found = orphans_of(looks, is_known);
     if (!found.some_unseen) return found.pids;
     if (std::chrono::steady_clock::now() > deadline) ADD_FAILURE() << "one is never seen";
     io.restart();
@@ -392,7 +392,7 @@ std::vector<pid_t> all_strangers_of(const std::string& id,
   }
 }
 
-TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
+TEST(Orphans, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
   become_subreaper();
   const std::string id = make_agent_id("host");
   const auto nobody_known = [](pid_t) { return false; };
@@ -406,15 +406,15 @@ TEST(Strangers, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
     ::kill(daemon, SIGKILL);
     ASSERT_TRUE(ends(daemon));
     EXPECT_THAT(all_strangers_of(id, nobody_known), ::testing::IsEmpty());
-    reap_strangers(daemon_known);
+    reap_orphans(daemon_known);
     EXPECT_TRUE(lives(daemon)) << "a known child is its owner's to reap";
-    reap_strangers(nobody_known);
+    reap_orphans(nobody_known);
     EXPECT_FALSE(lives(daemon));
   }
 }
 
 // Its environment is seen, and is empty: it is not waited for.
-TEST(Strangers, AProcessWithoutAnyEnvironmentIsNone) {
+TEST(Orphans, AProcessWithoutAnyEnvironmentIsNone) {
   Pipe alive;
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// Stacks of workers before they are killed: what GroupRunner relies on, with a debugger of our own.
+// Stacks of workers before they are killed: what Supervisor relies on, with a debugger of our own.
 #include "agent/process/stack_dump.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class StackDumpTest : public ::testing::Test {
   boost::asio::io_context io_;
 };
 
-// Whoever is called destroys it, as the GroupRunner does.
+// Whoever is called destroys it, as the Supervisor does.
 TEST_F(StackDumpTest, CallsBackOnceWhenItsDebuggerEndsAtTheLimit) {
   constexpr auto kLimit = 1s;
   int calls = 0;

@@ -21,14 +21,14 @@ class FakeLeader final : public rdzv::Leader {
  public:
   void join(rdzv::NodeHello) override {}
   void tell(const rdzv::ToLeader&) override {}
-  void ask(rdzv::Question question) override { asked.push_back(std::move(question)); }
-  void answer(rdzv::Answer answer) override { answered.push_back(std::move(answer)); }
+  void ask(rdzv::PeerRequest question) override { asked.push_back(std::move(question)); }
+  void answer(rdzv::PeerReply answer) override { answered.push_back(std::move(answer)); }
   bool may_exit() override { return true; }
   bool is_here() const override { return false; }
   std::string local_address() const override { return "127.0.0.1"; }
 
-  std::vector<rdzv::Question> asked;
-  std::vector<rdzv::Answer> answered;
+  std::vector<rdzv::PeerRequest> asked;
+  std::vector<rdzv::PeerReply> answered;
 };
 
 NodeStatus node(const std::string& host, int node_rank) {
@@ -49,7 +49,7 @@ class Inquiry : public ::testing::Test {
 
   // Of nodes 0 (here), 1, 2 … at these places.
   void leader_says(std::vector<LeaderView::Place> places) {
-    rdzv::Asked asked{leader.asked.back().id, NodeId{0}, {}};
+    rdzv::PeerAck asked{leader.asked.back().id, NodeId{0}, {}};
     asked.view.state = LeaderView::State::kRunning;
     asked.view.max_nodes = 4;
     asked.view.ready = static_cast<int>(places.size());
@@ -60,7 +60,7 @@ class Inquiry : public ::testing::Test {
     inquiry.take(std::move(asked));
   }
   void node_says(std::uint32_t id, const std::string& text) {
-    inquiry.take(rdzv::Answer{leader.asked.back().id, NodeId{id}, text});
+    inquiry.take(rdzv::PeerReply{leader.asked.back().id, NodeId{id}, text});
   }
   void ask() {
     inquiry.job_status([this](JobStatus status) { statuses.push_back(std::move(status)); });
@@ -69,7 +69,7 @@ class Inquiry : public ::testing::Test {
   boost::asio::io_context io{1};
   FakeLeader leader;
   bool has_leader = true;
-  JobInquiry inquiry;
+  JobQuery inquiry;
   std::vector<JobStatus> statuses;
 };
 
@@ -131,25 +131,25 @@ TEST_F(Inquiry, WithoutALeaderThisNodeIsAllThereIs) {
 }
 
 TEST_F(Inquiry, AnswersOthersAndKeepsWithinTheirBounds) {
-  inquiry.take(rdzv::Question{7, NodeId{3}, R"({"ask":"status"})"});
+  inquiry.take(rdzv::PeerRequest{7, NodeId{3}, R"({"ask":"status"})"});
   ASSERT_THAT(leader.answered, SizeIs(1));
   EXPECT_EQ(leader.answered[0].id, 7U);
   EXPECT_EQ(leader.answered[0].peer, NodeId{3});
   EXPECT_EQ(node_status_from(leader.answered[0].text).value(), node("here", 1));
   for (const char* text : {R"({"ask":"dance"})", "garbage", "[]", R"({"ask":1})"}) {
-    inquiry.take(rdzv::Question{8, NodeId{3}, text});
+    inquiry.take(rdzv::PeerRequest{8, NodeId{3}, text});
     EXPECT_THAT(leader.answered.back().text, HasSubstr("error"));
   }
 }
 
 TEST_F(Inquiry, AQuestionOfNobodyIsNotAnswered) {
-  inquiry.take(rdzv::Question{7, std::nullopt, R"({"ask":"status"})"});
+  inquiry.take(rdzv::PeerRequest{7, std::nullopt, R"({"ask":"status"})"});
   EXPECT_THAT(leader.answered, IsEmpty());
 }
 
 TEST_F(Inquiry, AJobOfImpossibleSizeHasFewMissingRanks) {
   ask();
-  rdzv::Asked asked{leader.asked.back().id, NodeId{0}, {}};
+  rdzv::PeerAck asked{leader.asked.back().id, NodeId{0}, {}};
   asked.view.has_exact_ranks = true;
   asked.view.max_nodes = INT32_MAX;
   inquiry.take(std::move(asked));

@@ -59,7 +59,7 @@ TEST_F(PlanningNodes, StaticIsLedByNodeZeroAtTheMastersPort) {
   EXPECT_EQ(nodes(static_, {"--node-rank=1", "--master-port=7"}), expected);
   expected.leader.endpoint = {"fe80::1", 8};
   EXPECT_EQ(nodes({"--nnodes=2", "--rdzv-endpoint=[fe80::1]:8", "--node-rank=1"}), expected);
-  const agent::MeetingPlace place = job(static_).meeting_place;
+  const agent::StoreEndpoint place = job(static_).meeting_place;
   EXPECT_EQ(place.address, "node0");
   EXPECT_EQ(place.first_port, 29500);
   EXPECT_EQ(place.last_port, 29500);
@@ -86,7 +86,7 @@ TEST_F(PlanningNodes, C10dIsLedByWhoIsAtTheEndpoint) {
   EXPECT_EQ(
       nodes({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"}).leader.endpoint.port,
       29400);
-  const agent::MeetingPlace place = job(c10d_).meeting_place;
+  const agent::StoreEndpoint place = job(c10d_).meeting_place;
   EXPECT_EQ(place.address, "") << "of group rank 0, as the leader sees it";
   EXPECT_EQ(place.first_port, 0);
   EXPECT_EQ(job(with(c10d_, {"--master-port-range=5:9"})).meeting_place.last_port, 9);

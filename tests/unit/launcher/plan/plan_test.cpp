@@ -350,7 +350,7 @@ TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
   const auto place = [this](const std::vector<std::string>& words) {
     return job(words).meeting_place;
   };
-  using Place = agent::MeetingPlace;
+  using Place = agent::StoreEndpoint;
   EXPECT_EQ(place({}), (Place{"127.0.0.1", 0, 0}));
   EXPECT_EQ(place({"--standalone"}), (Place{"127.0.0.1", 0, 0}));
   EXPECT_EQ(place({"--master-port=29511"}), (Place{"127.0.0.1", 29511, 29511}));

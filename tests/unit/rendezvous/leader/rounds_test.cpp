@@ -37,9 +37,9 @@ struct Node {
   std::vector<ToAgent> heard;
   std::optional<LeaderGone> gone;
   std::vector<std::string> notices;
-  std::vector<Question> questions;
-  std::vector<Answer> answers;
-  std::vector<Asked> asked;
+  std::vector<PeerRequest> questions;
+  std::vector<PeerReply> answers;
+  std::vector<PeerAck> asked;
 
   template <typename Message>
   const Message* last() const {
@@ -54,9 +54,9 @@ struct Node {
     events.on_message = [this](ToAgent message) { heard.push_back(std::move(message)); };
     events.on_gone = [this](LeaderGone what) { gone = std::move(what); };
     events.on_notice = [this](std::string_view line) { notices.emplace_back(line); };
-    events.on_question = [this](Question each) { questions.push_back(std::move(each)); };
-    events.on_answer = [this](Answer each) { answers.push_back(std::move(each)); };
-    events.on_asked = [this](Asked each) { asked.push_back(std::move(each)); };
+    events.on_question = [this](PeerRequest each) { questions.push_back(std::move(each)); };
+    events.on_answer = [this](PeerReply each) { answers.push_back(std::move(each)); };
+    events.on_asked = [this](PeerAck each) { asked.push_back(std::move(each)); };
     return events;
   }
 };
@@ -242,12 +242,12 @@ TEST_F(Rounds, AQuestionReachesAllOthersAndTheirAnswersReachTheAsker) {
               Contains(::testing::Field(&LeaderView::Member::id, nodes_[1].asked[0].you)));
   EXPECT_THAT(nodes_[1].questions, IsEmpty()) << "nobody asks himself";
   for (const std::size_t i : {0U, 2U}) {
-    const Question& question = nodes_[i].questions[0];
+    const PeerRequest& question = nodes_[i].questions[0];
     EXPECT_EQ(question.text, "who are you");
     nodes_[i].client->answer({question.id, *question.peer, "node " + std::to_string(i)});
   }
   ASSERT_TRUE(run_until([&] { return nodes_[1].answers.size() == 2; }));
-  const Answer from_other = nodes_[1].answers[0];
+  const PeerReply from_other = nodes_[1].answers[0];
   EXPECT_EQ(from_other.id, 42U);
   EXPECT_THAT(from_other.text, HasSubstr("node "));
 
@@ -257,7 +257,7 @@ TEST_F(Rounds, AQuestionReachesAllOthersAndTheirAnswersReachTheAsker) {
   EXPECT_EQ(other.questions[1].text, "and you alone");
   nodes_[1].client->ask({44, NodeId{99}, "nobody"});
   ASSERT_TRUE(run_until([&] { return nodes_[1].answers.size() == 3; }));
-  EXPECT_EQ(nodes_[1].answers[2], (Answer{44, NodeId{99}, ""})) << "it is not there";
+  EXPECT_EQ(nodes_[1].answers[2], (PeerReply{44, NodeId{99}, ""})) << "it is not there";
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
@@ -271,14 +271,14 @@ TEST_F(Rounds, WhoDoesNotReadAnswersIsSentNoMoreAndStaysInTheJob) {
   };
   say(wire::encode(wire::Opening{}));
   say(wire::encode(wire::AgentFrame(wire::Connect{7, 0, "", hello(2)})));
-  say(wire::encode(wire::AgentFrame(Question{1, std::nullopt, "anything"})));
+  say(wire::encode(wire::AgentFrame(PeerRequest{1, std::nullopt, "anything"})));
   ASSERT_TRUE(run_until([&] { return answerer.questions.size() == 1; }));
   const std::string large(limits::kMaxAnswerBytes, 'a');
   for (std::uint64_t i = 0; i < 100; ++i) {
     answerer.client->answer({1, *answerer.questions[0].peer, large});
     (void)run_until([] { return false; }, 1ms);
   }
-  say(wire::encode(wire::AgentFrame(Question{2, std::nullopt, "still here"})));
+  say(wire::encode(wire::AgentFrame(PeerRequest{2, std::nullopt, "still here"})));
   ASSERT_TRUE(run_until([&] { return answerer.questions.size() == 2; })) << "50 MiB are unread";
   EXPECT_THAT(warnings_, IsEmpty());
 }

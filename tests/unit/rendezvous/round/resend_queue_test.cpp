@@ -7,10 +7,10 @@
 namespace ddprun::rdzv {
 namespace {
 
-using Arrival = Session<std::string>::Arrival;
+using Arrival = ResendQueue<std::string>::Arrival;
 
-TEST(Session, SaysAgainWhatWasNotConfirmed) {
-  Session<std::string> session;
+TEST(ResendQueue, SaysAgainWhatWasNotConfirmed) {
+  ResendQueue<std::string> session;
   EXPECT_EQ(session.send("a").number, 1U);
   session.send("b");
   session.send("c");
@@ -24,8 +24,8 @@ TEST(Session, SaysAgainWhatWasNotConfirmed) {
   EXPECT_EQ(session.send("d").number, 4U);
 }
 
-TEST(Session, TakesEveryNumberOnceAndInOrder) {
-  Session<std::string> session;
+TEST(ResendQueue, TakesEveryNumberOnceAndInOrder) {
+  ResendQueue<std::string> session;
   EXPECT_EQ(session.receive(1), Arrival::kNew);
   EXPECT_EQ(session.receive(2), Arrival::kNew);
   EXPECT_EQ(session.receive(1), Arrival::kRepeated);

@@ -135,9 +135,9 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
-  frames.emplace_back(Question{82, std::nullopt, R"({"ask":"status"})"});
-  frames.emplace_back(Question{83, NodeId{4}, "to one"});
-  frames.emplace_back(Answer{84, NodeId{5}, R"({"host":"node7"})"});
+  frames.emplace_back(PeerRequest{82, std::nullopt, R"({"ask":"status"})"});
+  frames.emplace_back(PeerRequest{83, NodeId{4}, "to one"});
+  frames.emplace_back(PeerReply{84, NodeId{5}, R"({"host":"node7"})"});
   return frames;
 }
 
@@ -161,9 +161,9 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});
   }
-  frames.emplace_back(Question{94, NodeId{6}, "of one"});
-  frames.emplace_back(Answer{95, NodeId{7}, ""});
-  frames.emplace_back(Asked{96, NodeId{9}, example_view()});
+  frames.emplace_back(PeerRequest{94, NodeId{6}, "of one"});
+  frames.emplace_back(PeerReply{95, NodeId{7}, ""});
+  frames.emplace_back(PeerAck{96, NodeId{9}, example_view()});
   return frames;
 }
 

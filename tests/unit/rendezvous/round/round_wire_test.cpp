@@ -252,14 +252,14 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
 }
 
 TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
-  EXPECT_EQ(hex(encode(AgentFrame(Question{0x0102030405060708, NodeId{9}, "hi"}))),
+  EXPECT_EQ(hex(encode(AgentFrame(PeerRequest{0x0102030405060708, NodeId{9}, "hi"}))),
             without_spaces("14000000 07"       // length, kind
                            "0807060504030201"  // id
                            "01 09000000"       // peer
                            "02000000 6869"));  // text
-  EXPECT_EQ(hex(encode(LeaderFrame(Answer{1, NodeId{2}, "x"}))),
+  EXPECT_EQ(hex(encode(LeaderFrame(PeerReply{1, NodeId{2}, "x"}))),
             without_spaces("12000000 08 0100000000000000 02000000 01000000 78"));
-  EXPECT_EQ(hex(encode(LeaderFrame(Asked{3, NodeId{9}, example_view()}))),
+  EXPECT_EQ(hex(encode(LeaderFrame(PeerAck{3, NodeId{9}, example_view()}))),
             without_spaces("7a000000 09"                 // length, kind
                            "0300000000000000 09000000"   // id, you
                            "04 04000000"                 // state, round
@@ -353,7 +353,7 @@ TEST(RoundWire, EachSideSaysOnlyWhatIsItsOwn) {
   expect_refused(decode_agent_frame(payload_of(LeaderFrame(Welcome{}))), "kind is unknown");
   expect_refused(decode_agent_frame(payload_of(LeaderFrame(Gone{}))), "kind is unknown");
   expect_refused(decode_leader_frame(payload_of(AgentFrame(Connect{}))), "kind is unknown");
-  expect_refused(decode_agent_frame(payload_of(LeaderFrame(Asked{}))), "kind is unknown");
+  expect_refused(decode_agent_frame(payload_of(LeaderFrame(PeerAck{}))), "kind is unknown");
 }
 
 TEST(RoundWire, ValuesThatAreNoneAreRefused) {
@@ -455,7 +455,7 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
         &LeaderView::max_restarts, &LeaderView::members_left_out}) {
     LeaderView view;
     view.*member = kLeast;
-    expect_refused(decode_leader_frame(payload_of(LeaderFrame(Asked{1, NodeId{2}, view}))),
+    expect_refused(decode_leader_frame(payload_of(LeaderFrame(PeerAck{1, NodeId{2}, view}))),
                    "out of range");
   }
   JobEnd end;
@@ -633,23 +633,23 @@ TEST(RoundWire, FailuresThatDoNotFitAreLeftOutAndCounted) {
 }
 
 TEST(RoundWire, QuestionsAndAnswersHaveTheirLimits) {
-  const Question question{1, {}, std::string(limits::kMaxQuestionBytes + 1, 'q')};
+  const PeerRequest question{1, {}, std::string(limits::kMaxQuestionBytes + 1, 'q')};
   expect_refused(decode_agent_frame(payload_of(AgentFrame(question))), "too long");
-  const Answer answer{1, {}, std::string(limits::kMaxAnswerBytes + 1, 'a')};
+  const PeerReply answer{1, {}, std::string(limits::kMaxAnswerBytes + 1, 'a')};
   expect_refused(decode_leader_frame(payload_of(LeaderFrame(answer))), "too long");
-  const Answer largest{1, {}, std::string(limits::kMaxAnswerBytes, 'a')};
+  const PeerReply largest{1, {}, std::string(limits::kMaxAnswerBytes, 'a')};
   EXPECT_EQ(decode_agent_frame(payload_of(AgentFrame(largest))), AgentFrame(largest));
 }
 
 TEST(RoundWire, OfVeryManyMembersTheFirstAreKeptAndTheRestCounted) {
-  Asked asked{1, NodeId{2}, example_view()};
+  PeerAck asked{1, NodeId{2}, example_view()};
   asked.view.members.assign(40'000, asked.view.members.front());
   for (std::uint32_t i = 0; i < 40'000; ++i) asked.view.members[i].id = NodeId{i};
   const std::string bytes = encode(LeaderFrame(asked));
   EXPECT_LE(bytes.size(), limits::kMaxRoundFrameBytes);
   const auto arrived = decode_leader_frame(std::string_view(bytes).substr(kLengthBytes));
   ASSERT_TRUE(arrived) << arrived.error().to_string();
-  const LeaderView view = std::get<Asked>(*arrived).view;
+  const LeaderView view = std::get<PeerAck>(*arrived).view;
   EXPECT_GT(view.members.size(), 20'000U);
   EXPECT_EQ(view.members.size() + static_cast<std::size_t>(view.members_left_out), 40'007U);
   EXPECT_EQ(view.members.back().id, NodeId{static_cast<std::uint32_t>(view.members.size()) - 1});
