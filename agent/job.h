@@ -96,7 +96,7 @@ struct Job {
   int local_world_size = 1;
   Nodes nodes;
   rdzv::RestartRules restarts;
-  StoreEndpoint meeting_place;
+  StoreEndpoint store_endpoint;
   Program program;
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;

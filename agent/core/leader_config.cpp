@@ -55,7 +55,7 @@ rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_
   hello.max_restarts = job.restarts.max_restarts;
   hello.shutdown_timeout = std::chrono::ceil<std::chrono::seconds>(job.shutdown_timeout);
   if (nodes.is_alone()) {
-    hello.address = job.meeting_place.address;
+    hello.address = job.store_endpoint.address;
   } else if (!nodes.local_addr.empty()) {
     hello.address = nodes.local_addr;
   } else if (leads_at_endpoint) {

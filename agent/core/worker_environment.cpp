@@ -66,7 +66,7 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
   env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.restarts.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = job.run_id;
-  env["TORCHELASTIC_USE_AGENT_STORE"] = job.meeting_place.agent_hosts_store ? "True" : "False";
+  env["TORCHELASTIC_USE_AGENT_STORE"] = job.store_endpoint.agent_hosts_store ? "True" : "False";
   env["TORCHELASTIC_ERROR_FILE"] = error_file;
   for (const char* const name : kServiceVariables) env.erase(name);
   env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

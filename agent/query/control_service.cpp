@@ -33,13 +33,12 @@ bool truth_in(const json::object& object, std::string_view name) {
 ControlService::ControlService(boost::asio::io_context& io, std::string key, std::string run_id,
                                Access access)
     : io_(io), key_(std::move(key)), run_id_(std::move(run_id)), access_(std::move(access)) {
-  access_.inquiry.answer_with(
-      "log", [this](std::string_view question, const JobQuery::Reply& reply) {
-        const auto read = log_query_from(question);
-        if (!read) return reply("[]");
-        access_.logs.answer(*read,
-                            [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
-      });
+  access_.query.answer_with("log", [this](std::string_view question, const JobQuery::Reply& reply) {
+    const auto read = log_query_from(question);
+    if (!read) return reply("[]");
+    access_.logs.answer(*read,
+                        [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
+  });
 }
 
 Result<void> ControlService::open(const Environment& environment) {
@@ -65,7 +64,7 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
     if (std::exchange(client->is_awaiting_status, true)) {
       return client->send(error_line("the status was asked for already, and its answer comes"));
     }
-    return access_.inquiry.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
+    return access_.query.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
       const auto asker = weak.lock();
       if (!asker) return;
       asker->is_awaiting_status = false;
@@ -91,24 +90,24 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
 }
 
 void ControlService::tell_who(const ClientPtr& client) const {
-  const NodeStatus node = access_.inquiry.node_status();
+  const NodeStatus node = access_.query.node_status();
   client->send(line_of({{"job", text(run_id_)},
                         {"key", text(key_)},
                         {"pid", node.agent_pid},
                         {"host", text(node.host)},
-                        {"program", text(access_.inquiry.identity().program)},
+                        {"program", text(access_.query.identity().program)},
                         {"state", text(name_of(node.state))}}));
 }
 
 void ControlService::tell_events(const ClientPtr& client, bool past, bool follow) {
   if (past) {
-    for (const std::string& event : access_.inquiry.node_status().events) {
+    for (const std::string& event : access_.query.node_status().events) {
       client->send(event + "\n");
     }
   }
   if (!follow) return client->send("{\"end\":true}\n");
-  client->keep(access_.inquiry.on_event([this, weak = std::weak_ptr(client),
-                                         lost = std::uint64_t{0}](const std::string& line) mutable {
+  client->keep(access_.query.on_event([this, weak = std::weak_ptr(client),
+                                       lost = std::uint64_t{0}](const std::string& line) mutable {
     const auto follower = weak.lock();
     if (!follower) return;
     if (follower->unread() > kUnreadEventBytesMax) {
@@ -117,7 +116,7 @@ void ControlService::tell_events(const ClientPtr& client, bool past, bool follow
     }
     if (lost > 0) {
       const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
-                           run_id_, access_.inquiry.identity().host};
+                           run_id_, access_.query.identity().host};
       follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
     }
     follower->send(line);
@@ -138,7 +137,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
   }
   const json::value value = json::parse(json::string_view(line.data(), line.size()));
   const bool follows = truth_in(value.as_object(), "follow");
-  const NodeStatus node = access_.inquiry.node_status();
+  const NodeStatus node = access_.query.node_status();
   const std::size_t ranks =
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
   if (ranks * 2 > LogFollower::kPlacesMax) {
@@ -152,7 +151,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
                                    std::to_string(node.world_size) + " workers"));
   }
   const auto follower =
-      std::make_shared<LogFollower>(io_, access_.logs, access_.inquiry, client, *question, follows);
+      std::make_shared<LogFollower>(io_, access_.logs, access_.query, client, *question, follows);
   followers_.push_back(follower);
   follower->start();
 }

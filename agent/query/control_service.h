@@ -22,7 +22,7 @@ namespace ddprun::agent {
 class ControlService {
  public:
   struct Access {
-    JobQuery& inquiry;
+    JobQuery& query;
     LogReader& logs;
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // the round that is to end

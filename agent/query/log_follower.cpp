@@ -16,10 +16,10 @@ constexpr std::chrono::milliseconds kOwnPatience{500};  // with the own disk, an
 
 }  // namespace
 
-LogFollower::LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& inquiry,
+LogFollower::LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& query,
                          ControlSocket::ClientPtr client, LogQuery question, bool follows)
     : logs_(logs),
-      inquiry_(inquiry),
+      query_(query),
       client_(client),
       question_(std::move(question)),
       follows_(follows),
@@ -47,7 +47,7 @@ void LogFollower::ask() {
   timer_.arm(kOwnPatience, [self, has_own] {
     if (!std::exchange(*has_own, true)) self->asked();
   });
-  inquiry_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
+  query_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
     for (const auto& [id, text] : outcome.answers) {
       if (const auto parts = log_parts_from(text)) self->take(*parts);
     }

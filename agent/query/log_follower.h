@@ -25,7 +25,7 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
  public:
   static constexpr std::size_t kPlacesMax = 64;  // that fit into a question
 
-  LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& inquiry,
+  LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& query,
               ControlSocket::ClientPtr client, LogQuery question, bool follows);
 
   void start() { ask(); }
@@ -41,7 +41,7 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   void ask_later();
 
   LogReader& logs_;
-  JobQuery& inquiry_;
+  JobQuery& query_;
   const std::weak_ptr<ControlClient> client_;
   const LogQuery question_;
   bool follows_;

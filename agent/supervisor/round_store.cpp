@@ -5,7 +5,7 @@
 namespace ddprun::agent {
 
 Result<std::uint16_t> RoundStore::open(const std::string& given, const std::string& own) {
-  const StoreEndpoint& place = job_.meeting_place;
+  const StoreEndpoint& place = job_.store_endpoint;
   const std::string& address = given.empty() ? own : given;
   std::optional<rdzv::PortRange> range;
   if (place.first_port != place.last_port) range = {place.first_port, place.last_port};

@@ -107,17 +107,17 @@ Supervisor::Supervisor(const Job& job)
       service_(
           io_.get_executor(), job.environment, [this] { return situation_text(status()); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
-      trainer_(
+      kubeflow_(
           io_, job.environment, [this] { return job_progress(); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
-      inquiry_(io_, {job.run_id, job.program.name, job.version, host_}, inquiry_access()),
+      query_(io_, {job.run_id, job.program.name, job.version, host_}, query_access()),
       logs_(io_, output_,
             [this] {
               return LogReader::Node{host_, start_.rank_offset, job_.local_world_size};
             }),
-      control_(
-          io_, key_of(job, agent_id_), job.run_id,
-          {inquiry_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {}
+      control_(io_, key_of(job, agent_id_), job.run_id,
+               {query_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {
+}
 
 Supervisor::~Supervisor() = default;
 
@@ -137,7 +137,7 @@ int Supervisor::run() {
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   status_line_.reset();
   service_.over(headline(*outcome_, job_.program.name));
-  if (watch_) watch_->over(headline(*outcome_, job_.program.name));
+  if (metrics_) metrics_->over(headline(*outcome_, job_.program.name));
   Ending({io_, console_, output_, events_, signals_.stop_signals()}, job_)
       .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
@@ -211,7 +211,7 @@ void Supervisor::cannot_run(const Error& error, int exit_code) {
 
 void Supervisor::find_store_address() {
   const std::string& name =
-      job_.nodes.is_alone() ? job_.meeting_place.address : job_.nodes.local_addr;
+      job_.nodes.is_alone() ? job_.store_endpoint.address : job_.nodes.local_addr;
   if (name.empty()) return prepare_output();
   find_listen_address(lookup_, name, [this](Result<std::string> address) {
     if (outcome_) return;
@@ -258,9 +258,9 @@ rdzv::LeaderEvents Supervisor::leader_events() {
   };
   events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
   events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
-  events.on_question = [this](const rdzv::PeerRequest& question) { inquiry_.take(question); };
-  events.on_answer = [this](rdzv::PeerReply answer) { inquiry_.take(std::move(answer)); };
-  events.on_asked = [this](rdzv::PeerAck asked) { inquiry_.take(std::move(asked)); };
+  events.on_question = [this](const rdzv::PeerRequest& question) { query_.take(question); };
+  events.on_answer = [this](rdzv::PeerReply answer) { query_.take(std::move(answer)); };
+  events.on_asked = [this](rdzv::PeerAck asked) { query_.take(std::move(asked)); };
   if (recorder_) record_leader(events);
   if (job_.nodes.shares_store_port) {
     events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
@@ -282,7 +282,7 @@ void Supervisor::record_leader(rdzv::LeaderEvents& events) {
 
 // ---- those who look at the job, and those who want it otherwise
 
-JobQuery::Access Supervisor::inquiry_access() {
+JobQuery::Access Supervisor::query_access() {
   return {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
           .on_event =
               [this](std::function<void(const std::string&)> told) {
@@ -303,16 +303,16 @@ void Supervisor::open_control() {
 // Nor is a port that is taken a reason to end one that can train.
 void Supervisor::open_watch() {
   if (!job_.metrics_port) return;
-  auto server = MetricsServer::start(io_, *job_.metrics_port, inquiry_,
+  auto server = MetricsServer::start(io_, *job_.metrics_port, query_,
                                      {job_.run_id, job_.program.name, job_.version});
   if (!server) {
     return log_->warn("--metrics-port={}: {}; nobody can watch the job there, the job goes on",
                       *job_.metrics_port, server.error().to_string());
   }
-  watch_ = *std::move(server);
+  metrics_ = *std::move(server);
   // Who gave the port knows it.
   log_->log(*job_.metrics_port == 0 ? spdlog::level::warn : spdlog::level::info,
-            "metrics and a live page: http://127.0.0.1:{}/", watch_->port());
+            "metrics and a live page: http://127.0.0.1:{}/", metrics_->port());
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
@@ -392,9 +392,9 @@ void Supervisor::await_leaders_leave() {
 }
 
 void Supervisor::await_last_report() {
-  trainer_.send_last();
+  kubeflow_.send_last();
   const auto until = std::chrono::steady_clock::now() + kReportLimit;
-  while (trainer_.is_busy() && !is_in_a_hurry_) {
+  while (kubeflow_.is_busy() && !is_in_a_hurry_) {
     if (io_.run_one_until(until) == 0) return;
   }
 }
@@ -502,7 +502,7 @@ void Supervisor::start_workers(Result<void> files) {
   }
   events_.round_started(start_, worker_pids());
   service_.status_may_have_changed();
-  trainer_.round_began();
+  kubeflow_.round_began();
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
@@ -712,7 +712,7 @@ void Supervisor::on_worker_ended(Round round, int local_rank, ExitStatus status)
     ended.killed_for_memory = oom_watch_.take_kill();
   }
   const bool was_told_to_stop = core_.is_stopping();
-  if (ended.rank == 0) trainer_.look();
+  if (ended.rank == 0) kubeflow_.look();
   worker.reset();
   links_[static_cast<std::size_t>(local_rank)].reset();
   children_.reap();

@@ -97,7 +97,7 @@ class Supervisor {
   Status status() const;
   std::optional<JobProgress> job_progress() const;
 
-  JobQuery::Access inquiry_access();
+  JobQuery::Access query_access();
   void open_control();
   void open_watch();
   NodeStatus node_status(std::size_t events_max) const;
@@ -147,11 +147,11 @@ class Supervisor {
   std::string stacks_text_;                              // of those that have no log folder
   std::optional<StatusLine> status_line_;                // where there is a terminal for it
   SystemdNotify service_;
-  KubeflowReporter trainer_;
-  JobQuery inquiry_;
+  KubeflowReporter kubeflow_;
+  JobQuery query_;
   LogReader logs_;
   ControlService control_;
-  std::unique_ptr<MetricsServer> watch_;  // with --metrics-port
+  std::unique_ptr<MetricsServer> metrics_;  // with --metrics-port
   std::optional<rdzv::JobOutcome> outcome_;
   bool is_preempted_ = false;
   bool is_in_a_hurry_ = false;  // a signal came after the outcome

@@ -1,6 +1,6 @@
 // The command line as values: which options were given, and the program with its arguments as
-// typed. Nothing is interpreted here; that is settings.h and plan.h. Pure; the one file that
-// includes CLI11 is command_line.cpp.
+// typed. Nothing is interpreted here; that is settings.h and plan.h. Pure; the one file
+// outside of ctl/ that includes CLI11 is command_line.cpp.
 //
 // The grammar is argparse's as torchrun uses it: dashes or underscores, "--name value" and
 // "--name=value", "-r3", any unambiguous beginning of a long name, the last of several wins, and

@@ -91,15 +91,15 @@ std::string look_up(const std::string& name) {
   return text;
 }
 
-NameFacts name_facts(const std::string& name, Result<TimedProcess>& trial,
+NameFacts name_facts(const std::string& name, Result<TimedProcess>& timed,
                      Clock::time_point deadline) {
   NameFacts facts;
   facts.name = name;
-  if (!trial) {
-    facts.error = trial.error().to_string();
+  if (!timed) {
+    facts.error = timed.error().to_string();
     return facts;
   }
-  const TimedProcess::End end = trial->finish(deadline);
+  const TimedProcess::End end = timed->finish(deadline);
   facts.was_in_time = end.was_in_time;
   facts.took = kLookupLimit;
   if (!end.was_in_time) return facts;
@@ -123,10 +123,10 @@ std::string look_up_in_reverse(const std::string& address) {
   return std::to_string(since(began).count());
 }
 
-ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& trial,
+ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& timed,
                            Clock::time_point deadline) {
-  if (!trial) return {address, {}, true};
-  const TimedProcess::End end = trial->finish(deadline);
+  if (!timed) return {address, {}, true};
+  const TimedProcess::End end = timed->finish(deadline);
   if (!end.was_in_time) return {address, kLookupLimit, false};
   return {address, Milliseconds(std::atoll(end.output.c_str())), true};
 }
@@ -187,12 +187,12 @@ AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environ
   std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
                                    "--shutdown-timeout=2", "--no-python"};
   command.insert(command.end(), workers.command.begin(), workers.command.end());
-  auto trial = TimedProcess::command(command, without_job(environment));
-  if (!trial) {
-    facts.ended = trial.error().to_string();
+  auto timed = TimedProcess::command(command, without_job(environment));
+  if (!timed) {
+    facts.ended = timed.error().to_string();
     return facts;
   }
-  const TimedProcess::End end = trial->finish(deadline);
+  const TimedProcess::End end = timed->finish(deadline);
   facts.was_in_time = end.was_in_time;
   facts.took = end.took;
   if (!end.status.is_success()) facts.ended = end.status.to_string();
@@ -207,9 +207,9 @@ PythonFacts ask_python(const Environment& environment, Clock::time_point deadlin
   const auto python = find_python(environment, environment_bin());
   if (!python) return facts;
   facts.path = python->path;
-  auto trial = TimedProcess::command({python->path, "-c", kAskPython}, environment);
-  if (!trial) return facts;
-  const TimedProcess::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  auto timed = TimedProcess::command({python->path, "-c", kAskPython}, environment);
+  if (!timed) return facts;
+  const TimedProcess::End end = timed->finish(std::min(deadline, Clock::now() + kAnswerLimit));
   if (end.was_in_time && end.status.is_success()) {
     std::istringstream(end.output) >> facts.version >> facts.torch;
   }
@@ -221,9 +221,9 @@ ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadli
   facts.own_version = one_line(version_text("ddprun"));
   facts.path = agent::find_in_path(value_or_empty(environment, "PATH"), "ddprun");
   if (facts.path.empty()) return facts;
-  auto trial = TimedProcess::command({facts.path, "--version"}, environment);
-  if (!trial) return facts;
-  const TimedProcess::End end = trial->finish(std::min(deadline, Clock::now() + kAnswerLimit));
+  auto timed = TimedProcess::command({facts.path, "--version"}, environment);
+  if (!timed) return facts;
+  const TimedProcess::End end = timed->finish(std::min(deadline, Clock::now() + kAnswerLimit));
   facts.version = end.was_in_time ? one_line(end.output) : "it does not answer";
   return facts;
 }

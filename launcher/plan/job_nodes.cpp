@@ -127,7 +127,8 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
   return nodes;
 }
 
-Result<agent::StoreEndpoint> meeting_place(const Settings& settings, const Rendezvous& rendezvous) {
+Result<agent::StoreEndpoint> store_endpoint(const Settings& settings,
+                                            const Rendezvous& rendezvous) {
   agent::StoreEndpoint place;
   const bool is_one_node = rendezvous.max_nodes == 1;
   if (rendezvous.backend == Backend::kStatic) {

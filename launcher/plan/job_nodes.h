@@ -19,7 +19,7 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
                                std::vector<std::string>& warnings);
 
 // MASTER_ADDR and MASTER_PORT, as far as they are known before a round.
-Result<agent::StoreEndpoint> meeting_place(const Settings& settings, const Rendezvous& rendezvous);
+Result<agent::StoreEndpoint> store_endpoint(const Settings& settings, const Rendezvous& rendezvous);
 
 // Whether every other node can be told this job's names.
 Result<void> check_names(const Settings& settings, const agent::Job& job);

@@ -86,16 +86,16 @@ class Planner {
     if (rendezvous.max_nodes > 1) {
       plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
     }
-    plan_.job.meeting_place = take(meeting_place(plan_.settings, rendezvous));
-    const agent::StoreEndpoint& place = plan_.job.meeting_place;
+    plan_.job.store_endpoint = take(store_endpoint(plan_.settings, rendezvous));
+    const agent::StoreEndpoint& place = plan_.job.store_endpoint;
     if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
       etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
     }
     const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
-    plan_.job.meeting_place.store_memory = static_cast<std::size_t>(store_mib) << 20;
+    plan_.job.store_endpoint.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.
     const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-    plan_.job.meeting_place.agent_hosts_store =
+    plan_.job.store_endpoint.agent_hosts_store =
         rendezvous.backend == Backend::kStatic || unshared == nullptr || *unshared != "1";
     read_run_id();
   }

@@ -82,8 +82,8 @@ std::string in_words(std::chrono::milliseconds time) {
   return text + " s";
 }
 
-std::string meeting_place_of(const agent::Job& job) {
-  const agent::StoreEndpoint& place = job.meeting_place;
+std::string store_endpoint_text(const agent::Job& job) {
+  const agent::StoreEndpoint& place = job.store_endpoint;
   if (job.nodes.is_alone() || job.nodes.shares_store_port) {
     return place.address + ", " + ports_of(place);
   }
@@ -186,10 +186,10 @@ void hide_what_the_leader_decides(Environment& own, const agent::Nodes& nodes) {
 Environment own_environment(const agent::Job& job, int local_rank) {
   rdzv::RoundStart first_round;
   first_round.world_size = first_round.role_world_size = job.local_world_size;
-  first_round.master_addr = job.meeting_place.address;
+  first_round.master_addr = job.store_endpoint.address;
   first_round.max_restarts = job.restarts.max_restarts;
-  const bool port_is_fixed = job.meeting_place.first_port == job.meeting_place.last_port;
-  if (port_is_fixed) first_round.master_port = job.meeting_place.first_port;
+  const bool port_is_fixed = job.store_endpoint.first_port == job.store_endpoint.last_port;
+  if (port_is_fixed) first_round.master_port = job.store_endpoint.first_port;
   Environment own =
       agent::worker_environment(job, first_round, local_rank, /*error_file=*/kChosenAtStart);
   if (first_round.master_port == 0) own["MASTER_PORT"] = kChosenAtStart;
@@ -274,10 +274,10 @@ boost::json::object job_object(const agent::Job& job) {
           {"argv", boost::json::value_from(job.program.argv)},
           {"first_user_argument", job.program.first_user_argument},
           {"name", job.program.name},
-          {"master_addr", job.meeting_place.address},
-          {"master_port_first", job.meeting_place.first_port},
-          {"master_port_last", job.meeting_place.last_port},
-          {"store_memory", job.meeting_place.store_memory},
+          {"master_addr", job.store_endpoint.address},
+          {"master_port_first", job.store_endpoint.first_port},
+          {"master_port_last", job.store_endpoint.last_port},
+          {"store_memory", job.store_endpoint.store_memory},
           {"log_dir", job.output.log_dir},
           {"metrics_port", metrics_port},
           {"stop_signals", signal_names(job.stop_signals)},
@@ -322,7 +322,7 @@ std::string to_table(const Plan& plan) {
              std::to_string(job.local_world_size), "");
   append_row(out, "run id", job.run_id, "");
   if (!plan.settings.site.name.empty()) append_row(out, "site", plan.settings.site.name, "");
-  append_row(out, "workers meet at", meeting_place_of(job), "");
+  append_row(out, "workers meet at", store_endpoint_text(job), "");
   append_row(out, "restarts", restarts_of(job.restarts), "");
   append_nodes(out, plan);
   for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {

@@ -44,7 +44,7 @@ class SiteRules {
     }
     refuse_too_many();
     drop_nodes_of_another_job();
-    drop_other_meeting_place();
+    drop_other_endpoint();
     drop_what_was_said();
     take(OptionId::kNnodes);
     if (most_nodes(given(settings_, OptionId::kNnodes)) == 1) drop(kAboutMeeting);
@@ -86,7 +86,7 @@ class SiteRules {
     drop(kAboutNodes);
   }
 
-  void drop_other_meeting_place() {
+  void drop_other_endpoint() {
     for (const OptionId id : {OptionId::kRdzvEndpoint, OptionId::kMasterAddr}) {
       if (!is_said(id)) continue;
       if (const SiteValue* const host = value(OptionId::kMasterAddr)) {

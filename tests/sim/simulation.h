@@ -1,5 +1,5 @@
 // One job from its first hello to its last exit, in virtual time: the real cores (RoundCore,
-// Liveness, Session; NodeCore, LeaderLiveness for each agent) between simulated processes, workers
+// Liveness, ResendQueue; NodeCore, LeaderLiveness for each agent) between simulated processes, workers
 // and connections. After every step the invariants are checked (invariants.h).
 //
 // The mistake to avoid: giving the shells in here a decision that belongs into a core, for then the

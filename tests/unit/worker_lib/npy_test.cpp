@@ -1,4 +1,4 @@
-// The files of NumPy itself are compared in tests/compat/npy_python_test.py; here is what NumPy
+// The files of NumPy itself are compared in tests/compat/data_files_python.py; here is what NumPy
 // never writes.
 #include "ddprun/npy.h"
 

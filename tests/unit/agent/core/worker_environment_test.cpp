@@ -85,7 +85,7 @@ TEST(WorkerEnvironment, AVirtualLocalRankIsZeroAndSeesOneDevice) {
 
 TEST(WorkerEnvironment, SaysWhenRankZeroIsToHostTheStore) {
   Job job = two_workers();
-  job.meeting_place.agent_hosts_store = false;
+  job.store_endpoint.agent_hosts_store = false;
   EXPECT_EQ(worker_environment(job, second_node(), 0, "").at("TORCHELASTIC_USE_AGENT_STORE"),
             "False");
 }

@@ -42,10 +42,10 @@ NodeStatus node(const std::string& host, int node_rank) {
 class Inquiry : public ::testing::Test {
  protected:
   Inquiry()
-      : inquiry(io, {"job", "train", "1.0", "here"},
-                {.node_status = [](std::size_t) { return node("here", 1); },
-                 .on_event = [](auto) { return nullptr; },
-                 .leader = [this] { return has_leader ? &leader : nullptr; }}) {}
+      : query(io, {"job", "train", "1.0", "here"},
+              {.node_status = [](std::size_t) { return node("here", 1); },
+               .on_event = [](auto) { return nullptr; },
+               .leader = [this] { return has_leader ? &leader : nullptr; }}) {}
 
   // Of nodes 0 (here), 1, 2 … at these places.
   void leader_says(std::vector<LeaderView::Place> places) {
@@ -57,19 +57,19 @@ class Inquiry : public ::testing::Test {
       asked.view.members.push_back(
           {NodeId{id}, "b" + std::to_string(id), "", 1, static_cast<int>(id), places[id]});
     }
-    inquiry.take(std::move(asked));
+    query.take(std::move(asked));
   }
   void node_says(std::uint32_t id, const std::string& text) {
-    inquiry.take(rdzv::PeerReply{leader.asked.back().id, NodeId{id}, text});
+    query.take(rdzv::PeerReply{leader.asked.back().id, NodeId{id}, text});
   }
   void ask() {
-    inquiry.job_status([this](JobStatus status) { statuses.push_back(std::move(status)); });
+    query.job_status([this](JobStatus status) { statuses.push_back(std::move(status)); });
   }
 
   boost::asio::io_context io{1};
   FakeLeader leader;
   bool has_leader = true;
-  JobQuery inquiry;
+  JobQuery query;
   std::vector<JobStatus> statuses;
 };
 
@@ -131,19 +131,19 @@ TEST_F(Inquiry, WithoutALeaderThisNodeIsAllThereIs) {
 }
 
 TEST_F(Inquiry, AnswersOthersAndKeepsWithinTheirBounds) {
-  inquiry.take(rdzv::PeerRequest{7, NodeId{3}, R"({"ask":"status"})"});
+  query.take(rdzv::PeerRequest{7, NodeId{3}, R"({"ask":"status"})"});
   ASSERT_THAT(leader.answered, SizeIs(1));
   EXPECT_EQ(leader.answered[0].id, 7U);
   EXPECT_EQ(leader.answered[0].peer, NodeId{3});
   EXPECT_EQ(node_status_from(leader.answered[0].text).value(), node("here", 1));
   for (const char* text : {R"({"ask":"dance"})", "garbage", "[]", R"({"ask":1})"}) {
-    inquiry.take(rdzv::PeerRequest{8, NodeId{3}, text});
+    query.take(rdzv::PeerRequest{8, NodeId{3}, text});
     EXPECT_THAT(leader.answered.back().text, HasSubstr("error"));
   }
 }
 
 TEST_F(Inquiry, AQuestionOfNobodyIsNotAnswered) {
-  inquiry.take(rdzv::PeerRequest{7, std::nullopt, R"({"ask":"status"})"});
+  query.take(rdzv::PeerRequest{7, std::nullopt, R"({"ask":"status"})"});
   EXPECT_THAT(leader.answered, IsEmpty());
 }
 
@@ -152,7 +152,7 @@ TEST_F(Inquiry, AJobOfImpossibleSizeHasFewMissingRanks) {
   rdzv::PeerAck asked{leader.asked.back().id, NodeId{0}, {}};
   asked.view.has_exact_ranks = true;
   asked.view.max_nodes = INT32_MAX;
-  inquiry.take(std::move(asked));
+  query.take(std::move(asked));
   ASSERT_THAT(statuses, SizeIs(1));
   EXPECT_LE(statuses[0].leader->missing_ranks.size(), 4096U);
 }

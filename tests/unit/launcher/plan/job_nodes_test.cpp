@@ -59,7 +59,7 @@ TEST_F(PlanningNodes, StaticIsLedByNodeZeroAtTheMastersPort) {
   EXPECT_EQ(nodes(static_, {"--node-rank=1", "--master-port=7"}), expected);
   expected.leader.endpoint = {"fe80::1", 8};
   EXPECT_EQ(nodes({"--nnodes=2", "--rdzv-endpoint=[fe80::1]:8", "--node-rank=1"}), expected);
-  const agent::StoreEndpoint place = job(static_).meeting_place;
+  const agent::StoreEndpoint place = job(static_).store_endpoint;
   EXPECT_EQ(place.address, "node0");
   EXPECT_EQ(place.first_port, 29500);
   EXPECT_EQ(place.last_port, 29500);
@@ -86,10 +86,10 @@ TEST_F(PlanningNodes, C10dIsLedByWhoIsAtTheEndpoint) {
   EXPECT_EQ(
       nodes({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"}).leader.endpoint.port,
       29400);
-  const agent::StoreEndpoint place = job(c10d_).meeting_place;
+  const agent::StoreEndpoint place = job(c10d_).store_endpoint;
   EXPECT_EQ(place.address, "") << "of group rank 0, as the leader sees it";
   EXPECT_EQ(place.first_port, 0);
-  EXPECT_EQ(job(with(c10d_, {"--master-port-range=5:9"})).meeting_place.last_port, 9);
+  EXPECT_EQ(job(with(c10d_, {"--master-port-range=5:9"})).store_endpoint.last_port, 9);
 }
 
 TEST_F(PlanningNodes, ARankUnderC10dIsOnlyAWish) {
@@ -102,7 +102,7 @@ TEST_F(PlanningNodes, ARankUnderC10dIsOnlyAWish) {
 TEST_F(PlanningNodes, LocalAddressIsTheNodesOwn) {
   const agent::Job made = job(with(c10d_, {"--local-addr=10.0.0.2"}));
   EXPECT_EQ(made.nodes.local_addr, "10.0.0.2");
-  EXPECT_EQ(made.meeting_place.address, "10.0.0.2");
+  EXPECT_EQ(made.store_endpoint.address, "10.0.0.2");
   EXPECT_EQ(nodes(static_, {"--local-addr=10.0.0.2"}).local_addr, "") << "as under torchrun";
 }
 

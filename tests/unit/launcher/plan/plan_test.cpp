@@ -348,7 +348,7 @@ TEST_F(Planning, APasswordIsNotShown) {
 
 TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
   const auto place = [this](const std::vector<std::string>& words) {
-    return job(words).meeting_place;
+    return job(words).store_endpoint;
   };
   using Place = agent::StoreEndpoint;
   EXPECT_EQ(place({}), (Place{"127.0.0.1", 0, 0}));
@@ -371,9 +371,9 @@ TEST_F(Planning, AJobOnOneNodeMeetsOnLoopbackAtAnyPortUnlessTold) {
 }
 
 TEST_F(Planning, TheStoresMemoryIsBounded) {
-  EXPECT_EQ(job({}).meeting_place.store_memory, std::size_t{1} << 30);
-  EXPECT_EQ(job({"--store-memory=64"}).meeting_place.store_memory, std::size_t{64} << 20);
-  EXPECT_EQ(job({"--store-memory=2147483647"}).meeting_place.store_memory,
+  EXPECT_EQ(job({}).store_endpoint.store_memory, std::size_t{1} << 30);
+  EXPECT_EQ(job({"--store-memory=64"}).store_endpoint.store_memory, std::size_t{64} << 20);
+  EXPECT_EQ(job({"--store-memory=2147483647"}).store_endpoint.store_memory,
             std::size_t{2147483647} << 20);
   for (const std::string text : {"0", "-1", "1GiB", "2147483648"}) {
     EXPECT_THAT(refusal({"--store-memory=" + text}), HasSubstr("--store-memory=" + text)) << text;

@@ -88,7 +88,7 @@ TEST_F(Kubernetes, LeavesAPodThatSaysAllByPetAlone) {
   ASSERT_TRUE(made) << made.error().to_string();
   EXPECT_THAT(made->warnings, IsEmpty());
   EXPECT_EQ(made->job.nodes, bare.nodes);
-  EXPECT_EQ(made->job.meeting_place, bare.meeting_place);
+  EXPECT_EQ(made->job.store_endpoint, bare.store_endpoint);
   EXPECT_EQ(made->job.run_id, bare.run_id);
   EXPECT_EQ(bare.local_world_size, 6);  // no GPU: the machine's CPUs
 }
@@ -140,7 +140,7 @@ TEST_F(Kubernetes, MakesEveryPodOfItsOwnWhereNobodySaysHowMany) {
   const auto made = plan({}, pod());
   ASSERT_TRUE(made) << made.error().to_string();
   EXPECT_TRUE(made->job.nodes.is_alone());
-  EXPECT_EQ(made->job.meeting_place.address, "127.0.0.1");
+  EXPECT_EQ(made->job.store_endpoint.address, "127.0.0.1");
   EXPECT_THAT(made->warnings, Contains(HasSubstr("a job of its own")));
   EXPECT_THAT(plan({"--nnodes=1"}, pod())->warnings, IsEmpty());
   EXPECT_THAT(plan({"--standalone"}, pod({{"HOSTNAME", "?"}}))->warnings, IsEmpty());

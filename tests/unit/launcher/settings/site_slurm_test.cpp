@@ -248,7 +248,7 @@ TEST_F(PlanningUnderSlurm, AStepOnOneNodeMeetsNobody) {
                                         {"SLURM_STEP_NODELIST", "gpu02"}});
   const agent::Job job = this->job({}, one);
   EXPECT_TRUE(job.nodes.is_alone());
-  EXPECT_EQ(job.meeting_place, agent::StoreEndpoint{}) << "a free port on loopback";
+  EXPECT_EQ(job.store_endpoint, agent::StoreEndpoint{}) << "a free port on loopback";
   EXPECT_EQ(job.local_world_size, 4);
 }
 
