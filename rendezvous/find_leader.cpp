@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/name_lookup.h"
@@ -83,8 +83,7 @@ class Search final : public LeaderSearch {
       const auto left = std::chrono::ceil<std::chrono::seconds>(end - steady_clock::now());
       const std::string endpoint = spec_.endpoint.to_string() + " (" + why_not_ + ")";
       if (left > 0s) {
-        events_.on_notice("waiting for " + endpoint + ", " + std::to_string(left.count()) +
-                          " s left");
+        notice("waiting for " + endpoint + ", " + std::to_string(left.count()) + " s left");
         return tell_of_waiting(kNoticeInterval);
       }
       finish(fail(ErrorCode::kTimeout, "the endpoint " + endpoint +
@@ -108,10 +107,9 @@ class Search final : public LeaderSearch {
     const bool is_ours = local_address_among(addresses).has_value();
     if (!must_lead && !is_ours) return follow();
     if (!is_ours && !addresses.empty()) {
-      events_.on_notice("this node leads at " + spec_.endpoint.to_string() + " (" +
-                        addresses.front() +
-                        "), which is no address of this machine; if another node is meant, give "
-                        "this one its own --node-rank");
+      notice("this node leads at " + spec_.endpoint.to_string() + " (" + addresses.front() +
+             "), which is no address of this machine; if another node is meant, give "
+             "this one its own --node-rank");
     }
     auto listener = open_leader_port(spec_.endpoint, addresses);
     if (listener) return lead(std::move(*listener));
@@ -128,6 +126,8 @@ class Search final : public LeaderSearch {
     }
     finish(fail(std::move(error)));
   }
+
+  void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
 
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};

@@ -11,7 +11,7 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -87,7 +87,9 @@ class StandaloneLeader {
   }
   static LeaderEvents events() {
     LeaderEvents events;
-    events.on_warning = [](std::string_view line) { say(std::string(line)); };
+    events.on_event = [](const LeaderEvent& event) {
+      if (const auto* warning = std::get_if<LeaderWarning>(&event)) say(warning->line);
+    };
     return events;
   }
   void tell_of_rounds() {

@@ -111,6 +111,17 @@ Supervisor::Supervisor(const Job& job)
           io_, job.environment, [this] { return job_progress(); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
       query_(io_, {job.run_id, job.program.name, job.version, host_}, query_access()),
+      leader_(io_, job, host_, log_, query_,
+              {.found = [this](const NodeConfig& config) { found_leader(config); },
+               .not_found =
+                   [this](const Error& error, int exit_code) {
+                     if (!outcome_) cannot_run(error, exit_code);
+                   },
+               .said = [this](NodeEvent event) { post(std::move(event)); },
+               .store_client =
+                   [this](rdzv::StoreClientArrived client) {
+                     store_.adopt(std::move(client.socket), std::move(client.received));
+                   }}),
       logs_(io_, output_,
             [this] {
               return LogReader::Node{host_, start_.rank_offset, job_.local_world_size};
@@ -167,7 +178,7 @@ void Supervisor::prepare_output() {
     if (outcome_) return;
     if (!made) return cannot_run(made.error(), kExitCannotRun);
     service_.ready();
-    find_leader();
+    leader_.find(recorder_.get());
   });
 }
 
@@ -194,11 +205,6 @@ void Supervisor::pump() {
   is_pumping_ = false;
 }
 
-rdzv::NodeHello Supervisor::hello() const {
-  const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
-  return hello_of(job_, host_, leader_->is_here() && !is_elected);
-}
-
 void Supervisor::cannot_run(const Error& error, int exit_code) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
@@ -221,63 +227,11 @@ void Supervisor::find_store_address() {
   });
 }
 
-void Supervisor::find_leader() {
-  const auto found = [this](Result<rdzv::FoundLeader> result) {
-    if (!result) {
-      const bool was_never_known = result.error().code == ErrorCode::kTimeout;
-      const bool is_wrong = result.error().code == ErrorCode::kInvalidArgument;
-      return cannot_run(result.error(), was_never_known ? kExitRendezvousTimeout
-                                        : is_wrong      ? kExitUsage
-                                                        : kExitCannotRun);
-    }
-    leader_ = std::move(result->leader);
-    // Under etcd another node leads on when this one leaves.
-    const bool is_elected = job_.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
-    const NodeConfig config = node_config(job_, leader_->is_here() && !is_elected);
-    core_ = NodeCore(config);
-    if (recorder_) recorder_->note(NodeBegan{config});
-    leader_->join(hello());
-  };
-  leader_search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), leader_events(),
-                                     [this, found](Result<rdzv::FoundLeader> result) {
-                                       if (!outcome_) found(std::move(result));
-                                     });
-}
-
-rdzv::LeaderEvents Supervisor::leader_events() {
-  rdzv::LeaderEvents events;
-  events.on_message = [this](rdzv::ToAgent message) {
-    has_heard_leader_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
-    std::visit([this](auto& each) { post(std::move(each)); }, message);
-  };
-  events.on_gone = [this](rdzv::LeaderGone gone) {
-    has_heard_leader_ = false;
-    if (!gone.was_replaced) return post(LeaderLost{std::move(gone.sentence), gone.was_reached});
-    if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
-    post(LeaderReplaced{});
-  };
-  events.on_notice = [this](std::string_view line) { log_->warn("{}", line); };
-  events.on_warning = [this](std::string_view line) { log_->warn("leader: {}", line); };
-  events.on_question = [this](const rdzv::PeerRequest& question) { query_.take(question); };
-  events.on_answer = [this](rdzv::PeerReply answer) { query_.take(std::move(answer)); };
-  events.on_asked = [this](rdzv::PeerAck asked) { query_.take(std::move(asked)); };
-  if (recorder_) record_leader(events);
-  if (job_.nodes.shares_store_port) {
-    events.on_store_client = [this](rdzv::UniqueFd client, std::string received) {
-      store_.adopt(std::move(client), std::move(received));
-    };
-  }
-  return events;
-}
-
-void Supervisor::record_leader(rdzv::LeaderEvents& events) {
-  events.on_core_began = [this](const rdzv::RoundConfig& config, const rdzv::Resumption* resumed) {
-    recorder_->note(RoundBegan{config, resumed ? std::optional(*resumed) : std::nullopt});
-  };
-  events.on_core_step = [this](const rdzv::RoundInput& input,
-                               const std::vector<rdzv::ToNode>& messages) {
-    recorder_->note(input, messages.size());
-  };
+void Supervisor::found_leader(const NodeConfig& config) {
+  if (outcome_) return;
+  core_ = NodeCore(config);
+  if (recorder_) recorder_->note(NodeBegan{config});
+  leader_.join();
 }
 
 // ---- those who look at the job, and those who want it otherwise
@@ -288,7 +242,7 @@ JobQuery::Access Supervisor::query_access() {
               [this](std::function<void(const std::string&)> told) {
                 return events_.on_line(std::move(told));
               },
-          .leader = [this] { return leader_.get(); }};
+          .leader = [this] { return leader_.leader(); }};
 }
 
 // A job that cannot be asked runs all the same.
@@ -322,11 +276,11 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   status.host = host_;
   status.agent_pid = ::getpid();
   status.state = outcome_              ? NodeState::kEnded
-                 : !leader_            ? NodeState::kLooking
+                 : !leader_.leader()   ? NodeState::kLooking
                  : core_.is_waiting()  ? NodeState::kWaiting
                  : core_.is_stopping() ? NodeState::kStopping
                                        : NodeState::kRunning;
-  status.leads = leader_ && leader_->is_here();
+  status.leads = leader_.is_here();
   status.wall = std::chrono::duration_cast<std::chrono::microseconds>(events_.times().wall(now));
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
@@ -343,9 +297,9 @@ Result<void> Supervisor::stop_job() {
   events_.requested("stop");
   log_->warn("a stop of the job was asked for");
   const bool has_left = core_.has_left();
-  if (has_heard_leader_ && !has_left) leader_->tell(rdzv::StopAsked{SIGTERM});
+  if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM});
   // Preempted workers have their own time, whatever the leader says.
-  if (!has_heard_leader_ || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
+  if (!leader_.has_been_heard() || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
   if (!has_left) return {};
   return fail(ErrorCode::kUnavailable,
               "this node is leaving the job, which may go on without it: its own workers are told "
@@ -359,7 +313,7 @@ Result<Round> Supervisor::restart_round() {
                     std::string(name_of(node_status(0).state)));
   }
   events_.requested("restart");
-  leader_->tell(rdzv::RestartAsked{core_.round()});
+  leader_.tell(rdzv::RestartAsked{core_.round()});
   return core_.round();
 }
 
@@ -380,13 +334,8 @@ void Supervisor::await_last_logs() {
 
 // Nobody should have to find out by a time limit that the job has ended, or that this node has.
 void Supervisor::await_leaders_leave() {
-  if (!leader_) return;
-  const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
-  // Who is silent is no longer waited for after that.
-  const std::chrono::milliseconds limit =
-      leader_->is_here() ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (!leader_->may_exit() && !is_in_a_hurry_) {
+  const auto until = std::chrono::steady_clock::now() + leader_.patience();
+  while (!leader_.may_exit() && !is_in_a_hurry_) {
     if (io_.run_one_until(until) == 0) return;
   }
 }
@@ -399,15 +348,9 @@ void Supervisor::await_last_report() {
   }
 }
 
-void Supervisor::perform(const TellLeader& action) {
-  if (leader_) leader_->tell(action.message);
-}
+void Supervisor::perform(const TellLeader& action) { leader_.tell(action.message); }
 
-void Supervisor::perform(const Rejoin& action) {
-  rdzv::NodeHello again = hello();
-  again.last_round = action.last_round;
-  leader_->join(std::move(again));
-}
+void Supervisor::perform(const Rejoin& action) { leader_.join(action.last_round); }
 
 void Supervisor::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
@@ -438,7 +381,7 @@ void Supervisor::perform(const CloseStore&) { store_.close(); }
 
 void Supervisor::perform(const OpenRoundStore& action) {
   StoreResult result{action.round, 0, {}};
-  const std::string own = store_address_.empty() ? leader_->local_address() : "";
+  const std::string own = store_address_.empty() ? leader_.local_address() : "";
   if (auto port = store_.open(store_address_, own); port) {
     result.port = *port;
   } else {

@@ -35,9 +35,8 @@
 #include "agent/query/job_query.h"
 #include "agent/query/log_reader.h"
 #include "agent/supervisor/agent_signals.h"
+#include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/round_store.h"
-#include "rendezvous/find_leader.h"
-#include "rendezvous/leader/leader.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace spdlog {
@@ -70,13 +69,10 @@ class Supervisor {
   void perform(const Rejoin& action);
   void perform(const Announce& action);
   void perform(const Finish& action);
-  rdzv::NodeHello hello() const;
 
   void cannot_run(const Error& error, int exit_code);
   void find_store_address();
-  void find_leader();
-  rdzv::LeaderEvents leader_events();
-  void record_leader(rdzv::LeaderEvents& events);
+  void found_leader(const NodeConfig& config);
   void await_leaders_leave();
   void await_last_logs();
   void await_last_report();
@@ -129,10 +125,7 @@ class Supervisor {
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
   rdzv::NameLookup lookup_{io_};            // of store_address_
-  std::unique_ptr<rdzv::LeaderSearch> leader_search_;
-  std::unique_ptr<rdzv::Leader> leader_;  // none: it is not found yet
   bool was_told_to_wait_ = false;
-  bool has_heard_leader_ = false;  // and has not lost it, nor been declared lost, since
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
@@ -149,6 +142,7 @@ class Supervisor {
   SystemdNotify service_;
   KubeflowReporter kubeflow_;
   JobQuery query_;
+  LeaderPort leader_;
   LogReader logs_;
   ControlService control_;
   std::unique_ptr<MetricsServer> metrics_;  // with --metrics-port

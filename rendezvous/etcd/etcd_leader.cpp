@@ -12,7 +12,7 @@
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/job_keys.h"
 #include "rendezvous/etcd/round_ledger.h"
-#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
 #include "rendezvous/net/name_lookup.h"
@@ -98,7 +98,7 @@ class EtcdLeader::Impl {
     if (Leader* leader = present()) leader->answer(std::move(answer));
   }
 
-  // PeerAck after every event, so what is to be done at the end is done from here.
+  // Asked after every event, so what is to be done at the end is done from here.
   bool may_exit() {
     if (has_let_go_) return true;
     if (!server_) return client_ == nullptr || client_->may_exit();
@@ -120,16 +120,6 @@ class EtcdLeader::Impl {
   auto mine(Handler handler) {
     return [life = std::weak_ptr(life_), handler = std::move(handler)](auto&&... arguments) {
       if (!life.expired()) handler(std::forward<decltype(arguments)>(arguments)...);
-    };
-  }
-
-  // What a server or client says is taken outside of its own event, and only from the present one.
-  template <typename Handler>
-  auto later(Handler handler) {
-    return [this, term = term_, handler](auto... arguments) {
-      boost::asio::post(io_, mine([this, term, handler, arguments...] {
-                          if (term == term_) handler(arguments...);
-                        }));
     };
   }
 
@@ -261,7 +251,7 @@ class EtcdLeader::Impl {
   }
 
   void perform(const Lead& action) {
-    if (term_ > 0) events_.on_notice("this node leads the job now");
+    if (term_ > 0) notice("this node leads the job now");
     why_not_ = kNoLeaderYet;
     term_ += 1;
     ledger_.emplace(action.record);
@@ -333,7 +323,7 @@ class EtcdLeader::Impl {
     const auto now = steady_clock::now();
     if (!last_complaint_ || now - *last_complaint_ >= kNoticeInterval) {
       last_complaint_ = now;
-      events_.on_notice("the next round, or the job's end, waits for etcd: " + error.to_string());
+      notice("the next round, or the job's end, waits for etcd: " + error.to_string());
     }
     write_timer_.expires_after(kWritePause);
     write_timer_.async_wait(mine([this](error_code ec) {
@@ -362,8 +352,8 @@ class EtcdLeader::Impl {
   }
 
   void perform(const StopLeading&) {
-    events_.on_warning(
-        "this node leads no more: etcd has another leader, or lost this one's lease");
+    events_.on_event(LeaderWarning{
+        "this node leads no more: etcd has another leader, or lost this one's lease"});
     term_ += 1;
     lease_timer_.cancel();
     server_.reset();
@@ -375,37 +365,54 @@ class EtcdLeader::Impl {
   void perform(const Follow& action) {
     why_not_ = kNoLeaderYet;
     if (term_ > 0) {
-      events_.on_notice("the job's leader is now at " + action.key.address);
+      notice("the job's leader is now at " + action.key.address);
     }
     term_ += 1;
     RoundClientOptions options{*parse_endpoint(action.key.address), options_.keep_alive,
                                options_.join_timeout, options_.token};
     LeaderEvents events = member_events();
-    events.on_gone = later([this](const LeaderGone& gone) {
-      if (gone.was_reached && !gone.was_replaced) events_.on_notice(gone.sentence);
-      // Who never reached it, for a firewall perhaps, must not depose it for those who do.
-      const bool is_dead = gone.was_reached && (gone.was_refused || gone.was_replaced);
-      perform(core_.connection_gone(clock_.now(), is_dead));
-    });
+    // Outside of its own event, because it may end the client.
+    events.on_event = [this, term = term_, pass_on = events.on_event](LeaderEvent event) {
+      auto* const gone = std::get_if<LeaderGone>(&event);
+      if (gone == nullptr) return pass_on(std::move(event));
+      boost::asio::post(io_, mine([this, term, gone = std::move(*gone)] {
+                          if (term == term_) lost(gone);
+                        }));
+    };
     client_ = std::make_unique<RoundClient>(io_, std::move(options), std::move(events));
     listener_.reset();
     if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
   }
 
+  void lost(const LeaderGone& gone) {
+    if (gone.was_reached && !gone.was_replaced) notice(gone.sentence);
+    // Who never reached it, for a firewall perhaps, must not depose it for those who do.
+    const bool is_dead = gone.was_reached && (gone.was_refused || gone.was_replaced);
+    perform(core_.connection_gone(clock_.now(), is_dead));
+  }
+
   LeaderEvents member_events() {
     LeaderEvents events = events_;
-    events.on_message = [this, term = term_](ToAgent message) {
-      if (term != term_) return;  // of a leader of before
-      core_.heard();
-      if (const auto* start = std::get_if<RoundStart>(&message)) {
-        started_ = {start->round, steady_clock::now()};
-        core_.saw(*start);
+    events.on_event = [this, term = term_](LeaderEvent event) {
+      if (const auto* message = std::get_if<ToAgent>(&event)) {
+        if (term != term_) return;  // of a leader of before
+        hear(*message);
       }
-      if (std::holds_alternative<JobEnd>(message)) core_.leave();
-      events_.on_message(std::move(message));
+      events_.on_event(std::move(event));
     };
     return events;
   }
+
+  void hear(const ToAgent& message) {
+    core_.heard();
+    if (const auto* start = std::get_if<RoundStart>(&message)) {
+      started_ = {start->round, steady_clock::now()};
+      core_.saw(*start);
+    }
+    if (std::holds_alternative<JobEnd>(message)) core_.leave();
+  }
+
+  void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
 
   void perform(const LoseLeader&) {
     term_ += 1;
@@ -414,14 +421,14 @@ class EtcdLeader::Impl {
     if (!std::exchange(has_joined_, false) || leaving_) return;
     LeaderGone gone;
     gone.was_reached = gone.was_replaced = true;
-    events_.on_gone(std::move(gone));
+    events_.on_event(std::move(gone));
   }
 
   // ---- the end
 
   void perform(const EndJob& action) {
     has_let_go_ = true;
-    events_.on_message(JobEnd{action.outcome});
+    events_.on_event(ToAgent(JobEnd{action.outcome}));
   }
 
   void perform(const GiveUp& action) {
@@ -429,12 +436,12 @@ class EtcdLeader::Impl {
     term_ += 1;
     client_.reset();
     if (action.why == GiveUp::Why::kWrong) {
-      events_.on_message(Refused{action.sentence});
+      events_.on_event(ToAgent(Refused{action.sentence}));
     } else {
       LeaderGone gone;
       gone.sentence = action.sentence;
       gone.was_reached = action.why == GiveUp::Why::kLost;
-      events_.on_gone(std::move(gone));
+      events_.on_event(std::move(gone));
     }
   }
 
@@ -495,9 +502,8 @@ class EtcdLeader::Impl {
       if (!core_.leader()) {
         const auto left = std::chrono::ceil<std::chrono::seconds>(options_.join_timeout -
                                                                   (steady_clock::now() - begun_));
-        events_.on_notice("waiting for etcd at " + to_string(options_.etcd.endpoints) + " (" +
-                          why_not_ + ")" +
-                          (left > 0s ? ", " + std::to_string(left.count()) + " s left" : ""));
+        notice("waiting for etcd at " + to_string(options_.etcd.endpoints) + " (" + why_not_ + ")" +
+               (left > 0s ? ", " + std::to_string(left.count()) + " s left" : ""));
       }
       tell_of_waiting(kNoticeInterval);
     }));

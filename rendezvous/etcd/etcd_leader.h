@@ -3,7 +3,7 @@
 // leader's key; owns a RoundServer while it leads and a RoundClient while it follows. Owned by the
 // agent; everything happens on the thread that runs the io_context.
 //
-// What an agent sees of a change: on_gone() with was_replaced, after which it stops its workers and
+// What an agent sees of a change: LeaderGone with was_replaced, after which it stops its workers and
 // joins anew; the next leader then has it. The mistake to avoid: destroying a server or client from within one of
 // its own events; that is why events of theirs are posted before they become actions here.
 #pragma once

@@ -40,7 +40,7 @@ class Admission {
     std::function<void(Applicant)> on_applicant;
     // With what was read of it. None: turned away.
     std::function<void(const std::shared_ptr<Connection>&, std::string)> on_store_client;
-    std::function<void(std::string_view)> on_warning;
+    std::function<void(std::string)> on_warning;
   };
 
   Admission(boost::asio::io_context& io, UniqueFd listening, std::string token, Events events);

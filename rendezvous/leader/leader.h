@@ -1,12 +1,12 @@
 // The leader of the job as an agent sees it, wherever it is: in this process (round_server.h) or at
-// the end of a connection (round_client.h). What it says comes through on_message, never from within
+// the end of a connection (round_client.h). What it says comes through on_event, never from within
 // one of the calls here, so that nothing is decided inside of another decision. Everything happens
 // on the thread that runs the io_context.
 #pragma once
 
 #include <functional>
 #include <string>
-#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "rendezvous/common/unique_fd.h"
@@ -29,22 +29,31 @@ struct LeaderGone {
   bool was_replaced = false;
 };
 
+struct LeaderNotice {  // a line for people, while they wait
+  std::string line;
+};
+struct LeaderWarning {  // who was turned away; seldom
+  std::string line;
+};
+// A connection to the leader's port from a node of the job that speaks the store's protocol, and
+// what was read of it.
+struct StoreClientArrived {
+  UniqueFd socket;
+  std::string received;
+};
+
+// All that comes from the leader. Nothing comes after LeaderGone until join(). Questions of other
+// nodes, and answers to own ones, are only for who takes part in them.
+using LeaderEvent = std::variant<ToAgent, LeaderGone, LeaderNotice, LeaderWarning, PeerRequest,
+                                 PeerReply, PeerAck, StoreClientArrived>;
+
 struct LeaderEvents {
-  std::function<void(ToAgent)> on_message;
-  std::function<void(LeaderGone)> on_gone;           // nothing comes after it until join()
-  std::function<void(std::string_view)> on_notice;   // a line for people, while they wait
-  std::function<void(std::string_view)> on_warning;  // who was turned away; seldom
-  // Questions of other nodes, and answers to own ones. None: they are not for this process.
-  std::function<void(PeerRequest)> on_question;
-  std::function<void(PeerReply)> on_answer;
-  std::function<void(PeerAck)> on_asked;
+  std::function<void(LeaderEvent)> on_event;
+  bool takes_store_clients = false;  // else such connections are closed
   // The RoundCore, while it is in this process: it begins, and each of its steps. For who records
-  // them. The Resumption may be null.
+  // them; none: nobody does. The Resumption may be null.
   std::function<void(const RoundConfig&, const Resumption*)> on_core_began;
   std::function<void(const RoundInput&, const std::vector<ToNode>&)> on_core_step;
-  // A connection to the leader's port from a node of the job that speaks the store's protocol, and
-  // what was read of it. None: such a connection is closed.
-  std::function<void(UniqueFd, std::string)> on_store_client;
 };
 
 class Leader {

@@ -168,8 +168,8 @@ void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
     const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
     const std::string leader = "the leader at " + options_.leader.to_string();
     if (left > 0ms) {
-      events_.on_notice("waiting for " + leader + " (" + why_not_ + "), " + in_seconds(left) +
-                        " left");
+      events_.on_event(LeaderNotice{"waiting for " + leader + " (" + why_not_ + "), " +
+                                    in_seconds(left) + " left"});
       return tell_of_waiting(kNoticeInterval);
     }
     give_up(leader + " could not be reached within " + in_words(options_.join_timeout) + " (" +
@@ -259,11 +259,11 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
       take_message(std::move(*message));
     } else if (auto* question = std::get_if<PeerRequest>(&frame)) {
-      if (events_.on_question) events_.on_question(std::move(*question));
+      events_.on_event(std::move(*question));
     } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
-      if (events_.on_answer) events_.on_answer(std::move(*answer));
+      events_.on_event(std::move(*answer));
     } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
-      if (events_.on_asked) events_.on_asked(std::move(*asked));
+      events_.on_event(std::move(*asked));
     } else {
       lose_connection("the leader breaks the protocol");
     }
@@ -272,12 +272,12 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
   } else if (auto* rejected = std::get_if<wire::Rejected>(&frame)) {
     close();
     is_over_ = true;
-    events_.on_message(Refused{std::move(rejected->sentence)});
+    events_.on_event(ToAgent(Refused{std::move(rejected->sentence)}));
   } else if (const auto* gone = std::get_if<wire::Gone>(&frame)) {
     if (leader_id_ && *leader_id_ != gone->leader_id) return leader_was_replaced();
     close();
     is_over_ = true;
-    events_.on_message(DeclaredLost{});
+    events_.on_event(ToAgent(DeclaredLost{}));
   } else {
     lose_connection("the leader breaks the protocol");
   }
@@ -315,7 +315,7 @@ void RoundClient::take_message(wire::Message<ToAgent> message) {
     close();
     is_over_ = true;
   }
-  events_.on_message(std::move(message.body));
+  events_.on_event(std::move(message.body));
 }
 
 void RoundClient::lose_connection(const std::string& why) {
@@ -333,7 +333,7 @@ void RoundClient::refuse_leader(const std::string& why) {
   if (was_welcome_) return lose_connection(why);
   close();
   is_over_ = true;
-  events_.on_message(Refused{"the leader at " + options_.leader.to_string() + ": " + why});
+  events_.on_event(ToAgent(Refused{"the leader at " + options_.leader.to_string() + ": " + why}));
 }
 
 // ---- its end
@@ -342,7 +342,7 @@ void RoundClient::keep_alive() {
   if (is_welcome_) {
     connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
   }
-  // PeerAck at every interval, so that a pause of our own is noticed.
+  // Asked at every interval, so that a pause of our own is noticed.
   if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
   keep_alive_timer_.expires_after(options_.keep_alive.interval);
   keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
@@ -374,7 +374,8 @@ void RoundClient::give_up(std::string sentence) {
   const bool was_reached = was_welcome_;
   close();
   is_over_ = true;
-  events_.on_gone({std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
+  events_.on_event(
+      LeaderGone{std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
 }
 
 // The process that led is dead. What leads at its endpoint now knows nothing of this session.
@@ -385,7 +386,7 @@ void RoundClient::leader_was_replaced() {
   gone.sentence = "the leader at " + options_.leader.to_string() +
                   " was started again; this node stops its workers and joins it anew";
   gone.was_reached = gone.was_replaced = true;
-  events_.on_gone(std::move(gone));
+  events_.on_event(std::move(gone));
 }
 
 // What is under way is of the life before.

@@ -37,8 +37,10 @@ RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options
   bound_ = listener->bound;
   Admission::Events at_the_door;
   at_the_door.on_applicant = [this](Admission::Applicant each) { admit(std::move(each)); };
-  at_the_door.on_warning = events_.on_warning;
-  if (events_.on_store_client) {
+  at_the_door.on_warning = [this](std::string line) {
+    events_.on_event(LeaderWarning{std::move(line)});
+  };
+  if (events_.takes_store_clients) {
     at_the_door.on_store_client = [this](const auto& connection, std::string received) {
       hand_to_store(connection, std::move(received));
     };
@@ -196,7 +198,7 @@ void RoundServer::hand_to_store(const std::shared_ptr<Connection>& connection,
   if (!is_ours && !addresses_.contains(address)) {
     return admission_->drop(connection, "it looks for the store, and is at no node of this job");
   }
-  events_.on_store_client(connection->release(), std::move(received));
+  events_.on_event(StoreClientArrived{connection->release(), std::move(received)});
 }
 
 // A node beside us is reached by others as we are, and not at an address of its own alone.
@@ -244,11 +246,11 @@ bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
 
 void RoundServer::take_own(wire::LeaderFrame frame) {
   if (auto* question = std::get_if<PeerRequest>(&frame)) {
-    if (events_.on_question) events_.on_question(std::move(*question));
+    events_.on_event(std::move(*question));
   } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
-    if (events_.on_answer) events_.on_answer(std::move(*answer));
+    events_.on_event(std::move(*answer));
   } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
-    if (events_.on_asked) events_.on_asked(std::move(*asked));
+    events_.on_event(std::move(*asked));
   }
 }
 
@@ -267,7 +269,7 @@ void RoundServer::release(RoundServerOptions::Passed passed) {
   for (ToNode& each : passed.messages) {
     if (each.to == kOwnNode) {
       post([this, message = std::move(each.message)]() mutable {
-        events_.on_message(std::move(message));
+        events_.on_event(std::move(message));
       });
     } else {
       send(each.to, std::move(each.message));

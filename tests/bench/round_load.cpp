@@ -48,26 +48,29 @@ class Agent {
   }
   LeaderEvents events() {
     LeaderEvents events;
-    events.on_message = [this](ToAgent message) {
-      if (const auto* open = std::get_if<OpenStore>(&message)) {
-        client_.tell(StoreOpened{open->round, 1});
-      } else if (const auto* start = std::get_if<RoundStart>(&message)) {
-        round_ = start->round;
-        ++started_;
-      } else if (std::holds_alternative<JobEnd>(message)) {
-        client_.tell(Goodbye{});
-        ++ended_;
-      } else if (const auto* refused = std::get_if<Refused>(&message)) {
-        std::fprintf(stderr, "round_load: refused: %s\n", refused->sentence.c_str());
+    events.on_event = [this](const LeaderEvent& event) {
+      if (const auto* gone = std::get_if<LeaderGone>(&event)) {
+        std::fprintf(stderr, "round_load: %s\n", gone->sentence.c_str());
         std::exit(1);
       }
+      if (const auto* message = std::get_if<ToAgent>(&event)) hear(*message);
     };
-    events.on_gone = [](const LeaderGone& gone) {
-      std::fprintf(stderr, "round_load: %s\n", gone.sentence.c_str());
-      std::exit(1);
-    };
-    events.on_notice = events.on_warning = [](std::string_view) {};
     return events;
+  }
+
+  void hear(const ToAgent& message) {
+    if (const auto* open = std::get_if<OpenStore>(&message)) {
+      client_.tell(StoreOpened{open->round, 1});
+    } else if (const auto* start = std::get_if<RoundStart>(&message)) {
+      round_ = start->round;
+      ++started_;
+    } else if (std::holds_alternative<JobEnd>(message)) {
+      client_.tell(Goodbye{});
+      ++ended_;
+    } else if (const auto* refused = std::get_if<Refused>(&message)) {
+      std::fprintf(stderr, "round_load: refused: %s\n", refused->sentence.c_str());
+      std::exit(1);
+    }
   }
 
   int& started_;

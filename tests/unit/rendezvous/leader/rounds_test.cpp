@@ -49,14 +49,19 @@ struct Node {
     }
     return found;
   }
+  void take(ToAgent message) { heard.push_back(std::move(message)); }
+  void take(LeaderGone what) { gone = std::move(what); }
+  void take(LeaderNotice notice) { notices.push_back(std::move(notice.line)); }
+  void take(const LeaderWarning&) {}
+  void take(PeerRequest each) { questions.push_back(std::move(each)); }
+  void take(PeerReply each) { answers.push_back(std::move(each)); }
+  void take(PeerAck each) { asked.push_back(std::move(each)); }
+  void take(const StoreClientArrived&) {}
   LeaderEvents events() {
     LeaderEvents events;
-    events.on_message = [this](ToAgent message) { heard.push_back(std::move(message)); };
-    events.on_gone = [this](LeaderGone what) { gone = std::move(what); };
-    events.on_notice = [this](std::string_view line) { notices.emplace_back(line); };
-    events.on_question = [this](PeerRequest each) { questions.push_back(std::move(each)); };
-    events.on_answer = [this](PeerReply each) { answers.push_back(std::move(each)); };
-    events.on_asked = [this](PeerAck each) { asked.push_back(std::move(each)); };
+    events.on_event = [this](LeaderEvent event) {
+      std::visit([this](auto& each) { take(std::move(each)); }, event);
+    };
     return events;
   }
 };
@@ -76,9 +81,13 @@ class Rounds : public ::testing::Test {
     ASSERT_TRUE(listener);
     port_ = listener->bound.port;
     LeaderEvents events;
-    events.on_warning = [this](std::string_view line) { warnings_.emplace_back(line); };
-    events.on_store_client = [this](UniqueFd client, std::string received) {
-      store_clients_.emplace_back(std::move(client), std::move(received));
+    events.takes_store_clients = true;
+    events.on_event = [this](LeaderEvent event) {
+      if (auto* warning = std::get_if<LeaderWarning>(&event)) {
+        warnings_.push_back(std::move(warning->line));
+      } else if (auto* client = std::get_if<StoreClientArrived>(&event)) {
+        store_clients_.emplace_back(std::move(client->socket), std::move(client->received));
+      }
     };
     server_ = std::make_unique<RoundServer>(io_, std::move(options), std::move(events),
                                             std::move(*listener));
@@ -574,7 +583,7 @@ class FindLeader : public ::testing::Test {
     spec.join_timeout = 300ms;
     std::optional<Result<FoundLeader>> found;
     LeaderEvents events;
-    events.on_notice = events.on_warning = [](std::string_view) {};
+    events.on_event = [](const LeaderEvent&) {};
     const auto search = find_leader(io_, spec, {}, events,
                                     [&](Result<FoundLeader> result) { found = std::move(result); });
     const auto until = std::chrono::steady_clock::now() + 20s;
@@ -636,7 +645,9 @@ TEST_F(FindLeader, ASearchThatHasEndedIsOver) {
   spec.join_timeout = 1500ms;
   int notices = 0, calls = 0;
   LeaderEvents events;
-  events.on_notice = [&](std::string_view) { ++notices; };
+  events.on_event = [&](const LeaderEvent& event) {
+    notices += std::holds_alternative<LeaderNotice>(event) ? 1 : 0;
+  };
   const auto began = std::chrono::steady_clock::now();
   const auto search =
       find_leader(io_, spec, {}, events, [&](const Result<FoundLeader>&) { ++calls; });

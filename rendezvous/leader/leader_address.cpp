@@ -1,4 +1,4 @@
-#include "rendezvous/leader/leader_port.h"
+#include "rendezvous/leader/leader_address.h"
 
 #include <ifaddrs.h>
 

@@ -1,0 +1,102 @@
+#include "agent/supervisor/leader_port.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+#include <variant>
+
+#include "agent/core/leader_config.h"
+#include "rendezvous/common/exit_codes.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kFlushLimit =
+    500ms;  // for our last words to a leader elsewhere
+
+// Under etcd another node leads on when this one leaves.
+bool is_elected(const Job& job) {
+  return job.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
+}
+
+int exit_code_of(const Error& error) {
+  if (error.code == ErrorCode::kTimeout) return kExitRendezvousTimeout;  // its name was never known
+  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitCannotRun;
+}
+
+}  // namespace
+
+LeaderPort::LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
+                       std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events)
+    : io_(io),
+      job_(job),
+      host_(std::move(host)),
+      log_(std::move(log)),
+      query_(query),
+      events_(std::move(events)) {}
+
+void LeaderPort::find(CoreRecorder* recorder) {
+  search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), events(recorder),
+                              [this](Result<rdzv::FoundLeader> found) { take(std::move(found)); });
+}
+
+void LeaderPort::take(Result<rdzv::FoundLeader> found) {
+  if (!found) return events_.not_found(found.error(), exit_code_of(found.error()));
+  leader_ = std::move(found->leader);
+  events_.found(node_config(job_, leader_->is_here() && !is_elected(job_)));
+}
+
+void LeaderPort::join(std::optional<rdzv::LastRound> after) {
+  rdzv::NodeHello hello = hello_of(job_, host_, leader_->is_here() && !is_elected(job_));
+  hello.last_round = after;
+  leader_->join(std::move(hello));
+}
+
+void LeaderPort::tell(const rdzv::ToLeader& message) {
+  if (leader_) leader_->tell(message);
+}
+
+// Who is silent is no longer waited for after that.
+std::chrono::milliseconds LeaderPort::patience() const {
+  const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
+  return is_here() ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
+}
+
+rdzv::LeaderEvents LeaderPort::events(CoreRecorder* recorder) {
+  rdzv::LeaderEvents events;
+  events.on_event = [this](rdzv::LeaderEvent event) {
+    std::visit([this](auto& each) { on(std::move(each)); }, event);
+  };
+  events.takes_store_clients = job_.nodes.shares_store_port;
+  if (recorder == nullptr) return events;
+  events.on_core_began = [recorder](const rdzv::RoundConfig& config,
+                                    const rdzv::Resumption* resumed) {
+    recorder->note(RoundBegan{config, resumed ? std::optional(*resumed) : std::nullopt});
+  };
+  events.on_core_step = [recorder](const rdzv::RoundInput& input,
+                                   const std::vector<rdzv::ToNode>& messages) {
+    recorder->note(input, messages.size());
+  };
+  return events;
+}
+
+void LeaderPort::on(rdzv::ToAgent message) {
+  has_been_heard_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
+  std::visit([this](auto& each) { events_.said(std::move(each)); }, message);
+}
+
+void LeaderPort::on(rdzv::LeaderGone gone) {
+  has_been_heard_ = false;
+  if (!gone.was_replaced) {
+    return events_.said(LeaderLost{std::move(gone.sentence), gone.was_reached});
+  }
+  if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
+  events_.said(LeaderReplaced{});
+}
+
+void LeaderPort::on(const rdzv::LeaderNotice& notice) { log_->warn("{}", notice.line); }
+void LeaderPort::on(const rdzv::LeaderWarning& warning) { log_->warn("leader: {}", warning.line); }
+
+}  // namespace ddprun::agent

@@ -1,0 +1,127 @@
+// The leader as the supervisor has it: in this process, elsewhere, or nowhere.
+#include "agent/supervisor/leader_port.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/net/listener.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Where = rdzv::LeaderSpec::Where;
+
+class LeaderPortTest : public ::testing::Test {
+ protected:
+  LeaderPortTest() {
+    job_.run_id = "job";
+    job_.nodes.leader.join_timeout = 300ms;
+  }
+
+  void find(Where where, const rdzv::Endpoint& endpoint = {}) {
+    job_.nodes.leader.where = where;
+    job_.nodes.leader.endpoint = endpoint;
+    port_.emplace(
+        io_, job_, "here", log_, query_,
+        LeaderPort::Events{.found =
+                               [this](const NodeConfig& config) {
+                                 config_ = config;
+                                 port_->join();
+                               },
+                           .not_found =
+                               [this](const Error& error, int exit_code) {
+                                 refused_ = {error, exit_code};
+                               },
+                           .said = [this](NodeEvent event) { said_.push_back(std::move(event)); },
+                           .store_client = [](const rdzv::StoreClientArrived&) {}});
+    port_->find(nullptr);
+  }
+  template <typename Event>
+  const Event* last() const {
+    return said_.empty() ? nullptr : std::get_if<Event>(&said_.back());
+  }
+  template <typename Condition>
+  [[nodiscard]] bool run_until(Condition holds) {
+    const auto until = std::chrono::steady_clock::now() + 10s;
+    while (!holds()) {
+      io_.restart();
+      if (io_.run_one_until(until) == 0 && std::chrono::steady_clock::now() >= until) return false;
+    }
+    return true;
+  }
+
+  boost::asio::io_context io_;
+  Job job_;
+  const std::shared_ptr<spdlog::logger> log_ =
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  std::optional<LeaderPort> port_;
+  JobQuery query_{io_,
+                  {"job", "train", "1.0", "here"},
+                  {.node_status = [](std::size_t) { return NodeStatus{}; },
+                   .on_event = [](const auto&) { return std::shared_ptr<void>(); },
+                   .leader = [this] { return port_->leader(); }}};
+  std::vector<NodeEvent> said_;
+  std::optional<NodeConfig> config_;
+  std::optional<std::pair<Error, int>> refused_;
+};
+
+TEST_F(LeaderPortTest, ALeaderInThisProcessIsFoundAtOnceAndSaysNothingFromWithinACall) {
+  find(Where::kAlone);
+  ASSERT_TRUE(config_);
+  EXPECT_TRUE(config_->hosts_leader);
+  EXPECT_TRUE(port_->is_here());
+  EXPECT_TRUE(said_.empty()) << "it is told by the loop";
+  EXPECT_FALSE(port_->has_been_heard());
+  ASSERT_TRUE(run_until([&] { return last<rdzv::OpenStore>() != nullptr; }));
+  EXPECT_TRUE(port_->has_been_heard());
+  port_->tell(rdzv::StoreOpened{Round{0}, 4711});
+  EXPECT_EQ(last<rdzv::RoundStart>(), nullptr);
+  ASSERT_TRUE(run_until([&] { return last<rdzv::RoundStart>() != nullptr; }));
+  EXPECT_EQ(last<rdzv::RoundStart>()->master_port, 4711);
+}
+
+TEST_F(LeaderPortTest, TheEndOfTheJobIsTheLastThatALeaderHereIsNeededFor) {
+  find(Where::kAlone);
+  ASSERT_TRUE(run_until([&] { return last<rdzv::OpenStore>() != nullptr; }));
+  EXPECT_FALSE(port_->may_exit());
+  port_->tell(rdzv::StoreOpened{Round{0}, 4711});
+  port_->tell(rdzv::WorkersDone{Round{0}});
+  ASSERT_TRUE(run_until([&] { return last<rdzv::JobEnd>() != nullptr; }));
+  port_->tell(rdzv::Goodbye{});
+  EXPECT_TRUE(port_->may_exit());
+  EXPECT_GT(port_->patience(), 500ms) << "for other nodes, which have to hear of it";
+}
+
+TEST_F(LeaderPortTest, ALeaderThatCannotBeReachedIsLostWithoutHavingBeenReached) {
+  auto reserved = rdzv::reserve_port({.address = "127.0.0.1"});
+  ASSERT_TRUE(reserved);
+  find(Where::kElsewhere, {"127.0.0.1", reserved->bound.port});
+  ASSERT_TRUE(config_);
+  EXPECT_FALSE(config_->hosts_leader);
+  ASSERT_TRUE(run_until([&] { return last<LeaderLost>() != nullptr; }));
+  EXPECT_FALSE(last<LeaderLost>()->was_reached);
+  EXPECT_FALSE(port_->has_been_heard());
+  EXPECT_TRUE(port_->may_exit());
+}
+
+TEST_F(LeaderPortTest, AnEndpointWhoseNameIsNotKnownInTimeHasAnExitCodeOfItsOwn) {
+  find(Where::kToBeFound, {"no-such-host.invalid", 29400});
+  ASSERT_TRUE(run_until([&] { return refused_.has_value(); }));
+  EXPECT_EQ(refused_->second, kExitRendezvousTimeout);
+  EXPECT_THAT(refused_->first.message, HasSubstr("no-such-host.invalid"));
+  EXPECT_EQ(port_->leader(), nullptr);
+  EXPECT_TRUE(port_->may_exit());
+}
+
+}  // namespace
+}  // namespace ddprun::agent
