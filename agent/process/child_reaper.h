@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
@@ -41,7 +42,14 @@ class ChildReaper {
   // on, and the keeper has room for `workers`.
   Result<void> start(std::size_t workers);
 
-  Keeper& keeper() { return *keeper_; }
+  // For the keeper, once it has been started: where a worker enters its group, and its temporary error
+  // file, which is removed with the agent.
+  std::atomic<pid_t>* keeper_slot(std::size_t worker) {
+    return keeper_ ? &keeper_->slot(worker) : nullptr;
+  }
+  void keep_error_file(std::size_t worker, std::string_view file) {
+    if (keeper_) keeper_->set_file(worker, file);
+  }
 
   // Where workers start: the folder of their control group; -1: there is none.
   int control_group() const { return are_all_in_group_ ? group_->directory() : -1; }

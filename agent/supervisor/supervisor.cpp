@@ -9,14 +9,11 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "agent/core/leader_config.h"
-#include "agent/core/worker_environment.h"
 #include "agent/dashboard/listen_address.h"
-#include "agent/failure/error_file.h"
 #include "agent/failure/failure_copies.h"
 #include "agent/failure/failure_report.h"
 #include "agent/output/log.h"
@@ -26,7 +23,6 @@
 #include "agent/supervisor/ending.h"
 #include "agent/text/exception_text.h"
 #include "rendezvous/common/exit_codes.h"
-#include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -37,8 +33,7 @@ constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words 
 constexpr std::chrono::milliseconds kLogsLimit = 2s;      // for those who follow logs
 constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
-constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
-constexpr std::chrono::milliseconds kStacksLimit = 5s;     // that a kill waits for them, at most
+constexpr std::chrono::milliseconds kStacksLimit = 5s;  // that a kill waits for them, at most
 // That an end takes at most beside the workers' grace: stacks, workers that do not die, orphans,
 // the other nodes, the last words.
 constexpr std::chrono::milliseconds kEndLimit = 40s;
@@ -67,17 +62,6 @@ std::string headline(const rdzv::JobOutcome& outcome, const std::string& program
   return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
 }
 
-void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
-  failure.error_file = file;
-  // With a tail of stderr the call stack was printed already.
-  const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
-  failure.message = shows_stack ? error.callstack : error.message;
-}
-
-bool is_missing_program(const Error& error) {
-  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
-}
-
 }  // namespace
 
 Supervisor::Supervisor(const Job& job)
@@ -92,18 +76,10 @@ Supervisor::Supervisor(const Job& job)
       signals_(
           io_, [this](int signal) { on_stop_signal(signal); },
           [this](int signal) { on_control_signal(signal); }),
-      children_(io_, agent_id_,
-                {.is_owned = [this](pid_t pid) { return is_owned(pid); },
-                 .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
-                 .debug = [this](std::string_view sentence) { log_->debug("{}", sentence); },
-                 .warn = [this](std::string_view sentence) { log_->warn("{}", sentence); },
-                 .error = [this](std::string_view sentence) { log_->error("{}", sentence); }}),
-      error_files_(io_.get_executor(), "ddprun-errors"),
+      workers_({io_, console_, log_, output_, job, host_, agent_id_}, worker_events()),
       stop_timer_(io_),
       core_(node_config(job, /*leads=*/false)),
       store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
-      workers_(static_cast<std::size_t>(job.local_world_size)),
-      links_(workers_.size()),
       service_(
           io_.get_executor(), job.environment, [this] { return situation_text(status()); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
@@ -124,7 +100,7 @@ Supervisor::Supervisor(const Job& job)
                    }}),
       logs_(io_, output_,
             [this] {
-              return LogReader::Node{host_, start_.rank_offset, job_.local_world_size};
+              return LogReader::Node{host_, workers_.round().rank_offset, job_.local_world_size};
             }),
       control_(io_, key_of(job, agent_id_), job.run_id,
                {query_, logs_, [this] { return stop_job(); }, [this] { return restart_round(); }}) {
@@ -150,7 +126,7 @@ int Supervisor::run() {
   service_.over(headline(*outcome_, job_.program.name));
   if (metrics_) metrics_->over(headline(*outcome_, job_.program.name));
   Ending({io_, console_, output_, events_, signals_.stop_signals()}, job_)
-      .run(*outcome_, stacks_text_, log_->should_log(spdlog::level::info));
+      .run(*outcome_, workers_.stacks_text(), log_->should_log(spdlog::level::info));
   return exit_code_of(job_, *outcome_);
 }
 
@@ -162,7 +138,7 @@ Result<void> Supervisor::prepare() {
     if (!recorder) return fail(std::move(recorder.error()));
     recorder_ = std::move(*recorder);
   }
-  if (auto started = children_.start(workers_.size()); !started) return started;
+  if (auto prepared = workers_.prepare(); !prepared) return prepared;
   signals_.start(job_);
   if (console_.can_have_live_line(Stream::kStderr) &&
       output_.owns_terminals(job_.local_world_size)) {
@@ -284,8 +260,7 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   status.wall = std::chrono::duration_cast<std::chrono::microseconds>(events_.times().wall(now));
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
-    const auto& link = links_[static_cast<std::size_t>(worker.local_rank)];
-    if (link) worker.progress = link->progress();
+    worker.progress = workers_.progress(worker.local_rank);
   }
   status.store = store_.status();
   return status;
@@ -394,241 +369,53 @@ void Supervisor::perform(const OpenRoundStore& action) {
 }
 
 void Supervisor::perform(const StartWorkers& action) {
-  start_ = action.start;
-  grace_.reset();
-  if (!stacks_text_.empty()) {  // of the round before
-    console_.say(Stream::kStderr, std::exchange(stacks_text_, {}));
-  }
-  if (const std::string change = describe_change(start_, host_); !change.empty()) {
+  if (const std::string change = describe_change(action.start, host_); !change.empty()) {
     log_->warn("{}", change);
   }
   for (const int rank : job_.debugged_ranks) {
-    if (rank >= start_.world_size) log_->warn("{}", nobody_to_debug(rank, start_.world_size));
+    const int world_size = action.start.world_size;
+    if (rank >= world_size) log_->warn("{}", nobody_to_debug(rank, world_size));
   }
-  std::vector<int> local_ranks(workers_.size());
-  std::iota(local_ranks.begin(), local_ranks.end(), 0);
-  awaits_files_ = true;
-  output_.prepare_round(number(start_.round), local_ranks, [this](Result<void> made) {
-    awaits_files_ = false;
-    start_workers(std::move(made));
-  });
-}
-
-// The round ends before its log files are there.
-void Supervisor::do_not_start_workers() {
-  if (!std::exchange(awaits_files_, false)) return;
-  output_.cancel_round();
-  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    queue_.push_back(WorkerEnded{start_.round, local_rank, std::nullopt});
-  }
-}
-
-void Supervisor::start_workers(Result<void> files) {
-  std::optional<Error> refused;
-  if (!files) refused = std::move(files.error());
-  std::vector<WorkerEnded> not_started;
-  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    if (!refused) {
-      auto started = start_worker(start_, local_rank);
-      if (started) continue;
-      refused = std::move(started.error());
-    }
-    // The first one is the cause; those after it were not even tried.
-    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
-    failure.message = refused->to_string();
-    if (files && is_missing_program(*refused)) {
-      failure.is_worth_a_retry = false;
-      failure.status = ExitStatus::exited(
-          refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
-    }
-    not_started.push_back({start_.round, local_rank, std::move(failure)});
-  }
-  events_.round_started(start_, worker_pids());
-  service_.status_may_have_changed();
-  kubeflow_.round_began();
-  oom_watch_.begin_round();
-  for (WorkerEnded& each : not_started) {
-    events_.worker_exited(*each.failure, /*was_told_to_stop=*/false);
-    queue_.push_back(std::move(each));
-  }
-  if (!is_pumping_) pump();
-}
-
-std::vector<pid_t> Supervisor::worker_pids() const {
-  std::vector<pid_t> pids;
-  for (const auto& worker : workers_) pids.push_back(worker ? worker->pid() : 0);
-  return pids;
-}
-
-Status Supervisor::status() const {
-  const auto wall = events_.times().wall(std::chrono::steady_clock::now());
-  Status status;
-  status.round = start_.round;
-  status.workers = job_.local_world_size;
-  status.running = static_cast<int>(
-      std::ranges::count_if(workers_, [](const auto& worker) { return worker != nullptr; }));
-  status.is_waiting = core_.is_waiting();
-  status.is_stopping = core_.is_stopping();
-  status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
-  status.restarts = start_.restarts;
-  status.max_restarts = start_.max_restarts;
-  std::vector<WorkerProgress> progress;
-  for (const auto& link : links_) {
-    if (const auto known = link ? link->progress() : std::nullopt) progress.push_back(*known);
-  }
-  status.progress = progress_text(progress);
-  return status;
-}
-
-// Rank 0's agent speaks for all.
-std::optional<JobProgress> Supervisor::job_progress() const {
-  if (start_.rank_offset != 0 || !links_.front()) return std::nullopt;
-  const auto progress = links_.front()->progress();
-  if (!progress || !progress->step) return std::nullopt;
-  return JobProgress{.step = *progress->step,
-                     .total_steps = progress->total_steps,
-                     .round = start_.round,
-                     .restarts = start_.restarts,
-                     .world_size = start_.world_size,
-                     .values = progress->values};
-}
-
-Result<void> Supervisor::start_worker(const rdzv::RoundStart& start, int local_rank) {
-  const WorkerIdentity identity{local_rank, start.rank_offset + local_rank, job_.role};
-  auto streams = output_.open(number(start.round), identity);
-  if (!streams) return fail(std::move(streams.error()));
-  const std::string error_file = output_.error_file_of(number(start.round), local_rank);
-  if (output_.removes_error_files()) {
-    children_.keeper().set_file(static_cast<std::size_t>(local_rank), error_file);
-  }
-  Environment environment = worker_environment(job_, start, local_rank, error_file);
-  environment[kAgentVariable] = agent_id_;
-  const auto link = make_link(environment);
-  ProcessSpec spec;
-  spec.preempt_signal = job_.preempt_signal.value_or(0);
-  spec.path = job_.program.path;
-  spec.argv = worker_arguments(job_.program, local_rank);
-  spec.environment = to_lines(environment);
-  spec.stdout_fd = streams->stdout_fd;
-  spec.stderr_fd = streams->stderr_fd;
-  spec.keeper_slot = &children_.keeper().slot(static_cast<std::size_t>(local_rank));
-  spec.control_group = children_.control_group();
-  spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
-  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
-  if (link) {
-    spec.link_socket_fd = link->worker_socket();
-    spec.link_page_fd = link->worker_page();
-  }
-  auto worker =
-      WorkerProcess::start(io_, spec, [this, round = start.round, local_rank](ExitStatus status) {
-        on_worker_ended(round, local_rank, status);
-      });
-  output_.started(local_rank);
-  if (!worker) {
-    output_.ended(local_rank);
-    return fail(std::move(worker.error()));
-  }
-  log_->debug("rank {} is pid {}", identity.rank, (*worker)->pid());
-  if (!(*worker)->is_in_control_group()) children_.leave_control_group();
-  if (spec.waits_for_debugger) {
-    console_.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
-                                      identity.rank, (*worker)->pid(), host_, job_.environment)));
-  }
-  if (link) {
-    link->started((*worker)->pid(), [this, rank = identity.rank](std::string_view what) {
-      log_->warn("rank {} {}", rank, what);
-    });
-  }
-  workers_[static_cast<std::size_t>(local_rank)] = std::move(*worker);
-  links_[static_cast<std::size_t>(local_rank)] = link;
-  return {};
-}
-
-// A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
-std::shared_ptr<WorkerLink> Supervisor::make_link(Environment& environment) {
-  environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
-  environment.erase(link::kPageVariable);
-  auto made = WorkerLink::make(io_.get_executor());
-  if (!made) {
-    log_->debug("a worker starts without its link: {}", made.error().to_string());
-    return nullptr;
-  }
-  environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
-  environment[link::kPageVariable] = std::to_string((*made)->worker_page());
-  return std::move(*made);
+  workers_.begin(action.start);
 }
 
 void Supervisor::perform(const SignalWorker& action) {
-  do_not_start_workers();
-  const auto& worker = workers_[static_cast<std::size_t>(action.local_rank)];
-  if (!worker) return;
-  if (action.signal == SIGKILL && grace_) {
-    events_.worker_killed_after_grace(start_.round, action.local_rank, worker->pid(), *grace_);
-  }
-  worker->signal_group(action.signal);
+  workers_.signal(action.local_rank, action.signal);
 }
 
 void Supervisor::perform(const AskToLeave& action) {
-  do_not_start_workers();
-  const auto index = static_cast<std::size_t>(action.local_rank);
-  if (!workers_[index]) return;
-  if (links_[index] && links_[index]->ask_to_leave()) return;
-  // The worker alone: its children may not expect the signal.
-  workers_[index]->signal_worker(action.signal);
+  workers_.ask_to_leave(action.local_rank, action.signal);
 }
 
 void Supervisor::perform(const ArmTimer& action) {
-  stacks_.reset();
+  workers_.drop_stacks();
   stop_timer_.arm(action.after, [this, action] { on_limit_over(action); });
 }
 
 void Supervisor::on_limit_over(const ArmTimer& limit) {
   using Limit = ArmTimer::Limit;
-  if (limit.limit == Limit::kKill) return post(TimerExpired{limit.round});
+  const auto expired = [this, round = limit.round] { post(TimerExpired{round}); };
+  if (limit.limit == Limit::kKill) return expired();
   // All have ended, and the last error file is being read: nobody is to be killed.
-  if (std::ranges::none_of(workers_, [](const auto& worker) { return worker != nullptr; })) return;
+  if (workers_.running() == 0) return;
+  workers_.grace_is_over();
   grace_ = limit.after;
-  if (limit.after == 0ms) return post(TimerExpired{limit.round});
+  if (limit.after == 0ms) return expired();
   if (limit.limit == Limit::kGrace) {
     log_->warn("workers did not end in time and get SIGKILL");
-    return take_stacks(limit.round);
+    return workers_.take_stacks(kStacksLimit, expired);
   }
   // No stacks: they wait for the peer that is gone, and the next round waits for them.
   log_->warn(
       "workers did not end within {} s after the failure and get SIGKILL; "
       "--failure-shutdown-timeout gives them longer",
       std::chrono::duration<double>(limit.after).count());
-  post(TimerExpired{limit.round});
-}
-
-// Of the workers that are about to be killed, who else would take the reason along.
-void Supervisor::take_stacks(Round round) {
-  std::vector<StackDump::Worker> workers;
-  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-    if (!worker) continue;
-    workers.push_back(
-        {start_.rank_offset + local_rank, worker->pid(), output_.log_directory_of(local_rank)});
-  }
-  const auto done = [this, round](const std::vector<StackDump::Account>& accounts) {
-    for (const auto& account : accounts) {
-      const std::string what =
-          "the stacks of rank " + std::to_string(account.worker.rank) + " before it was killed";
-      if (!account.file.empty()) log_->warn("{}: {}", what, account.file);
-      if (!account.text.empty()) {
-        stacks_text_ += "ddprun: " + what + "\n" + printable_lines(account.text);
-      }
-    }
-    post(TimerExpired{round});
-  };
-  stacks_ =
-      std::make_unique<StackDump>(io_, std::move(workers), job_.environment, kStacksLimit, done);
+  expired();
 }
 
 void Supervisor::perform(const CloseRound& action) {
   stop_timer_.cancel();
-  stacks_.reset();
-  children_.end_orphans([this, round = action.round] {
+  workers_.close([this, round = action.round] {
     store_.close();
     post(RoundClosed{round});
   });
@@ -641,67 +428,62 @@ void Supervisor::perform(const Finish& action) {
 
 // ---- workers
 
-void Supervisor::on_worker_ended(Round round, int local_rank, ExitStatus status) {
-  auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-  output_.ended(local_rank);
-  rdzv::WorkerFailure ended = failure_of(local_rank, status);
-  // Slurm may signal the whole tree of processes below it, so that the workers get it first.
-  if (status.signal == job_.preempt_signal && job_.preempt_signal && !core_.is_stopping()) {
-    preempted_by(*job_.preempt_signal);
-  }
-  // One that we stopped is not asked for, unless the kernel was quicker.
-  const bool may_be_out_of_memory = status.signal == SIGKILL || !core_.is_stopping();
-  if (!status.is_success() && may_be_out_of_memory) {
-    ended.killed_for_memory = oom_watch_.take_kill();
-  }
-  const bool was_told_to_stop = core_.is_stopping();
-  if (ended.rank == 0) kubeflow_.look();
-  worker.reset();
-  links_[static_cast<std::size_t>(local_rank)].reset();
-  children_.reap();
-  const std::string error_file = output_.error_file_of(number(round), local_rank);
-  if (status.is_success() || error_file.empty()) {
-    return tell_of_end(round, std::move(ended), was_told_to_stop);
-  }
-  // A temporary folder is where this node's own files are; a log folder may be on a file server.
-  if (output_.removes_error_files()) {
-    if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
-    return tell_of_end(round, std::move(ended), was_told_to_stop);
-  }
-  error_files_.run<std::optional<WorkerError>>(
-      kErrorFileLimit, [error_file] { return read_error_file(error_file); },
-      [this, round, ended = std::move(ended), was_told_to_stop,
-       error_file](std::optional<std::optional<WorkerError>> read) {
-        rdzv::WorkerFailure known = ended;
-        if (!read) log_->warn("{} cannot be read: its file system does not answer", error_file);
-        if (read && *read) add_error(known, **read, error_file);
-        tell_of_end(round, std::move(known), was_told_to_stop);
-      });
+WorkerGroup::Events Supervisor::worker_events() {
+  return {
+      .event = [this](NodeEvent event) { post(std::move(event)); },
+      .started =
+          [this](const std::vector<pid_t>& pids) {
+            events_.round_started(workers_.round(), pids);
+            service_.status_may_have_changed();
+            kubeflow_.round_began();
+          },
+      .ending =
+          [this](int local_rank, ExitStatus status) {
+            if (workers_.round().rank_offset + local_rank == 0) kubeflow_.look();
+            // Slurm may signal the whole tree of processes below it, so that workers get it first.
+            const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
+            if (is_notice && !core_.is_stopping()) preempted_by(*job_.preempt_signal);
+          },
+      .ended = [this](const rdzv::WorkerFailure& ended,
+                      bool was_told_to_stop) { events_.worker_exited(ended, was_told_to_stop); },
+      .killed =
+          [this](int local_rank, pid_t pid) {
+            events_.worker_killed_after_grace(workers_.round().round, local_rank, pid, grace_);
+          },
+      .keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+      .is_stopping = [this] { return core_.is_stopping(); }};
 }
 
-void Supervisor::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
-  events_.worker_exited(ended, was_told_to_stop);
-  WorkerEnded event{round, ended.local_rank, std::nullopt};
-  if (!ended.status.is_success()) event.failure = std::move(ended);
-  post(std::move(event));
+Status Supervisor::status() const {
+  const auto wall = events_.times().wall(std::chrono::steady_clock::now());
+  Status status;
+  status.round = workers_.round().round;
+  status.workers = job_.local_world_size;
+  status.running = workers_.running();
+  status.is_waiting = core_.is_waiting();
+  status.is_stopping = core_.is_stopping();
+  status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
+  status.restarts = workers_.round().restarts;
+  status.max_restarts = workers_.round().max_restarts;
+  std::vector<WorkerProgress> progress;
+  for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
+    if (const auto known = workers_.progress(local_rank)) progress.push_back(*known);
+  }
+  status.progress = progress_text(progress);
+  return status;
 }
 
-rdzv::WorkerFailure Supervisor::failure_of(int local_rank, ExitStatus status) const {
-  const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-  rdzv::WorkerFailure failure;
-  failure.rank = start_.rank_offset + local_rank;
-  failure.local_rank = local_rank;
-  failure.node_rank = start_.node_rank;
-  failure.host = host_;
-  failure.pid = worker ? worker->pid() : 0;
-  failure.status = status;
-  failure.when = std::chrono::system_clock::now();
-  if (!worker || status.is_success()) return failure;
-  failure.stderr_tail = output_.stderr_tail(local_rank);
-  failure.log_dir = output_.log_directory_of(local_rank);
-  const auto& link = links_[static_cast<std::size_t>(local_rank)];
-  if (link) failure.progress = link->progress();
-  return failure;
+// Rank 0's agent speaks for all.
+std::optional<JobProgress> Supervisor::job_progress() const {
+  const rdzv::RoundStart& round = workers_.round();
+  const auto progress = round.rank_offset == 0 ? workers_.progress(0) : std::nullopt;
+  if (!progress || !progress->step) return std::nullopt;
+  return JobProgress{.step = *progress->step,
+                     .total_steps = progress->total_steps,
+                     .round = round.round,
+                     .restarts = round.restarts,
+                     .world_size = round.world_size,
+                     .values = progress->values};
 }
 
 // ---- signals
@@ -728,30 +510,17 @@ void Supervisor::on_control_signal(int signal) {
   if (signal == SIGWINCH) return output_.window_changed();
   events_.signal_received(signal);
   if (signal == SIGTSTP) return pause();
-  for (const auto& worker : workers_) {
-    if (!worker) continue;
-    // SIGUSR1 and SIGUSR2 are notices: a worker's own children, which may not expect them, are
-    // spared.
-    signal == SIGCONT ? worker->resume() : worker->signal_worker(signal);
-  }
+  workers_.signal_all(signal);
 }
 
 // Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
 void Supervisor::pause() {
-  for (const auto& worker : workers_) {
-    if (worker) worker->pause();
-  }
+  workers_.pause_all();
   if (status_line_) status_line_->hide();
   console_.flush(std::chrono::steady_clock::now() + kPausePatience);
   ::kill(::getpid(), SIGSTOP);
   // Continued: our own SIGCONT handler forwards it to the workers.
   if (status_line_) status_line_->start();
-}
-
-bool Supervisor::is_owned(pid_t child) const {
-  if (stacks_ && stacks_->owns(child)) return true;
-  return std::ranges::any_of(
-      workers_, [child](const auto& worker) { return worker && worker->pid() == child; });
 }
 
 namespace {

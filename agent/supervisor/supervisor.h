@@ -19,24 +19,19 @@
 #include "agent/events/core_recorder.h"
 #include "agent/events/event_log.h"
 #include "agent/job.h"
-#include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/notify/kubeflow_reporter.h"
 #include "agent/notify/systemd_notify.h"
 #include "agent/output/console.h"
 #include "agent/output/output.h"
 #include "agent/output/status_line.h"
-#include "agent/process/child_reaper.h"
-#include "agent/process/oom_watch.h"
-#include "agent/process/process.h"
-#include "agent/process/stack_dump.h"
-#include "agent/process/worker_link.h"
 #include "agent/query/control_service.h"
 #include "agent/query/job_query.h"
 #include "agent/query/log_reader.h"
 #include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/round_store.h"
+#include "agent/supervisor/worker_group.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace spdlog {
@@ -79,17 +74,9 @@ class Supervisor {
 
   Result<void> prepare();
   void prepare_output();
-  void start_workers(Result<void> files);
-  void do_not_start_workers();
-  Result<void> start_worker(const rdzv::RoundStart& start, int local_rank);
-  std::shared_ptr<WorkerLink> make_link(Environment& environment);
-  void on_worker_ended(Round round, int local_rank, ExitStatus status);
-  void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
-  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  WorkerGroup::Events worker_events();
   void on_limit_over(const ArmTimer& limit);
-  void take_stacks(Round round);
   void announce_wait(const rdzv::WaitForNodes& wait);
-  std::vector<pid_t> worker_pids() const;
   Status status() const;
   std::optional<JobProgress> job_progress() const;
 
@@ -104,7 +91,6 @@ class Supervisor {
   void preempted_by(int signal);
   void on_control_signal(int signal);
   void pause();
-  bool is_owned(pid_t child) const;
 
   const Job& job_;
   const std::string host_;
@@ -117,11 +103,9 @@ class Supervisor {
   Output output_;
   EventLog events_;
   AgentSignals signals_;
-  ChildReaper children_;
-  BlockingCalls error_files_;
+  WorkerGroup workers_;
   Timer stop_timer_;
-
-  OomWatch oom_watch_;
+  std::chrono::milliseconds grace_{};  // of the workers that are killed when it is over
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
   rdzv::NameLookup lookup_{io_};            // of store_address_
@@ -130,15 +114,8 @@ class Supervisor {
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
 
-  rdzv::RoundStart start_;  // of the current round
   RoundStore store_;
-  std::vector<std::unique_ptr<WorkerProcess>> workers_;  // by local rank; empty when it has ended
-  std::vector<std::shared_ptr<WorkerLink>> links_;       // likewise; empty too: it has none
-  bool awaits_files_ = false;                            // before the workers can start
-  std::optional<std::chrono::milliseconds> grace_;       // of this round, when it is over
-  std::unique_ptr<StackDump> stacks_;                    // while workers wait to be killed
-  std::string stacks_text_;                              // of those that have no log folder
-  std::optional<StatusLine> status_line_;                // where there is a terminal for it
+  std::optional<StatusLine> status_line_;  // where there is a terminal for it
   SystemdNotify service_;
   KubeflowReporter kubeflow_;
   JobQuery query_;

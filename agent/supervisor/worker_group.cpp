@@ -1,0 +1,318 @@
+#include "agent/supervisor/worker_group.h"
+
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "agent/core/worker_environment.h"
+#include "agent/failure/error_file.h"
+#include "agent/failure/failure_report.h"
+#include "agent/process/debugger_wait.h"
+#include "agent/process/orphans.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
+
+void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
+  failure.error_file = file;
+  // With a tail of stderr the call stack was printed already.
+  const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
+  failure.message = shows_stack ? error.callstack : error.message;
+}
+
+bool is_missing_program(const Error& error) {
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(Parts parts, Events events, StartProcess start)
+    : parts_(std::move(parts)),
+      job_(parts_.job),
+      output_(parts_.output),
+      events_(std::move(events)),
+      start_process_(start),
+      reaper_(parts_.io, parts_.agent_id, reaper_hooks()),
+      error_files_(parts_.io.get_executor(), "ddprun-errors"),
+      workers_(static_cast<std::size_t>(job_.local_world_size)) {}
+
+WorkerGroup::~WorkerGroup() = default;
+
+ChildReaper::Hooks WorkerGroup::reaper_hooks() {
+  return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
+          .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
+          .debug = [log = parts_.log](std::string_view line) { log->debug("{}", line); },
+          .warn = [log = parts_.log](std::string_view line) { log->warn("{}", line); },
+          .error = [log = parts_.log](std::string_view line) { log->error("{}", line); }};
+}
+
+Result<void> WorkerGroup::prepare() { return reaper_.start(workers_.size()); }
+
+// ---- a round begins
+
+void WorkerGroup::begin(const rdzv::RoundStart& start) {
+  round_ = start;
+  is_grace_over_ = false;
+  drop_stacks();
+  if (!stacks_text_.empty()) {  // of the round before
+    parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
+  }
+  std::vector<int> local_ranks(workers_.size());
+  std::iota(local_ranks.begin(), local_ranks.end(), 0);
+  awaits_files_ = true;
+  output_.prepare_round(number(round_.round), local_ranks, [this](Result<void> made) {
+    awaits_files_ = false;
+    start_all(std::move(made));
+  });
+}
+
+void WorkerGroup::do_not_start() {
+  if (!std::exchange(awaits_files_, false)) return;
+  output_.cancel_round();
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    events_.event(WorkerEnded{round_.round, local_rank, std::nullopt});
+  }
+}
+
+void WorkerGroup::start_all(Result<void> files) {
+  std::optional<Error> refused;
+  if (!files) refused = std::move(files.error());
+  std::vector<WorkerEnded> not_started;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (!refused) {
+      auto started = start_one(local_rank);
+      if (started) continue;
+      refused = std::move(started.error());
+    }
+    // The first one is the cause; those after it were not even tried.
+    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
+    failure.message = refused->to_string();
+    if (files && is_missing_program(*refused)) {
+      failure.is_worth_a_retry = false;
+      failure.status = ExitStatus::exited(
+          refused->code == ErrorCode::kNotFound ? kExitNotFound : kExitNotExecutable);
+    }
+    not_started.push_back({round_.round, local_rank, std::move(failure)});
+  }
+  std::vector<pid_t> pids;
+  for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
+  events_.started(pids);
+  oom_watch_.begin_round();
+  for (WorkerEnded& each : not_started) {
+    events_.ended(*each.failure, /*was_told_to_stop=*/false);
+    events_.event(std::move(each));
+  }
+}
+
+Result<void> WorkerGroup::start_one(int local_rank) {
+  const WorkerIdentity identity{local_rank, round_.rank_offset + local_rank, job_.role};
+  auto streams = output_.open(number(round_.round), identity);
+  if (!streams) return fail(std::move(streams.error()));
+  const auto index = static_cast<std::size_t>(local_rank);
+  const std::string error_file = output_.error_file_of(number(round_.round), local_rank);
+  if (output_.removes_error_files()) reaper_.keep_error_file(index, error_file);
+  Environment environment = worker_environment(job_, round_, local_rank, error_file);
+  environment[kAgentVariable] = parts_.agent_id;
+  const auto link = make_link(environment);
+  ProcessSpec spec;
+  spec.preempt_signal = job_.preempt_signal.value_or(0);
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, local_rank);
+  spec.environment = to_lines(environment);
+  spec.stdout_fd = streams->stdout_fd;
+  spec.stderr_fd = streams->stderr_fd;
+  spec.keeper_slot = reaper_.keeper_slot(index);
+  spec.control_group = reaper_.control_group();
+  spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
+  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(index);
+  if (link) {
+    spec.link_socket_fd = link->worker_socket();
+    spec.link_page_fd = link->worker_page();
+  }
+  auto process =
+      start_process_(parts_.io, spec, [this, round = round_.round, local_rank](ExitStatus status) {
+        on_end(round, local_rank, status);
+      });
+  output_.started(local_rank);
+  if (!process) {
+    output_.ended(local_rank);
+    return fail(std::move(process.error()));
+  }
+  const pid_t pid = (*process)->pid();
+  parts_.log->debug("rank {} is pid {}", identity.rank, pid);
+  if (!(*process)->is_in_control_group()) reaper_.leave_control_group();
+  if (spec.waits_for_debugger) {
+    parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
+                                            identity.rank, pid, parts_.host, job_.environment)));
+  }
+  if (link) {
+    link->started(pid, [log = parts_.log, rank = identity.rank](std::string_view what) {
+      log->warn("rank {} {}", rank, what);
+    });
+  }
+  worker(local_rank) = {std::move(*process), link};
+  return {};
+}
+
+// A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
+std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
+  environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
+  environment.erase(link::kPageVariable);
+  auto made = WorkerLink::make(parts_.io.get_executor());
+  if (!made) {
+    parts_.log->debug("a worker starts without its link: {}", made.error().to_string());
+    return nullptr;
+  }
+  environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
+  environment[link::kPageVariable] = std::to_string((*made)->worker_page());
+  return std::move(*made);
+}
+
+// ---- a round is stopped
+
+void WorkerGroup::signal(int local_rank, int signal) {
+  do_not_start();
+  WorkerProcess* const process = worker(local_rank).process.get();
+  if (process == nullptr) return;
+  if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
+  process->signal_group(signal);
+}
+
+void WorkerGroup::ask_to_leave(int local_rank, int signal) {
+  do_not_start();
+  const auto& [process, link] = worker(local_rank);
+  if (!process || (link && link->ask_to_leave())) return;
+  process->signal_worker(signal);  // the worker alone: its children may not expect it
+}
+
+void WorkerGroup::take_stacks(std::chrono::milliseconds limit, std::function<void()> done) {
+  std::vector<StackDump::Worker> doomed;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (const auto& process = worker(local_rank).process) {
+      doomed.push_back(
+          {round_.rank_offset + local_rank, process->pid(), output_.log_directory_of(local_rank)});
+    }
+  }
+  const auto taken = [this, done = std::move(done)](const std::vector<StackDump::Account>& all) {
+    for (const auto& each : all) {
+      const std::string what =
+          "the stacks of rank " + std::to_string(each.worker.rank) + " before it was killed";
+      if (!each.file.empty()) parts_.log->warn("{}: {}", what, each.file);
+      if (!each.text.empty()) {
+        stacks_text_ += "ddprun: " + what + "\n" + printable_lines(each.text);
+      }
+    }
+    done();
+  };
+  stacks_ =
+      std::make_unique<StackDump>(parts_.io, std::move(doomed), job_.environment, limit, taken);
+}
+
+void WorkerGroup::close(std::function<void()> done) {
+  drop_stacks();
+  reaper_.end_orphans(std::move(done));
+}
+
+// ---- workers end
+
+void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
+  output_.ended(local_rank);
+  rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  events_.ending(local_rank, status);
+  // One that we stopped is not asked for, unless the kernel was quicker.
+  const bool was_told_to_stop = events_.is_stopping();
+  const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
+  if (!status.is_success() && may_be_out_of_memory) {
+    ended.killed_for_memory = oom_watch_.take_kill();
+  }
+  worker(local_rank) = {};
+  reaper_.reap();
+  const std::string error_file = output_.error_file_of(number(round), local_rank);
+  if (status.is_success() || error_file.empty()) {
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
+  // A temporary folder is where this node's own files are; a log folder may be on a file server.
+  if (output_.removes_error_files()) {
+    if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
+    return tell_of_end(round, std::move(ended), was_told_to_stop);
+  }
+  error_files_.run<std::optional<WorkerError>>(
+      kErrorFileLimit, [error_file] { return read_error_file(error_file); },
+      [this, round, ended = std::move(ended), was_told_to_stop,
+       error_file](std::optional<std::optional<WorkerError>> read) {
+        rdzv::WorkerFailure known = ended;
+        if (!read) {
+          parts_.log->warn("{} cannot be read: its file system does not answer", error_file);
+        }
+        if (read && *read) add_error(known, **read, error_file);
+        tell_of_end(round, std::move(known), was_told_to_stop);
+      });
+}
+
+void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
+  events_.ended(ended, was_told_to_stop);
+  WorkerEnded event{round, ended.local_rank, std::nullopt};
+  if (!ended.status.is_success()) event.failure = std::move(ended);
+  events_.event(std::move(event));
+}
+
+rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status) const {
+  const auto& [process, link] = worker(local_rank);
+  rdzv::WorkerFailure failure;
+  failure.rank = round_.rank_offset + local_rank;
+  failure.local_rank = local_rank;
+  failure.node_rank = round_.node_rank;
+  failure.host = parts_.host;
+  failure.pid = process ? process->pid() : 0;
+  failure.status = status;
+  failure.when = std::chrono::system_clock::now();
+  if (!process || status.is_success()) return failure;
+  failure.stderr_tail = output_.stderr_tail(local_rank);
+  failure.log_dir = output_.log_directory_of(local_rank);
+  if (link) failure.progress = link->progress();
+  return failure;
+}
+
+// ---- at any time
+
+void WorkerGroup::signal_all(int signal) {
+  for (const Worker& each : workers_) {
+    if (!each.process) continue;
+    // Notices are for the worker: its own children, which may not expect them, are spared.
+    signal == SIGCONT ? each.process->resume() : each.process->signal_worker(signal);
+  }
+}
+
+void WorkerGroup::pause_all() {
+  for (const Worker& each : workers_) {
+    if (each.process) each.process->pause();
+  }
+}
+
+int WorkerGroup::running() const {
+  return static_cast<int>(
+      std::ranges::count_if(workers_, [](const Worker& each) { return each.process != nullptr; }));
+}
+
+std::optional<WorkerProgress> WorkerGroup::progress(int local_rank) const {
+  const auto& link = worker(local_rank).link;
+  return link ? link->progress() : std::nullopt;
+}
+
+bool WorkerGroup::is_owned(pid_t child) const {
+  if (stacks_ && stacks_->owns(child)) return true;
+  return std::ranges::any_of(workers_, [child](const Worker& each) {
+    return each.process && each.process->pid() == child;
+  });
+}
+
+}  // namespace ddprun::agent

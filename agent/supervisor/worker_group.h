@@ -1,0 +1,134 @@
+// The workers of this node: started, signalled and watched, with what belongs to each of them (its
+// streams, its link, its error file) and what they leave behind. Decides nothing: the supervisor
+// performs the core's actions on it, and what it tells are the core's events.
+//
+// Owned by the Supervisor; event loop only. The mistake to avoid: taking a worker's end for the end
+// of the round. The round ends with close(), when nothing that it has started is left.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/core/node_core.h"
+#include "agent/job.h"
+#include "agent/loop/blocking_calls.h"
+#include "agent/output/console.h"
+#include "agent/output/output.h"
+#include "agent/process/child_reaper.h"
+#include "agent/process/oom_watch.h"
+#include "agent/process/process.h"
+#include "agent/process/stack_dump.h"
+#include "agent/process/worker_link.h"
+#include "rendezvous/common/worker_abi/worker_progress.h"
+#include "rendezvous/round/round_messages.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace ddprun::agent {
+
+class WorkerGroup {
+ public:
+  struct Parts {
+    boost::asio::io_context& io;
+    Console& console;
+    std::shared_ptr<spdlog::logger> log;
+    Output& output;
+    const Job& job;
+    std::string host;
+    std::string agent_id;
+  };
+  using StartProcess = decltype(&WorkerProcess::start);
+
+  struct Events {
+    std::function<void(NodeEvent)> event;  // WorkerEnded, into the one queue
+    // For those who watch, before the event that follows.
+    std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it could not be
+    std::function<void(int local_rank, ExitStatus)> ending;  // its progress can still be seen
+    std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
+    std::function<void(int local_rank, pid_t)> killed;  // when its grace was over
+    std::function<void(pid_t)> keeper_replaced;
+    std::function<bool()> is_stopping;  // the round, as the core has it
+  };
+  WorkerGroup(Parts parts, Events events, StartProcess start = &WorkerProcess::start);
+  ~WorkerGroup();
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  // Before the agent has another thread or child.
+  Result<void> prepare();
+
+  // ---- a round
+  void begin(const rdzv::RoundStart& start);
+  // Where log files do not answer yet, workers that were to start end without having begun.
+  void signal(int local_rank, int signal);
+  void ask_to_leave(int local_rank, int signal);
+  // From now on a SIGKILL in this round is one after the grace.
+  void grace_is_over() { is_grace_over_ = true; }
+  // Of the workers that are about to be killed, who else would take the reason along. `done` comes
+  // from the loop, unless begin(), close() or drop_stacks() comes before.
+  void take_stacks(std::chrono::milliseconds limit, std::function<void()> done);
+  void drop_stacks() { stacks_.reset(); }
+  // When all have ended: ends what they left behind.
+  void close(std::function<void()> done);
+
+  // ---- at any time
+  void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
+  void pause_all();
+
+  const rdzv::RoundStart& round() const { return round_; }  // the present one, or the last
+  int running() const;
+  // By local rank; none: it has not said any, has no link, or has ended.
+  std::optional<WorkerProgress> progress(int local_rank) const;
+  // Stacks of killed workers that have no log folder, to be told beside the report.
+  const std::string& stacks_text() const { return stacks_text_; }
+
+ private:
+  struct Worker {
+    std::unique_ptr<WorkerProcess> process;  // none: it has ended, or not begun
+    std::shared_ptr<WorkerLink> link;        // none: likewise, or it has none
+  };
+
+  ChildReaper::Hooks reaper_hooks();
+  Worker& worker(int local_rank) { return workers_[static_cast<std::size_t>(local_rank)]; }
+  const Worker& worker(int local_rank) const {
+    return workers_[static_cast<std::size_t>(local_rank)];
+  }
+  int count() const { return static_cast<int>(workers_.size()); }
+  bool is_owned(pid_t child) const;
+
+  void start_all(Result<void> files);
+  void do_not_start();
+  Result<void> start_one(int local_rank);
+  std::shared_ptr<WorkerLink> make_link(Environment& environment);
+  void on_end(Round round, int local_rank, ExitStatus status);
+  void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
+  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+
+  const Parts parts_;
+  const Job& job_;
+  Output& output_;
+  const Events events_;
+  const StartProcess start_process_;
+  ChildReaper reaper_;
+  BlockingCalls error_files_;
+  OomWatch oom_watch_;
+
+  rdzv::RoundStart round_;
+  std::vector<Worker> workers_;  // by local rank
+  bool awaits_files_ = false;    // before the workers can start
+  bool is_grace_over_ = false;
+  std::unique_ptr<StackDump> stacks_;
+  std::string stacks_text_;
+};
+
+}  // namespace ddprun::agent

@@ -1,0 +1,236 @@
+// The workers of a node as the supervisor has them, with processes that are none.
+#include "agent/supervisor/worker_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/common/exit_codes.h"
+#include "tests/unit/agent/output/output_fixture.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct Started {
+  ProcessSpec spec;
+  WorkerProcess::OnEnd on_end;
+  std::vector<std::pair<std::string, int>> got;  // "group" or "worker", and the signal
+};
+
+// What is started, by pid from 100 on; none is refused but the next ones.
+std::vector<Started> started;
+std::vector<Error> refusals;
+
+class FakeProcess final : public WorkerProcess {
+ public:
+  explicit FakeProcess(std::size_t index) : index_(index) {}
+  pid_t pid() const override { return static_cast<pid_t>(100 + index_); }
+  bool is_in_control_group() const override { return true; }
+  void signal_group(int signal) override { note("group", signal); }
+  void signal_worker(int signal) override { note("worker", signal); }
+  void pause() override { note("group", SIGSTOP); }
+  void resume() override { note("group", SIGCONT); }
+  void abandon() override {}
+
+ private:
+  void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
+  const std::size_t index_;
+};
+
+Result<std::unique_ptr<WorkerProcess>> start_fake(boost::asio::io_context&, const ProcessSpec& spec,
+                                                  WorkerProcess::OnEnd on_end) {
+  if (!refusals.empty()) {
+    Error error = std::move(refusals.front());
+    refusals.erase(refusals.begin());
+    return fail(std::move(error));
+  }
+  started.push_back({spec, std::move(on_end), {}});
+  return std::make_unique<FakeProcess>(started.size() - 1);
+}
+
+class WorkerGroupTest : public ::testing::Test {
+ protected:
+  WorkerGroupTest() {
+    started.clear();
+    refusals.clear();
+    job_.local_world_size = 2;
+    job_.program.path = job_.program.name = "/opt/train";
+  }
+
+  // With whatever a test has put into the job.
+  WorkerGroup& group() {
+    if (group_) return *group_;
+    const auto log =
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+    group_.emplace(
+        WorkerGroup::Parts{loop_, console_, log, output_, job_, "here", "agent"},
+        WorkerGroup::Events{
+            .event = [this](NodeEvent event) { events_.push_back(std::move(event)); },
+            .started = [this](const std::vector<pid_t>& pids) { pids_ = pids; },
+            .ending = [this](int local_rank, ExitStatus) { ending_.push_back(local_rank); },
+            .ended =
+                [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
+                  ended_.push_back(ended);
+                  was_told_to_stop_ = was_told_to_stop;
+                },
+            .killed = [this](int local_rank, pid_t) { killed_.push_back(local_rank); },
+            .keeper_replaced = [](pid_t) {},
+            .is_stopping = [this] { return is_stopping_; }},
+        &start_fake);
+    return *group_;
+  }
+  WorkerGroup& begun() {
+    rdzv::RoundStart start;
+    start.round = Round{3};
+    start.rank_offset = 4;
+    start.world_size = 6;
+    start.node_rank = 1;
+    group().begin(start);
+    return group();
+  }
+  // Its callback may destroy the process that calls it.
+  static void end(std::size_t index, ExitStatus status) {
+    const auto on_end = std::exchange(started[index].on_end, nullptr);
+    on_end(status);
+  }
+  const WorkerEnded& last_end() const { return std::get<WorkerEnded>(events_.back()); }
+
+  boost::asio::io_context loop_;
+  PipeEnds out_;
+  PipeEnds err_;
+  Console console_{loop_.get_executor(), {out_.write_end(), err_.write_end()}};
+  Job job_;
+  Output output_{loop_.get_executor(), console_, job_.output, "job", ""};
+  std::optional<WorkerGroup> group_;
+  std::vector<NodeEvent> events_;
+  std::vector<pid_t> pids_;
+  std::vector<int> ending_;
+  std::vector<rdzv::WorkerFailure> ended_;
+  std::vector<int> killed_;
+  bool was_told_to_stop_ = false;
+  bool is_stopping_ = false;
+};
+
+TEST_F(WorkerGroupTest, StartsAWorkerForEveryLocalRankWithItsOwnRank) {
+  EXPECT_EQ(begun().running(), 2);
+  EXPECT_THAT(pids_, ElementsAre(100, 101));
+  ASSERT_THAT(started, SizeIs(2));
+  EXPECT_THAT(started[1].spec.environment, Contains("RANK=5"));
+  EXPECT_THAT(started[1].spec.environment, Contains("LOCAL_RANK=1"));
+  EXPECT_GE(started[1].spec.link_page_fd, 0);
+  EXPECT_THAT(events_, IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, TheEndOfAWorkerIsSeenToldAndThenAnEvent) {
+  WorkerGroup& group = begun();
+  end(1, ExitStatus::exited(3));
+  EXPECT_THAT(ending_, ElementsAre(1));
+  ASSERT_THAT(ended_, SizeIs(1));
+  EXPECT_EQ(ended_[0].rank, 5);
+  EXPECT_EQ(ended_[0].node_rank, 1);
+  EXPECT_EQ(ended_[0].pid, 101);
+  EXPECT_FALSE(was_told_to_stop_);
+  EXPECT_EQ(last_end().round, Round{3});
+  EXPECT_EQ(last_end().local_rank, 1);
+  ASSERT_TRUE(last_end().failure);
+  EXPECT_EQ(last_end().failure->status, ExitStatus::exited(3));
+  EXPECT_EQ(group.running(), 1);
+  EXPECT_EQ(group.progress(1), std::nullopt);
+}
+
+TEST_F(WorkerGroupTest, AWorkerThatSucceedsHasNoFailure) {
+  begun();
+  end(0, ExitStatus::exited(0));
+  EXPECT_EQ(last_end().failure, std::nullopt);
+}
+
+TEST_F(WorkerGroupTest, WhoEndsWhileTheRoundIsStoppedWasToldTo) {
+  begun();
+  is_stopping_ = true;
+  end(0, ExitStatus::killed(SIGTERM));
+  EXPECT_TRUE(was_told_to_stop_);
+}
+
+TEST_F(WorkerGroupTest, AProgramThatIsNotThereIsTriedOnceAndNotWorthARetry) {
+  refusals = {{ErrorCode::kNotFound, "no such program", {}}};
+  EXPECT_EQ(begun().running(), 0);
+  EXPECT_THAT(started, IsEmpty()) << "those after it are not even tried";
+  EXPECT_THAT(pids_, ElementsAre(0, 0));
+  ASSERT_THAT(events_, SizeIs(2));
+  for (const NodeEvent& event : events_) {
+    const auto& failure = std::get<WorkerEnded>(event).failure.value();
+    EXPECT_EQ(failure.status, ExitStatus::exited(kExitNotFound));
+    EXPECT_FALSE(failure.is_worth_a_retry);
+    EXPECT_THAT(failure.message, HasSubstr("no such program"));
+  }
+}
+
+TEST_F(WorkerGroupTest, AStartThatMeetsALimitIsWorthARetryAndLeavesTheFirstOnesRunning) {
+  job_.local_world_size = 1;
+  refusals = {{ErrorCode::kResourceExhausted, "no process left", {}}};
+  begun();
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_TRUE(last_end().failure->is_worth_a_retry);
+  EXPECT_EQ(last_end().failure->status, ExitStatus::exited(kExitCannotRun));
+}
+
+TEST_F(WorkerGroupTest, AKillIsOneAfterTheGraceOnlyWhenThatIsOver) {
+  WorkerGroup& group = begun();
+  group.signal(0, SIGTERM);
+  group.signal(0, SIGKILL);
+  EXPECT_THAT(killed_, IsEmpty());
+  group.grace_is_over();
+  group.signal(1, SIGKILL);
+  EXPECT_THAT(killed_, ElementsAre(1));
+  EXPECT_THAT(started[0].got,
+              ElementsAre(std::pair("group", SIGTERM), std::pair("group", SIGKILL)));
+  begun();
+  group.signal(1, SIGKILL);
+  EXPECT_THAT(killed_, ElementsAre(1)) << "the next round has a grace of its own";
+}
+
+TEST_F(WorkerGroupTest, WhoTakesNoRequestsOverItsLinkIsAskedToLeaveByTheSignalAlone) {
+  begun().ask_to_leave(1, SIGUSR1);
+  EXPECT_THAT(started[1].got, ElementsAre(std::pair("worker", SIGUSR1)));
+  EXPECT_THAT(started[0].got, IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, SignalsOfJobControlReachGroupsAndNoticesTheWorkersAlone) {
+  WorkerGroup& group = begun();
+  group.pause_all();
+  group.signal_all(SIGCONT);
+  group.signal_all(SIGUSR2);
+  end(1, ExitStatus::exited(0));
+  group.signal_all(SIGUSR2);
+  EXPECT_THAT(started[0].got,
+              ElementsAre(std::pair("group", SIGSTOP), std::pair("group", SIGCONT),
+                          std::pair("worker", SIGUSR2), std::pair("worker", SIGUSR2)));
+  EXPECT_THAT(started[1].got, SizeIs(3)) << "it has ended";
+}
+
+TEST_F(WorkerGroupTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
+  WorkerGroup& group = begun();
+  end(0, ExitStatus::exited(0));
+  end(1, ExitStatus::exited(0));
+  bool is_closed = false;
+  group.close([&] { is_closed = true; });
+  loop_.run_for(1s);
+  EXPECT_TRUE(is_closed);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
