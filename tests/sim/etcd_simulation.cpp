@@ -269,7 +269,7 @@ void Simulation::inject() {
       agent->process->is_paused = true;
       queue_.after(length, [this, agent] {
         trace_ << "FAULT is over: agent " << agent->number << " goes on\n";
-        EventQueue::resume(agent->process);
+        queue_.resume(agent->process);
       });
       return;
     case 4:
@@ -297,8 +297,7 @@ void Simulation::inject() {
       return;
     default:
       trace_ << "FAULT agent " << agent->number << " is told to stop\n";
-      EventQueue::run_in(agent->process,
-                         [this, agent] { step(*agent, agent::StopSignal{SIGTERM}); });
+      queue_.run_in(agent->process, [this, agent] { step(*agent, agent::StopSignal{SIGTERM}); });
       return;
   }
 }

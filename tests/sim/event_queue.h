@@ -22,6 +22,14 @@ using ProcessPtr = std::shared_ptr<Process>;
 
 class EventQueue {
  public:
+  EventQueue() = default;
+  // What waits in a process that is stopped may hold what holds that process.
+  ~EventQueue() {
+    for (const ProcessPtr& process : stopped_) process->backlog.clear();
+  }
+  EventQueue(const EventQueue&) = delete;
+  EventQueue& operator=(const EventQueue&) = delete;
+
   CoreTime now() const { return now_; }
 
   void at(CoreTime when, std::function<void()> what) {
@@ -32,18 +40,20 @@ class EventQueue {
     at(now_ + delay, std::move(what));
   }
   void after(CoreTime::duration delay, const ProcessPtr& process, std::function<void()> what) {
-    after(delay, [process, what = std::move(what)]() mutable { run_in(process, std::move(what)); });
+    after(delay,
+          [this, process, what = std::move(what)]() mutable { run_in(process, std::move(what)); });
   }
 
-  static void run_in(const ProcessPtr& process, std::function<void()> what) {
+  void run_in(const ProcessPtr& process, std::function<void()> what) {
     if (!process->is_alive) return;
     if (process->is_paused) {
+      if (process->backlog.empty()) stopped_.push_back(process);
       process->backlog.push_back(std::move(what));
     } else {
       what();
     }
   }
-  static void resume(const ProcessPtr& process) {
+  void resume(const ProcessPtr& process) {
     process->is_paused = false;
     for (auto& what : std::exchange(process->backlog, {})) run_in(process, std::move(what));
   }
@@ -72,6 +82,7 @@ class EventQueue {
   CoreTime now_{};
   std::uint64_t count_ = 0;
   std::vector<Event> events_;
+  std::vector<ProcessPtr> stopped_;  // that had a backlog at some time
 };
 
 }  // namespace ddprun::sim

@@ -857,7 +857,7 @@ void Simulation::inject(const Fault& fault) {
       queue_.after(fault.length, [this, process = agent->process] {
         trace_ << "FAULT is over: continued\n";
         if (process == leader_process_) leader_resumed_ = queue_.now();
-        EventQueue::resume(process);
+        queue_.resume(process);
       });
       return;
     case Kind::kConnectionLost:
@@ -876,7 +876,7 @@ void Simulation::inject(const Fault& fault) {
     case Kind::kStopSignal:
     case Kind::kPreemptSignal:
       agent->was_told_to_leave = true;
-      EventQueue::run_in(agent->process, [this, agent, kind = fault.kind] {
+      queue_.run_in(agent->process, [this, agent, kind = fault.kind] {
         if (kind == Kind::kStopSignal) {
           step(*agent, agent::StopSignal{SIGTERM});
         } else {
@@ -886,7 +886,7 @@ void Simulation::inject(const Fault& fault) {
       return;
     case Kind::kRestartAsked:
     case Kind::kStopAsked:
-      EventQueue::run_in(agent->process, [this, agent, kind = fault.kind] {
+      queue_.run_in(agent->process, [this, agent, kind = fault.kind] {
         if (kind == Kind::kRestartAsked) {
           perform(*agent, agent::TellLeader{rdzv::RestartAsked{agent->core.round()}});
         } else {
