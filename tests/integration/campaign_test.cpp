@@ -628,6 +628,9 @@ std::string DisturbedJob::run() {
     check_for_a_hang();
     std::this_thread::sleep_for(3ms);
   }
+  // The training may have come to its end before all are continued that were to be.
+  for (Stopped& each : stopped_) each.until = {};
+  let_go_on();
   if (wrong_.empty()) check_the_end();
   return wrong_.empty() ? "" : all_that_is_known();
 }

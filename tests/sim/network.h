@@ -38,6 +38,19 @@ class Network {
  public:
   Network(EventQueue& queue, Random& random, std::size_t slots, CoreTime::duration delay_max)
       : queue_(queue), random_(random), delay_max_(delay_max), is_cut_(slots) {}
+  // What a connection holds may hold the connection.
+  ~Network() {
+    for (const auto& each : connections_) {
+      const auto connection = each.lock();
+      if (!connection) continue;
+      for (auto& side : connection->sides) {
+        side.held.clear();
+        side.when_broken = nullptr;
+      }
+    }
+  }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
 
   ConnectionPtr connect(int slot, const ProcessPtr& agent, const ProcessPtr& leader) {
     auto connection = std::make_shared<Connection>();
