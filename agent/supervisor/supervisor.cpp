@@ -1,6 +1,5 @@
 #include "agent/supervisor/supervisor.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -9,19 +8,16 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <tuple>
 #include <utility>
 
+#include "agent/core/exit_code.h"
 #include "agent/core/leader_config.h"
 #include "agent/dashboard/listen_address.h"
-#include "agent/failure/failure_copies.h"
 #include "agent/failure/failure_report.h"
 #include "agent/output/log.h"
 #include "agent/process/debugger_wait.h"
 #include "agent/process/orphans.h"
-#include "agent/supervisor/agent.h"
 #include "agent/supervisor/ending.h"
-#include "agent/text/exception_text.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {
@@ -42,18 +38,6 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   return name.data();
-}
-
-// Started with one of them closed, the next file opened would take its number, and a worker's
-// output.
-void open_standard_streams() {
-  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-    if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
-  }
-}
-
-int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
-  return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
 }
 
 // What there is to say of the end in one line.
@@ -81,10 +65,11 @@ Supervisor::Supervisor(const Job& job)
       core_(node_config(job, /*leads=*/false)),
       store_(job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
       service_(
-          io_.get_executor(), job.environment, [this] { return situation_text(status()); },
+          io_.get_executor(), job.environment,
+          [this] { return situation_text(status_of(snapshot())); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
       kubeflow_(
-          io_, job.environment, [this] { return job_progress(); },
+          io_, job.environment, [this] { return job_progress_of(snapshot()); },
           [this](std::string_view sentence) { log_->warn("{}", sentence); }),
       query_(io_, {job.run_id, job.program.name, job.version, host_}, query_access()),
       leader_(io_, job, host_, log_, query_,
@@ -142,7 +127,7 @@ Result<void> Supervisor::prepare() {
   signals_.start(job_);
   if (console_.can_have_live_line(Stream::kStderr) &&
       output_.owns_terminals(job_.local_world_size)) {
-    status_line_.emplace(io_.get_executor(), console_, [this] { return status(); });
+    status_line_.emplace(io_.get_executor(), console_, [this] { return status_of(snapshot()); });
     status_line_->start();
   }
   return {};
@@ -251,18 +236,10 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   events_.history().fill(status, now, events_max);
   status.host = host_;
   status.agent_pid = ::getpid();
-  status.state = outcome_              ? NodeState::kEnded
-                 : !leader_.leader()   ? NodeState::kLooking
-                 : core_.is_waiting()  ? NodeState::kWaiting
-                 : core_.is_stopping() ? NodeState::kStopping
-                                       : NodeState::kRunning;
-  status.leads = leader_.is_here();
-  status.wall = std::chrono::duration_cast<std::chrono::microseconds>(events_.times().wall(now));
+  fill(status, snapshot());
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
-    worker.progress = workers_.progress(worker.local_rank);
   }
-  status.store = store_.status();
   return status;
 }
 
@@ -285,7 +262,7 @@ Result<Round> Supervisor::restart_round() {
   if (!core_.is_running()) {
     return fail(ErrorCode::kUnavailable,
                 "no round runs on this node now, so there is none to restart: it is " +
-                    std::string(name_of(node_status(0).state)));
+                    std::string(name_of(snapshot().state)));
   }
   events_.requested("restart");
   leader_.tell(rdzv::RestartAsked{core_.round()});
@@ -454,36 +431,25 @@ WorkerGroup::Events Supervisor::worker_events() {
       .is_stopping = [this] { return core_.is_stopping(); }};
 }
 
-Status Supervisor::status() const {
-  const auto wall = events_.times().wall(std::chrono::steady_clock::now());
-  Status status;
-  status.round = workers_.round().round;
-  status.workers = job_.local_world_size;
-  status.running = workers_.running();
-  status.is_waiting = core_.is_waiting();
-  status.is_stopping = core_.is_stopping();
-  status.wall = std::chrono::duration_cast<std::chrono::seconds>(wall);
-  status.restarts = workers_.round().restarts;
-  status.max_restarts = workers_.round().max_restarts;
-  std::vector<WorkerProgress> progress;
+NodeSnapshot Supervisor::snapshot() const {
+  NodeSnapshot node;
+  node.state = outcome_              ? NodeState::kEnded
+               : !leader_.leader()   ? NodeState::kLooking
+               : core_.is_waiting()  ? NodeState::kWaiting
+               : core_.is_stopping() ? NodeState::kStopping
+                                     : NodeState::kRunning;
+  node.is_waiting = core_.is_waiting();
+  node.is_stopping = core_.is_stopping();
+  node.leads = leader_.is_here();
+  node.round = workers_.round();
+  node.running = workers_.running();
   for (int local_rank = 0; local_rank < job_.local_world_size; ++local_rank) {
-    if (const auto known = workers_.progress(local_rank)) progress.push_back(*known);
+    node.progress.push_back(workers_.progress(local_rank));
   }
-  status.progress = progress_text(progress);
-  return status;
-}
-
-// Rank 0's agent speaks for all.
-std::optional<JobProgress> Supervisor::job_progress() const {
-  const rdzv::RoundStart& round = workers_.round();
-  const auto progress = round.rank_offset == 0 ? workers_.progress(0) : std::nullopt;
-  if (!progress || !progress->step) return std::nullopt;
-  return JobProgress{.step = *progress->step,
-                     .total_steps = progress->total_steps,
-                     .round = round.round,
-                     .restarts = round.restarts,
-                     .world_size = round.world_size,
-                     .values = progress->values};
+  node.store = store_.status();
+  node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
+      events_.times().wall(std::chrono::steady_clock::now()));
+  return node;
 }
 
 // ---- signals
@@ -521,34 +487,6 @@ void Supervisor::pause() {
   ::kill(::getpid(), SIGSTOP);
   // Continued: our own SIGCONT handler forwards it to the workers.
   if (status_line_) status_line_->start();
-}
-
-namespace {
-
-// The supervisor is gone, and its keeper has ended what was left of the workers.
-int end_by(const std::exception& exception, const Job& job) {
-  rdzv::JobOutcome outcome;
-  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = kExitCannotRun;
-  outcome.sentence = error_from_exception(exception).to_string();
-  const std::string report = failure_report(outcome, job.program.name);
-  std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
-  copy_failure(job.environment, report, outcome, kFailureCopyLimit);
-  return exit_code_of(job, outcome);
-}
-
-}  // namespace
-
-int run(const Job& job) {
-  open_standard_streams();
-  adopt_signal_state();
-  adopt_descriptor_limit();
-  try {
-    Supervisor supervisor(job);
-    return supervisor.run();
-  } catch (const std::exception& exception) {
-    return end_by(exception, job);
-  }
 }
 
 }  // namespace ddprun::agent

@@ -30,6 +30,7 @@
 #include "agent/query/log_reader.h"
 #include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/leader_port.h"
+#include "agent/supervisor/node_snapshot.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
 #include "rendezvous/net/name_lookup.h"
@@ -77,8 +78,7 @@ class Supervisor {
   WorkerGroup::Events worker_events();
   void on_limit_over(const ArmTimer& limit);
   void announce_wait(const rdzv::WaitForNodes& wait);
-  Status status() const;
-  std::optional<JobProgress> job_progress() const;
+  NodeSnapshot snapshot() const;
 
   JobQuery::Access query_access();
   void open_control();

@@ -1,0 +1,14 @@
+// The exit code of this agent. Pure.
+#pragma once
+
+#include "agent/job.h"
+#include "rendezvous/round/round_messages.h"
+
+namespace ddprun::agent {
+
+// That of the outcome, which says what happened, or torchrun's 1 for any failure.
+inline int exit_code_of(const Job& job, const rdzv::JobOutcome& outcome) {
+  return outcome.exit_code != 0 && job.exit_code_as_torchrun ? 1 : outcome.exit_code;
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,55 @@
+#include "agent/supervisor/agent.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <exception>
+#include <string>
+#include <tuple>
+
+#include "agent/core/exit_code.h"
+#include "agent/failure/failure_copies.h"
+#include "agent/failure/failure_report.h"
+#include "agent/process/process.h"
+#include "agent/supervisor/supervisor.h"
+#include "agent/text/exception_text.h"
+#include "rendezvous/common/exit_codes.h"
+
+namespace ddprun::agent {
+namespace {
+
+// Started with one of them closed, the next file opened would take its number, and a worker's
+// output.
+void open_standard_streams() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
+  }
+}
+
+// The supervisor is gone, and its keeper has ended what was left of the workers.
+int end_by(const std::exception& exception, const Job& job) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
+  outcome.exit_code = kExitCannotRun;
+  outcome.sentence = error_from_exception(exception).to_string();
+  const std::string report = failure_report(outcome, job.program.name);
+  std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
+  copy_failure(job.environment, report, outcome, kFailureCopyLimit);
+  return exit_code_of(job, outcome);
+}
+
+}  // namespace
+
+int run(const Job& job) {
+  open_standard_streams();
+  adopt_signal_state();
+  adopt_descriptor_limit();
+  try {
+    Supervisor supervisor(job);
+    return supervisor.run();
+  } catch (const std::exception& exception) {
+    return end_by(exception, job);
+  }
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,77 @@
+#include "agent/supervisor/node_snapshot.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+WorkerProgress at_step(std::int64_t step) {
+  WorkerProgress progress;
+  progress.step = step;
+  progress.total_steps = 1000;
+  return progress;
+}
+
+NodeSnapshot node_of(int rank_offset) {
+  NodeSnapshot node;
+  node.state = NodeState::kRunning;
+  node.round.round = Round{2};
+  node.round.rank_offset = rank_offset;
+  node.round.world_size = 4;
+  node.round.restarts = 1;
+  node.round.max_restarts = 3;
+  node.running = 1;
+  node.progress = {at_step(412), std::nullopt};
+  node.wall = 61s;
+  return node;
+}
+
+TEST(NodeSnapshot, TheStatusCountsWorkersAndTellsHowFarThoseAreThatSay) {
+  const Status status = status_of(node_of(0));
+  EXPECT_EQ(status.round, Round{2});
+  EXPECT_EQ(status.workers, 2);
+  EXPECT_EQ(status.running, 1);
+  EXPECT_EQ(status.wall, 61s);
+  EXPECT_EQ(status.restarts, 1);
+  EXPECT_EQ(status.max_restarts, 3);
+  EXPECT_EQ(status.progress, "step 412 of 1000");
+}
+
+TEST(NodeSnapshot, OnlyTheNodeOfRankZeroSpeaksForTheJob) {
+  const auto progress = job_progress_of(node_of(0));
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->step, 412);
+  EXPECT_EQ(progress->world_size, 4);
+  EXPECT_EQ(progress->restarts, 1);
+  EXPECT_EQ(job_progress_of(node_of(2)), std::nullopt);
+}
+
+TEST(NodeSnapshot, NobodySpeaksForTheJobBeforeRankZeroHasSaidAStep) {
+  NodeSnapshot node = node_of(0);
+  node.progress.front() = WorkerProgress{};
+  EXPECT_EQ(job_progress_of(node), std::nullopt);
+  node.progress.clear();
+  EXPECT_EQ(job_progress_of(node), std::nullopt) << "before the first round";
+}
+
+TEST(NodeSnapshot, AStatusHasTheProgressOfItsWorkersByTheirLocalRanks) {
+  NodeStatus status;
+  status.workers.resize(2);
+  status.workers[0].local_rank = 1;
+  status.workers[1].local_rank = 0;
+  NodeSnapshot node = node_of(2);
+  node.leads = true;
+  node.store.emplace().requests = 7;
+  fill(status, node);
+  EXPECT_EQ(status.state, NodeState::kRunning);
+  EXPECT_TRUE(status.leads);
+  EXPECT_EQ(status.wall, 61s);
+  EXPECT_EQ(status.store->requests, 7U);
+  EXPECT_EQ(status.workers[0].progress, std::nullopt);
+  EXPECT_EQ(status.workers[1].progress->step, 412);
+}
+
+}  // namespace
+}  // namespace ddprun::agent
