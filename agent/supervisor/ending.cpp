@@ -42,7 +42,9 @@ void Ending::run(const rdzv::JobOutcome& outcome, const std::string& remarks, bo
 void Ending::deliver_output(std::chrono::milliseconds patience) {
   parts_.stop_signals.cancel();
   parts_.stop_signals.async_wait([wait = wait_](const boost::system::error_code& ec, int) {
-    if (!ec) wait->deadline = std::chrono::steady_clock::now();
+    if (ec) return;
+    wait->is_cut_short = true;
+    wait->deadline = std::chrono::steady_clock::now();
   });
   wait_->deadline = std::chrono::steady_clock::now() + patience;
   parts_.output.when_delivered(patience, [wait = wait_] { wait->is_delivered = true; });
@@ -58,6 +60,8 @@ void Ending::deliver_output(std::chrono::milliseconds patience) {
 void Ending::report(const rdzv::JobOutcome& outcome, const std::string& remarks,
                     bool wants_summary) {
   const auto now = std::chrono::steady_clock::now();
+  // What was waited for so far, a log folder that does not answer, may have taken all the time.
+  if (!wait_->is_cut_short) wait_->deadline = std::max(wait_->deadline, now + kHurry);
   std::string text = failure_report(outcome, job_.program.name);
   if (!text.empty()) {
     text += remarks;

@@ -41,7 +41,8 @@ class Ending {
   // Shared with callbacks that may come when their wait is over, or this object gone.
   struct Wait {
     bool is_delivered = false;
-    TimePoint deadline{};  // a signal makes it now
+    TimePoint deadline{};
+    bool is_cut_short = false;  // by a signal, which makes the deadline now
   };
 
   void deliver_output(std::chrono::milliseconds patience);
