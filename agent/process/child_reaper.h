@@ -3,7 +3,7 @@
 // who are left in the workers' control group; where there can be none, those children of the agent
 // whose environment says so (agent/process/orphans.h).
 //
-// Owned by the Supervisor; event loop thread only. The mistake to avoid: reaping a child that has an
+// Owned by the WorkerGroup; event loop thread only. The mistake to avoid: reaping a child that has an
 // owner (a worker, a stack dump), who then waits for ever; hence `is_owned`.
 #pragma once
 

@@ -3,7 +3,7 @@
 // there too), else of the nearest one around it that has one. Nothing else tells such a SIGKILL from
 // anybody's.
 //
-// Owned by the Supervisor, event loop only. The mistake to avoid: asking twice for one dead
+// Owned by the WorkerGroup, event loop only. The mistake to avoid: asking twice for one dead
 // worker. Every kill is told once, since each of several dead workers may have one of its own.
 #pragma once
 

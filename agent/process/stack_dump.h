@@ -5,7 +5,7 @@
 // Files are read and written on a thread of its own, and a debugger is a process that the event
 // loop watches, so that nothing here blocks.
 //
-// Owned by the Supervisor, event loop only. Destroyed early (all workers ended, or somebody said
+// Owned by the WorkerGroup, event loop only. Destroyed early (all workers ended, or somebody said
 // kill now) it ends its debuggers and never calls back. The mistake to avoid: reaping its debuggers
 // as orphans; owns() tells them.
 #pragma once

@@ -1,7 +1,7 @@
 // The JobView of a running agent: asks the other nodes through the leader (rendezvous/round/peer_requests.h),
 // puts their answers together, and answers theirs. Nobody is waited for longer than kPatience.
 //
-// Owned by the supervisor, which hands in what the leader passes on; event loop only. The
+// Owned by the supervisor; LeaderPort hands in what the leader passes on. Event loop only. The
 // mistake to avoid: waiting for an answer that is not in the list of who was asked. Nodes that come
 // meanwhile were not.
 //

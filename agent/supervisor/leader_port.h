@@ -41,7 +41,6 @@ class LeaderPort {
 
   // `recorder` of what a leader that is in this process decides; null: nobody records.
   void find(CoreRecorder* recorder);
-  void stop_looking() { search_.reset(); }
 
   // Once it is found. `after`: the round that this node was in under a leader of before.
   void join(std::optional<rdzv::LastRound> after = std::nullopt);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "agent/core/exit_code.h"
@@ -25,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for our last words to the leader
+constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for what is recorded
 constexpr std::chrono::milliseconds kLogsLimit = 2s;      // for those who follow logs
 constexpr std::chrono::milliseconds kReportLimit = 2s;    // for those to Kubeflow Trainer
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued

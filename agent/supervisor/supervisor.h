@@ -105,8 +105,7 @@ class Supervisor {
   AgentSignals signals_;
   WorkerGroup workers_;
   Timer stop_timer_;
-  std::chrono::milliseconds grace_{};  // of the workers that are killed when it is over
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::milliseconds grace_{};       // of the workers that are killed when it is over
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
   rdzv::NameLookup lookup_{io_};            // of store_address_
   bool was_told_to_wait_ = false;
