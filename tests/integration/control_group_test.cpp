@@ -214,8 +214,9 @@ TEST_F(ControlGroupTest, LosesTheGroupsOfKilledAgentsWithTheirRound) {
 TEST_F(ControlGroupTest, IsDoneWithoutWhereItWouldKillWorkersAtBirth) {
   Job probe(ddprun({}, {"/bin/true"}), setup());
   ASSERT_EQ(probe.wait(), exited(0)) << probe.err();
+  // Not named as an agent's group is: another agent beside it would remove it as one that was left.
   const std::string killed = std::filesystem::path(group_of(probe)).parent_path() /
-                             ("ddprun-test-" + std::to_string(::getpid()));
+                             ("killed-by-test-" + std::to_string(::getpid()));
   ASSERT_TRUE(std::filesystem::create_directory(killed));
   if (std::filesystem::exists(killed + "/cgroup.kill")) {
     write_file(killed + "/cgroup.kill", "1");
