@@ -33,11 +33,14 @@ rdzv::RoundConfig leader_config(const Job& job) {
   return config;
 }
 
-NodeConfig node_config(const Job& job, bool leads) {
+NodeConfig node_config(const Job& job) {
+  const rdzv::KeepAlive& keep_alive = job.nodes.leader.keep_alive;
   return {.local_world_size = job.local_world_size,
           .shutdown_timeout = job.shutdown_timeout,
-          .hosts_leader = leads,
-          .failure_shutdown_timeout = job.failure_shutdown_timeout};
+          .hosts_leader = false,
+          .failure_shutdown_timeout = job.failure_shutdown_timeout,
+          // Who is silent for longer is no longer waited for.
+          .leader_leave_timeout = keep_alive.timeout() + 2 * keep_alive.interval};
 }
 
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint) {

@@ -11,7 +11,8 @@
 namespace ddprun::agent {
 
 rdzv::RoundConfig leader_config(const Job& job);
-NodeConfig node_config(const Job& job, bool leads);
+// As long as the leader is not found.
+NodeConfig node_config(const Job& job);
 // `host`: this node's name; `leads_at_endpoint`: the leader is here, at the endpoint.
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint);
 // What names this job among those with the same id: how its nodes find their leader. `agent_id`:

@@ -9,6 +9,32 @@
 namespace ddprun::agent {
 namespace {
 
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kStacks = 5s;     // that a kill waits for them, at most
+constexpr milliseconds kFollowers = 2s;  // that read slowly, or whose files do not answer
+constexpr milliseconds kProgress = 2s;
+constexpr milliseconds kReport = 2500ms;  // its copies may lie on a file server
+constexpr milliseconds kEvents = 5s;      // with a reader that does not read
+constexpr milliseconds kNoHurry = 24h;
+constexpr milliseconds kHurriedStep = 500ms;
+
+// For what workers wrote, and what is said of them, to be written.
+milliseconds patience_of(rdzv::JobOutcome::Kind kind) {
+  using Kind = rdzv::JobOutcome::Kind;
+  switch (kind) {
+    case Kind::kStopped:  // who stops a job does not want to wait for a reader that may never come
+      return kHurriedStep;
+    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its end
+      return 5s;
+    case Kind::kSucceeded:
+    case Kind::kFailed:
+      break;
+  }
+  return kNoHurry;
+}
+
 bool all(const std::vector<bool>& flags) {
   return std::all_of(flags.begin(), flags.end(), [](bool flag) { return flag; });
 }
@@ -18,6 +44,11 @@ template <typename Event>
 constexpr bool kBeginsARound =
     std::is_same_v<Event, rdzv::OpenStore> || std::is_same_v<Event, rdzv::RoundStart>;
 
+bool concerns_the_end(const NodeEvent& event) {
+  return std::holds_alternative<StepTaken>(event) || std::holds_alternative<TimerExpired>(event) ||
+         std::holds_alternative<StopSignal>(event) || std::holds_alternative<PreemptSignal>(event);
+}
+
 }  // namespace
 
 NodeCore::NodeCore(NodeConfig config) : config_(config), state_(Waiting{}) {}
@@ -25,6 +56,7 @@ NodeCore::NodeCore(NodeConfig config) : config_(config), state_(Waiting{}) {}
 std::vector<NodeAction> NodeCore::step(const NodeEvent& event) {
   Out out;
   if (is_stale(event) || std::holds_alternative<Ended>(state_)) return out;
+  if (is_over() && !concerns_the_end(event)) return out;
   std::visit([&](const auto& e) { on(out, e); }, event);
   return out;
 }
@@ -45,6 +77,8 @@ bool NodeCore::is_stale(const NodeEvent& event) const {
         using Event = std::decay_t<decltype(e)>;
         if constexpr (kBeginsARound<Event>) {
           return last_round_ && e.round <= last_round_->round;
+        } else if constexpr (std::is_same_v<Event, TimerExpired>) {
+          return !armed_ || armed_->timer != e.timer;
         } else if constexpr (requires { e.round; }) {
           return e.round != round_;
         } else {
@@ -98,8 +132,7 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !stopping->has_only_notice) {
     const bool is_failure = stop.why == rdzv::RoundStop::Why::kFailure;
-    stopping = stop_workers(
-        out, SIGTERM, is_failure ? ArmTimer::Limit::kGraceAfterFailure : ArmTimer::Limit::kGrace);
+    stopping = stop_workers(out, SIGTERM, is_failure ? Limit::kGraceAfterFailure : Limit::kGrace);
   }
   stopping->leader_asked = true;
   tell_of_preemption(out, *stopping);
@@ -110,18 +143,23 @@ void NodeCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
 
 void NodeCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
 
+void NodeCore::on(Out& out, const LeaderFound& found) {
+  if (!is_waiting()) return;
+  config_.hosts_leader = found.is_hosted;
+  out.push_back(Join{});
+}
+
 void NodeCore::join_anew(Out& out) {
   if (std::holds_alternative<Waiting>(state_)) {
     close_unused_store(out, {});
-    return rejoin(out);
+    out.push_back(Join{last_round_});
+    return;
   }
-  Stopping* stopping = stop_workers(out, SIGTERM, ArmTimer::Limit::kGraceAfterFailure);
+  Stopping* stopping = stop_workers(out, SIGTERM, Limit::kGraceAfterFailure);
   tell_of_preemption(out, *stopping);
   stopping->is_disowned = true;
   go_on(out);
 }
-
-void NodeCore::rejoin(Out& out) const { out.push_back(Rejoin{last_round_}); }
 
 void NodeCore::on(Out& out, const rdzv::JobEnd& end) {
   out.push_back(TellLeader{rdzv::Goodbye{}});
@@ -147,6 +185,13 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
 
 // ---- what happens here
 
+void NodeCore::on(Out& out, const CannotRun& cannot) {
+  if (!is_waiting()) return;
+  auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, cannot.exit_code);
+  outcome.sentence = cannot.sentence;
+  finish(out, std::move(outcome));
+}
+
 void NodeCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
   if (auto* running = std::get_if<Running>(&state_)) {
@@ -169,6 +214,7 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
 }
 
 void NodeCore::on(Out& out, const StopSignal& stop) {
+  if (is_over()) return hurry(out);
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping != nullptr && stopping->is_leaving) {
     kill_workers(out, *stopping);
@@ -187,6 +233,7 @@ void NodeCore::on(Out& out, const StopSignal& stop) {
 
 // No timer: the scheduler that gave notice will also say when its patience ends.
 void NodeCore::on(Out& out, const PreemptSignal& preempt) {
+  if (is_over()) return hurry(out);
   const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
@@ -213,7 +260,7 @@ void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
 
 // The leader goes on without a node that leaves, unless it is the leader's own.
 void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
-  if (config_.hosts_leader) return go_on(out);
+  if (leads()) return go_on(out);
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
                              leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
   outcome.stop_signal = leaving.signal;
@@ -222,25 +269,46 @@ void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
 }
 
 void NodeCore::on(Out& out, const TimerExpired&) {
+  const Armed expired = *std::exchange(armed_, std::nullopt);
+  if (expired.limit == Limit::kEndStep) return take_next_step(out);
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || all(stopping->has_ended)) return;
-  if (!stopping->was_killed) {
+  if (expired.limit == Limit::kStacks) {
     kill_workers(out, *stopping);
-    return;
+  } else if (expired.limit == Limit::kKill) {
+    give_up_on_workers(out, *stopping);
+  } else {
+    grace_is_over(out, *stopping, expired);
   }
+}
+
+void NodeCore::grace_is_over(Out& out, Stopping& stopping, const Armed& grace) {
+  const bool after_failure = grace.limit == Limit::kGraceAfterFailure;
+  out.push_back(GraceOver{grace.after, after_failure});
+  if (after_failure || grace.after == 0ms) return kill_workers(out, stopping);
+  out.push_back(TakeStacks{round_});
+  arm(out, Limit::kStacks, kStacks);
+}
+
+void NodeCore::on(Out& out, const StacksTaken&) {
+  auto* stopping = std::get_if<Stopping>(&state_);
+  if (stopping != nullptr) kill_workers(out, *stopping);
+}
+
+void NodeCore::give_up_on_workers(Out& out, Stopping& stopping) {
   std::string ranks;
-  for (std::size_t i = 0; i < stopping->has_ended.size(); ++i) {
-    if (stopping->has_ended[i]) continue;
+  for (std::size_t i = 0; i < stopping.has_ended.size(); ++i) {
+    if (stopping.has_ended[i]) continue;
     ranks += (ranks.empty() ? "" : ", ") + std::to_string(i);
-    stopping->has_ended[i] = true;
+    stopping.has_ended[i] = true;
   }
   const std::string sentence =
       "local rank " + ranks + " did not end even after SIGKILL: it hangs inside the kernel, and " +
       "only what it waits for (a device, a network file system) can free it";
-  if (stopping->is_disowned || stopping->is_own_outcome) {
-    stopping->outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);
-    stopping->outcome->sentence = sentence;
-    stopping->is_own_outcome = true;
+  if (stopping.is_disowned || stopping.is_own_outcome) {
+    stopping.outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun, kExitWorkerStuck);
+    stopping.outcome->sentence = sentence;
+    stopping.is_own_outcome = true;
   } else {
     out.push_back(TellLeader{rdzv::NodeStuck{sentence}});
   }
@@ -265,16 +333,15 @@ NodeCore::Stopping* NodeCore::begin_stopping() {
 }
 
 // Signals the workers unless that was done before.
-NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, ArmTimer::Limit grace) {
+NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, Limit grace) {
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
   if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
   stopping->has_only_notice = false;
   signal_live_workers(out, stopping->has_ended, signal);
   if (!all(stopping->has_ended)) {
-    const bool is_short = grace == ArmTimer::Limit::kGraceAfterFailure;
-    out.push_back(ArmTimer{
-        round_, is_short ? config_.failure_shutdown_timeout : config_.shutdown_timeout, grace});
+    const bool is_short = grace == Limit::kGraceAfterFailure;
+    arm(out, grace, is_short ? config_.failure_shutdown_timeout : config_.shutdown_timeout);
   }
   return stopping;
 }
@@ -293,7 +360,7 @@ void NodeCore::kill_workers(Out& out, Stopping& stopping) {
   if (stopping.was_killed) return;
   stopping.was_killed = true;
   signal_live_workers(out, stopping.has_ended, SIGKILL);
-  out.push_back(ArmTimer{round_, config_.kill_timeout, ArmTimer::Limit::kKill});
+  arm(out, Limit::kKill, config_.kill_timeout);
 }
 
 // The next step of stopping that has become possible: close the round when all workers have ended,
@@ -304,6 +371,7 @@ void NodeCore::go_on(Out& out) {
   if (stopping->untold) return tell_of_preemption(out, *stopping);
   if (!stopping->is_closing) {
     stopping->is_closing = true;
+    armed_.reset();
     out.push_back(CloseRound{round_});
   }
   if (!stopping->is_closed) return;
@@ -311,7 +379,7 @@ void NodeCore::go_on(Out& out) {
     if (stopping->is_own_outcome) stopping->outcome->consequences = std::move(stopping->failures);
     finish(out, std::move(*stopping->outcome));
   } else if (stopping->is_disowned) {
-    rejoin(out);
+    out.push_back(Join{last_round_});
     state_ = Waiting{};
   } else if (stopping->leader_asked) {
     out.push_back(TellLeader{rdzv::RoundStopped{round_, std::move(stopping->failures)}});
@@ -341,8 +409,68 @@ void NodeCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
 }
 
 void NodeCore::finish(Out& out, rdzv::JobOutcome outcome) {
+  state_ = Ending{.kind = outcome.kind};
   out.push_back(Finish{std::move(outcome)});
+  take_step(out, EndStep::kLogs);
+}
+
+void NodeCore::take_step(Out& out, EndStep step) {
+  auto& ending = std::get<Ending>(state_);
+  ending.step = step;
+  out.push_back(TakeStep{step});
+  arm(out, Limit::kEndStep, limit_of(ending));
+}
+
+void NodeCore::take_next_step(Out& out) {
+  const EndStep step = std::get<Ending>(state_).step;
+  if (step != EndStep::kConsole) {
+    return take_step(out, static_cast<EndStep>(static_cast<int>(step) + 1));
+  }
+  armed_.reset();
   state_ = Ended{};
+  out.push_back(Exit{});
+}
+
+void NodeCore::on(Out& out, const StepTaken& taken) {
+  const auto* ending = std::get_if<Ending>(&state_);
+  if (ending != nullptr && ending->step == taken.step) take_next_step(out);
+}
+
+// What others want of the end is left out, and the wait for the workers' output is over. What is said of
+// the end still gets its time, however many signals come.
+void NodeCore::hurry(Out& out) {
+  auto& ending = std::get<Ending>(state_);
+  const bool was_hurried = std::exchange(ending.is_hurried, true);
+  if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);
+  if (ending.step == EndStep::kOutput) return take_next_step(out);
+  if (!was_hurried) arm(out, Limit::kEndStep, kHurriedStep);
+}
+
+milliseconds NodeCore::limit_of(const Ending& ending) const {
+  if (ending.is_hurried) return kHurriedStep;
+  const milliseconds patience = patience_of(ending.kind);
+  switch (ending.step) {
+    case EndStep::kLogs:
+    case EndStep::kFollowers:
+      return kFollowers;
+    case EndStep::kLeader:
+      return config_.leader_leave_timeout;
+    case EndStep::kProgress:
+      return kProgress;
+    case EndStep::kReport:
+      return kReport;
+    case EndStep::kEvents:
+      return std::min(patience, kEvents);
+    case EndStep::kOutput:
+    case EndStep::kConsole:
+      break;
+  }
+  return patience;
+}
+
+void NodeCore::arm(Out& out, Limit limit, milliseconds after) {
+  armed_ = Armed{TimerId{++timers_}, limit, after};
+  out.push_back(ArmTimer{armed_->timer, after});
 }
 
 void NodeCore::close_unused_store(Out& out, std::optional<Round> next_store) {

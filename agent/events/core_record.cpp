@@ -53,19 +53,27 @@ rdzv::ToAgent to_agent_in(const Reader& from, std::string_view name) {
 
 // ---- what an agent sees of its workers
 
-constexpr std::array<std::string_view, 8> kOwnEvents{
-    "store", "worker_ended", "stop_signal", "preempt_signal",
-    "timer", "round_closed", "leader_lost", "leader_replaced"};
+constexpr std::array<std::string_view, 12> kOwnEvents{
+    "store",           "worker_ended", "stop_signal",  "preempt_signal",
+    "timer",           "stacks_taken", "round_closed", "leader_lost",
+    "leader_replaced", "leader_found", "cannot_run",   "step_taken"};
 enum class OwnEvent {
   kStore,
   kWorkerEnded,
   kStop,
   kPreempt,
   kTimer,
+  kStacksTaken,
   kClosed,
   kLeaderLost,
-  kLeaderReplaced
+  kLeaderReplaced,
+  kLeaderFound,
+  kCannotRun,
+  kStepTaken
 };
+
+constexpr std::array<std::string_view, 8> kEndSteps{"logs",   "followers", "leader", "progress",
+                                                    "output", "report",    "events", "console"};
 
 json::value name_value(OwnEvent event) { return text(kOwnEvents[static_cast<std::size_t>(event)]); }
 
@@ -96,7 +104,11 @@ struct EventWriter {
   }
   void operator()(const TimerExpired& expired) const {
     line["event"] = name_value(OwnEvent::kTimer);
-    line["round"] = number(expired.round);
+    line["timer"] = static_cast<std::uint32_t>(expired.timer);
+  }
+  void operator()(const StacksTaken& taken) const {
+    line["event"] = name_value(OwnEvent::kStacksTaken);
+    line["round"] = number(taken.round);
   }
   void operator()(const RoundClosed& closed) const {
     line["event"] = name_value(OwnEvent::kClosed);
@@ -109,6 +121,19 @@ struct EventWriter {
   }
   void operator()(const LeaderReplaced&) const {
     line["event"] = name_value(OwnEvent::kLeaderReplaced);
+  }
+  void operator()(const LeaderFound& found) const {
+    line["event"] = name_value(OwnEvent::kLeaderFound);
+    line["is_hosted"] = found.is_hosted;
+  }
+  void operator()(const CannotRun& cannot) const {
+    line["event"] = name_value(OwnEvent::kCannotRun);
+    line["exit_code"] = cannot.exit_code;
+    line["sentence"] = text(cannot.sentence);
+  }
+  void operator()(const StepTaken& taken) const {
+    line["event"] = name_value(OwnEvent::kStepTaken);
+    line["step"] = text(kEndSteps[static_cast<std::size_t>(taken.step)]);
   }
   template <typename Message>
   void operator()(const Message& message) const {  // of the leader
@@ -133,11 +158,19 @@ NodeEvent own_event_from(const Reader& from) {
     case OwnEvent::kPreempt:
       return PreemptSignal{from.number<int>("signal")};
     case OwnEvent::kTimer:
-      return TimerExpired{round()};
+      return TimerExpired{TimerId{from.number<std::uint32_t>("timer")}};
+    case OwnEvent::kStacksTaken:
+      return StacksTaken{round()};
     case OwnEvent::kClosed:
       return RoundClosed{round()};
     case OwnEvent::kLeaderLost:
       return LeaderLost{from.text("sentence"), from.truth("was_reached")};
+    case OwnEvent::kLeaderFound:
+      return LeaderFound{from.truth("is_hosted")};
+    case OwnEvent::kCannotRun:
+      return CannotRun{from.number<int>("exit_code"), from.text("sentence")};
+    case OwnEvent::kStepTaken:
+      return StepTaken{from.one_of<EndStep>(kEndSteps, "step")};
     case OwnEvent::kLeaderReplaced:
       break;
   }
@@ -215,6 +248,7 @@ void fields(auto&& archive, auto& config) requires
   archive("kill_timeout_ms", config.kill_timeout);
   archive("hosts_leader", config.hosts_leader);
   archive("failure_shutdown_timeout_ms", config.failure_shutdown_timeout);
+  archive("leader_leave_timeout_ms", config.leader_leave_timeout);
 }
 
 void fields(auto&& archive, auto& config) requires std::is_same_v<

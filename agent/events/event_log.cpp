@@ -173,6 +173,8 @@ TorchrunScene EventLog::scene() const {
       round_};
 }
 
-bool EventLog::flush(steady_clock::time_point deadline) { return !sink_ || sink_->flush(deadline); }
+void EventLog::when_written(std::function<void()> done) {
+  sink_ ? sink_->when_written(std::move(done)) : done();
+}
 
 }  // namespace ddprun::agent

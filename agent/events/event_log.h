@@ -57,8 +57,8 @@ class EventLog {
   // from within the call.
   std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
-  // At the end; see EventSink.
-  bool flush(std::chrono::steady_clock::time_point deadline);
+  // Calls `done` once, when all was written or lost; from here where there is nothing to write to.
+  void when_written(std::function<void()> done);
 
  private:
   struct Ended {  // torchrun tells of workers' ends when the job has ended

@@ -69,6 +69,10 @@ void EventSink::when_space() {
                   : file_->when_space(std::move(ready));
 }
 
+void EventSink::when_written(std::function<void()> done) {
+  console_stream_ ? console_.when_written(std::move(done)) : files_.when_written(std::move(done));
+}
+
 bool EventSink::flush(std::chrono::steady_clock::time_point deadline) {
   return console_stream_ ? console_.flush(deadline) : files_.flush(deadline);
 }

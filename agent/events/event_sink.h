@@ -35,6 +35,8 @@ class EventSink {
 
   void write(std::string_view line);
 
+  // Calls `done` once, on the event loop, when all was written or lost.
+  void when_written(std::function<void()> done);
   // Waits, blocking, until all was written; false when the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 

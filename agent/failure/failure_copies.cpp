@@ -96,6 +96,13 @@ void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome
   }
 }
 
+void write_failure_copies(const Environment& environment, std::string_view report,
+                          const rdzv::JobOutcome& outcome) {
+  write_termination_log(termination_log(environment), report);
+  const std::string error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE");
+  if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
+}
+
 bool copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit) {
   struct Copied {
@@ -104,10 +111,8 @@ bool copy_failure(const Environment& environment, std::string_view report,
     bool is_done = false;
   };
   const auto copied = std::make_shared<Copied>();
-  auto copy = [copied, log = termination_log(environment), report = std::string(report), outcome,
-               error_file = value_or_empty(environment, "TORCHELASTIC_ERROR_FILE")] {
-    write_termination_log(log, report);
-    if (!error_file.empty()) write_error_file_for_parent(error_file, outcome);
+  auto copy = [copied, environment, report = std::string(report), outcome] {
+    write_failure_copies(environment, report, outcome);
     const std::lock_guard lock(copied->mutex);
     copied->is_done = true;
     copied->done.notify_one();

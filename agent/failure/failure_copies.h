@@ -36,11 +36,14 @@ std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_v
 
 void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome& outcome);
 
-// That the end of a job waits for file systems that do not answer.
+// That an agent which cannot go on waits for file systems that do not answer.
 inline constexpr std::chrono::milliseconds kFailureCopyLimit{2000};
 
-// Both, where `environment` (the agent's) says: termination_log() and TORCHELASTIC_ERROR_FILE, on a
-// thread of its own. False: it was not done within `limit`, and is waited for no longer.
+// Both, where `environment` (the agent's) says: termination_log() and TORCHELASTIC_ERROR_FILE. May
+// hang where their file systems do.
+void write_failure_copies(const Environment& environment, std::string_view report,
+                          const rdzv::JobOutcome& outcome);
+// The same on a thread of its own. False: it was not done within `limit`, and is waited for no longer.
 bool copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit);
 

@@ -83,10 +83,15 @@ void KubeflowReporter::look() {
   latest_remaining_ = remaining_.estimate(*progress, Clock::now());
 }
 
-void KubeflowReporter::send_last() {
+void KubeflowReporter::send_last(std::function<void()> done) {
   tick_.cancel();
-  is_over_ = true;
+  when_sent_ = std::move(done);
+  send_last();
+}
+
+void KubeflowReporter::send_last() {
   if (has_news() && failures_ == 0) push();
+  if (!is_busy_ && when_sent_) std::exchange(when_sent_, nullptr)();
 }
 
 void KubeflowReporter::push() {
@@ -141,11 +146,11 @@ void KubeflowReporter::on_reply(const Result<rdzv::HttpReply>& reply) {
   is_busy_ = false;
   if (reply && reply->status / 100 == 2) {
     failures_ = 0;
-    if (is_over_) send_last();
-    return;
+  } else {
+    on_failure(reply ? "it answers " + std::to_string(reply->status) + message_in(reply->body)
+                     : reply.error().to_string());
   }
-  on_failure(reply ? "it answers " + std::to_string(reply->status) + message_in(reply->body)
-                   : reply.error().to_string());
+  if (when_sent_) send_last();
 }
 
 void KubeflowReporter::on_failure(const std::string& why) {

@@ -37,15 +37,15 @@ class KubeflowReporter {
   void round_began();
   void look();  // now: what can be seen soon no longer can
 
-  // At the job's end: sends what was not sent yet, if that has worked so far. Whoever wants it to
-  // arrive runs the loop while is_busy(), as long as it is willing to.
-  void send_last();
-  bool is_busy() const { return is_busy_; }
+  // At the job's end: sends what was not sent yet, if that has worked so far, and calls `done` once,
+  // when it has arrived or failed; from here where there is nothing to send.
+  void send_last(std::function<void()> done);
 
  private:
   void await_tick();
   bool has_news() const { return latest_ && latest_ != sent_ && !is_busy_; }
   void push();
+  void send_last();
   Result<std::string> token() const;
   Result<void> make_client();
   void on_reply(const Result<rdzv::HttpReply>& reply);
@@ -67,7 +67,7 @@ class KubeflowReporter {
   bool has_begun_ = false;
   bool has_complained_ = false;
   bool is_busy_ = false;
-  bool is_over_ = false;
+  std::function<void()> when_sent_;  // the last; none: the job goes on
 };
 
 }  // namespace ddprun::agent

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace ddprun::agent {
 namespace {
@@ -105,6 +106,11 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
     return stopping;
   }
 
+  bool is_written() const {
+    return std::all_of(targets.begin(), targets.end(),
+                       [](const Target& target) { return target.pending() == 0; });
+  }
+  void tell_if_written();
   void run();
   void write_queued(std::unique_lock<std::mutex>& lock, Sink sink, std::string& buffer);
   void release(std::unique_lock<std::mutex>& lock, Sink sink);
@@ -116,6 +122,7 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   std::condition_variable work;
   std::condition_variable progress;
   std::deque<Target> targets;  // a deque: references stay valid while the thread writes unlocked
+  std::vector<std::function<void()>> when_written;
   bool stopping = false;
   bool ended = false;  // the thread, after `stopping`
   // Inside a write or close that may never return.
@@ -202,10 +209,23 @@ std::optional<std::chrono::steady_clock::duration> BackgroundWriter::busy_for() 
 
 bool BackgroundWriter::flush(std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(state_->mutex);
-  return state_->progress.wait_until(lock, deadline, [this] {
-    return std::all_of(state_->targets.begin(), state_->targets.end(),
-                       [](const auto& target) { return target.pending() == 0; });
-  });
+  return state_->progress.wait_until(lock, deadline, [this] { return state_->is_written(); });
+}
+
+void BackgroundWriter::when_written(std::function<void()> done) {
+  const std::lock_guard lock(state_->mutex);
+  state_->when_written.push_back(std::move(done));
+  state_->tell_if_written();
+}
+
+// Needs the mutex.
+void BackgroundWriter::State::tell_if_written() {
+  if (stopping || when_written.empty() || !is_written()) return;
+  for (auto& done : std::exchange(when_written, {})) {
+    boost::asio::post(executor, [state = shared_from_this(), done = std::move(done)] {
+      if (!state->is_stopping()) done();
+    });
+  }
 }
 
 void BackgroundWriter::State::run() {
@@ -275,6 +295,7 @@ void BackgroundWriter::State::write_queued(std::unique_lock<std::mutex>& lock, S
   }
   target.being_written = 0;
   progress.notify_all();
+  tell_if_written();
 }
 
 void BackgroundWriter::State::release(std::unique_lock<std::mutex>& lock, Sink sink) {

@@ -57,7 +57,10 @@ class BackgroundWriter {
   // No more bytes for this sink; those queued are still written.
   void close(Sink sink);
 
-  // Waits until every queue is empty; false when the deadline came first.
+  // Calls `done` once, on the event loop, when every queue is empty: what was written before is on
+  // its way, or lost and said to be.
+  void when_written(std::function<void()> done);
+  // Waits until then, blocking; false when the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
   // For how long the write or close that is under way has not returned; nothing: none is.

@@ -100,6 +100,16 @@ void Console::notify_with(std::function<void(std::string_view)> handler) {
   notice_handler_ = std::move(handler);
 }
 
+void Console::when_written(std::function<void()> done) { await_written(0, std::move(done)); }
+
+// Each stream twice: that one of them cannot be written is said on the other.
+void Console::await_written(std::size_t turn, std::function<void()> done) {
+  if (turn == 2 * writers_.size()) return done();
+  const auto& writer = writers_[turn % writers_.size()];
+  auto next = [this, turn, done = std::move(done)] { await_written(turn + 1, done); };
+  writer ? writer->when_written(std::move(next)) : next();
+}
+
 bool Console::flush(std::chrono::steady_clock::time_point deadline) {
   bool complete = true;
   for (const auto& writer : writers_) {

@@ -65,11 +65,15 @@ class Console {
   bool is_terminal(Stream stream) const { return is_terminal_[index(stream)]; }
   int fd(Stream stream) const { return fds_[index(stream)]; }
 
+  // Calls `done` once, on the event loop, when all was written, and also what there is to say of a
+  // stream that cannot be written.
+  void when_written(std::function<void()> done);
   // Waits, blocking, until all was written; false when the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
+  void await_written(std::size_t turn, std::function<void()> done);
   bool put(Stream stream, std::string_view bytes, std::size_t headroom_bytes);
   std::size_t queue_of(Stream stream) const { return is_one_file_ ? 0 : index(stream); }
   void call_waiting(std::size_t queue);

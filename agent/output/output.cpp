@@ -39,7 +39,6 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       spec_(spec),
       run_id_(run_id),
       temporary_directory_(temporary_directory.empty() ? "/tmp" : temporary_directory),
-      patience_timer_(executor),
       folder_timer_(executor),
       life_(std::make_shared<const Output*>(this)),
       folders_(executor, "ddprun-folders") {}
@@ -279,11 +278,8 @@ void Output::forget(const WorkerStream* stream) {
   check_delivered();
 }
 
-void Output::when_delivered(std::chrono::milliseconds patience, std::function<void()> done) {
+void Output::when_delivered(std::function<void()> done) {
   when_delivered_ = std::move(done);
-  patience_timer_.arm(patience, [this] {
-    if (when_delivered_) std::exchange(when_delivered_, nullptr)();
-  });
   check_delivered();
 }
 
@@ -292,7 +288,6 @@ void Output::check_delivered() {
   opened_.clear();
   filtered_files_ = {};
   if (files_ && !files_->all_closed()) return;
-  patience_timer_.cancel();
   boost::asio::post(executor_, std::exchange(when_delivered_, nullptr));
 }
 

@@ -84,10 +84,9 @@ class Output {
   void started(int local_rank);
   void ended(int local_rank);
 
-  // Calls `done`, once, when all streams are at their end and their bytes are queued for console
-  // and files, or after `patience`. For the end of the job: then its report, then Console::flush().
-  // It may come when its caller has stopped waiting, so it owns what it touches.
-  void when_delivered(std::chrono::milliseconds patience, std::function<void()> done);
+  // Calls `done`, once, when all streams are at their end and their bytes are queued for the console
+  // and written to files. For the end of the job: then its report. Replaces an earlier call.
+  void when_delivered(std::function<void()> done);
 
   // Whether the agent writes all that its terminals show: no worker inherits one.
   bool owns_terminals(int local_world_size) const;
@@ -162,7 +161,6 @@ class Output {
   // Of any round, until their last bytes are delivered.
   std::vector<std::shared_ptr<WorkerStream>> undelivered_;
   std::function<void()> when_delivered_;
-  Timer patience_timer_;
   std::uint64_t rounds_asked_for_ = 0;
   bool awaits_folder_ = false;
   Timer folder_timer_;

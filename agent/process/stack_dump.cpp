@@ -109,15 +109,13 @@ StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) 
 }  // namespace
 
 StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
-                     const Environment& environment, std::chrono::milliseconds limit, Done done)
+                     const Environment& environment, Done done)
     : io_(io),
       environment_(environment),
       done_(std::move(done)),
-      limit_timer_(io),
       shared_(std::make_shared<Shared>()) {
   shared_->owner = this;
   shared_->io = &io;
-  limit_timer_.arm(limit, [this] { finish(); });
   auto body = [shared = shared_, workers = std::move(workers),
                path = value_or_empty(environment, "PATH")] {
     auto taken = std::make_shared<std::vector<Taken>>();
@@ -173,18 +171,18 @@ void StackDump::on_debugger_ended(std::size_t index) {
   if (index < debuggers_.size()) debuggers_[index].reset();
   const bool is_one_left = std::any_of(debuggers_.begin(), debuggers_.end(),
                                        [](const auto& debugger) { return debugger != nullptr; });
-  if (!is_one_left) finish();
+  if (is_one_left) return;
+  const Done done = done_;  // it may destroy this object
+  done();
 }
 
-void StackDump::finish() {
-  limit_timer_.cancel();
+std::vector<StackDump::Account> StackDump::so_far() const {
   std::vector<Account> accounts;
   for (const Taken& taken : taken_) {
     accounts.push_back(
         {taken.worker, taken.file, taken.file.empty() ? first_lines(taken.fd.get()) : ""});
   }
-  // May destroy this object.
-  if (done_) std::exchange(done_, nullptr)(std::move(accounts));
+  return accounts;
 }
 
 }  // namespace ddprun::agent

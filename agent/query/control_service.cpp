@@ -1,6 +1,7 @@
 #include "agent/query/control_service.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <boost/json.hpp>
 #include <chrono>
 #include <utility>
@@ -156,17 +157,23 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
   follower->start();
 }
 
-void ControlService::finish() {
-  for (const auto& each : followers_) {
-    if (const auto follower = each.lock()) follower->finish();
-  }
-}
-
-bool ControlService::is_busy() const {
+bool ControlService::has_followers() const {
   return std::ranges::any_of(followers_, [](const auto& each) {
     const auto follower = each.lock();
     return follower && !follower->is_done();
   });
+}
+
+void ControlService::finish(std::function<void()> done) {
+  finished_ = std::make_shared<std::function<void()>>(std::move(done));
+  // Held by each of them until it has been told, or is gone: called when the last one lets go of it.
+  const std::shared_ptr<const void> all_told(
+      nullptr, [&io = io_, finished = std::weak_ptr(finished_)](auto) {
+        if (const auto told = finished.lock()) boost::asio::post(io, *told);
+      });
+  for (const auto& each : followers_) {
+    if (const auto follower = each.lock()) follower->finish(all_told);
+  }
 }
 
 }  // namespace ddprun::agent

@@ -31,10 +31,11 @@ class ControlService {
 
   // Opens the socket.
   Result<void> open(const Environment& environment);
-  // The job has ended: who follows logs is told the last of them. The loop has to run while
-  // is_busy(), for as long as its owner is willing to.
-  void finish();
-  bool is_busy() const;
+  // Somebody follows logs.
+  bool has_followers() const;
+  // The job has ended: who follows logs is sent the last of them; then `done` is called, on the event
+  // loop.
+  void finish(std::function<void()> done);
   std::string path() const { return socket_ ? socket_->path() : ""; }
 
  private:
@@ -51,6 +52,7 @@ class ControlService {
   const Access access_;
   std::unique_ptr<ControlSocket> socket_;
   std::vector<std::weak_ptr<LogFollower>> followers_;
+  std::shared_ptr<std::function<void()>> finished_;
 };
 
 }  // namespace ddprun::agent

@@ -25,7 +25,8 @@ LogFollower::LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery&
       follows_(follows),
       timer_(io) {}
 
-void LogFollower::finish() {
+void LogFollower::finish(std::shared_ptr<const void> until_told) {
+  if (!is_done_) until_told_ = std::move(until_told);
   follows_ = false;
   if (!is_asking_ && !is_done_) ask();
 }
@@ -77,6 +78,7 @@ void LogFollower::asked() {
   if (!client || !client->is_open()) return;
   if (was_last) {
     is_done_ = true;
+    until_told_.reset();
     client->send("{\"end\":true}\n");
     return;
   }

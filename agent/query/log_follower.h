@@ -29,8 +29,9 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
               ControlSocket::ClientPtr client, LogQuery question, bool follows);
 
   void start() { ask(); }
-  // The job has ended: tells what has come since, and then that it is the end.
-  void finish();
+  // The job has ended: tells what has come since, and then that it is the end. `until_told` is held
+  // until then, or until the client is gone.
+  void finish(std::shared_ptr<const void> until_told);
   bool is_of(const ControlSocket::ClientPtr& client) const { return client_.lock() == client; }
   bool is_done() const { return is_done_ || client_.expired(); }
 
@@ -52,6 +53,7 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   std::map<std::pair<int, Stream>, LogPlace> places_;
   std::set<std::pair<int, Stream>> told_of_;  // that they cannot be read
   int awaited_ = 0;
+  std::shared_ptr<const void> until_told_;
 };
 
 }  // namespace ddprun::agent

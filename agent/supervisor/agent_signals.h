@@ -21,9 +21,6 @@ class AgentSignals {
   // preempts: somebody named it.
   void start(const Job& job);
 
-  // For the end of the job, which awaits them itself.
-  boost::asio::signal_set& stop_signals() { return stop_; }
-
  private:
   static void await(boost::asio::signal_set& signals, const OnSignal& told);
 

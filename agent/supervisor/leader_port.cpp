@@ -35,7 +35,8 @@ LeaderPort::LeaderPort(boost::asio::io_context& io, const Job& job, std::string 
       host_(std::move(host)),
       log_(std::move(log)),
       query_(query),
-      events_(std::move(events)) {}
+      events_(std::move(events)),
+      leave_timer_(io) {}
 
 void LeaderPort::find(CoreRecorder* recorder) {
   search_ = rdzv::find_leader(io_, job_.nodes.leader, leader_config(job_), events(recorder),
@@ -43,9 +44,10 @@ void LeaderPort::find(CoreRecorder* recorder) {
 }
 
 void LeaderPort::take(Result<rdzv::FoundLeader> found) {
-  if (!found) return events_.not_found(found.error(), exit_code_of(found.error()));
+  if (!found)
+    return events_.event(CannotRun{exit_code_of(found.error()), found.error().to_string()});
   leader_ = std::move(found->leader);
-  events_.found(node_config(job_, leader_->is_here() && !is_elected(job_)));
+  events_.event(LeaderFound{leader_->is_here() && !is_elected(job_)});
 }
 
 void LeaderPort::join(std::optional<rdzv::LastRound> after) {
@@ -58,10 +60,18 @@ void LeaderPort::tell(const rdzv::ToLeader& message) {
   if (leader_) leader_->tell(message);
 }
 
-// Who is silent is no longer waited for after that.
-std::chrono::milliseconds LeaderPort::patience() const {
-  const rdzv::KeepAlive& keep_alive = job_.nodes.leader.keep_alive;
-  return is_here() ? keep_alive.timeout() + 2 * keep_alive.interval : kFlushLimit;
+void LeaderPort::leave(std::function<void()> done) {
+  when_left_ = std::move(done);
+  if (!is_here()) {
+    leave_timer_.arm(kFlushLimit, [this] {
+      if (when_left_) std::exchange(when_left_, nullptr)();
+    });
+  }
+  look();
+}
+
+void LeaderPort::look() {
+  if (when_left_ && (!leader_ || leader_->may_exit())) std::exchange(when_left_, nullptr)();
 }
 
 rdzv::LeaderEvents LeaderPort::events(CoreRecorder* recorder) {
@@ -84,16 +94,16 @@ rdzv::LeaderEvents LeaderPort::events(CoreRecorder* recorder) {
 
 void LeaderPort::on(rdzv::ToAgent message) {
   has_been_heard_ = !std::holds_alternative<rdzv::DeclaredLost>(message);
-  std::visit([this](auto& each) { events_.said(std::move(each)); }, message);
+  std::visit([this](auto& each) { events_.event(std::move(each)); }, message);
 }
 
 void LeaderPort::on(rdzv::LeaderGone gone) {
   has_been_heard_ = false;
   if (!gone.was_replaced) {
-    return events_.said(LeaderLost{std::move(gone.sentence), gone.was_reached});
+    return events_.event(LeaderLost{std::move(gone.sentence), gone.was_reached});
   }
   if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
-  events_.said(LeaderReplaced{});
+  events_.event(LeaderReplaced{});
 }
 
 void LeaderPort::on(const rdzv::LeaderNotice& notice) { log_->warn("{}", notice.line); }

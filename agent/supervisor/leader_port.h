@@ -15,6 +15,7 @@
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/job.h"
+#include "agent/loop/timer.h"
 #include "agent/query/job_query.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/find_leader.h"
@@ -29,9 +30,7 @@ namespace ddprun::agent {
 class LeaderPort {
  public:
   struct Events {
-    std::function<void(NodeConfig)> found;  // what the core is to know; join() may follow
-    std::function<void(const Error&, int exit_code)> not_found;
-    std::function<void(NodeEvent)> said;
+    std::function<void(NodeEvent)> event;
     std::function<void(rdzv::StoreClientArrived)> store_client;  // of the job's shared port
   };
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
@@ -39,11 +38,12 @@ class LeaderPort {
   LeaderPort(const LeaderPort&) = delete;
   LeaderPort& operator=(const LeaderPort&) = delete;
 
-  // `recorder` of what a leader that is in this process decides; null: nobody records.
+  // LeaderFound or CannotRun follows, maybe from here. `recorder` of what a leader that is in this
+  // process decides; null: nobody records.
   void find(CoreRecorder* recorder);
 
   // Once it is found. `after`: the round that this node was in under a leader of before.
-  void join(std::optional<rdzv::LastRound> after = std::nullopt);
+  void join(std::optional<rdzv::LastRound> after);
   void tell(const rdzv::ToLeader& message);
 
   rdzv::Leader* leader() const { return leader_.get(); }  // null: not found yet
@@ -52,10 +52,11 @@ class LeaderPort {
   bool has_been_heard() const { return has_been_heard_; }
   std::string local_address() const { return leader_->local_address(); }
 
-  // At the end of this node: nobody needs the leader here any more, or it knows of the end. How long
-  // that is worth waiting for.
-  bool may_exit() const { return !leader_ || leader_->may_exit(); }
-  std::chrono::milliseconds patience() const;
+  // At the end of this node. Calls `done` once, when nobody needs the leader here any more; one
+  // elsewhere: when it knows of the end, or half a second later. From here where that is so already.
+  void leave(std::function<void()> done);
+  // To be called after every event of the loop.
+  void look();
 
  private:
   rdzv::LeaderEvents events(CoreRecorder* recorder);
@@ -78,6 +79,8 @@ class LeaderPort {
   bool has_been_heard_ = false;
   std::unique_ptr<rdzv::LeaderSearch> search_;
   std::unique_ptr<rdzv::Leader> leader_;
+  std::function<void()> when_left_;  // none: nobody leaves
+  Timer leave_timer_;
 };
 
 }  // namespace ddprun::agent

@@ -2,11 +2,34 @@
 
 #include <utility>
 
+#include "agent/dashboard/listen_address.h"
+
 namespace ddprun::agent {
 
-Result<std::uint16_t> RoundStore::open(const std::string& given, const std::string& own) {
+void RoundStore::prepare(std::function<void(Result<void>)> done) {
+  const std::string& name =
+      job_.nodes.is_alone() ? job_.store_endpoint.address : job_.nodes.local_addr;
+  if (name.empty()) return done({});
+  find_listen_address(lookup_, name, [this, done = std::move(done)](Result<std::string> address) {
+    if (!address) return done(fail(std::move(address.error())));
+    address_ = *std::move(address);
+    done({});
+  });
+}
+
+StoreResult RoundStore::open(Round round, const std::string& own) {
+  const auto port = open_at(address_.empty() ? own : address_);
+  if (port) return {round, *port, {}};
+  StoreResult result{round, 0,
+                     "cannot open the store that workers meet at: " + port.error().to_string()};
+  if (port.error().code != ErrorCode::kResourceExhausted) {
+    result.error += "; give another --master-port, or none and get a free one";
+  }
+  return result;
+}
+
+Result<std::uint16_t> RoundStore::open_at(const std::string& address) {
   const StoreEndpoint& place = job_.store_endpoint;
-  const std::string& address = given.empty() ? own : given;
   std::optional<rdzv::PortRange> range;
   if (place.first_port != place.last_port) range = {place.first_port, place.last_port};
   if (!place.agent_hosts_store) {
@@ -25,7 +48,7 @@ Result<std::uint16_t> RoundStore::open(const std::string& given, const std::stri
   options.listens = !job_.nodes.shares_store_port;
   auto server = rdzv::StoreServer::start(options);
   // --local-addr may be one that is translated on the way here.
-  const bool may_be_translated = !job_.nodes.is_alone() && !given.empty();
+  const bool may_be_translated = !job_.nodes.is_alone() && !address_.empty();
   if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
     options.address = "::";
     server = rdzv::StoreServer::start(options);

@@ -12,25 +12,30 @@
 #include <string>
 #include <string_view>
 
+#include "agent/core/node_core.h"
 #include "agent/job.h"
 #include "agent/status/node_status.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/net/listener.h"
+#include "rendezvous/net/name_lookup.h"
 #include "rendezvous/store/store_server.h"
 
 namespace ddprun::agent {
 
 class RoundStore {
  public:
-  RoundStore(const Job& job, std::function<void(std::string_view)> log)
-      : job_(job), log_(std::move(log)) {}
+  RoundStore(boost::asio::io_context& io, const Job& job, std::function<void(std::string_view)> log)
+      : job_(job), log_(std::move(log)), lookup_(io) {}
   RoundStore(const RoundStore&) = delete;
   RoundStore& operator=(const RoundStore&) = delete;
 
-  // Returns its port. `given`: the numeric address that it was told to have; empty: `own`, the one
-  // that this node has towards its leader.
-  Result<std::uint16_t> open(const std::string& given, const std::string& own);
+  // Finds out at which address it is to listen. Once, before everything else; `done` is called from
+  // here where no name server has to be asked.
+  void prepare(std::function<void(Result<void>)> done);
+
+  // `own`: the address that this node has towards its leader, for a store that was given none.
+  StoreResult open(Round round, const std::string& own);
   void close();
 
   // Of the port that is the leader's too. Nothing to do where no store is open.
@@ -39,8 +44,12 @@ class RoundStore {
   std::optional<StoreStatus> status() const;
 
  private:
+  Result<std::uint16_t> open_at(const std::string& address);
+
   const Job& job_;
   const std::function<void(std::string_view)> log_;
+  rdzv::NameLookup lookup_;
+  std::string address_;  // numeric; empty: none was given
   std::unique_ptr<rdzv::StoreServer> server_;
   std::optional<rdzv::Listener> reserved_port_;  // where rank 0 hosts the store instead
 };

@@ -1,5 +1,8 @@
-// The agent's shell: awaits an event, lets the cores decide, performs the actions they return. The
-// only owner of the agent's io_context; everything here happens on the thread that calls run().
+// The agent's shell: awaits an event, lets the core decide, performs the actions it returns. The only
+// owner of the agent's io_context; everything here happens on the thread that calls run().
+//
+//   WorkerGroup, LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
+//   AgentSignals, the timer, JobEnd                                 └─▶ Observers
 //
 // The leader is here or elsewhere (rendezvous/leader/leader.h), which makes no difference to what happens
 // here: what it says goes through the same queue as all events, so that nothing is decided inside of
@@ -12,28 +15,21 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "agent/core/node_core.h"
-#include "agent/dashboard/metrics_server.h"
 #include "agent/events/core_recorder.h"
-#include "agent/events/event_log.h"
 #include "agent/job.h"
 #include "agent/loop/timer.h"
-#include "agent/notify/kubeflow_reporter.h"
-#include "agent/notify/systemd_notify.h"
 #include "agent/output/console.h"
 #include "agent/output/output.h"
-#include "agent/output/status_line.h"
-#include "agent/query/control_service.h"
-#include "agent/query/job_query.h"
-#include "agent/query/log_reader.h"
 #include "agent/supervisor/agent_signals.h"
+#include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/node_snapshot.h"
+#include "agent/supervisor/observers.h"
+#include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
-#include "rendezvous/net/name_lookup.h"
 
 namespace spdlog {
 class logger;
@@ -48,9 +44,16 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
+  // Returns the exit code of the agent.
   int run();
 
  private:
+  // ---- before there is a leader
+  Result<void> prepare();
+  void find_leader();
+  void cannot_run(const Error& error);
+
+  // ---- the queue
   void post(NodeEvent event);
   void pump();
 
@@ -59,34 +62,27 @@ class Supervisor {
   void perform(const SignalWorker& action);
   void perform(const AskToLeave& action);
   void perform(const ArmTimer& action);
+  void perform(const GraceOver& action);
+  void perform(const TakeStacks& action);
   void perform(const CloseRound& action);
   void perform(const CloseStore& action);
   void perform(const TellLeader& action);
-  void perform(const Rejoin& action);
+  void perform(const Join& action);
   void perform(const Announce& action);
   void perform(const Finish& action);
-
-  void cannot_run(const Error& error, int exit_code);
-  void find_store_address();
-  void found_leader(const NodeConfig& config);
-  void await_leaders_leave();
-  void await_last_logs();
-  void await_last_report();
-
-  Result<void> prepare();
-  void prepare_output();
-  WorkerGroup::Events worker_events();
-  void on_limit_over(const ArmTimer& limit);
+  void perform(const TakeStep& action);
+  void perform(const Exit& action);
   void announce_wait(const rdzv::WaitForNodes& wait);
-  NodeSnapshot snapshot() const;
 
-  JobQuery::Access query_access();
-  void open_control();
-  void open_watch();
+  // ---- what the parts ask for
+  WorkerGroup::Events worker_events();
+  QueryPort::Access query_access();
+  NodeSnapshot snapshot() const;
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job();
   Result<Round> restart_round();
 
+  // ---- signals
   void on_stop_signal(int signal);
   void preempted_by(int signal);
   void on_control_signal(int signal);
@@ -95,36 +91,29 @@ class Supervisor {
   const Job& job_;
   const std::string host_;
   const std::string agent_id_;
-  std::string store_address_;  // numeric; empty: the one that this node has towards the leader
 
   boost::asio::io_context io_{1};
   Console console_;
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
-  EventLog events_;
+  Observers observers_;
   AgentSignals signals_;
   WorkerGroup workers_;
-  Timer stop_timer_;
-  std::chrono::milliseconds grace_{};       // of the workers that are killed when it is over
+  RoundStore store_;
+  QueryPort queries_;
+  LeaderPort leader_;
+  JobEnd end_;
+
   std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
-  rdzv::NameLookup lookup_{io_};            // of store_address_
-  bool was_told_to_wait_ = false;
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
+  Timer timer_;  // the core's
 
-  RoundStore store_;
-  std::optional<StatusLine> status_line_;  // where there is a terminal for it
-  SystemdNotify service_;
-  KubeflowReporter kubeflow_;
-  JobQuery query_;
-  LeaderPort leader_;
-  LogReader logs_;
-  ControlService control_;
-  std::unique_ptr<MetricsServer> metrics_;  // with --metrics-port
-  std::optional<rdzv::JobOutcome> outcome_;
+  std::chrono::milliseconds grace_{};  // of the workers that are killed because it is over
+  bool was_told_to_wait_ = false;
   bool is_preempted_ = false;
-  bool is_in_a_hurry_ = false;  // a signal came after the outcome
+  std::optional<rdzv::JobOutcome> outcome_;
 };
 
 }  // namespace ddprun::agent

@@ -62,7 +62,7 @@ Result<void> WorkerGroup::prepare() { return reaper_.start(workers_.size()); }
 void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
   is_grace_over_ = false;
-  drop_stacks();
+  stacks_.reset();
   if (!stacks_text_.empty()) {  // of the round before
     parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
@@ -183,6 +183,7 @@ void WorkerGroup::signal(int local_rank, int signal) {
   do_not_start();
   WorkerProcess* const process = worker(local_rank).process.get();
   if (process == nullptr) return;
+  if (signal == SIGKILL) finish_stacks();
   if (signal == SIGKILL && is_grace_over_) events_.killed(local_rank, process->pid());
   process->signal_group(signal);
 }
@@ -194,7 +195,7 @@ void WorkerGroup::ask_to_leave(int local_rank, int signal) {
   process->signal_worker(signal);  // the worker alone: its children may not expect it
 }
 
-void WorkerGroup::take_stacks(std::chrono::milliseconds limit, std::function<void()> done) {
+void WorkerGroup::take_stacks() {
   std::vector<StackDump::Worker> doomed;
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
     if (const auto& process = worker(local_rank).process) {
@@ -202,24 +203,33 @@ void WorkerGroup::take_stacks(std::chrono::milliseconds limit, std::function<voi
           {round_.rank_offset + local_rank, process->pid(), output_.log_directory_of(local_rank)});
     }
   }
-  const auto taken = [this, done = std::move(done)](const std::vector<StackDump::Account>& all) {
-    for (const auto& each : all) {
-      const std::string what =
-          "the stacks of rank " + std::to_string(each.worker.rank) + " before it was killed";
-      if (!each.file.empty()) parts_.log->warn("{}: {}", what, each.file);
-      if (!each.text.empty()) {
-        stacks_text_ += "ddprun: " + what + "\n" + printable_lines(each.text);
-      }
-    }
-    done();
-  };
-  stacks_ =
-      std::make_unique<StackDump>(parts_.io, std::move(doomed), job_.environment, limit, taken);
+  stacks_ = std::make_unique<StackDump>(parts_.io, std::move(doomed), job_.environment, [this] {
+    finish_stacks();
+    events_.event(StacksTaken{round_.round});
+  });
 }
 
-void WorkerGroup::close(std::function<void()> done) {
-  drop_stacks();
-  reaper_.end_orphans(std::move(done));
+// Those that are there, before it ends who they are of.
+void WorkerGroup::finish_stacks() {
+  if (!stacks_) return;
+  tell_of_stacks(stacks_->so_far());
+  stacks_.reset();
+}
+
+void WorkerGroup::tell_of_stacks(const std::vector<StackDump::Account>& all) {
+  for (const auto& each : all) {
+    const std::string what =
+        "the stacks of rank " + std::to_string(each.worker.rank) + " before it was killed";
+    if (!each.file.empty()) parts_.log->warn("{}: {}", what, each.file);
+    if (!each.text.empty()) {
+      stacks_text_ += "ddprun: " + what + "\n" + printable_lines(each.text);
+    }
+  }
+}
+
+void WorkerGroup::close() {
+  stacks_.reset();
+  reaper_.end_orphans([this, round = round_.round] { events_.event(RoundClosed{round}); });
 }
 
 // ---- workers end

@@ -50,7 +50,7 @@ class WorkerGroup {
   using StartProcess = decltype(&WorkerProcess::start);
 
   struct Events {
-    std::function<void(NodeEvent)> event;  // WorkerEnded, into the one queue
+    std::function<void(NodeEvent)> event;  // WorkerEnded, StacksTaken, RoundClosed
     // For those who watch, before the event that follows.
     std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it could not be
     std::function<void(int local_rank, ExitStatus)> ending;  // its progress can still be seen
@@ -74,12 +74,11 @@ class WorkerGroup {
   void ask_to_leave(int local_rank, int signal);
   // From now on a SIGKILL in this round is one after the grace.
   void grace_is_over() { is_grace_over_ = true; }
-  // Of the workers that are about to be killed, who else would take the reason along. `done` comes
-  // from the loop, unless begin(), close() or drop_stacks() comes before.
-  void take_stacks(std::chrono::milliseconds limit, std::function<void()> done);
-  void drop_stacks() { stacks_.reset(); }
-  // When all have ended: ends what they left behind.
-  void close(std::function<void()> done);
+  // Of the workers that are about to be killed, who else would take the reason along. StacksTaken
+  // follows from the loop, unless the first of them is killed before.
+  void take_stacks();
+  // When all have ended: ends what they left behind. RoundClosed follows, maybe from here.
+  void close();
 
   // ---- at any time
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
@@ -111,6 +110,8 @@ class WorkerGroup {
   Result<void> start_one(int local_rank);
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_end(Round round, int local_rank, ExitStatus status);
+  void finish_stacks();
+  void tell_of_stacks(const std::vector<StackDump::Account>& all);
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
 

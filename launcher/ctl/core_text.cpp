@@ -105,7 +105,10 @@ struct Words {
     return "preempt signal " + signal_name(preempt.signal);
   }
   std::string operator()(const TimerExpired& expired) const {
-    return "the time limit" + of_round(expired.round) + " is over";
+    return "time limit " + to_string(static_cast<std::uint32_t>(expired.timer)) + " is over";
+  }
+  std::string operator()(const StacksTaken& taken) const {
+    return "the stacks are taken" + of_round(taken.round);
   }
   std::string operator()(const RoundClosed& closed) const {
     return "nothing is left" + of_round(closed.round);
@@ -114,6 +117,11 @@ struct Words {
     return "the leader is lost: " + lost.sentence;
   }
   std::string operator()(const LeaderReplaced&) const { return "another process leads now"; }
+  std::string operator()(const LeaderFound& found) const {
+    return found.is_hosted ? "the leader is here" : "the leader is found";
+  }
+  std::string operator()(const CannotRun& cannot) const { return "cannot run: " + cannot.sentence; }
+  std::string operator()(const StepTaken& taken) const { return "done: " + of(taken.step); }
 
   // what the agent does
   std::string operator()(const OpenRoundStore& open) const {
@@ -129,7 +137,15 @@ struct Words {
     return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step";
   }
   std::string operator()(const ArmTimer& arm) const {
-    return "wait for " + to_string(arm.after.count()) + " ms";
+    return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +
+           to_string(arm.after.count()) + " ms";
+  }
+  std::string operator()(const GraceOver& over) const {
+    return "the workers' " + to_string(over.grace.count()) + " ms " +
+           (over.after_failure ? "after a failure are over" : "are over");
+  }
+  std::string operator()(const TakeStacks& take) const {
+    return "take the stacks of the workers" + of_round(take.round);
   }
   std::string operator()(const CloseRound& close) const {
     return "end what is left" + of_round(close.round);
@@ -140,11 +156,35 @@ struct Words {
   std::string operator()(const TellLeader& tell) const {
     return "tell the leader " + std::visit(*this, tell.message);
   }
-  std::string operator()(const Rejoin&) const { return "join anew"; }
+  std::string operator()(const Join& join) const { return join.last_round ? "join anew" : "join"; }
   std::string operator()(const Announce& announce) const {
     return "say " + std::visit(*this, announce.notice);
   }
   std::string operator()(const Finish& finish) const { return "finish: " + of(finish.outcome); }
+  std::string operator()(const TakeStep& take) const { return of(take.step); }
+  std::string operator()(const Exit&) const { return "exit"; }
+
+  static std::string of(EndStep step) {
+    switch (step) {
+      case EndStep::kLogs:
+        return "let logs be complete for those who follow them";
+      case EndStep::kFollowers:
+        return "tell those who follow logs the last of them";
+      case EndStep::kLeader:
+        return "take leave of the leader";
+      case EndStep::kProgress:
+        return "report the last progress";
+      case EndStep::kOutput:
+        return "deliver what the workers wrote";
+      case EndStep::kReport:
+        return "say how it ended";
+      case EndStep::kEvents:
+        return "write the last events";
+      case EndStep::kConsole:
+        break;
+    }
+    return "write what was said";
+  }
 
   static std::string of(const rdzv::JobOutcome& outcome) {
     const std::string code = ", exit code " + to_string(outcome.exit_code);

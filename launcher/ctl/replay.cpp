@@ -23,7 +23,8 @@ std::string state_of(const agent::NodeCore& core) {
   const std::string round = " (round " + to_string(core.round()) + ")";
   if (core.is_running()) return "running" + round;
   if (core.is_stopping()) return "stopping" + round;
-  return core.is_waiting() ? "waiting" : "ended";
+  if (core.is_waiting()) return "waiting";
+  return core.has_ended() ? "ended" : "ending";
 }
 
 std::string state_of(const rdzv::LeaderView& view) {

@@ -68,7 +68,6 @@ struct Agent {
   std::uint64_t term = 0;
   std::uint64_t core_timer = 0;
   std::uint64_t election_timer = 0;
-  std::uint64_t stop_timer = 0;
   bool has_begun = false;
   bool wants_to_join = false;
   bool has_joined = false;
@@ -85,6 +84,7 @@ struct Agent {
   std::optional<Round> round;
   std::optional<rdzv::LastRound> last_round;  // as its NodeHello says
   std::optional<rdzv::JobOutcome> outcome;
+  bool is_leaving_leader = false;  // that step of its end is begun
   bool has_given_up = false;
 
   Agent(const agent::NodeConfig& config, rdzv::ElectionConfig election_config)
@@ -128,14 +128,18 @@ class Simulation {
   void perform(Agent& agent, const agent::SignalWorker& action);
   void perform(Agent& agent, const agent::AskToLeave& action);
   void perform(Agent& agent, const agent::ArmTimer& action);
+  void perform(Agent&, const agent::GraceOver&) {}
+  void perform(Agent& agent, const agent::TakeStacks& action);
   void perform(Agent& agent, const agent::CloseRound& action);
   void perform(Agent& agent, const agent::TellLeader& action);
-  void perform(Agent& agent, const agent::Rejoin& action) {
+  void perform(Agent& agent, const agent::Join& action) {
     agent.last_round = action.last_round;
     join(agent);
   }
   void perform(Agent&, const agent::Announce&) {}
   void perform(Agent& agent, const agent::Finish& action);
+  void perform(Agent& agent, const agent::TakeStep& action);
+  void perform(Agent& agent, const agent::Exit& action);
   void end_worker(Agent& agent, std::uint64_t life, ExitStatus status);
   void tell_group(Agent& agent, const rdzv::ToAgent& message);
 
@@ -160,7 +164,7 @@ class Simulation {
   void hand_over(Agent& agent);
   void write_last(Agent& agent, std::int64_t job_revision, const rdzv::JobRecord& record,
                   const std::function<void()>& done);
-  void exit_when_done(Agent& agent);
+  void leave_when_done(Agent& agent);
 
   // Asks etcd, at one endpoint after the other, as an EtcdClient does; `answer` gets nothing where
   // none came in time.
@@ -407,14 +411,16 @@ void Simulation::perform(Agent& agent, const agent::AskToLeave&) {
 
 void Simulation::perform(Agent& agent, const agent::ArmTimer& action) {
   queue_.after(action.after, agent.process,
-               [this, &agent, round = action.round, timer = ++agent.stop_timer] {
-                 if (timer == agent.stop_timer) step(agent, agent::TimerExpired{round});
-               });
+               [this, &agent, timer = action.timer] { step(agent, agent::TimerExpired{timer}); });
+}
+
+void Simulation::perform(Agent& agent, const agent::TakeStacks& action) {
+  queue_.after(1s, agent.process,
+               [this, &agent, round = action.round] { step(agent, agent::StacksTaken{round}); });
 }
 
 void Simulation::perform(Agent& agent, const agent::CloseRound& action) {
   require(agent.live_workers == 0, "a round was closed over live workers");
-  agent.stop_timer += 1;
   queue_.after(300us, agent.process,
                [this, &agent, round = action.round] { step(agent, agent::RoundClosed{round}); });
 }
@@ -446,24 +452,36 @@ void Simulation::perform(Agent& agent, const agent::Finish& action) {
   require(!agent.outcome, "an agent finished twice");
   require(agent.live_workers == 0, "an agent finished while workers of its own lived");
   agent.outcome = action.outcome;
-  exit_when_done(agent);
+}
+
+void Simulation::perform(Agent& agent, const agent::TakeStep& action) {
+  if (action.step == agent::EndStep::kLeader) {
+    agent.is_leaving_leader = true;
+    return leave_when_done(agent);
+  }
+  queue_.after(1ms, agent.process,
+               [this, &agent, step = action.step] { this->step(agent, agent::StepTaken{step}); });
+}
+
+void Simulation::perform(Agent& agent, const agent::Exit&) {
+  trace_ << "agent " << agent.number << " exits with " << agent.outcome->exit_code << "\n";
+  agent.process->is_alive = false;
+  if (agent.link) close(agent.link, &agent);
 }
 
 // The leader last, when all the others know.
-void Simulation::exit_when_done(Agent& agent) {
-  if (!agent.outcome || !agent.process->is_alive) return;
+void Simulation::leave_when_done(Agent& agent) {
+  if (!agent.is_leaving_leader || !agent.process->is_alive) return;
   if (!agent.leads) {
-    queue_.after(50ms, agent.process, [this, &agent] {
-      trace_ << "agent " << agent.number << " exits with " << agent.outcome->exit_code << "\n";
-      agent.process->is_alive = false;
-      if (agent.link) close(agent.link, &agent);
-    });
+    agent.is_leaving_leader = false;
+    queue_.after(50ms, agent.process,
+                 [this, &agent] { step(agent, agent::StepTaken{agent::EndStep::kLeader}); });
     return;
   }
   const rdzv::RoundCore& core = agent.leads->core;
   const bool is_needed = agent.is_leaving ? !core.is_deserted() : !core.was_everyone_told();
   if (!is_needed) return hand_over(agent);
-  queue_.after(10ms, agent.process, [this, &agent] { exit_when_done(agent); });
+  queue_.after(10ms, agent.process, [this, &agent] { leave_when_done(agent); });
 }
 
 // ---- its election
@@ -641,7 +659,7 @@ void Simulation::perform(Agent& agent, const rdzv::LoseLeader&) {
   if (std::exchange(agent.has_joined, false) && !agent.is_leaving) {
     queue_.after(0us, agent.process, [this, &agent] { step(agent, agent::LeaderReplaced{}); });
   }
-  exit_when_done(agent);
+  leave_when_done(agent);
 }
 
 void Simulation::perform(Agent& agent, const rdzv::EndJob& action) {
@@ -749,7 +767,7 @@ void Simulation::hand_over(Agent& agent) {
         agent, [this, lease = agent.leases.leader] { return etcd_.revoke(lease), true; },
         [this, &agent](const auto&) {
           perform(agent, rdzv::StopLeading{});
-          exit_when_done(agent);
+          leave_when_done(agent);
         });
   };
   if (!is_over) return revoke();

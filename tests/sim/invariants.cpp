@@ -32,7 +32,9 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
     is_announced_ = false;
   } else {
     const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
-    const int told = hello != nullptr && hello->last_round ? hello->last_round->restarts : 0;
+    // Who comes to a job that has ended is told of that, and not asked.
+    const bool is_learnt = hello != nullptr && hello->last_round && !core.has_ended();
+    const int told = is_learnt ? hello->last_round->restarts : 0;
     require(core.restarts() == std::max(restarts_before_, told),
             "budget was spent in the middle of a round");
   }

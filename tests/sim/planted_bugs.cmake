@@ -56,7 +56,9 @@ plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.cpp
       "std::min(restarts, rules_.max_restarts)" "0")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
-plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")
+plant(LeaverWaitsForTheJobsEnd ${agent} "leads()" "true")
+plant(TimerThatWasReplacedIsTaken ${agent} "!armed_ || armed_->timer != e.timer" "!armed_")
+plant(StepTakenTooLateEndsTheNextOne ${agent} "ending->step == taken.step" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.

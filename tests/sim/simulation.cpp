@@ -60,7 +60,6 @@ struct Agent {
   agent::NodeCore core;
   std::vector<Worker> workers;
   std::shared_ptr<Invariants::Facts> facts = std::make_shared<Invariants::Facts>();
-  std::uint64_t timer = 0;  // counts arms and disarms
 
   // the connection to a leader elsewhere
   std::uint64_t session_number = 0;
@@ -78,6 +77,10 @@ struct Agent {
   std::optional<rdzv::LastRound> last_round;  // as its NodeHello says
   std::optional<rdzv::RoundStart> started;    // the last round here
   std::optional<rdzv::JobOutcome> outcome;
+  bool is_leaving_leader = false;  // that step of its end is begun
+  agent::TimerId timer{};          // the last that was armed
+  std::optional<agent::EndStep> end_step;
+  bool may_take_next_step = true;  // the present one is taken, its time is over, or a signal came
   bool was_told_to_leave = false;
   bool is_stuck = false;
   bool was_stuck = false;
@@ -119,17 +122,24 @@ class Simulation {
   // ---- agents
   void start_agent(int slot);
   void step(Agent& agent, const agent::NodeEvent& event);
+  static bool ends_step(const Agent& agent, const agent::NodeEvent& event);
   void perform(Agent& agent, const agent::OpenRoundStore& action);
   void perform(Agent& agent, const agent::CloseStore& action);
   void perform(Agent& agent, const agent::StartWorkers& action);
   void perform(Agent& agent, const agent::SignalWorker& action);
   void perform(Agent& agent, const agent::AskToLeave& action);
   void perform(Agent& agent, const agent::ArmTimer& action);
+  void perform(Agent&, const agent::GraceOver&) {}
+  void perform(Agent& agent, const agent::TakeStacks& action);
   void perform(Agent& agent, const agent::CloseRound& action);
   void perform(Agent& agent, const agent::TellLeader& action);
-  void perform(Agent& agent, const agent::Rejoin& action);
+  void perform(Agent& agent, const agent::Join& action);
   void perform(Agent&, const agent::Announce&) {}
   void perform(Agent& agent, const agent::Finish& action);
+  void perform(Agent& agent, const agent::TakeStep& action);
+  void perform(Agent& agent, const agent::Exit& action);
+  void leave_leader(Agent& agent);
+  void leave_now(Agent& agent);
   rdzv::NodeHello hello_of(const Agent& agent) const;
   void join(Agent& agent);
   void connect(Agent& agent);
@@ -139,7 +149,7 @@ class Simulation {
   void give_up_leader(Agent& agent, const std::string& why);
   void transmit(Agent& agent, const rdzv::Numbered<rdzv::ToLeader>& numbered);
   void receive(Agent& agent, const ConnectionPtr& connection, std::uint64_t confirmed);
-  void exit_when_flushed(Agent& agent);
+  void leave_when_flushed(Agent& agent);
   void exit(Agent& agent);
   void vanish(Agent& agent);
 
@@ -165,7 +175,8 @@ class Simulation {
   void keep_alive_all();
   void check_that_the_dead_are_noticed() const;
   void arm_leader();
-  void exit_leader_when_done();
+  void end_leader_when_done();
+  void exit_leader();
   void kill_leader(std::optional<CoreTime::duration> comes_back_after);
   void start_leader();
 
@@ -237,6 +248,7 @@ void Simulation::start_agent(int slot) {
   const Node& node = schedule_.nodes[static_cast<std::size_t>(slot)];
   const bool hosts_leader = slot == 0 && !schedule_.leader_is_alone;
   agent::NodeConfig config{node.workers, kShutdownTimeout, kKillTimeout, hosts_leader};
+  config.leader_leave_timeout = keep_alive_.timeout() + 2 * keep_alive_.interval;
   agents_.push_back(std::make_unique<Agent>(slot, config, keep_alive_));
   Agent& agent = *agents_.back();
   current_[static_cast<std::size_t>(slot)] = &agent;
@@ -277,10 +289,20 @@ rdzv::NodeHello Simulation::hello_of(const Agent& agent) const {
 void Simulation::step(Agent& agent, const agent::NodeEvent& event) {
   if (agent.is_stuck) return agent.unseen.push_back(event);
   trace_ << "agent " << agent.number << " <- " << name_of(event) << "\n";
+  if (ends_step(agent, event)) agent.may_take_next_step = true;
   for (const agent::NodeAction& action : agent.core.step(event)) {
     trace_ << "    " << name_of(action) << "\n";
     std::visit([&](const auto& a) { perform(agent, a); }, action);
   }
+}
+
+bool Simulation::ends_step(const Agent& agent, const agent::NodeEvent& event) {
+  const auto* taken = std::get_if<agent::StepTaken>(&event);
+  const auto* expired = std::get_if<agent::TimerExpired>(&event);
+  return (taken != nullptr && taken->step == agent.end_step) ||
+         (expired != nullptr && expired->timer == agent.timer) ||
+         std::holds_alternative<agent::StopSignal>(event) ||
+         std::holds_alternative<agent::PreemptSignal>(event);
 }
 
 void Simulation::perform(Agent& agent, const agent::OpenRoundStore& action) {
@@ -362,16 +384,20 @@ void Simulation::end_worker_after(CoreTime::duration delay, Agent& agent, int lo
 }
 
 void Simulation::perform(Agent& agent, const agent::ArmTimer& action) {
-  agent.timer += 1;
+  agent.timer = action.timer;
   queue_.after(action.after, agent.process,
-               [this, &agent, round = action.round, timer = agent.timer] {
-                 if (timer == agent.timer) step(agent, agent::TimerExpired{round});
-               });
+               [this, &agent, timer = action.timer] { step(agent, agent::TimerExpired{timer}); });
+}
+
+// A debugger may never end.
+void Simulation::perform(Agent& agent, const agent::TakeStacks& action) {
+  if (random_.chance(20)) return;
+  queue_.after(random_.time(1ms, 6s), agent.process,
+               [this, &agent, round = action.round] { step(agent, agent::StacksTaken{round}); });
 }
 
 void Simulation::perform(Agent& agent, const agent::CloseRound& action) {
   require(agent.facts->live_workers == 0, "a round was closed over live workers");
-  agent.timer += 1;
   agent.facts->store.reset();
   queue_.after(300us, agent.process,
                [this, &agent, round = action.round] { step(agent, agent::RoundClosed{round}); });
@@ -387,7 +413,7 @@ void Simulation::perform(Agent& agent, const agent::TellLeader& action) {
   }
 }
 
-void Simulation::perform(Agent& agent, const agent::Rejoin& action) {
+void Simulation::perform(Agent& agent, const agent::Join& action) {
   agent.last_round = action.last_round;
   join(agent);
 }
@@ -397,12 +423,38 @@ void Simulation::perform(Agent& agent, const agent::Finish& action) {
   require(agent.facts->live_workers == 0, "an agent finished while workers of its own lived");
   agent.outcome = action.outcome;
   agent.facts->is_gone = true;
-  if (agent.hosts_leader) {
-    exit_leader_when_done();
-  } else {
-    exit_when_flushed(agent);
-    queue_.after(kFlushPatience, agent.process, [this, &agent] { exit(agent); });
-  }
+}
+
+// Readers, file servers and other nodes may take any time, and longer than they have.
+void Simulation::perform(Agent& agent, const agent::TakeStep& action) {
+  require(std::exchange(agent.may_take_next_step, false),
+          "a step of the end was begun before the one before it was taken");
+  agent.end_step = action.step;
+  if (action.step == agent::EndStep::kLeader) return leave_leader(agent);
+  const bool may_hang =
+      action.step != agent::EndStep::kOutput && action.step != agent::EndStep::kConsole;
+  const auto delay =
+      may_hang && random_.chance(5) ? random_.time(400ms, 8s) : random_.time(0us, 20ms);
+  queue_.after(delay, agent.process,
+               [this, &agent, step = action.step] { this->step(agent, agent::StepTaken{step}); });
+}
+
+void Simulation::leave_leader(Agent& agent) {
+  agent.is_leaving_leader = true;
+  if (agent.hosts_leader) return end_leader_when_done();
+  leave_when_flushed(agent);
+  queue_.after(kFlushPatience, agent.process, [this, &agent] { leave_now(agent); });
+}
+
+void Simulation::leave_now(Agent& agent) {
+  if (!std::exchange(agent.is_leaving_leader, false)) return;
+  queue_.after(0us, agent.process,
+               [this, &agent] { step(agent, agent::StepTaken{agent::EndStep::kLeader}); });
+}
+
+void Simulation::perform(Agent& agent, const agent::Exit&) {
+  require(agent.may_take_next_step, "an agent exits before the last step of its end was taken");
+  exit(agent);
 }
 
 // ---- an agent's connection
@@ -449,7 +501,6 @@ void Simulation::lose_connection(Agent& agent, const ConnectionPtr& connection) 
   trace_ << "agent " << agent.number << " has lost its connection\n";
   agent.connection.reset();
   agent.is_welcome = false;
-  if (agent.outcome) return exit(agent);
   if (agent.was_welcome) {
     agent.leader.broke(queue_.now());
     queue_.after(keep_alive_.reconnect_grace, agent.process, [this, &agent] {
@@ -500,17 +551,18 @@ void Simulation::receive(Agent& agent, const ConnectionPtr& connection, std::uin
   if (agent.connection != connection) return;
   agent.leader.heard(queue_.now());
   agent.session.confirm(confirmed);
-  exit_when_flushed(agent);
+  leave_when_flushed(agent);
 }
 
-void Simulation::exit_when_flushed(Agent& agent) {
+void Simulation::leave_when_flushed(Agent& agent) {
   const bool is_deaf = agent.is_over || agent.has_given_up;
-  if (agent.outcome && (is_deaf || agent.session.unconfirmed().empty())) exit(agent);
+  if (is_deaf || agent.session.unconfirmed().empty()) leave_now(agent);
 }
 
 void Simulation::exit(Agent& agent) {
   if (!agent.process->is_alive) return;
   trace_ << "agent " << agent.number << " exits with " << agent.outcome->exit_code << "\n";
+  if (agent.hosts_leader) return exit_leader();
   agent.process->is_alive = false;
   if (agent.connection) network_.close(std::exchange(agent.connection, {}), kAgentEnd);
 }
@@ -589,7 +641,7 @@ void Simulation::lead(NodeId from, const rdzv::ToLeader* message, Step step) {
     tell(each.to, each.message);
   }
   arm_leader();
-  exit_leader_when_done();
+  end_leader_when_done();
 }
 
 void Simulation::tell(NodeId to, const rdzv::ToAgent& message) {
@@ -777,10 +829,13 @@ void Simulation::arm_leader() {
                });
 }
 
-void Simulation::exit_leader_when_done() {
+void Simulation::end_leader_when_done() {
   if (!core_.was_everyone_told() || !leader_process_->is_alive) return;
   Agent* own = schedule_.leader_is_alone ? nullptr : current_[0];
-  if (own != nullptr && !own->outcome) return;
+  own != nullptr ? leave_now(*own) : exit_leader();
+}
+
+void Simulation::exit_leader() {
   trace_ << "leader exits\n";
   leader_process_->is_alive = false;
   for (const auto& [id, peer] : peers_) {

@@ -42,6 +42,35 @@ rdzv::RoundStart start_of(Round round) {
   return start;
 }
 
+// What follows Finish at once, as the `timer`-th that was armed.
+std::vector<NodeAction> finish(const rdzv::JobOutcome& outcome, std::uint32_t timer) {
+  return {Finish{outcome}, TakeStep{EndStep::kLogs}, ArmTimer{TimerId{timer}, 2s}};
+}
+
+std::string names_of(const std::vector<NodeAction>& actions) {
+  constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
+                                    "ArmTimer",       "GraceOver",    "TakeStacks",   "CloseRound",
+                                    "CloseStore",     "TellLeader",   "Join",         "Announce",
+                                    "Finish",         "TakeStep",     "Exit"};
+  static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
+  constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
+                                   "WorkerFailed", "SomeWorkersDone", "WorkersDone",
+                                   "RoundStopped", "NodeLeaving",     "NodeStuck",
+                                   "Goodbye",      "RestartAsked",    "StopAsked"};
+  static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
+  std::string text;
+  for (const NodeAction& action : actions) {
+    const auto* tell = std::get_if<TellLeader>(&action);
+    const auto* signal = std::get_if<SignalWorker>(&action);
+    if (signal != nullptr && signal->signal == SIGCONT) continue;
+    if (!text.empty()) text += " ";
+    text += tell != nullptr     ? kTold[tell->message.index()]
+            : signal != nullptr ? signal_name(signal->signal)
+                                : kNames[action.index()];
+  }
+  return text;
+}
+
 class NodeCoreTest : public ::testing::Test {
  protected:
   NodeCore core{NodeConfig{2, 30s, 10s}};
@@ -81,28 +110,27 @@ TEST_F(NodeCoreTest, ReportsAFailureAtOnceAndWaitsForTheLeadersWord) {
 TEST_F(NodeCoreTest, StopsTheOthersWithTermAndContinue) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
-  EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}),
-              ElementsAre(NodeAction{SignalWorker{0, SIGTERM}},
-                          NodeAction{SignalWorker{0, SIGCONT}}, NodeAction{ArmTimer{kFirst, 30s}}));
+  EXPECT_THAT(
+      core.step(rdzv::RoundStop{kFirst}),
+      ElementsAre(NodeAction{SignalWorker{0, SIGTERM}}, NodeAction{SignalWorker{0, SIGCONT}},
+                  NodeAction{ArmTimer{TimerId{1}, 30s}}));
 }
 
 // What is planned leaves the workers their whole time; only when a peer of theirs is gone have they
 // nothing left that they could save together.
 TEST(NodeCore, LeavesAShortGraceWhenAPeerIsGoneAndTheWholeOneElse) {
-  using Limit = ArmTimer::Limit;
   using Why = rdzv::RoundStop::Why;
-  const std::vector<std::pair<NodeEvent, Limit>> stops = {
-      {rdzv::RoundStop{kFirst, Why::kFailure}, Limit::kGraceAfterFailure},
-      {rdzv::DeclaredLost{}, Limit::kGraceAfterFailure},
-      {rdzv::RoundStop{kFirst, Why::kPlanned}, Limit::kGrace},
-      {rdzv::JobEnd{}, Limit::kGrace},
-      {LeaderLost{"gone"}, Limit::kGrace},
-      {StopSignal{SIGTERM}, Limit::kGrace}};
-  for (const auto& [stop, limit] : stops) {
+  const std::vector<std::pair<NodeEvent, std::chrono::milliseconds>> stops = {
+      {rdzv::RoundStop{kFirst, Why::kFailure}, 2s},
+      {rdzv::DeclaredLost{}, 2s},
+      {rdzv::RoundStop{kFirst, Why::kPlanned}, 30s},
+      {rdzv::JobEnd{}, 30s},
+      {LeaderLost{"gone"}, 30s},
+      {StopSignal{SIGTERM}, 30s}};
+  for (const auto& [stop, grace] : stops) {
     NodeCore core{NodeConfig{1, 30s, 10s, true, 2s}};
     core.step(start_of(kFirst));
-    const auto time = limit == Limit::kGrace ? 30s : 2s;
-    EXPECT_THAT(core.step(stop), Contains(NodeAction{ArmTimer{kFirst, time, limit}}))
+    EXPECT_THAT(core.step(stop), Contains(NodeAction{ArmTimer{TimerId{1}, grace}}))
         << "event " << stop.index();
   }
 }
@@ -148,21 +176,72 @@ TEST_F(NodeCoreTest, RunsTheNextRoundWithAllWorkersAgain) {
               ElementsAre(NodeAction{TellLeader{rdzv::WorkersDone{kSecond}}}));
 }
 
-TEST_F(NodeCoreTest, KillsWhoeverOutlivesTheGracePeriod) {
+TEST_F(NodeCoreTest, TakesTheStacksOfWhoeverOutlivesTheGracePeriodAndKillsIt) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
-  EXPECT_THAT(core.step(TimerExpired{kFirst}),
-              ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
-                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+  EXPECT_THAT(core.step(TimerExpired{TimerId{1}}),
+              ElementsAre(NodeAction{GraceOver{30s, false}}, NodeAction{TakeStacks{kFirst}},
+                          NodeAction{ArmTimer{TimerId{2}, 5s}}));
+  EXPECT_THAT(core.step(StacksTaken{kFirst}), ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
+                                                          NodeAction{ArmTimer{TimerId{3}, 10s}}));
+  EXPECT_THAT(core.step(StacksTaken{kFirst}), IsEmpty());
+}
+
+TEST_F(NodeCoreTest, StacksThatAreNotTakenInTimeHoldUpNoKill) {
+  run();
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(ended(0));
+  core.step(TimerExpired{TimerId{1}});
+  EXPECT_THAT(
+      core.step(TimerExpired{TimerId{2}}),
+      ElementsAre(NodeAction{SignalWorker{1, SIGKILL}}, NodeAction{ArmTimer{TimerId{3}, 10s}}));
+  EXPECT_THAT(core.step(StacksTaken{kFirst}), IsEmpty());
+}
+
+TEST_F(NodeCoreTest, ASecondSignalDoesNotWaitForStacks) {
+  run();
+  core.step(StopSignal{SIGINT});
+  core.step(ended(0));
+  core.step(TimerExpired{TimerId{1}});
+  EXPECT_THAT(core.step(StopSignal{SIGINT}), ElementsAre(NodeAction{SignalWorker{1, SIGKILL}},
+                                                         NodeAction{ArmTimer{TimerId{3}, 10s}}));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(NodeAction{CloseRound{kFirst}}));
+}
+
+// They wait for a peer that is gone, or nobody wants to know.
+TEST(NodeCore, TakesNoStacksAfterAFailureAndWithoutAGrace) {
+  using Why = rdzv::RoundStop::Why;
+  NodeCore after_failure{NodeConfig{1, 30s, 10s, true, 2s}};
+  after_failure.step(start_of(kFirst));
+  after_failure.step(rdzv::RoundStop{kFirst, Why::kFailure});
+  EXPECT_THAT(after_failure.step(TimerExpired{TimerId{1}}),
+              ElementsAre(NodeAction{GraceOver{2s, true}}, NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{ArmTimer{TimerId{2}, 10s}}));
+  NodeCore at_once{NodeConfig{1, 0s, 10s}};
+  at_once.step(start_of(kFirst));
+  at_once.step(rdzv::RoundStop{kFirst, Why::kPlanned});
+  EXPECT_THAT(at_once.step(TimerExpired{TimerId{1}}),
+              ElementsAre(NodeAction{GraceOver{0s, false}}, NodeAction{SignalWorker{0, SIGKILL}},
+                          NodeAction{ArmTimer{TimerId{2}, 10s}}));
+}
+
+// As when the grace is over and a second signal comes in the same moment: the timer of the grace is
+// ready already when that of the kill is armed.
+TEST_F(NodeCoreTest, ATimerThatWasReplacedIsNotTakenForTheOneThatReplacedIt) {
+  run();
+  core.step(StopSignal{SIGINT});
+  core.step(StopSignal{SIGINT});
+  EXPECT_THAT(core.step(TimerExpired{TimerId{1}}), IsEmpty());
 }
 
 TEST_F(NodeCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
   run();
   core.step(failed(1, ExitStatus::exited(3)));
   core.step(rdzv::RoundStop{kFirst});
-  core.step(TimerExpired{kFirst});
-  const auto actions = core.step(TimerExpired{kFirst});
+  core.step(TimerExpired{TimerId{1}});
+  core.step(StacksTaken{kFirst});
+  const auto actions = core.step(TimerExpired{TimerId{3}});
   ASSERT_EQ(actions.size(), 2U);
   const auto& told = std::get<TellLeader>(actions[0]);
   EXPECT_THAT(std::get<rdzv::NodeStuck>(told.message).sentence,
@@ -176,17 +255,16 @@ TEST_F(NodeCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
               ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGINT}}},
                           NodeAction{SignalWorker{0, SIGINT}}, NodeAction{SignalWorker{0, SIGCONT}},
                           NodeAction{SignalWorker{1, SIGINT}}, NodeAction{SignalWorker{1, SIGCONT}},
-                          NodeAction{ArmTimer{kFirst, 30s}}));
+                          NodeAction{ArmTimer{TimerId{1}, 30s}}));
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
 }
 
 TEST_F(NodeCoreTest, TheSecondSignalKillsAndTheThirdChangesNothing) {
   run();
   core.step(StopSignal{SIGINT});
-  EXPECT_THAT(
-      core.step(StopSignal{SIGINT}),
-      ElementsAre(NodeAction{SignalWorker{0, SIGKILL}}, NodeAction{SignalWorker{1, SIGKILL}},
-                  NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+  EXPECT_THAT(core.step(StopSignal{SIGINT}), ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
+                                                         NodeAction{SignalWorker{1, SIGKILL}},
+                                                         NodeAction{ArmTimer{TimerId{2}, 10s}}));
   EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty());
 }
 
@@ -196,9 +274,8 @@ TEST_F(NodeCoreTest, TheFirstSignalDuringARestartLeavesTheGracePeriodAlone) {
   core.step(rdzv::RoundStop{kFirst});
   EXPECT_THAT(core.step(StopSignal{SIGTERM}),
               ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGTERM}}}));
-  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
-                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(NodeAction{SignalWorker{0, SIGKILL}},
+                                                          NodeAction{ArmTimer{TimerId{2}, 10s}}));
 }
 
 TEST_F(NodeCoreTest, APreemptionIsANoticeToTheWorkersAloneWithoutADeadline) {
@@ -243,14 +320,14 @@ TEST_F(NodeCoreTest, AStopSignalAfterAPreemptionStopsAndTheNextOneKills) {
   run();
   core.step(PreemptSignal{SIGUSR1});
   core.step(ended(0));
-  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
-                          NodeAction{SignalWorker{1, SIGTERM}},
-                          NodeAction{SignalWorker{1, SIGCONT}}, NodeAction{ArmTimer{kFirst, 30s}}))
+  EXPECT_THAT(
+      core.step(StopSignal{SIGTERM}),
+      ElementsAre(NodeAction{TellLeader{rdzv::NodeLeaving{SIGUSR1, true}}},
+                  NodeAction{SignalWorker{1, SIGTERM}}, NodeAction{SignalWorker{1, SIGCONT}},
+                  NodeAction{ArmTimer{TimerId{1}, 30s}}))
       << "it leaves for the reason that came first";
-  EXPECT_THAT(core.step(StopSignal{SIGTERM}),
-              ElementsAre(NodeAction{SignalWorker{1, SIGKILL}},
-                          NodeAction{ArmTimer{kFirst, 10s, ArmTimer::Limit::kKill}}));
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}), ElementsAre(NodeAction{SignalWorker{1, SIGKILL}},
+                                                          NodeAction{ArmTimer{TimerId{2}, 10s}}));
 }
 
 TEST_F(NodeCoreTest, AnswersTheLeaderOnlyWhenItHasAsked) {
@@ -273,7 +350,7 @@ TEST_F(NodeCoreTest, ClosesTheRoundBeforeItFinishesASuccessfulJob) {
   rdzv::JobOutcome outcome;
   EXPECT_THAT(core.step(rdzv::JobEnd{outcome}),
               ElementsAre(kGoodbye, NodeAction{CloseRound{kFirst}}));
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(NodeAction{Finish{outcome}}));
+  EXPECT_EQ(core.step(RoundClosed{kFirst}), finish(outcome, 1));
 }
 
 TEST_F(NodeCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
@@ -285,11 +362,11 @@ TEST_F(NodeCoreTest, AnEndOfTheJobStopsWorkersThatStillRun) {
   EXPECT_EQ(actions.at(1), (NodeAction{SignalWorker{0, SIGTERM}}));
   core.step(ended(0));
   EXPECT_THAT(core.step(ended(1)), ElementsAre(NodeAction{CloseRound{kFirst}}));
-  EXPECT_THAT(core.step(RoundClosed{kFirst}), ElementsAre(NodeAction{Finish{outcome}}));
+  EXPECT_EQ(core.step(RoundClosed{kFirst}), finish(outcome, 2));
 }
 
 TEST_F(NodeCoreTest, FinishesAtOnceWhenNothingRuns) {
-  EXPECT_THAT(core.step(rdzv::JobEnd{}), ElementsAre(kGoodbye, NodeAction{Finish{}}));
+  EXPECT_EQ(names_of(core.step(rdzv::JobEnd{})), "Goodbye Finish TakeStep ArmTimer");
   EXPECT_THAT(core.step(rdzv::OpenStore{kSecond}), IsEmpty());
 }
 
@@ -311,7 +388,8 @@ TEST_F(NodeCoreTest, DropsEventsOfAnEarlierRound) {
   core.step(RoundClosed{kFirst});
   run(kSecond);
   EXPECT_THAT(core.step(failed(0, ExitStatus::exited(1), kFirst)), IsEmpty());
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), IsEmpty());
+  EXPECT_THAT(core.step(TimerExpired{TimerId{1}}), IsEmpty());
+  EXPECT_THAT(core.step(StacksTaken{kFirst}), IsEmpty());
   EXPECT_THAT(core.step(rdzv::RoundStop{kFirst}), IsEmpty());
   EXPECT_THAT(core.step(RoundClosed{kFirst}), IsEmpty());
   EXPECT_THAT(core.step(StoreResult{kFirst, 1, ""}), IsEmpty());
@@ -340,7 +418,6 @@ TEST_F(NodeCoreTest, ClosesAStoreWhoseRoundNeverBegan) {
 
 TEST_F(NodeCoreTest, FinishesWithTheSentenceOfARefusal) {
   const auto actions = core.step(rdzv::Refused{"give every node the same --nnodes"});
-  ASSERT_EQ(actions.size(), 1U);
   const auto& outcome = std::get<Finish>(actions.front()).outcome;
   EXPECT_EQ(outcome.exit_code, kExitUsage);
   EXPECT_EQ(outcome.sentence, "give every node the same --nnodes");
@@ -357,7 +434,6 @@ class RemoteNodeTest : public NodeCoreTest {
     core.step(failed(0, ExitStatus::killed(SIGTERM)));
     core.step(failed(1, ExitStatus::killed(SIGTERM)));
     const auto actions = core.step(RoundClosed{kFirst});
-    EXPECT_EQ(actions.size(), 1U);
     return std::get<Finish>(actions.at(0)).outcome;
   }
 };
@@ -385,8 +461,7 @@ TEST_F(RemoteNodeTest, APreemptedNodeNeedsTheLeaderNoMore) {
   core.step(ended(0));
   core.step(ended(1));
   const auto actions = core.step(RoundClosed{kFirst});
-  ASSERT_EQ(actions.size(), 1U);
-  EXPECT_EQ(std::get<Finish>(actions[0]).outcome.exit_code, kExitPreempted);
+  EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitPreempted);
 }
 
 // What `ddpctl stop` goes by.
@@ -407,9 +482,8 @@ TEST_F(RemoteNodeTest, KnowsWhetherItsWorkersHaveTheirOwnTimeAndWhetherItHasLeft
 
 TEST_F(RemoteNodeTest, LeavesAtOnceBetweenRounds) {
   const auto actions = core.step(StopSignal{SIGINT});
-  ASSERT_EQ(actions.size(), 2U);
-  EXPECT_EQ(actions[0], NodeAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
-  EXPECT_EQ(std::get<Finish>(actions[1]).outcome.exit_code, 128 + SIGINT);
+  EXPECT_EQ(actions.at(0), NodeAction{TellLeader{rdzv::NodeLeaving{SIGINT}}});
+  EXPECT_EQ(std::get<Finish>(actions.at(1)).outcome.exit_code, 128 + SIGINT);
 }
 
 TEST_F(RemoteNodeTest, StopsItsWorkersAtOnceWhenTheLeaderIsLost) {
@@ -439,7 +513,7 @@ TEST_F(RemoteNodeTest, JoinsAnewWhenTheLeaderHasGoneOnWithoutIt) {
   core.step(failed(0, ExitStatus::killed(SIGTERM)));
   core.step(failed(1, ExitStatus::killed(SIGTERM)));
   EXPECT_THAT(core.step(RoundClosed{kFirst}),
-              ElementsAre(NodeAction{Rejoin{rdzv::LastRound{kFirst, 1, 0}}}));
+              ElementsAre(NodeAction{Join{rdzv::LastRound{kFirst, 1, 0}}}));
   EXPECT_THAT(core.step(start_of(kSecond)),
               ElementsAre(NodeAction{StartWorkers{start_of(kSecond)}}));
 }
@@ -453,54 +527,31 @@ TEST_F(RemoteNodeTest, TellsALeaderThatWasStartedAgainWhatItKnows) {
   core.step(failed(0, ExitStatus::killed(SIGTERM), kSecond));
   core.step(failed(1, ExitStatus::killed(SIGTERM), kSecond));
   EXPECT_THAT(core.step(RoundClosed{kSecond}),
-              ElementsAre(NodeAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}));
+              ElementsAre(NodeAction{Join{rdzv::LastRound{kSecond, 3, 1}}}));
   core.step(rdzv::OpenStore{Round{2}});
   EXPECT_THAT(core.step(LeaderReplaced{}),
               ElementsAre(NodeAction{CloseStore{Round{2}}},
-                          NodeAction{Rejoin{rdzv::LastRound{kSecond, 3, 1}}}))
+                          NodeAction{Join{rdzv::LastRound{kSecond, 3, 1}}}))
       << "a round that never began is none";
 }
 
 TEST_F(RemoteNodeTest, HasNothingToTellBeforeItsFirstRound) {
-  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(NodeAction{Rejoin{}}));
+  EXPECT_THAT(core.step(LeaderReplaced{}), ElementsAre(NodeAction{Join{}}));
 }
 
 TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
   run();
   core.step(LeaderLost{"gone"});
-  core.step(TimerExpired{kFirst});
-  EXPECT_THAT(core.step(TimerExpired{kFirst}), ElementsAre(NodeAction{CloseRound{kFirst}}));
+  core.step(TimerExpired{TimerId{1}});
+  core.step(TimerExpired{TimerId{2}});
+  EXPECT_THAT(core.step(TimerExpired{TimerId{3}}), ElementsAre(NodeAction{CloseRound{kFirst}}));
   const auto actions = core.step(RoundClosed{kFirst});
-  ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitWorkerStuck);
 }
 
 // ---- the table in the header: every event in every state
 
-std::string names_of(const std::vector<NodeAction>& actions) {
-  constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
-                                    "ArmTimer",       "CloseRound",   "CloseStore",   "TellLeader",
-                                    "Rejoin",         "Announce",     "Finish"};
-  static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
-  constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
-                                   "WorkerFailed", "SomeWorkersDone", "WorkersDone",
-                                   "RoundStopped", "NodeLeaving",     "NodeStuck",
-                                   "Goodbye",      "RestartAsked",    "StopAsked"};
-  static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
-  std::string text;
-  for (const NodeAction& action : actions) {
-    const auto* tell = std::get_if<TellLeader>(&action);
-    const auto* signal = std::get_if<SignalWorker>(&action);
-    if (signal != nullptr && signal->signal == SIGCONT) continue;
-    if (!text.empty()) text += " ";
-    text += tell != nullptr     ? kTold[tell->message.index()]
-            : signal != nullptr ? signal_name(signal->signal)
-                                : kNames[action.index()];
-  }
-  return text;
-}
-
-enum State { kWaiting, kRunning, kStopping, kEnded, kStates };
+enum State { kWaiting, kRunning, kStopping, kEnding, kEnded, kStates };
 
 struct Row {
   NodeEvent event;
@@ -512,8 +563,11 @@ NodeCore in_state(State state, bool hosts_leader) {
   NodeCore core{NodeConfig{1, 30s, 10s, hosts_leader}};
   core.step(rdzv::OpenStore{kFirst});
   if (state == kWaiting) return core;
-  if (state == kEnded) {
+  if (state == kEnding || state == kEnded) {
     core.step(rdzv::JobEnd{});
+    for (int step = 0; state == kEnded && !core.has_ended(); ++step) {
+      core.step(StepTaken{static_cast<EndStep>(step)});
+    }
     return core;
   }
   rdzv::RoundStart start = start_of(kFirst);
@@ -524,30 +578,40 @@ NodeCore in_state(State state, bool hosts_leader) {
 
 TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
   constexpr const char* kStop = "SIGTERM ArmTimer";
+  constexpr const char* kFinish = "Finish TakeStep ArmTimer";
+  constexpr const char* kNextStep = "TakeStep ArmTimer";
   const Row table[] = {
-      {rdzv::OpenStore{kSecond}, {"CloseStore OpenRoundStore", "", "", ""}, {}},
-      {StoreResult{kFirst, 1, ""}, {"StoreOpened", "", "", ""}, {}},
-      {StoreResult{kFirst, 0, "no port"}, {"StoreNotOpened", "", "", ""}, {}},
-      {start_of(kFirst), {"StartWorkers", "", "", ""}, {}},
-      {rdzv::RoundStop{kFirst}, {"RoundStopped", kStop, "", ""}, {}},
-      {rdzv::JobEnd{}, {"Goodbye Finish", "Goodbye SIGTERM ArmTimer", "Goodbye", ""}, {}},
-      {LeaderLost{"gone"}, {"Finish", kStop, "", ""}, {}},
-      {rdzv::DeclaredLost{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
-      {LeaderReplaced{}, {"CloseStore Rejoin", kStop, "", ""}, {}},
-      {rdzv::Refused{"no"}, {"Finish", "", "", ""}, {}},
-      {rdzv::Warning{"hm"}, {"Announce", "Announce", "Announce", ""}, {}},
-      {rdzv::WaitForNodes{}, {"Announce", "Announce", "Announce", ""}, {}},
-      {rdzv::WaitAsSpare{}, {"Announce", "Announce", "Announce", ""}, {}},
-      {ended(0), {"", "WorkersDone", "CloseRound", ""}, {}},
-      {failed(0, ExitStatus::exited(1)), {"", "WorkerFailed", "CloseRound", ""}, {}},
+      {LeaderFound{true}, {"Join", "", "", "", ""}, {}},
+      {CannotRun{2, "no"}, {kFinish, "", "", "", ""}, {}},
+      {rdzv::OpenStore{kSecond}, {"CloseStore OpenRoundStore", "", "", "", ""}, {}},
+      {StoreResult{kFirst, 1, ""}, {"StoreOpened", "", "", "", ""}, {}},
+      {StoreResult{kFirst, 0, "no port"}, {"StoreNotOpened", "", "", "", ""}, {}},
+      {start_of(kFirst), {"StartWorkers", "", "", "", ""}, {}},
+      {rdzv::RoundStop{kFirst}, {"RoundStopped", kStop, "", "", ""}, {}},
+      {rdzv::JobEnd{},
+       {"Goodbye Finish TakeStep ArmTimer", "Goodbye SIGTERM ArmTimer", "Goodbye", "", ""},
+       {}},
+      {LeaderLost{"gone"}, {kFinish, kStop, "", "", ""}, {}},
+      {rdzv::DeclaredLost{}, {"CloseStore Join", kStop, "", "", ""}, {}},
+      {LeaderReplaced{}, {"CloseStore Join", kStop, "", "", ""}, {}},
+      {rdzv::Refused{"no"}, {kFinish, "", "", "", ""}, {}},
+      {rdzv::Warning{"hm"}, {"Announce", "Announce", "Announce", "", ""}, {}},
+      {rdzv::WaitForNodes{}, {"Announce", "Announce", "Announce", "", ""}, {}},
+      {rdzv::WaitAsSpare{}, {"Announce", "Announce", "Announce", "", ""}, {}},
+      {ended(0), {"", "WorkersDone", "CloseRound", "", ""}, {}},
+      {failed(0, ExitStatus::exited(1)), {"", "WorkerFailed", "CloseRound", "", ""}, {}},
       {StopSignal{SIGTERM},
-       {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""},
-       {"NodeLeaving Finish", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", ""}},
+       {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
+       {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",
+        kNextStep, ""}},
       {PreemptSignal{SIGUSR1},
-       {"NodeLeaving", "AskToLeave", "NodeLeaving", ""},
-       {"NodeLeaving Finish", "AskToLeave", "NodeLeaving", ""}},
-      {TimerExpired{kFirst}, {"", "", "SIGKILL ArmTimer", ""}, {}},
-      {RoundClosed{kFirst}, {"", "", "", ""}, {}},
+       {"NodeLeaving", "AskToLeave", "NodeLeaving", kNextStep, ""},
+       {"NodeLeaving Finish TakeStep ArmTimer", "AskToLeave", "NodeLeaving", kNextStep, ""}},
+      {TimerExpired{TimerId{1}}, {"", "", "GraceOver TakeStacks ArmTimer", kNextStep, ""}, {}},
+      {StacksTaken{kFirst}, {"", "", "SIGKILL ArmTimer", "", ""}, {}},
+      {RoundClosed{kFirst}, {"", "", "", "", ""}, {}},
+      {StepTaken{EndStep::kLogs}, {"", "", "", kNextStep, ""}, {}},
+      {StepTaken{EndStep::kConsole}, {"", "", "", "", ""}, {}},
   };
   for (const Row& row : table) {
     for (int state = 0; state < kStates; ++state) {
@@ -561,6 +625,98 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       }
     }
   }
+}
+
+// ---- the end of a job
+
+class EndingTest : public ::testing::Test {
+ protected:
+  // The steps that are begun, with the limit of each, until it exits or `last` has begun.
+  using Steps = std::vector<std::pair<EndStep, std::chrono::milliseconds>>;
+  Steps begin(rdzv::JobOutcome::Kind kind) {
+    rdzv::JobOutcome outcome;
+    outcome.kind = kind;
+    return steps_in(core.step(rdzv::JobEnd{outcome}));
+  }
+  static Steps steps_in(const std::vector<NodeAction>& actions) {
+    Steps steps;
+    for (const NodeAction& action : actions) {
+      if (const auto* step = std::get_if<TakeStep>(&action)) steps.emplace_back(step->step, 0ms);
+      if (const auto* timer = std::get_if<ArmTimer>(&action)) steps.back().second = timer->after;
+    }
+    return steps;
+  }
+  Steps all_of(rdzv::JobOutcome::Kind kind) {
+    Steps steps = begin(kind);
+    while (!core.has_ended()) {
+      const Steps next = steps_in(core.step(StepTaken{steps.back().first}));
+      steps.insert(steps.end(), next.begin(), next.end());
+    }
+    return steps;
+  }
+
+  NodeCore core{NodeConfig{.local_world_size = 1, .leader_leave_timeout = 7s}};
+};
+
+TEST_F(EndingTest, TakesEveryStepOnceAndWaitsForSlowReadersOfWhatWorkersWrote) {
+  EXPECT_EQ(all_of(rdzv::JobOutcome::Kind::kFailed), (Steps{{EndStep::kLogs, 2s},
+                                                            {EndStep::kFollowers, 2s},
+                                                            {EndStep::kLeader, 7s},
+                                                            {EndStep::kProgress, 2s},
+                                                            {EndStep::kOutput, 24h},
+                                                            {EndStep::kReport, 2500ms},
+                                                            {EndStep::kEvents, 5s},
+                                                            {EndStep::kConsole, 24h}}));
+}
+
+TEST_F(EndingTest, AJobThatWasStoppedDoesNotWaitForReaders) {
+  const Steps steps = all_of(rdzv::JobOutcome::Kind::kStopped);
+  EXPECT_EQ(steps.at(4), std::pair(EndStep::kOutput, 500ms + 0ms));
+  EXPECT_EQ(steps.at(6), std::pair(EndStep::kEvents, 500ms + 0ms));
+  EXPECT_EQ(steps.at(7), std::pair(EndStep::kConsole, 500ms + 0ms));
+}
+
+TEST_F(EndingTest, AStepThatIsNotTakenInTimeHoldsUpNothing) {
+  begin(rdzv::JobOutcome::Kind::kSucceeded);
+  for (std::uint32_t timer = 1; timer <= 7; ++timer) {
+    EXPECT_EQ(steps_in(core.step(TimerExpired{TimerId{timer}})).size(), 1U);
+  }
+  EXPECT_THAT(core.step(TimerExpired{TimerId{8}}), ElementsAre(NodeAction{Exit{}}));
+}
+
+TEST_F(EndingTest, AStepThatIsTakenTooLateIsNotTakenForTheNextOne) {
+  begin(rdzv::JobOutcome::Kind::kSucceeded);
+  core.step(TimerExpired{TimerId{1}});
+  EXPECT_THAT(core.step(StepTaken{EndStep::kLogs}), IsEmpty());
+}
+
+TEST_F(EndingTest, ASignalLeavesOutWhatOthersWantAndTheNextOneTheOutput) {
+  begin(rdzv::JobOutcome::Kind::kSucceeded);
+  EXPECT_EQ(steps_in(core.step(StopSignal{SIGINT})), (Steps{{EndStep::kOutput, 500ms}}));
+  EXPECT_EQ(steps_in(core.step(StopSignal{SIGINT})), (Steps{{EndStep::kReport, 500ms}}));
+  for (int more = 0; more < 3; ++more) {
+    EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty()) << "the report has its time";
+  }
+}
+
+TEST_F(EndingTest, ASignalShortensTheTimeOfTheReport) {
+  begin(rdzv::JobOutcome::Kind::kSucceeded);
+  for (int step = 0; step < 7; ++step) core.step(StepTaken{static_cast<EndStep>(step)});
+  EXPECT_THAT(core.step(StopSignal{SIGINT}), ElementsAre(NodeAction{ArmTimer{TimerId{9}, 500ms}}));
+  EXPECT_THAT(core.step(TimerExpired{TimerId{8}}), IsEmpty());
+  EXPECT_THAT(core.step(TimerExpired{TimerId{9}}), ElementsAre(NodeAction{Exit{}}));
+}
+
+TEST(NodeCore, ANodeThatDoesNotKnowYetWhereItsLeaderIsLeavesAtOnce) {
+  NodeCore core{NodeConfig{.local_world_size = 1, .hosts_leader = false}};
+  EXPECT_EQ(names_of(core.step(StopSignal{SIGINT})), "NodeLeaving Finish TakeStep ArmTimer");
+  EXPECT_THAT(core.step(LeaderFound{true}), IsEmpty());
+}
+
+TEST(NodeCore, TheLeaderThatIsFoundHereIsAwaitedAtTheEnd) {
+  NodeCore core{NodeConfig{.local_world_size = 1, .hosts_leader = false}};
+  core.step(LeaderFound{true});
+  EXPECT_EQ(names_of(core.step(StopSignal{SIGINT})), "NodeLeaving");
 }
 
 }  // namespace

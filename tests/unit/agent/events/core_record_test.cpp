@@ -42,10 +42,14 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    WorkerEnded{Round{2}, 1, failure},
                                    StopSignal{SIGTERM},
                                    PreemptSignal{SIGUSR1},
-                                   TimerExpired{Round{3}},
+                                   TimerExpired{TimerId{3}},
+                                   StacksTaken{Round{3}},
                                    RoundClosed{Round{4}},
                                    LeaderLost{"it died", false},
-                                   LeaderReplaced{}};
+                                   LeaderReplaced{},
+                                   LeaderFound{true},
+                                   CannotRun{2, "no"},
+                                   StepTaken{EndStep::kConsole}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;

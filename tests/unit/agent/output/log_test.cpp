@@ -26,10 +26,10 @@ TEST(Log, TheStoresThreadWarnsWhileTheLoopLogs) {
   Console console(loop.get_executor(), {out.write_end(), err.write_end()});
   const auto log = make_logger(console, {});
   Job job;
-  RoundStore store(job, [log](std::string_view line) { log->warn("store: {}", line); });
-  const auto port = store.open("127.0.0.1", "127.0.0.1");
-  ASSERT_TRUE(port) << port.error().to_string();
-  rdzv::testing::RawClient stranger(*port);
+  RoundStore store(loop, job, [log](std::string_view line) { log->warn("store: {}", line); });
+  const StoreResult opened = store.open(Round{0}, "127.0.0.1");
+  ASSERT_EQ(opened.error, "");
+  rdzv::testing::RawClient stranger(opened.port);
   stranger.send("GET / HTTP/1.1\r\n\r\n");
   std::string text;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);

@@ -194,12 +194,12 @@ class OutputTest : public testing::Test {
 
   // Until all streams are at their end; reads the console meanwhile.
   bool deliver() {
-    bool delivered = false;
-    output_->when_delivered(std::chrono::seconds(10), [&] { delivered = true; });
+    const auto delivered = std::make_shared<bool>(false);
+    output_->when_delivered([delivered] { *delivered = true; });
     const bool reached = run_until(loop_, [&] {
       seen_out_ += out_.read_available();
       seen_err_ += err_.read_available();
-      return delivered;
+      return *delivered;
     });
     // What is queued by now may be more than an unread pipe holds, and nobody else reads it.
     EXPECT_TRUE(run_until(loop_, [&] {

@@ -31,19 +31,16 @@ class LeaderPortTest : public ::testing::Test {
   void find(Where where, const rdzv::Endpoint& endpoint = {}) {
     job_.nodes.leader.where = where;
     job_.nodes.leader.endpoint = endpoint;
-    port_.emplace(
-        io_, job_, "here", log_, query_,
-        LeaderPort::Events{.found =
-                               [this](const NodeConfig& config) {
-                                 config_ = config;
-                                 port_->join();
-                               },
-                           .not_found =
-                               [this](const Error& error, int exit_code) {
-                                 refused_ = {error, exit_code};
-                               },
-                           .said = [this](NodeEvent event) { said_.push_back(std::move(event)); },
-                           .store_client = [](const rdzv::StoreClientArrived&) {}});
+    port_.emplace(io_, job_, "here", log_, query_,
+                  LeaderPort::Events{.event =
+                                         [this](NodeEvent event) {
+                                           const auto* found = std::get_if<LeaderFound>(&event);
+                                           if (found == nullptr)
+                                             return said_.push_back(std::move(event));
+                                           is_hosted_ = found->is_hosted;
+                                           port_->join(std::nullopt);
+                                         },
+                                     .store_client = [](const rdzv::StoreClientArrived&) {}});
     port_->find(nullptr);
   }
   template <typename Event>
@@ -71,14 +68,12 @@ class LeaderPortTest : public ::testing::Test {
                    .on_event = [](const auto&) { return std::shared_ptr<void>(); },
                    .leader = [this] { return port_->leader(); }}};
   std::vector<NodeEvent> said_;
-  std::optional<NodeConfig> config_;
-  std::optional<std::pair<Error, int>> refused_;
+  std::optional<bool> is_hosted_;  // none: it is not found
 };
 
 TEST_F(LeaderPortTest, ALeaderInThisProcessIsFoundAtOnceAndSaysNothingFromWithinACall) {
   find(Where::kAlone);
-  ASSERT_TRUE(config_);
-  EXPECT_TRUE(config_->hosts_leader);
+  EXPECT_EQ(is_hosted_, true);
   EXPECT_TRUE(port_->is_here());
   EXPECT_TRUE(said_.empty()) << "it is told by the loop";
   EXPECT_FALSE(port_->has_been_heard());
@@ -93,34 +88,48 @@ TEST_F(LeaderPortTest, ALeaderInThisProcessIsFoundAtOnceAndSaysNothingFromWithin
 TEST_F(LeaderPortTest, TheEndOfTheJobIsTheLastThatALeaderHereIsNeededFor) {
   find(Where::kAlone);
   ASSERT_TRUE(run_until([&] { return last<rdzv::OpenStore>() != nullptr; }));
-  EXPECT_FALSE(port_->may_exit());
+  bool has_left = false;
+  port_->leave([&] { has_left = true; });
+  EXPECT_FALSE(has_left);
   port_->tell(rdzv::StoreOpened{Round{0}, 4711});
   port_->tell(rdzv::WorkersDone{Round{0}});
   ASSERT_TRUE(run_until([&] { return last<rdzv::JobEnd>() != nullptr; }));
   port_->tell(rdzv::Goodbye{});
-  EXPECT_TRUE(port_->may_exit());
-  EXPECT_GT(port_->patience(), 500ms) << "for other nodes, which have to hear of it";
+  port_->look();
+  EXPECT_TRUE(has_left);
 }
 
 TEST_F(LeaderPortTest, ALeaderThatCannotBeReachedIsLostWithoutHavingBeenReached) {
   auto reserved = rdzv::reserve_port({.address = "127.0.0.1"});
   ASSERT_TRUE(reserved);
   find(Where::kElsewhere, {"127.0.0.1", reserved->bound.port});
-  ASSERT_TRUE(config_);
-  EXPECT_FALSE(config_->hosts_leader);
+  EXPECT_EQ(is_hosted_, false);
   ASSERT_TRUE(run_until([&] { return last<LeaderLost>() != nullptr; }));
   EXPECT_FALSE(last<LeaderLost>()->was_reached);
   EXPECT_FALSE(port_->has_been_heard());
-  EXPECT_TRUE(port_->may_exit());
+  bool has_left = false;
+  port_->leave([&] { has_left = true; });
+  EXPECT_TRUE(has_left);
+}
+
+// It would hear of the end if it could be reached; nobody else does so through this node.
+TEST_F(LeaderPortTest, ALeaderElsewhereThatDoesNotAnswerIsLeftAllTheSame) {
+  auto reserved = rdzv::reserve_port({.address = "127.0.0.1"});
+  ASSERT_TRUE(reserved);
+  job_.nodes.leader.join_timeout = 1h;
+  find(Where::kElsewhere, {"127.0.0.1", reserved->bound.port});
+  bool has_left = false;
+  port_->leave([&] { has_left = true; });
+  EXPECT_FALSE(has_left) << "its last words are not confirmed";
+  EXPECT_TRUE(run_until([&] { return has_left; }));
 }
 
 TEST_F(LeaderPortTest, AnEndpointWhoseNameIsNotKnownInTimeHasAnExitCodeOfItsOwn) {
   find(Where::kToBeFound, {"no-such-host.invalid", 29400});
-  ASSERT_TRUE(run_until([&] { return refused_.has_value(); }));
-  EXPECT_EQ(refused_->second, kExitRendezvousTimeout);
-  EXPECT_THAT(refused_->first.message, HasSubstr("no-such-host.invalid"));
+  ASSERT_TRUE(run_until([&] { return last<CannotRun>() != nullptr; }));
+  EXPECT_EQ(last<CannotRun>()->exit_code, kExitRendezvousTimeout);
+  EXPECT_THAT(last<CannotRun>()->sentence, HasSubstr("no-such-host.invalid"));
   EXPECT_EQ(port_->leader(), nullptr);
-  EXPECT_TRUE(port_->may_exit());
 }
 
 }  // namespace

@@ -226,10 +226,11 @@ TEST_F(WorkerGroupTest, ARoundThatLeftNothingBehindIsClosedAtOnce) {
   WorkerGroup& group = begun();
   end(0, ExitStatus::exited(0));
   end(1, ExitStatus::exited(0));
-  bool is_closed = false;
-  group.close([&] { is_closed = true; });
+  group.close();
   loop_.run_for(1s);
-  EXPECT_TRUE(is_closed);
+  const auto* closed = std::get_if<RoundClosed>(&events_.back());
+  ASSERT_NE(closed, nullptr);
+  EXPECT_EQ(closed->round, Round{3});
 }
 
 }  // namespace

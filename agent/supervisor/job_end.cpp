@@ -1,0 +1,93 @@
+#include "agent/supervisor/job_end.h"
+
+#include <chrono>
+#include <utility>
+
+#include "agent/failure/failure_copies.h"
+#include "agent/failure/failure_report.h"
+
+namespace ddprun::agent {
+
+JobEnd::JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary)
+    : parts_(parts),
+      remarks_(std::move(remarks)),
+      wants_summary_(wants_summary),
+      copies_(parts.io.get_executor(), "ddprun-copies") {}
+
+void JobEnd::take(EndStep step, std::function<void()> done) {
+  tell_of_unfinished();
+  unfinished_ = step;
+  done_ = std::move(done);
+  const auto is_done = [this, step] {
+    if (unfinished_ != step) return;
+    unfinished_.reset();
+    done_();
+  };
+  switch (step) {
+    case EndStep::kLogs:
+      return parts_.queries.has_followers() ? parts_.output.when_delivered(is_done) : is_done();
+    case EndStep::kFollowers:
+      return parts_.queries.finish(is_done);
+    case EndStep::kLeader:
+      return parts_.leader.leave(is_done);
+    case EndStep::kProgress:
+      return parts_.observers.report_last_progress(is_done);
+    case EndStep::kOutput:
+      parts_.observers.over(headline());
+      parts_.queries.over(headline());
+      return parts_.output.when_delivered(is_done);
+    case EndStep::kReport:
+      return report(is_done);
+    case EndStep::kEvents:
+      return parts_.observers.when_written(is_done);
+    case EndStep::kConsole:
+      return parts_.console.when_written(is_done);
+  }
+}
+
+void JobEnd::tell_of_unfinished() {
+  if (unfinished_ == EndStep::kReport) {
+    parts_.console.notify("the copies of this report could not be written in time");
+  } else if (unfinished_ == EndStep::kEvents) {
+    parts_.console.notify("the last events could not be written in time");
+  }
+}
+
+// What there is to say of the end in one line.
+std::string JobEnd::headline() const {
+  const std::string& program = parts_.job.program.name;
+  const std::string report = failure_report(outcome_, program);
+  return report.empty() ? program + " succeeded" : report.substr(0, report.find('\n'));
+}
+
+void JobEnd::report(std::function<void()> done) {
+  if (const std::string folder = parts_.output.unanswering_folder(); !folder.empty()) {
+    parts_.console.notify("the log folder " + folder +
+                          " did not answer in time; what was not written there yet may be lost");
+  }
+  const std::string& program = parts_.job.program.name;
+  std::string text = failure_report(outcome_, program);
+  if (!text.empty()) {
+    text += remarks_();
+    const std::size_t headline = text.find('\n');
+    const bool has_colour = parts_.console.is_coloured(Stream::kStderr);
+    parts_.console.say(
+        Stream::kStderr,
+        coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
+  }
+  if (wants_summary_ || number(outcome_.last_round) > 0) {
+    const JobTimes& times = parts_.observers.times();
+    parts_.console.say(
+        Stream::kStderr,
+        summary(outcome_, program, times.wall(std::chrono::steady_clock::now()), times.lost()));
+  }
+  if (text.empty()) return done();
+  copies_.run<bool>(
+      [environment = parts_.job.environment, text = std::move(text), outcome = outcome_] {
+        write_failure_copies(environment, text, outcome);
+        return true;
+      },
+      [done = std::move(done)](bool) { done(); });
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,58 @@
+// The steps of a job's end (EndStep), performed: which one, and for how long, is the core's decision.
+// Nothing here blocks, however slow a reader, a file server or another node is.
+//
+// Made and owned by the Supervisor; event loop only.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "agent/core/node_core.h"
+#include "agent/job.h"
+#include "agent/loop/blocking_calls.h"
+#include "agent/output/console.h"
+#include "agent/output/output.h"
+#include "agent/supervisor/leader_port.h"
+#include "agent/supervisor/observers.h"
+#include "agent/supervisor/query_port.h"
+
+namespace ddprun::agent {
+
+class JobEnd {
+ public:
+  struct Parts {
+    boost::asio::io_context& io;
+    const Job& job;
+    Console& console;
+    Output& output;
+    Observers& observers;
+    QueryPort& queries;
+    LeaderPort& leader;
+  };
+  // `remarks`: whole lines, which stand under the report of a job that did not succeed.
+  JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary);
+  JobEnd(const JobEnd&) = delete;
+  JobEnd& operator=(const JobEnd&) = delete;
+
+  void begin(rdzv::JobOutcome outcome) { outcome_ = std::move(outcome); }
+  // Calls `done` when the step is taken, maybe from here; not any more once the next one begins.
+  void take(EndStep step, std::function<void()> done);
+
+ private:
+  // Says so where the step before this one was not done in time, and something may be lost by it.
+  void tell_of_unfinished();
+  std::string headline() const;
+  void report(std::function<void()> done);
+
+  const Parts parts_;
+  const std::function<std::string()> remarks_;
+  const bool wants_summary_;
+  rdzv::JobOutcome outcome_;
+  std::optional<EndStep> unfinished_;
+  std::function<void()> done_;
+  BlockingCalls copies_;
+};
+
+}  // namespace ddprun::agent

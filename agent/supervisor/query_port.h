@@ -1,0 +1,69 @@
+// What others ask of this node while it runs, and how they change what the job does: ddpctl over the
+// control socket, other nodes through the leader, Prometheus and browsers at --metrics-port.
+//
+// Owned by the Supervisor; event loop only. A socket or port that cannot be had is worth a sentence,
+// and no more.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "agent/dashboard/metrics_server.h"
+#include "agent/job.h"
+#include "agent/output/output.h"
+#include "agent/query/control_service.h"
+#include "agent/query/job_query.h"
+#include "agent/query/log_reader.h"
+#include "rendezvous/common/result.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace ddprun::agent {
+
+class QueryPort {
+ public:
+  struct Parts {
+    boost::asio::io_context& io;
+    std::shared_ptr<spdlog::logger> log;
+    Output& output;
+    const Job& job;
+    std::string host;
+    std::string agent_id;
+  };
+  struct Access {
+    JobQuery::Access job;
+    std::function<int()> first_rank;         // of this node, in the present round
+    std::function<Result<void>()> stop;      // the whole job
+    std::function<Result<Round>()> restart;  // the round that is to end
+  };
+  QueryPort(const Parts& parts, Access access);
+  QueryPort(const QueryPort&) = delete;
+  QueryPort& operator=(const QueryPort&) = delete;
+
+  void open();
+  // For what the leader passes on.
+  JobQuery& query() { return query_; }
+
+  // ---- the end of the job; see ControlService
+  bool has_followers() const { return control_.has_followers(); }
+  void finish(std::function<void()> done) { control_.finish(std::move(done)); }
+  void over(std::string_view headline);
+
+ private:
+  void open_metrics();
+
+  boost::asio::io_context& io_;
+  const std::shared_ptr<spdlog::logger> log_;
+  const Job& job_;
+  JobQuery query_;
+  LogReader logs_;
+  ControlService control_;
+  std::unique_ptr<MetricsServer> metrics_;  // with --metrics-port
+};
+
+}  // namespace ddprun::agent
