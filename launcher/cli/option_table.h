@@ -1,6 +1,6 @@
 // Every option of ddprun, once. Parsing, resolution, --help, the man page, the completions and the
-// README's table are made from this table, so an option that is here is everywhere and is spelled
-// the same. Constant data; any thread. The mistake to avoid: giving a default anywhere else.
+// table in launcher/README.md are made from this table: an option that is here is everywhere, with
+// one spelling. Constant data; any thread. Do not write an option's default anywhere else.
 #pragma once
 
 #include <cstddef>

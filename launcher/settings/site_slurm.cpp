@@ -1,5 +1,5 @@
-// Slurm: what srun, sbatch and salloc tell those that they start. Which variable gives what is a
-// table in README.md; those of the step go before those of the job, because a step may be smaller.
+// Slurm: the variables that srun, sbatch and salloc set. launcher/README.md has a table of what is
+// taken from which; those of the step go before those of the job, because a step may be smaller.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
