@@ -1,4 +1,4 @@
-// ddpctl events: what has happened to this node of a job, and what happens: lines of --events.
+// ddpctl events: the latest and the coming events of this node of a job, as lines of --events.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

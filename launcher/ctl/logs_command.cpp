@@ -35,16 +35,16 @@ std::string name_of(agent::Stream stream) {
   return stream == agent::Stream::kStdout ? "stdout" : "stderr";
 }
 
-// What of escape sequences in a line reaches stdout.
+// Which escape sequences of a line reach stdout.
 enum class Escapes { kAll, kColours, kNone };
 
-// A terminal obeys them, a file keeps them.
+// Filtered for a terminal, which would obey them; unchanged for a file.
 Escapes escapes_of(const Arguments& arguments, const Environment& environment) {
   if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) return Escapes::kAll;
   return agent::look_from(environment).has_colour ? Escapes::kColours : Escapes::kNone;
 }
 
-// Prints whole lines, behind their rank where there are several; what is unfinished is kept back.
+// Prints whole lines, with their rank if there are several; holds back an unfinished line.
 class Printer {
  public:
   Printer(bool has_prefix, Escapes escapes) : has_prefix_(has_prefix), escapes_(escapes) {}

@@ -32,7 +32,7 @@ std::string state_of(const rdzv::LeaderView& view) {
 
 std::string nodes(int count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
 
-// What a round's end was settled to be, and why.
+// What the leader decided at the end of a round, and why.
 std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                         const rdzv::JobOutcome* outcome) {
   if (after.restarts > before.restarts) {
@@ -79,7 +79,7 @@ std::string why_stopped(const rdzv::RoundInput& input) {
   return "a node of the round goes, and a round is one fixed set of nodes";
 }
 
-// Why the leader is in another state now. Empty: it is not.
+// Why the leader has changed its state; empty: it has not.
 std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                 const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
   if (before.state == after.state && before.round == after.round) return "";

@@ -1,4 +1,4 @@
-// ddpctl replay: a recorded job, step by step, with what was decided and why.
+// ddpctl replay: a recorded job, step by step, with the decisions and their reasons.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -32,7 +32,7 @@ int run(const std::string& path) {
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
-    // The agent was killed, or the disk was full: only the last line is without its end.
+    // The agent was killed, or the disk was full: the last line is incomplete.
     const bool is_cut_off = file.eof();
     const Replay::Told told = replay.line(line);
     if (told.is_damaged && is_cut_off && number > 1) {

@@ -19,7 +19,7 @@
 namespace ddprun::cli {
 namespace {
 
-constexpr std::size_t kRows = 32;  // of nodes and of workers, where the screen does not say
+constexpr std::size_t kRows = 32;  // of nodes and of workers, if the screen's size is not known
 
 struct Arguments {
   std::string job;
@@ -61,7 +61,7 @@ int run(const Arguments& arguments) {
   for (;;) {
     const int code = show(*job, arguments);
     if (code != kJobDone || !arguments.watches) return code;
-    // Nothing is said meanwhile, so what comes is the job's end.
+    // The agent sends nothing in between, so anything that arrives is the end of the job.
     const auto end = job->line(std::chrono::ceil<std::chrono::milliseconds>(interval));
     if (end && !*end) {
       std::fputs("the job has ended\n", stderr);

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = kMiB << 10;
 
-// From here on somebody wonders why things are slow, or fail.
+// Outside of these limits things become slow, or fail.
 constexpr int kEphemeralPortsMin = 1000;
 constexpr auto kLookupMax = 100ms;
 constexpr double kClockReadingMaxNs = 500;
@@ -28,7 +28,7 @@ constexpr std::uint64_t kTasksLeftMin = 1000;
 constexpr std::uint64_t kMemoryLeftMin = kGiB;
 constexpr double kStoreRoundTripMaxUs = 5000;
 
-constexpr std::size_t kTextBytesMax = 4096;  // of a program's words in JSON
+constexpr std::size_t kTextBytesMax = 4096;  // of a program's output in JSON
 
 Finding ok(std::string name, std::string what) {
   return {std::move(name), Verdict::kOk, std::move(what), {}};
@@ -310,7 +310,7 @@ Finding judge_open_files(Limit soft, Limit hard) {
 }
 
 Finding judge_processes(Limit limit, int cpus) {
-  // A worker of PyTorch's has a few threads for each CPU, and there may be one for each CPU.
+  // A PyTorch worker has a few threads for each CPU, and there may be one worker for each CPU.
   const auto wanted = std::max(kProcessesMin, static_cast<std::uint64_t>(cpus) * 64);
   if (limit && *limit < wanted) {
     return look("processes", in_words(limit) + " for this user, threads included",
