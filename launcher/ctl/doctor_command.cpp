@@ -302,19 +302,19 @@ int diagnose(const Arguments& arguments) {
 
 std::function<int()> add_doctor_command(CLI::App& app) {
   auto* doctor = app.add_subcommand(
-      "doctor", "Look at what jobs need of this machine, try it, and say what to do.");
+      "doctor", "Check and try what jobs need of this machine, and say what to do.");
   doctor->footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor->add_option("names", held->names, "Names of other nodes, which are looked up too");
+  doctor->add_option("names", held->names, "Names of other nodes, to look up too");
   doctor->add_flag("--json", held->as_json, "Print JSON");
   doctor
       ->add_option("--timeout", held->timeout_s,
-                   "Seconds that the whole may take; importing torch is most of it")
+                   "Time limit for everything in seconds; most of it is for importing torch")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   doctor->add_option("--worker", held->worker,
-                     "A program that is started as two workers instead of an all-reduce of "
-                     "PyTorch's, and must end with 0");
+                     "A program to start as two workers instead of PyTorch's all-reduce; it must "
+                     "end with 0");
   return [held] { return diagnose(*held); };
 }
 

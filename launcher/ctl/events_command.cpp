@@ -46,7 +46,7 @@ std::function<int()> add_events_command(CLI::App& app) {
   events->footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
   events->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  events->add_flag("-f,--follow", held->follows, "and each that happens, until the job has ended");
+  events->add_flag("-f,--follow", held->follows, "also print new events, until the job has ended");
   return [held] { return run(*held); };
 }
 

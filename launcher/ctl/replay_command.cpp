@@ -62,11 +62,11 @@ int run(const std::string& path) {
 std::function<int()> add_replay_command(CLI::App& app) {
   auto* replay = app.add_subcommand(
       "replay",
-      "Play what ddprun --record has written: the same decisions again, step by step, with what "
-      "led to each. Nothing is started.");
+      "Replay what ddprun --record has written: the same decisions, step by step, with the reason "
+      "of each. Nothing is started.");
   replay->footer(kExitCodes);
   const auto held = std::make_shared<std::string>();
-  replay->add_option("FILE", *held, "that one node has recorded")->required();
+  replay->add_option("FILE", *held, "the recording of one node")->required();
   return [held] { return run(*held); };
 }
 

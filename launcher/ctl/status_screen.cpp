@@ -249,8 +249,7 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
                     step_of(worker), last_of(worker), values_of(worker)});
   }
   text += table(rows, "rlrllrrl");
-  if (left_out > 0)
-    text += "  … and " + counted(left_out, "worker") + " that are further on (--all)\n";
+  if (left_out > 0) text += "  … and " + counted(left_out, "more worker") + " (--all)\n";
   return text;
 }
 

@@ -76,9 +76,10 @@ int wait(ControlClient& events, const Judge& judge) {
     const auto line = events.line(std::chrono::seconds(0));
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line) {
-      return report(
-          {ErrorCode::kClosed, "the job's agent is gone, and has not said how it ended", {}},
-          kJobFailed);
+      return report({ErrorCode::kClosed,
+                     "the job's agent is gone and has not reported how the job ended",
+                     {}},
+                    kJobFailed);
     }
     const auto seen = seen_in(**line);
     if (!seen) continue;
@@ -138,7 +139,7 @@ std::function<int()> add_stop_command(CLI::App& app) {
 
 std::function<int()> add_restart_command(CLI::App& app) {
   return add(app, "restart",
-             "Stop the round of a job that runs and begin the next one, at no cost of its "
+             "Stop the current round of a job and begin the next one; this costs no restart of "
              "--max-restarts.",
              "do not wait until the next round runs", restart);
 }

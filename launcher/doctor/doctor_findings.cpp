@@ -160,9 +160,10 @@ Finding judge_ports(const PortFacts& facts) {
 Finding judge_own_name(const NameFacts& facts) {
   const std::string row = "own name";
   if (!facts.was_in_time) {
-    return look(row, facts.name + " was not found within " + in_words(facts.took),
-                "PyTorch looks it up too: add it to /etc/hosts, or mend the name server's entry in "
-                "/etc/resolv.conf");
+    return look(
+        row, facts.name + " was not found within " + in_words(facts.took),
+        "PyTorch looks it up too: add it to /etc/hosts, or correct the name server's entry in "
+        "/etc/resolv.conf");
   }
   if (!facts.error.empty()) {
     return look(row, facts.name + ": " + facts.error,
@@ -186,7 +187,7 @@ Finding judge_other_name(const NameFacts& facts) {
   const std::string row = "name " + facts.name;
   if (!facts.was_in_time) {
     return look(row, "not found within " + in_words(facts.took),
-                "mend the name server's entry in /etc/resolv.conf, or add it to /etc/hosts");
+                "correct the name server's entry in /etc/resolv.conf, or add it to /etc/hosts");
   }
   if (!facts.error.empty()) {
     return look(row, facts.error, "add it to /etc/hosts or to the name server; is it spelt right?");
@@ -264,7 +265,7 @@ Finding judge_gpus(const GpuFacts& facts) {
       std::to_string(facts.devices) + ", driver " + (facts.driver.empty() ? "?" : facts.driver);
   if (facts.devices == 0) {
     return look("GPUs", "the driver has " + std::to_string(facts.driven) + ", none is in /dev",
-                "a container is started with --gpus all (Docker) or resources.limits of "
+                "start a container with --gpus all (Docker) or resources.limits of "
                 "nvidia.com/gpu (Kubernetes); on the host run nvidia-smi once, as root");
   }
   if (!facts.has_control || !facts.has_uvm) {
