@@ -89,8 +89,7 @@ void put_store(PrometheusText& text, const NodeStatus& status) {
              static_cast<double>(status.store->memory_bytes));
 }
 
-// One family for all workers that have something to say for it: `value` of worker and progress,
-// nothing where it has not.
+// One family with a sample for each worker that has a value: `value` returns it, or nothing.
 template <typename Value>
 void put_each(PrometheusText& text, const NodeStatus& status, std::string_view name, Type type,
               std::string_view help, Value value) {

@@ -16,7 +16,7 @@ namespace {
 using namespace status_json;
 
 constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
-// Lines that a follower of events has not read, before those that come are only counted for it.
+// How much a follower of events may have unread before further lines are only counted for it.
 constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
 
 std::string line_of(const json::object& object) { return json::serialize(object) + "\n"; }
