@@ -113,7 +113,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     if (server_ == nullptr || state_ != State::kAnswers) return false;
     if (!server_->has_room_for_a_stream()) {
       reply({.status = 503,
-             .body = "there are as many pages open as are served at once; close one of them\n",
+             .body = "too many pages are open; close one of them\n",
              .headers = {{"Retry-After", "5"}}});
       return false;
     }
@@ -209,11 +209,10 @@ class HttpServer::Impl::Connection final : public HttpExchange,
       return refuse(405, "only GET and HEAD are answered here", {{"Allow", "GET, HEAD"}});
     }
     if (parser_->chunked() || parser_->content_length_remaining().value_or(0) > 0) {
-      return refuse(400, "a GET with a body is not answered here");
+      return refuse(400, "a GET request with a body is refused");
     }
     if (request.count(http::field::host) != 1 || !is_loopback_host(text(http::field::host))) {
-      return refuse(403,
-                    "ask for this under the name localhost or 127.0.0.1, through a tunnel too");
+      return refuse(403, "use the host name localhost or 127.0.0.1, also through a tunnel");
     }
     const std::string_view target(request.target().data(), request.target().size());
     path_ = target.substr(0, target.find('?'));

@@ -157,7 +157,7 @@ void KubeflowReporter::on_failure(const std::string& why) {
   next_ = Clock::now() + pause;
   if (std::exchange(has_complained_, true)) return;
   warn_(endpoint_->url_variable + "=" + endpoint_->url + ": " + why +
-        "; Kubeflow Trainer is not told of the progress for now, the job goes on");
+        "; Kubeflow Trainer gets no progress reports for now, the job continues");
 }
 
 }  // namespace ddprun::agent

@@ -54,7 +54,7 @@ Result<std::string> bearer_token(std::string_view file_text) {
   }
   // Other characters could end this header and begin another one.
   if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c < '\x7f'; })) {
-    return fail(ErrorCode::kInvalidArgument, "it holds bytes that no token has");
+    return fail(ErrorCode::kInvalidArgument, "it has bytes that a token cannot have");
   }
   return std::string(token);
 }

@@ -31,7 +31,7 @@ Result<NotifySocket> parse_notify_socket(std::string_view text) {
   }
   // The address length gives the length of an abstract name; a path ends with a NUL byte.
   if (text.size() < 2 || text.size() + (is_abstract ? 0 : 1) > sizeof socket.address.sun_path) {
-    return fail(ErrorCode::kInvalidArgument, "it is no name that a socket can have");
+    return fail(ErrorCode::kInvalidArgument, "it is not a valid name of a socket");
   }
   std::memcpy(socket.address.sun_path, text.data(), text.size());
   if (is_abstract) socket.address.sun_path[0] = '\0';
@@ -47,7 +47,7 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
   const std::string pid = value_or_empty(environment, "WATCHDOG_PID");
   const auto whose = parse_number<long>(pid);
   if (!pid.empty() && !whose) {
-    return fail(ErrorCode::kInvalidArgument, "WATCHDOG_PID=" + pid + ": that is no process id");
+    return fail(ErrorCode::kInvalidArgument, "WATCHDOG_PID=" + pid + ": that is not a process id");
   }
   if (whose && *whose != own_pid) return std::nullopt;
   const auto usec = parse_number<std::int64_t>(limit);
@@ -77,7 +77,7 @@ SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Enviro
   if (interval) {
     watchdog_interval_ = *interval;
   } else {
-    warn_(interval.error().to_string() + "; the service manager's watchdog will not be told");
+    warn_(interval.error().to_string() + "; the service manager's watchdog gets no messages");
   }
   fd_ = rdzv::UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   fd_ ? void(socket_ = *socket) : complain(std::strerror(errno));
@@ -145,7 +145,7 @@ bool SystemdNotify::send(const std::string& state) {
 void SystemdNotify::complain(const std::string& what) {
   if (std::exchange(has_complained_, true)) return;
   warn_("NOTIFY_SOCKET=" + name_ + ": " + what +
-        "; the service manager is not told how the job is, the job goes on");
+        "; the service manager gets no status, the job continues");
 }
 
 }  // namespace ddprun::agent

@@ -155,7 +155,7 @@ Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, 
     if (::lstat(path.c_str(), &found) == 0 && found.st_uid != user) {
       return fail(wrong_owner(path, found.st_uid));
     }
-    return fail(ErrorCode::kPermissionDenied, path + " is no folder that can be used (" +
+    return fail(ErrorCode::kPermissionDenied, path + " is not a usable folder (" +
                                                   std::strerror(errno) +
                                                   "); a link is not followed; remove it");
   }
@@ -193,7 +193,7 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
     return fail(error_from_errno(errno, name));
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return fail(ErrorCode::kPermissionDenied, name + " is no socket, and is left alone");
+    return fail(ErrorCode::kPermissionDenied, name + " is not a socket; it is not used");
   }
   if (found.st_uid != user) return fail(wrong_owner(name, found.st_uid));
   rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -142,7 +142,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
   if (ranks * 2 > LogFollower::kPlacesMax) {
     return client->send(error_line("the job has " + std::to_string(node.world_size) +
-                                   " workers; name those whose logs are wanted, " +
+                                   " workers; choose some of them, " +
                                    std::to_string(LogFollower::kPlacesMax / 2) + " at most"));
   }
   for (const int rank : question->ranks) {

@@ -94,7 +94,7 @@ void ControlSocket::admit(rdzv::UniqueFd socket) {
   if (!is_ours(socket.get())) return;
   const auto client = std::make_shared<ControlClient>(io_.get_executor(), std::move(socket));
   if (clients_.size() >= kClientsMax) {
-    client->send("{\"error\":\"too many others ask this job already\"}\n");
+    client->send("{\"error\":\"too many clients are connected to this job\"}\n");
     return client->connection_->close();
   }
   clients_.insert(client);

@@ -681,7 +681,7 @@ TEST_F(Control, ThereIsABoundOnClients) {
     ASSERT_THAT(crowd.back()->hear(), HasSubstr("\"job\":\"loved\""));
   }
   const Stranger one_too_many(runtime_ / "ddprun/loved.sock");
-  EXPECT_THAT(one_too_many.hear(), HasSubstr("too many others"));
+  EXPECT_THAT(one_too_many.hear(), HasSubstr("too many clients"));
   crowd.pop_back();
   EXPECT_TRUE(eventually([&] { return ask({"status"}).code == 0; }));
 }
