@@ -190,8 +190,8 @@ std::string Replay::compare(std::size_t decisions) {
 std::string Replay::end() const {
   std::string text = std::to_string(inputs_) + " inputs were played again; ";
   if (differences_ > 0) {
-    return text + std::to_string(differences_) +
-           " of them were decided differently: another version of ddprun made this recording" +
+    return text + "the decisions differ for " + std::to_string(differences_) +
+           " of them: another version of ddprun made this recording" +
            (lost_ > 0 ? ", or the missing lines matter\n" : "\n");
   }
   return text + "all decisions were the same as in the recording\n";
