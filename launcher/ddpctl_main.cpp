@@ -1,5 +1,6 @@
-// The file bin/ddpctl: becomes the ddprun beside it under its own name, because ddpctl is a part of
-// that program. Two programs with the same libraries inside would be twice as much to download.
+// The program bin/ddpctl: executes the ddprun beside it under the name ddpctl, because ddpctl is a
+// part of that program. Two programs with the same libraries inside would be twice as much to
+// download.
 #include <unistd.h>
 
 #include <cerrno>

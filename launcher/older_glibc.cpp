@@ -1,6 +1,6 @@
-// What the C++ runtime inside our program takes from the newest C libraries alone, so that one file
-// built here runs on every system with glibc 2.34 (tests/packages/portable.py). Linked into programs
-// only, and hidden: the libraries that a program loads go on using their own.
+// What the C++ runtime inside our program takes only from the newest C libraries, so that a program
+// built here runs on every system with glibc 2.34 (tests/packages/portable.py). Linked only into
+// programs, and hidden: libraries that a program loads still use their own.
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/random.h>

@@ -16,8 +16,8 @@ namespace json = boost::json;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kTextBytesMax = 2048;
-// Two readings of the clocks of two hosts, or of two clocks of one, are never quite alike: a moment
-// that has moved by less is the same one.
+// Clocks of two hosts, and two clocks of one host, differ a little: times that differ by less than
+// this count as the same.
 constexpr std::int64_t kJitterMs = 750;
 
 json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
@@ -42,7 +42,7 @@ std::optional<double> value_named(std::string_view name, const WorkerProgress& p
   return found == progress.values.end() ? std::nullopt : std::optional<double>(found->value);
 }
 
-// The field of a line of --events, for finding one among many before it is parsed.
+// A field as it appears in a line of --events: finds a line before it is parsed.
 std::string_view raw_field(std::string_view line, std::string_view name) {
   const std::string begin = "\"" + std::string(name) + "\":\"";
   const std::size_t at = line.find(begin);
@@ -51,8 +51,8 @@ std::string_view raw_field(std::string_view line, std::string_view name) {
   return line.substr(0, line.find('"'));
 }
 
-// The node whose word counts for what all have in common: one of the latest round, the asked one if
-// it is.
+// The node whose values are used for the whole job: one of the latest round; the asked node, if it
+// is one of these.
 const NodeStatus* speaker(const JobStatus& status, std::optional<Round> round) {
   const NodeStatus* found = nullptr;
   for (const NodeStatus& node : status.nodes) {
@@ -70,7 +70,8 @@ std::optional<Round> latest_round(const JobStatus& status) {
 }
 
 json::array restarts_of(const JobStatus& status) {
-  std::map<std::uint32_t, const RestartRecord*> by_round;  // every node that was there has it
+  std::map<std::uint32_t, const RestartRecord*>
+      by_round;  // every node that took part has the record
   for (const NodeStatus& node : status.nodes) {
     for (const RestartRecord& record : node.recent_restarts) {
       by_round.emplace(number(record.round), &record);
@@ -141,8 +142,8 @@ void Curve::add(Point point) {
   for (std::size_t i = 0; i < points_.size(); i += 2) points_[kept++] = points_[i];
   points_.resize(kept);
   changes_from(0);
-  // This one, the last of an even number, is gone; the next is to be as far from the one before it as
-  // all are from now on.
+  // The last point of an even number was removed; the next one gets the new distance to the point
+  // before it.
   skipped_ = (stride_ + 1) % (2 * stride_);
   stride_ *= 2;
 }
@@ -160,7 +161,7 @@ void DashboardFeed::sample(const NodeStatus& own) {
   if (own.rank_offset == 0) note_loss(own);
 }
 
-// Of the first rank that says one.
+// The loss of the first rank that reports one.
 bool DashboardFeed::note_loss(const NodeStatus& node) {
   for (const WorkerStatus& worker : node.workers) {
     if (!worker.progress || !worker.progress->step) continue;
@@ -178,7 +179,7 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
   at_ms_ = unix_ms(status.when);
   const auto round = latest_round(status);
   const NodeStatus* const node = speaker(status, round);
-  if (node == nullptr) return;  // of a status, which has the asked node at least, it never is
+  if (node == nullptr) return;  // cannot happen: a status has at least the asked node
   are_ranks_new_ = round != round_;
   if (are_ranks_new_) ranks_.clear();
   round_ = round;
@@ -214,7 +215,7 @@ void DashboardFeed::look_at_ranks(const JobStatus& status,
                                   std::chrono::steady_clock::time_point now) {
   changed_ranks_.clear();
   changed_lives_.clear();
-  // Those of a node that has not answered this time stay as they were.
+  // Ranks of a node that has not answered this time stay unchanged.
   for (const NodeStatus& node : status.nodes) {
     if (node.round != round_ || !round_) continue;
     for (const WorkerStatus& worker : node.workers) {
@@ -258,8 +259,8 @@ DashboardFeed::Live DashboardFeed::live_of(const WorkerStatus& worker, const Nod
   return live;
 }
 
-// The latest worker that ended badly of its own accord, with all that is known of it. A lost node is
-// among the restarts.
+// The last worker that failed by itself, with everything that is known about it. A lost node is in
+// the list of restarts.
 void DashboardFeed::look_at_failures(const JobStatus& status) {
   const std::string* latest = nullptr;
   for (const NodeStatus& node : status.nodes) {

@@ -1,12 +1,13 @@
-// What the live page is told: the whole of it once, then what has changed. Made of one JobStatus
-// after the other; pure. A rank that has done no step since the look before costs nothing, so that a
-// page with 1,024 of them stays cheap on both sides.
+// What the live page receives: everything once, then only changes. Made of successive JobStatus
+// values; pure. A rank without a new step since the last status costs nothing, so that a page with
+// 1,024 ranks stays cheap on both sides.
 //
-// Both are JSON objects with the fields that agent/dashboard/page/index.html names at the top of its script;
-// a change has `at`, and of the others those that differ. Lists of rows, a row per rank, are changed
-// row by row; `loss` has the points to add, after those of `loss_from` on were dropped.
+// Both messages are JSON objects with the fields that agent/dashboard/page/index.html lists at the
+// top of its script. A change has `at` and those other fields that differ. Lists of rows (one row
+// per rank) are changed row by row; `loss` has the points to add after the points from `loss_from`
+// on were removed.
 //
-// The mistake to avoid: sending a change to a page that has missed one; it gets whole() again.
+// A page that has missed a change must get whole() again.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@
 
 namespace ddprun::agent {
 
-// The latest values of a curve, never more than kPointsMax: when it is full every second point goes,
-// and from then on only every second look is kept, and so on.
+// A curve with at most kPointsMax points: when it is full, every second point is removed, and from
+// then on only every second value is kept, and so on.
 class Curve {
  public:
   static constexpr std::size_t kPointsMax = 1000;  // even
@@ -36,11 +37,11 @@ class Curve {
     bool operator==(const Point&) const = default;
   };
 
-  // One that goes back (a restart from a checkpoint) replaces what was after it.
+  // A lower step (a restart from a checkpoint) replaces the points after it.
   void add(Point point);
 
   const std::vector<Point>& points() const { return points_; }
-  // Since settle(): nothing, or all from this point on is another.
+  // What has changed since settle(): nothing, or everything from this point on.
   std::optional<std::size_t> changed_from() const { return changed_from_; }
   void settle() { changed_from_.reset(); }
 
@@ -57,20 +58,20 @@ class Curve {
 
 class DashboardFeed {
  public:
-  // While nobody watches: keeps the curve of the loss going, where it is this node's rank 0 that
-  // says it. A page that watches is not told of it.
+  // While no page is open: continues the curve of the loss, if rank 0 is on this node. This makes no
+  // change for pages.
   void sample(const NodeStatus& own);
 
   void look(const JobStatus& status, std::chrono::steady_clock::time_point now);
 
-  // The job is over, and this is the last that is heard of it.
+  // The job has ended; `sentence` is the last message.
   void end(std::string_view sentence);
 
   std::string whole() const;
-  std::string change() const;  // by the last look, or by end()
+  std::string change() const;  // made by the last look(), or by end()
 
  private:
-  struct Rank {  // what does not change in a round
+  struct Rank {  // does not change during a round
     int rank = 0;
     int node_rank = 0;
     int local_rank = 0;
@@ -79,12 +80,12 @@ class DashboardFeed {
     std::int64_t total_steps = 0;
     bool operator==(const Rank&) const = default;
   };
-  struct Live {  // what does
+  struct Live {  // changes during a round
     WorkerState state = WorkerState::kNotStarted;
     WorkerPhase phase = WorkerPhase::kUnknown;
     std::optional<std::int64_t> step;
     std::int64_t stepped_at_ms = 0;
-    std::int64_t step_us = 0;  // its time; 0: not known yet
+    std::int64_t step_us = 0;  // duration of a step; 0: not known yet
     bool operator==(const Live&) const = default;
   };
 
@@ -100,13 +101,13 @@ class DashboardFeed {
   std::int64_t at_ms_ = 0;
   std::int64_t began_at_ms_ = 0;
   std::map<int, std::pair<Rank, Live>> ranks_;
-  std::vector<int> changed_ranks_;  // whose Rank is another
+  std::vector<int> changed_ranks_;  // whose Rank has changed
   std::vector<int> changed_lives_;
   bool are_ranks_new_ = false;
-  // Every other field of the page as JSON, and those that the last look has changed.
+  // Every other field of the page as JSON, and the fields that the last look() has changed.
   std::map<std::string, std::string, std::less<>> fields_;
   std::vector<std::string> changed_fields_;
-  std::string failure_time_;  // of the latest worker's end that was a failure
+  std::string failure_time_;  // of the last failure of a worker
   StepTimes step_times_;
   Curve loss_;
 };

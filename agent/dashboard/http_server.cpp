@@ -20,8 +20,9 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::chrono::seconds kAcceptPause{1};  // when the system has no descriptor left
-constexpr std::size_t kLingerBytes = std::size_t{1} << 20;  // of a refused request, not looked at
+constexpr std::chrono::seconds kAcceptPause{1};  // if the system has no descriptor left
+constexpr std::size_t kLingerBytes = std::size_t{1}
+                                     << 20;  // of a refused request, read and ignored
 
 bool is_the_clients_fault(const error_code& ec) {
   return ec.category() == make_error_code(http::error::bad_method).category() &&
@@ -112,7 +113,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     if (server_ == nullptr || state_ != State::kAnswers) return false;
     if (!server_->has_room_for_a_stream()) {
       reply({.status = 503,
-             .body = "there are as many pages open as are served at once; close one of them\n",
+             .body = "too many pages are open; close one of them\n",
              .headers = {{"Retry-After", "5"}}});
       return false;
     }
@@ -156,7 +157,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
  private:
   enum class State { kAwaitsRequest, kAnswers, kStreams, kLingers };
 
-  // A handler of what comes next, unless this was closed meanwhile.
+  // Wraps a handler so that it does nothing after this was closed.
   template <typename Next>
   auto then(Next next) {
     return [self = shared_from_this(), next](const error_code& ec, std::size_t count) {
@@ -172,9 +173,9 @@ class HttpServer::Impl::Connection final : public HttpExchange,
   }
 
   void on_deadline() {
-    if (deadline_.expiry() > std::chrono::steady_clock::now()) return;  // put off meanwhile
+    if (deadline_.expiry() > std::chrono::steady_clock::now()) return;  // the deadline was moved
     if (state_ != State::kAwaitsRequest || !parser_->got_some()) return close();
-    // Who has begun a request is told what was wrong with it, once nothing reads any more.
+    // If a request has begun, the client gets an answer that says what was wrong with it.
     is_late_ = true;
     error_code ec;
     socket_.cancel(ec);
@@ -185,7 +186,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     idle_since_ = std::chrono::steady_clock::now();
     parser_.emplace();
     parser_->header_limit(static_cast<std::uint32_t>(server_->limits().header_bytes));
-    parser_->body_limit(boost::none);  // there is to be none, which is looked at below
+    parser_->body_limit(boost::none);  // requests must have no body, which is checked below
     close_after(time);
     http::async_read_header(socket_, buffer_, *parser_,
                             then([this](const error_code& ec, std::size_t) { on_request(ec); }));
@@ -208,11 +209,10 @@ class HttpServer::Impl::Connection final : public HttpExchange,
       return refuse(405, "only GET and HEAD are answered here", {{"Allow", "GET, HEAD"}});
     }
     if (parser_->chunked() || parser_->content_length_remaining().value_or(0) > 0) {
-      return refuse(400, "a GET with a body is not answered here");
+      return refuse(400, "a GET request with a body is refused");
     }
     if (request.count(http::field::host) != 1 || !is_loopback_host(text(http::field::host))) {
-      return refuse(403,
-                    "ask for this under the name localhost or 127.0.0.1, through a tunnel too");
+      return refuse(403, "use the host name localhost or 127.0.0.1, also through a tunnel");
     }
     const std::string_view target(request.target().data(), request.target().size());
     path_ = target.substr(0, target.find('?'));
@@ -255,8 +255,8 @@ class HttpServer::Impl::Connection final : public HttpExchange,
              : http::async_write(socket_, *serializer_, done);
   }
 
-  // Closed at once, with bytes that were not read, TCP would take back the answer that is under
-  // way: the client closes first, or has had its time.
+  // If the socket is closed while unread bytes are left, TCP resets the connection and the answer may
+  // be lost. So the client closes first, or a time limit ends.
   void linger() {
     state_ = State::kLingers;
     error_code ec;
@@ -272,7 +272,8 @@ class HttpServer::Impl::Connection final : public HttpExchange,
                             }));
   }
 
-  // A browser that listens says nothing more; the end of its connection is all there is to read.
+  // A browser that listens to events sends nothing more; the only thing to read is the end of its
+  // connection.
   void await_its_end() {
     socket_.async_read_some(asio::buffer(unread_),
                             then([this](const error_code&, std::size_t) { close(); }));
@@ -293,8 +294,8 @@ class HttpServer::Impl::Connection final : public HttpExchange,
   bool is_head_ = false;
   bool keeps_alive_ = false;
   bool is_writing_ = false;
-  bool has_ended_ = false;                         // the stream gets nothing more than
-  std::shared_ptr<const std::string> last_event_;  // this, which waits for the one before it
+  bool has_ended_ = false;                         // the stream gets nothing after
+  std::shared_ptr<const std::string> last_event_;  // this event, which waits for the one before it
 };
 
 // ---- accepting ----------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 // A small HTTP server for people and programs of this machine (--metrics-port): GET and HEAD, and
-// streams of server-sent events, on loopback only. It shares the agent's event loop and never holds
-// it up: nothing blocks, and whatever a client does (garbage, a request without end, an answer that
-// it does not read) is bounded in bytes, in connections and in time.
+// streams of server-sent events, on loopback only. It shares the agent's event loop and never
+// delays it: nothing blocks, and whatever a client does (garbage, an endless request, not reading
+// the answer) is limited in bytes, connections and time.
 //
-// A browser that was lured to another site must not read what is served here. That site cannot ask
-// under its own origin (no CORS header is ever sent), and where it has its own name point to
-// 127.0.0.1 (DNS rebinding), the Host header still has that name: only loopback's names are served.
+// Another web site in a browser of this machine must not be able to read this server. It cannot
+// read across origins, because no CORS header is ever sent. If it makes its own name point to
+// 127.0.0.1 (DNS rebinding), the Host header has that name, and only names of loopback are
+// answered.
 //
-// Owned by whoever answers; event loop only, like the handler and the exchanges. The mistake to
-// avoid: taking loopback for private. Every user of this machine may connect.
+// Owned by its user; event loop only, like the handler and the exchanges. Loopback is not private:
+// every user of this machine can connect.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,36 +28,36 @@
 namespace ddprun::agent {
 
 struct HttpServerLimits {
-  std::size_t connections = 64;  // then the one that has waited longest for a request goes
-  std::size_t streams = 16;      // of those; further ones are told to come back later
+  std::size_t connections = 64;  // then the one that has waited longest for a request is closed
+  std::size_t streams = 16;      // of these; more get an answer that says to come back later
   std::size_t header_bytes = 8192;
-  std::chrono::milliseconds request{10'000};  // from the connection to its first request, whole
-  std::chrono::milliseconds idle{60'000};     // from an answer to the next request, whole
+  std::chrono::milliseconds request{10'000};  // from the connection to its complete first request
+  std::chrono::milliseconds idle{60'000};     // from an answer to the complete next request
   std::chrono::milliseconds write{10'000};    // until the client has taken an answer or an event
-  std::chrono::milliseconds linger{1'000};    // that a refused client has to read why
+  std::chrono::milliseconds linger{1'000};    // for a refused client to read the reason
 };
 
-// One request, and the way to answer it: reply() once, or begin_events() once and then send_event().
-// May be kept as long as the answer takes; after the client has gone all of it does nothing.
+// One request. Answer it by reply() once, or by begin_events() once and then send_event(). May be
+// kept as long as the answer takes; when the client is gone, all calls do nothing.
 class HttpExchange {
  public:
   struct Reply {
     unsigned status = 200;
     std::string content_type = "text/plain; charset=utf-8";
     std::string body;
-    std::vector<std::pair<std::string, std::string>> headers = {};  // more of them
+    std::vector<std::pair<std::string, std::string>> headers = {};  // additional ones
   };
   virtual ~HttpExchange() = default;
 
   virtual const std::string& path() const = 0;  // begins with '/', without the query
   virtual void reply(Reply reply) = 0;
 
-  // False: there are too many already, and the client was told so.
+  // False: there are too many streams already, and the client got an answer that says so.
   virtual bool begin_events() = 0;
-  // `text`: whole events, shared by all who get the same. Not while is_busy().
+  // `text`: whole events, shared by all clients that get the same. Not while is_busy().
   virtual void send_event(std::shared_ptr<const std::string> text) = 0;
-  virtual bool is_busy() const = 0;  // the client has not taken all of the last one yet
-  // The last one, also while it is busy; then the stream ends.
+  virtual bool is_busy() const = 0;  // the client has not taken all of the last event yet
+  // The last event, also while is_busy(); then the stream ends.
   virtual void end_events(std::shared_ptr<const std::string> text) = 0;
   virtual bool is_open() const = 0;
 };
@@ -81,8 +82,8 @@ class HttpServer {
   std::shared_ptr<Impl> impl_;
 };
 
-// Whether a Host header names this machine by one of loopback's own names, with any port (a
-// tunnel's is another one). Pure.
+// Whether a Host header has one of loopback's names, with any port (a tunnel may use another port).
+// Pure.
 bool is_loopback_host(std::string_view host);
 
 }  // namespace ddprun::agent

@@ -1,6 +1,6 @@
-// The numeric address that a name of this machine stands for, so that the store, which never
-// resolves a name, can listen there. Looked up beside the event loop, so that a signal need not wait
-// for a name server; asked for once, before a worker exists. Event loop thread only.
+// The numeric address of a name of this machine, so that the store, which never resolves a name,
+// can listen there. Looked up beside the event loop, so that a signal need not wait for a name
+// server; used once, before there are workers. Event loop thread only.
 #pragma once
 
 #include <functional>

@@ -28,22 +28,23 @@ constexpr std::array kReasons{RestartReason::kWorkerFailed, RestartReason::kNode
                               RestartReason::kRequested,    RestartReason::kOther};
 
 void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels& labels) {
-  text.gauge("ddprun_info", "What runs here; always 1.", 1,
+  text.gauge("ddprun_info", "The job and version that run here; always 1.", 1,
              {{"run_id", label(labels.run_id)},
               {"program", label(labels.program)},
               {"host", label(status.host)},
               {"version", label(labels.version)}});
-  text.gauge("ddprun_world_size", "Workers of all nodes in this round.", status.world_size);
-  text.gauge("ddprun_nodes", "Nodes of this round.", status.node_count);
-  text.gauge("ddprun_node_rank", "Which of them this one is.", status.node_rank);
-  text.gauge("ddprun_leads", "1 where the leader of the job is in this agent.", status.leads);
-  text.gauge("ddprun_round", "The round that runs or ran last, from 0.",
+  text.gauge("ddprun_world_size", "Workers of all nodes in the current or last round.",
+             status.world_size);
+  text.gauge("ddprun_nodes", "Nodes of the current or last round.", status.node_count);
+  text.gauge("ddprun_node_rank", "The rank of this node among them.", status.node_rank);
+  text.gauge("ddprun_leads", "1 if this node leads the job.", status.leads);
+  text.gauge("ddprun_round", "The number of the current or last round, from 0.",
              status.round ? number(*status.round) : 0);
   text.family("ddprun_node_state", Type::kGauge, "1 for the state that this node is in.");
   for (const NodeState state : kNodeStates) {
     text.sample(status.state == state, {{"state", name_of(state)}});
   }
-  text.family("ddprun_workers", Type::kGauge, "Workers of this node by their state.");
+  text.family("ddprun_workers", Type::kGauge, "Workers of this node by state.");
   for (const WorkerState state : kWorkerStates) {
     const auto count = std::ranges::count(status.workers, state, &WorkerStatus::state);
     text.sample(static_cast<double>(count), {{"state", name_of(state)}});
@@ -57,24 +58,24 @@ RestartTotal total_of(const NodeStatus& status, RestartReason reason) {
 
 void put_restarts(PrometheusText& text, const NodeStatus& status) {
   text.family("ddprun_restarts_total", Type::kCounter,
-              "Rounds that followed another one, by the reason; every node counts the same.");
+              "Restarts of the job by reason; all nodes have the same number.");
   for (const RestartReason reason : kReasons) {
     text.sample(total_of(status, reason).count, {{"reason", name_of(reason)}});
   }
-  text.gauge("ddprun_restart_budget", "How many failures --max-restarts pays for.",
-             status.max_restarts);
-  text.gauge("ddprun_restart_budget_spent", "How many it has paid for.", status.restarts);
+  text.gauge("ddprun_restart_budget", "Restarts that --max-restarts allows.", status.max_restarts);
+  text.gauge("ddprun_restart_budget_spent", "Restarts of --max-restarts that are used.",
+             status.restarts);
   text.family("ddprun_lost_seconds_total", Type::kCounter,
-              "Time without a running round, by the cause: start is the time to the first one.");
+              "Time without a running round by cause; start is the time until the first round.");
   text.sample(seconds(status.until_run), {{"cause", "start"}});
   for (const RestartReason reason : kReasons) {
     text.sample(seconds(total_of(status, reason).lost), {{"cause", name_of(reason)}});
   }
   const double wall = seconds(status.wall);
-  text.gauge("ddprun_uptime_seconds", "Since this agent began.", wall);
+  text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", wall);
   const double lost =
       status.until_run.count() == 0 ? wall : seconds(status.until_run + status.lost);
-  text.gauge("ddprun_goodput_ratio", "The part of that in which a round ran.",
+  text.gauge("ddprun_goodput_ratio", "Share of the uptime in which a round ran.",
              wall > 0 ? std::clamp(1 - lost / wall, 0.0, 1.0) : 0);
 }
 
@@ -82,15 +83,14 @@ void put_store(PrometheusText& text, const NodeStatus& status) {
   if (!status.store) return;
   text.counter("ddprun_store_requests_total", "Requests to the store of this round.",
                static_cast<double>(status.store->requests));
-  text.gauge("ddprun_store_connections", "Its open connections.",
+  text.gauge("ddprun_store_connections", "Open connections of the store.",
              static_cast<double>(status.store->connections));
-  text.gauge("ddprun_store_keys", "Its keys.", static_cast<double>(status.store->keys));
-  text.gauge("ddprun_store_memory_bytes", "What it holds in all.",
+  text.gauge("ddprun_store_keys", "Keys in the store.", static_cast<double>(status.store->keys));
+  text.gauge("ddprun_store_memory_bytes", "Memory of the store's keys and values.",
              static_cast<double>(status.store->memory_bytes));
 }
 
-// One family for all workers that have something to say for it: `value` of worker and progress,
-// nothing where it has not.
+// One family with a sample for each worker that has a value: `value` returns it, or nothing.
 template <typename Value>
 void put_each(PrometheusText& text, const NodeStatus& status, std::string_view name, Type type,
               std::string_view help, Value value) {
@@ -108,20 +108,20 @@ void put_each(PrometheusText& text, const NodeStatus& status, std::string_view n
 void put_progress(PrometheusText& text, const NodeStatus& status, StepTimes& step_times,
                   std::chrono::steady_clock::time_point now) {
   using Known = std::optional<double>;
-  put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the rank has done.",
+  put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the worker has done.",
            [](int, const WorkerProgress& worker) {
              return worker.step ? Known(*worker.step) : std::nullopt;
            });
-  put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge, "Steps that it is to do.",
-           [](int, const WorkerProgress& worker) {
+  put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge,
+           "Steps that the worker will do in total.", [](int, const WorkerProgress& worker) {
              return worker.total_steps > 0 ? Known(worker.total_steps) : std::nullopt;
            });
   put_each(text, status, "ddprun_worker_seconds_since_step", Type::kGauge,
-           "Since it has done the last one.", [](int, const WorkerProgress& worker) {
+           "Time since the worker's last step.", [](int, const WorkerProgress& worker) {
              return worker.step ? Known(seconds(worker.since_step)) : std::nullopt;
            });
   put_each(text, status, "ddprun_worker_step_seconds", Type::kGauge,
-           "Time of a step, on the average since the scrape before.",
+           "Mean time of a step since the previous scrape.",
            [&](int rank, const WorkerProgress& worker) -> Known {
              if (!worker.step || !status.round) return std::nullopt;
              const auto time =
@@ -129,7 +129,7 @@ void put_progress(PrometheusText& text, const NodeStatus& status, StepTimes& ste
              return time ? Known(time->count()) : std::nullopt;
            });
   put_each(text, status, "ddprun_worker_collectives_total", Type::kCounter,
-           "Collectives that it has begun.", [](int, const WorkerProgress& worker) {
+           "Collectives that the worker has begun.", [](int, const WorkerProgress& worker) {
              return Known(static_cast<double>(worker.collectives));
            });
 }
@@ -140,7 +140,8 @@ void put_values(PrometheusText& text, const NodeStatus& status) {
     if (!worker.progress) continue;
     for (const auto& [name, value] : worker.progress->values) {
       if (!std::exchange(has_begun, true)) {
-        text.family("ddprun_worker_value", Type::kGauge, "What else it says, by its name.");
+        text.family("ddprun_worker_value", Type::kGauge,
+                    "Other values that the worker reports, by name.");
       }
       text.sample(value, {{"rank", std::to_string(worker.rank)},
                           {"local_rank", std::to_string(worker.local_rank)},

@@ -1,7 +1,6 @@
-// What /metrics says: the status of this node as Prometheus text. Only of this node, since each node
-// is asked for itself and none asks another one; what the whole job has in common (world size,
-// round, restarts) every node says alike. Names and meanings are a promise: agent/README.md lists
-// them. Pure.
+// The text of /metrics: the status of this node in Prometheus' format. Only of this node, because
+// Prometheus scrapes every node itself; values of the whole job (world size, round, restarts) are
+// the same on all nodes. Names and meanings stay compatible: agent/README.md lists them. Pure.
 #pragma once
 
 #include <chrono>
@@ -18,7 +17,7 @@ struct MetricsLabels {  // of ddprun_info
   std::string version;
 };
 
-// `now`: when `status` was made.
+// `now`: the time at which `status` was made.
 std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels,
                          StepTimes& step_times, std::chrono::steady_clock::time_point now);
 

@@ -19,9 +19,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kInterval = 1s;
-constexpr auto kSoon = 200ms;  // also the least time between two questions to all nodes
+constexpr auto kSoon = 200ms;  // also the minimum time between two requests to all nodes
 
-// 128 random bits, in hex. Without them (a kernel that has none yet) there is no page.
+// 128 random bits, in hex. If the kernel has none yet, the page is not served.
 std::optional<std::string> make_nonce() {
   std::array<unsigned char, 16> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), GRND_NONBLOCK) !=
@@ -108,7 +108,7 @@ void MetricsServer::serve_page(HttpExchange& exchange) const {
 
 // ---- what pages hear ----------------------------------------------------------------------------
 
-// Soon, and not each of a thousand at once.
+// Asks soon, but only once for many events.
 void MetricsServer::something_happened() {
   if (is_watched()) await_tick(std::max(Clock::now(), asked_at_ + kSoon));
 }
@@ -141,8 +141,8 @@ void MetricsServer::ask() {
   });
 }
 
-// One text for all who have seen what was before; one who has not taken the last one yet misses
-// this, and gets the whole when it has.
+// One text for all pages that have the previous state. A page that has not taken the last event yet
+// misses this one, and gets whole() later.
 void MetricsServer::tell_viewers() {
   std::shared_ptr<const std::string> whole;
   std::shared_ptr<const std::string> change;

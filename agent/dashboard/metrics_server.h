@@ -1,10 +1,10 @@
-// --metrics-port: /metrics for Prometheus, and at / a live page for people, which hears over /events
-// what changes. Asked for /metrics it looks at this node and at nothing else; only while a page is
-// open does it ask all nodes of the job how they are, once a second and soon after something has
-// happened. With nobody there it wakes up once a second, to keep the curve of the loss.
+// --metrics-port: /metrics for Prometheus, and at / a live page for people, which gets changes over
+// /events. A scrape of /metrics reads only this node. Only while a page is open does the server ask
+// all nodes of the job for their status, once a second and soon after an event. Without clients it
+// wakes up once a second, to continue the curve of the loss.
 //
-// Owned by the supervisor, event loop only. The mistake to avoid: making it a reason why a job
-// fails; a port that is taken is worth a sentence and no more.
+// Owned by the supervisor, event loop only. A failure here must not end the job: if the port is
+// taken, there is a warning and the job continues.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -34,7 +34,7 @@ class MetricsServer {
 
   std::uint16_t port() const { return http_->port(); }
 
-  // The job's last word, to the pages that are open.
+  // Sends the last message to the open pages: how the job ended.
   void over(std::string_view sentence);
 
  private:
@@ -64,7 +64,7 @@ class MetricsServer {
   Clock::time_point asked_at_{};
   bool is_asking_ = false;
   bool is_over_ = false;
-  std::shared_ptr<void> events_;  // while it lives, the job's are told to us
+  std::shared_ptr<void> events_;  // the subscription to the job's events
   const std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
 };
 

@@ -5,8 +5,8 @@
 
 namespace ddprun::agent {
 
-// What a script or style of the page has as its nonce, to be replaced by a fresh one for each reply:
-// nothing else on the page may run or style it.
+// The nonce of the page's script and style, to be replaced by a new one for each reply: the page's
+// policy allows nothing else.
 inline constexpr std::string_view kPageNonce = "NONCE-OF-THIS-REPLY";
 
 extern const std::string_view kPage;

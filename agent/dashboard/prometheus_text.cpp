@@ -8,7 +8,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr double kExactBelow = 1e15;  // whole numbers are written as such
+constexpr double kExactBelow = 1e15;  // below this, whole numbers are written without exponent
 
 void append_number(std::string& text, double value) {
   if (std::isnan(value)) {

@@ -1,10 +1,10 @@
 // Prometheus' text exposition format, version 0.0.4, written family by family. Pure.
 //
-// Not prometheus-cpp's, although a test holds both side by side: its registry of counters that
-// somebody keeps up to date is not wanted where a status is turned into text when it is asked for,
-// and Debian has it as a shared library only, which every node would need to have.
+// We do not use prometheus-cpp (a test compares the two): it keeps a registry of counters that are
+// updated all the time, while we make the text from a status on request; and Debian has it only as
+// a shared library, which every node would need.
 //
-// The mistake to avoid: two families of one name, or a sample before its family.
+// A family's name must be used only once, and a sample must follow its family.
 #pragma once
 
 #include <initializer_list>
@@ -22,7 +22,7 @@ class PrometheusText {
   enum class Type { kCounter, kGauge };
   using Labels = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // What all samples from here on are of.
+  // The family of all following samples.
   void family(std::string_view name, Type type, std::string_view help);
   void sample(double value, Labels labels = {});
 

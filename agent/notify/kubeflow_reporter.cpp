@@ -18,14 +18,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kTick = 1s;                          // so that the first report is not late
-constexpr auto kInterval = 5s;                      // what Trainer asks for
-constexpr std::chrono::seconds kIntervalMax = 60s;  // while it does not work
+constexpr auto kInterval = 5s;                      // as Trainer requires
+constexpr std::chrono::seconds kIntervalMax = 60s;  // while reports fail
 constexpr std::chrono::milliseconds kTimeLimit = 5s;
 constexpr std::size_t kTokenFileBytesMax = 64 * 1024;
 constexpr std::size_t kReplyBytesMax = 64 * 1024;
 constexpr std::size_t kQuotedBytesMax = 200;
 
-// Errors are Kubernetes' Status objects: what it says in words, if it is one.
+// The message of a Kubernetes Status object, which errors usually are.
 std::string message_in(const std::string& body) {
   boost::system::error_code ec;
   const boost::json::value root = boost::json::parse(body, ec);
@@ -35,7 +35,7 @@ std::string message_in(const std::string& body) {
   return ": " + as_utf8(std::string_view(message->get_string()), kQuotedBytesMax);
 }
 
-// As much of a regular file as a token could be. O_NONBLOCK: a pipe is refused, not waited for.
+// Reads a regular file, up to the longest possible token. O_NONBLOCK: refuse a pipe, do not wait.
 Result<std::string> start_of(const std::string& path, const std::string& what) {
   const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
@@ -62,7 +62,7 @@ KubeflowReporter::KubeflowReporter(boost::asio::io_context& io, const Environmen
       tick_(io) {}
 
 void KubeflowReporter::round_began() {
-  latest_.reset();  // rank 0 may be another agent's now
+  latest_.reset();  // rank 0 may be on another node now
   if (endpoint_ && !std::exchange(has_begun_, true)) await_tick();
 }
 
@@ -108,7 +108,7 @@ void KubeflowReporter::push() {
       [this](const Result<rdzv::HttpReply>& reply) { on_reply(reply); });
 }
 
-// Read each time: it is exchanged long before it runs out.
+// Read it each time: Kubernetes replaces it long before it expires.
 Result<std::string> KubeflowReporter::token() const {
   if (endpoint_->token_file.empty()) {
     return fail(ErrorCode::kInvalidArgument,
@@ -162,7 +162,7 @@ void KubeflowReporter::on_failure(const std::string& why) {
   next_ = Clock::now() + pause;
   if (std::exchange(has_complained_, true)) return;
   warn_(endpoint_->url_variable + "=" + endpoint_->url + ": " + why +
-        "; Kubeflow Trainer is not told of the progress for now, the job goes on");
+        "; Kubeflow Trainer gets no progress reports for now, the job continues");
 }
 
 }  // namespace ddprun::agent

@@ -1,11 +1,12 @@
-// Tells Kubeflow Trainer how far the job is, where its pod was told where to (kubeflow_status.h):
-// from the agent of rank 0, over HTTPS, at most every five seconds, and only what rank 0 has said
-// over its link. Without the variables this does nothing and never wakes up.
+// Reports the job's progress to Kubeflow Trainer, if the pod's variables say where
+// (kubeflow_status.h): from the agent of rank 0, over HTTPS, at most every five seconds, and only
+// what rank 0 has reported over its link. Without the variables this does nothing and never wakes
+// up.
 //
-// Owned by the supervisor, event loop only. Nothing waits for the endpoint, and nothing that
-// goes wrong with it (it is slow, away or another; a token that is missing, malformed or has run
-// out) is worth more than one sentence: reports go on at growing distances, with the token and the
-// CA's file read anew, since both are exchanged while a job runs.
+// Owned by the supervisor, event loop only. Nothing waits for the endpoint. If anything goes wrong
+// (the endpoint is slow or away; a token is missing, malformed or expired), there is one message;
+// reports continue at growing intervals, and token and CA file are read again, because both are
+// replaced while a job runs.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -26,8 +27,8 @@ class KubeflowReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `progress`: how far the job is now; nothing where that is not for this agent to say. `warn`
-  // gets one sentence at most.
+  // `progress`: the job's progress now; nothing if another agent reports it. `warn` gets at most one
+  // message.
   KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
                    std::function<std::optional<JobProgress>()> progress,
                    std::function<void(std::string_view)> warn);
@@ -35,7 +36,7 @@ class KubeflowReporter {
   KubeflowReporter& operator=(const KubeflowReporter&) = delete;
 
   void round_began();
-  void look();  // now: what can be seen soon no longer can
+  void look();  // now, because the workers' progress will soon not be readable any more
 
   // At the job's end: sends what was not sent yet, if that has worked so far, and calls `done` once,
   // when it has arrived or failed; from here where there is nothing to send.
@@ -52,18 +53,18 @@ class KubeflowReporter {
   void on_failure(const std::string& why);
 
   boost::asio::io_context& io_;
-  std::optional<TrainerEndpoint> endpoint_;  // none: nobody wants to know, or it can never be told
+  std::optional<TrainerEndpoint> endpoint_;  // none: not configured, or cannot work
   const std::function<std::optional<JobProgress>()> progress_;
   const std::function<void(std::string_view)> warn_;
   Timer tick_;
   std::optional<rdzv::HttpUrl> url_;
-  std::unique_ptr<rdzv::HttpClient> client_;  // while it works
+  std::unique_ptr<rdzv::HttpClient> client_;  // while reports work
   RemainingTime remaining_;
   std::optional<JobProgress> latest_;
   std::optional<std::chrono::seconds> latest_remaining_;
   std::optional<JobProgress> sent_;
   Clock::time_point next_{};  // not before
-  int failures_ = 0;          // since it worked
+  int failures_ = 0;          // since the last success
   bool has_begun_ = false;
   bool has_complained_ = false;
   bool is_busy_ = false;

@@ -16,7 +16,7 @@ constexpr std::size_t kTokenBytesMax = 16 * 1024;
 // The field of the API has 32 bits.
 constexpr double kSecondsMax = std::numeric_limits<std::int32_t>::max();
 
-// A worker may say anything.
+// A worker may report any value.
 std::int64_t percentage(const JobProgress& progress) {
   const double done =
       static_cast<double>(progress.step) / static_cast<double>(progress.total_steps);
@@ -52,9 +52,9 @@ Result<std::string> bearer_token(std::string_view file_text) {
   if (token.size() > kTokenBytesMax) {
     return fail(ErrorCode::kInvalidArgument, "it is longer than any token");
   }
-  // Anything else could end the header and begin another.
+  // Other characters could end this header and begin another one.
   if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c < '\x7f'; })) {
-    return fail(ErrorCode::kInvalidArgument, "it holds bytes that no token has");
+    return fail(ErrorCode::kInvalidArgument, "it has bytes that a token cannot have");
   }
   return std::string(token);
 }
@@ -67,7 +67,7 @@ std::optional<std::chrono::seconds> RemainingTime::estimate(
     first_at_ = now;
   }
   if (progress.total_steps <= 0) return std::nullopt;
-  // Not as integers: a worker may say any two of them.
+  // As floating point: a worker may report any two integers, and their difference could overflow.
   const double left =
       static_cast<double>(progress.total_steps) - static_cast<double>(progress.step);
   const double done = static_cast<double>(progress.step) - static_cast<double>(first_step_);

@@ -1,9 +1,9 @@
-// What Kubeflow Trainer is told of a job's progress, as values: where its status endpoint is, what
-// proves who tells, and the body of a report (the trainerStatus of KEP-2779). Pure; who sends it
-// is kubeflow_reporter.h.
+// A report of the job's progress to Kubeflow Trainer, as values: where the status endpoint is, the
+// token, and the body of a report (the trainerStatus of KEP-2779). Pure; kubeflow_reporter.h sends
+// it.
 //
-// The mistake to avoid: reporting what no worker has said. A report replaces the whole status of
-// the TrainJob, also what a program of its own accord has reported there (Transformers does).
+// Do not report before a worker has reported a step: a report replaces the whole status of the
+// TrainJob, also what the program itself has reported there (Transformers does).
 #pragma once
 
 #include <chrono>
@@ -20,18 +20,18 @@
 
 namespace ddprun::agent {
 
-// As Trainer puts it into the environment of a pod: KUBEFLOW_TRAINER_SERVER_URL, _TOKEN, _CA_CERT;
+// From the variables that Trainer sets in a pod: KUBEFLOW_TRAINER_SERVER_URL, _TOKEN, _CA_CERT;
 // its first release called them KUBEFLOW_TRAINER_STATUS_*.
 struct TrainerEndpoint {
   std::string url;
-  std::string url_variable;    // by which it is known
-  std::string token_variable;  // likewise
-  std::string token_file;      // empty: none was named
-  std::string ca_file;         // empty: what the system trusts
+  std::string url_variable;    // where the url came from
+  std::string token_variable;  // where the token's file came from
+  std::string token_file;      // empty: none given
+  std::string ca_file;         // empty: the system's CAs
 };
 std::optional<TrainerEndpoint> trainer_endpoint(const Environment& environment);
 
-// The text of a token's file as a header takes it, or what is wrong with it.
+// The content of a token file as the text for a header, or what is wrong with it.
 Result<std::string> bearer_token(std::string_view file_text);
 
 struct JobProgress {
@@ -45,7 +45,7 @@ struct JobProgress {
   bool operator==(const JobProgress&) const = default;
 };
 
-// How long the rest takes, if it goes on as since the round's first step that was seen.
+// Estimates the remaining time from the speed since the first step that was seen in this round.
 class RemainingTime {
  public:
   std::optional<std::chrono::seconds> estimate(const JobProgress& progress,

@@ -15,9 +15,9 @@
 namespace ddprun::agent {
 namespace {
 
-// Steps go by much faster than anybody reads.
+// A limit: steps change much faster than people read.
 constexpr std::chrono::seconds kStatusInterval{5};
-// No watchdog is in more of a hurry; one that says so must not have the event loop for itself.
+// A lower limit, so that a very short watchdog time does not keep the event loop busy.
 constexpr std::chrono::milliseconds kShortestInterval{1};
 
 }  // namespace
@@ -29,9 +29,9 @@ Result<NotifySocket> parse_notify_socket(std::string_view text) {
   if (!is_abstract && !text.starts_with('/')) {
     return fail(ErrorCode::kInvalidArgument, "give the path of a socket, or @ and a name");
   }
-  // An abstract name is as long as the address says; a path ends with a NUL byte.
+  // The address length gives the length of an abstract name; a path ends with a NUL byte.
   if (text.size() < 2 || text.size() + (is_abstract ? 0 : 1) > sizeof socket.address.sun_path) {
-    return fail(ErrorCode::kInvalidArgument, "it is no name that a socket can have");
+    return fail(ErrorCode::kInvalidArgument, "it is not a valid name of a socket");
   }
   std::memcpy(socket.address.sun_path, text.data(), text.size());
   if (is_abstract) socket.address.sun_path[0] = '\0';
@@ -47,7 +47,7 @@ Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environ
   const std::string pid = value_or_empty(environment, "WATCHDOG_PID");
   const auto whose = parse_number<long>(pid);
   if (!pid.empty() && !whose) {
-    return fail(ErrorCode::kInvalidArgument, "WATCHDOG_PID=" + pid + ": that is no process id");
+    return fail(ErrorCode::kInvalidArgument, "WATCHDOG_PID=" + pid + ": that is not a process id");
   }
   if (whose && *whose != own_pid) return std::nullopt;
   const auto usec = parse_number<std::int64_t>(limit);
@@ -77,7 +77,7 @@ SystemdNotify::SystemdNotify(boost::asio::any_io_executor executor, const Enviro
   if (interval) {
     watchdog_interval_ = *interval;
   } else {
-    warn_(interval.error().to_string() + "; the service manager's watchdog will not be told");
+    warn_(interval.error().to_string() + "; the service manager's watchdog gets no messages");
   }
   fd_ = rdzv::UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   fd_ ? void(socket_ = *socket) : complain(std::strerror(errno));
@@ -106,9 +106,9 @@ void SystemdNotify::over(const std::string& status) {
 
 void SystemdNotify::status_may_have_changed() {
   if (!is_on() || is_over_) return;
-  std::string status = printable(status_());  // one line of the datagram
+  std::string status = printable(status_());  // it must be one line of the datagram
   if (status == last_status_) return;
-  // One that is lost is soon out of date anyway.
+  // A lost status does no harm: another one follows soon.
   if (send("STATUS=" + status + "\n")) last_status_ = std::move(status);
 }
 
@@ -127,13 +127,13 @@ void SystemdNotify::await_watchdog() {
   });
 }
 
-// What must arrive, in order, as soon as the manager takes it.
+// Sends messages that must arrive, in order, as soon as the manager accepts them.
 void SystemdNotify::tell(const std::string& state) {
   owed_ += state;
   if (send(owed_)) owed_.clear();
 }
 
-// Not connected, so that a manager that makes its socket anew is found again.
+// The socket is not connected, so that it also reaches a manager that has made its socket again.
 bool SystemdNotify::send(const std::string& state) {
   const auto sent = ::sendto(fd_.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
                              reinterpret_cast<const sockaddr*>(&socket_->address), socket_->length);
@@ -145,7 +145,7 @@ bool SystemdNotify::send(const std::string& state) {
 void SystemdNotify::complain(const std::string& what) {
   if (std::exchange(has_complained_, true)) return;
   warn_("NOTIFY_SOCKET=" + name_ + ": " + what +
-        "; the service manager is not told how the job is, the job goes on");
+        "; the service manager gets no status, the job continues");
 }
 
 }  // namespace ddprun::agent

@@ -1,16 +1,15 @@
-// What a service manager (systemd, Type=notify) is told about this agent, over the socket that
-// NOTIFY_SOCKET names: that it is ready, what it does, that it is alive, that it stops. Without
-// that variable this does nothing and never wakes up. The protocol is sd_notify(3)'s, a datagram of
-// lines; no library of systemd's is needed.
+// Tells a service manager (systemd, Type=notify) about this agent, over the socket that
+// NOTIFY_SOCKET names: that it is ready, its status, that it is alive, that it stops. Without that
+// variable this does nothing and never wakes up. The protocol is sd_notify(3)'s, a datagram of
+// lines, so systemd's library is not needed.
 //
-// Ready means that the agent stands and supervises, not that a round runs: nodes of a job are often
-// started one after the other, each waiting for the one before to be ready, and the first round
-// needs them all. What it waits for is in the status.
+// Ready means that the agent supervises, not that a round runs: nodes of a job are often started
+// one after the other, each when the one before is ready, but the first round needs all of them.
+// The status says what the agent waits for.
 //
-// Owned by the supervisor, event loop only: WATCHDOG=1 is sent from there, so that an event
-// loop that hangs is noticed. Nothing here waits, and nothing that goes wrong here is worth a job.
-// The mistake to avoid: handing these variables on to workers
-// (worker_environment drops them).
+// Owned by the supervisor, event loop only: WATCHDOG=1 is sent from the event loop, so that systemd
+// notices if that hangs. Nothing here blocks, and no error here ends a job. These variables must
+// not be passed on to workers (worker_environment drops them).
 #pragma once
 
 #include <sys/socket.h>
@@ -38,15 +37,15 @@ struct NotifySocket {
 // Pure: "/run/systemd/notify", or "@name" for an abstract socket.
 Result<NotifySocket> parse_notify_socket(std::string_view text);
 
-// How often the watchdog is to be told: half of what it allows. Nothing: no watchdog, or one for
-// another process. Pure.
+// How often to notify the watchdog: half of its limit. Nothing: no watchdog, or one for another
+// process. Pure.
 Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environment& environment,
                                                                    long own_pid);
 
 class SystemdNotify {
  public:
-  // `status`: one line on how the job is, asked for when it may have changed. `warn` gets a
-  // sentence about what cannot work, each at most once.
+  // `status` returns the job's status in one line; called when it may have changed. `warn` gets a
+  // message about anything that cannot work, each at most once.
   SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
   SystemdNotify(const SystemdNotify&) = delete;
@@ -54,10 +53,9 @@ class SystemdNotify {
 
   void ready();
   void status_may_have_changed();
-  // The service was told to stop, which takes `at_most`: the manager's own limit must not be
-  // shorter.
+  // The service stops, which takes at most `at_most`: extends the manager's own limit to that.
   void stopping(std::chrono::milliseconds at_most);
-  // The last status, which the manager shows for as long as it remembers the service.
+  // The last status, which the manager keeps showing after the end.
   void over(const std::string& status);
 
  private:
@@ -68,7 +66,7 @@ class SystemdNotify {
   void await_watchdog();
   void await_status();
 
-  std::optional<NotifySocket> socket_;  // none: nobody wants to know
+  std::optional<NotifySocket> socket_;  // none: there is no manager to notify
   std::string name_;
   rdzv::UniqueFd fd_;
   const std::function<std::string()> status_;
@@ -76,8 +74,8 @@ class SystemdNotify {
   Timer watchdog_timer_;
   Timer status_timer_;
   std::optional<std::chrono::microseconds> watchdog_interval_;
-  std::string owed_;         // what could not be sent yet and must not be lost
-  std::string last_status_;  // that was sent
+  std::string owed_;         // messages that could not be sent yet and must not be lost
+  std::string last_status_;  // the last one that was sent
   bool has_complained_ = false;
   bool is_over_ = false;
 };

@@ -19,8 +19,8 @@ namespace ddprun::agent {
 namespace {
 
 constexpr int kBacklog = 16;
-constexpr std::size_t kNameBytesMax = 60;   // of the id in a file's name
-constexpr std::size_t kSweptAtStart = 16;   // a launch is not to be felt
+constexpr std::size_t kNameBytesMax = 60;   // of the id in the file name
+constexpr std::size_t kSweptAtStart = 16;   // a limit, so that the launch stays fast
 constexpr std::time_t kLeftOverAfter = 10;  // seconds
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
@@ -31,7 +31,7 @@ Error wrong_owner(const std::string& path, uid_t owner) {
           {}};
 }
 
-// A path through the descriptor fits whatever the folder is called, and stays in that very folder.
+// A path through the descriptor is short for every folder, and always means this folder.
 sockaddr_un address_of(const rdzv::UniqueFd& folder, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -44,7 +44,7 @@ const sockaddr* generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Only while this is held is a socket removed, or bound and not yet listening.
+// A socket is removed, or bound and not yet listening, only while this lock is held.
 class Lock {
  public:
   explicit Lock(const rdzv::UniqueFd& folder)
@@ -64,7 +64,7 @@ class Lock {
 Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& name) {
   rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = address_of(folder, name);
-  // The mode of what bind makes is the socket's own.
+  // bind() takes the mode of the file from the socket.
   if (!socket || ::fchmod(socket.get(), S_IRUSR | S_IWUSR) != 0 ||
       ::bind(socket.get(), generic(address), sizeof address) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
@@ -73,7 +73,7 @@ Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& 
   return socket;
 }
 
-// With the lock.
+// Call it with the lock held.
 void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid_t user) {
   const std::time_t now = ::time(nullptr);
   for (const std::string& name : names) {
@@ -127,7 +127,7 @@ std::vector<std::string> control_folders(const Environment& environment, uid_t u
   std::vector<std::string> folders;
   const std::string given = value_or_empty(environment, "XDG_RUNTIME_DIR");
   if (given.starts_with('/')) folders.push_back(given + "/ddprun");
-  // A job may have been started where the variable is not set, or be looked for from there.
+  // The job, or ddpctl, may have been started without the variable.
   for (const std::string& each : {"/run/user/" + id + "/ddprun", "/tmp/ddprun-" + id}) {
     if (std::ranges::count(folders, each) == 0) folders.push_back(each);
   }
@@ -136,7 +136,7 @@ std::vector<std::string> control_folders(const Environment& environment, uid_t u
 
 Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, bool makes_it) {
   if (makes_it) {
-    // A runtime folder that sudo or su left in the environment is not ours to write to.
+    // sudo or su may have left another user's runtime folder in the environment.
     struct stat parent {};
     const std::string above = path.substr(0, path.rfind('/'));
     if (::stat(above.c_str(), &parent) != 0) return fail(error_from_errno(errno, above));
@@ -155,7 +155,7 @@ Result<rdzv::UniqueFd> open_control_folder(const std::string& path, uid_t user, 
     if (::lstat(path.c_str(), &found) == 0 && found.st_uid != user) {
       return fail(wrong_owner(path, found.st_uid));
     }
-    return fail(ErrorCode::kPermissionDenied, path + " is no folder that can be used (" +
+    return fail(ErrorCode::kPermissionDenied, path + " is not a usable folder (" +
                                                   std::strerror(errno) +
                                                   "); a link is not followed; remove it");
   }
@@ -193,7 +193,7 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
     return fail(error_from_errno(errno, name));
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return fail(ErrorCode::kPermissionDenied, name + " is no socket, and is left alone");
+    return fail(ErrorCode::kPermissionDenied, name + " is not a socket; it is not used");
   }
   if (found.st_uid != user) return fail(wrong_owner(name, found.st_uid));
   rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -221,13 +221,13 @@ Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view
     const std::vector<std::string> names = control_sockets_in(folder);
     sweep(folder, std::span(names).first(std::min(names.size(), kSweptAtStart)), user);
   }
-  // Without the lock the name of the job is not contested: another agent is at it just now.
+  // Without the lock do not try to get the plain name: another agent is working on it.
   for (std::string name : {control_name(run_id), control_name(run_id, pid)}) {
     if (!lock && name == control_name(run_id)) continue;
     auto bound = bind_as(folder, name);
     if (!bound && bound.error().code == ErrorCode::kAddressInUse) {
       const auto other = connect_control(folder, name, user);
-      // One of this very process number is of a process that is no more, or of another namespace.
+      // A socket with our own pid is of a process that has ended, or of another pid namespace.
       if (other || other.error().code != ErrorCode::kUnavailable) continue;
       ::unlinkat(folder.get(), name.c_str(), 0);
       bound = bind_as(folder, name);

@@ -17,7 +17,7 @@ namespace {
 using namespace status_json;
 
 constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
-// Lines that a follower of events has not read, before those that come are only counted for it.
+// How much a follower of events may have unread before further lines are only counted for it.
 constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
 
 std::string line_of(const json::object& object) { return json::serialize(object) + "\n"; }
@@ -143,7 +143,7 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
   if (ranks * 2 > LogFollower::kPlacesMax) {
     return client->send(error_line("the job has " + std::to_string(node.world_size) +
-                                   " workers; name those whose logs are wanted, " +
+                                   " workers; choose some of them, " +
                                    std::to_string(LogFollower::kPlacesMax / 2) + " at most"));
   }
   for (const int rank : question->ranks) {

@@ -1,8 +1,8 @@
-// What ddpctl can ask of this job: answers the requests of the control socket (the table is in
-// agent/README.md). Owned by the supervisor, event loop only.
+// Answers the requests of the control socket, which come from ddpctl (agent/README.md has the
+// table). Owned by the supervisor, event loop only.
 //
-// A node whose socket cannot be made runs its job all the same. The mistake to avoid: letting a
-// request do here what the leader has to decide; a stop or a restart is passed on to it.
+// If the socket cannot be made, the node runs its job without it. A stop or a restart is not
+// decided here but passed on to the leader.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,7 +25,7 @@ class ControlService {
     JobQuery& query;
     LogReader& logs;
     std::function<Result<void>()> stop;      // the whole job
-    std::function<Result<Round>()> restart;  // the round that is to end
+    std::function<Result<Round>()> restart;  // returns the round that will end
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
 

@@ -34,7 +34,7 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::open(boost::asio::io_conte
   std::optional<Error> why;
   for (const std::string& path : control_folders(environment, ::geteuid())) {
     auto folder = open_control_folder(path, ::geteuid(), /*makes_it=*/true);
-    // What is not there is for the next one; what is wrong there has to be said.
+    // If a folder does not exist, try the next one; report any other error.
     if (!folder) {
       const bool is_wrong = folder.error().code == ErrorCode::kPermissionDenied;
       why = std::move(folder.error());
@@ -76,7 +76,7 @@ void ControlSocket::accept() {
                          if (ec || life.expired()) return;
                          rdzv::UniqueFd socket(::accept4(listener_.native_handle(), nullptr,
                                                          nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-                         // Without a descriptor for it, it would be ready again at once.
+                         // Without a free descriptor the socket would be ready again at once.
                          if (!socket && (errno == EMFILE || errno == ENFILE)) return accept_later();
                          if (socket) admit(std::move(socket));
                          accept();
@@ -94,7 +94,7 @@ void ControlSocket::admit(rdzv::UniqueFd socket) {
   if (!is_ours(socket.get())) return;
   const auto client = std::make_shared<ControlClient>(io_.get_executor(), std::move(socket));
   if (clients_.size() >= kClientsMax) {
-    client->send("{\"error\":\"too many others ask this job already\"}\n");
+    client->send("{\"error\":\"too many clients are connected to this job\"}\n");
     return client->connection_->close();
   }
   clients_.insert(client);

@@ -1,11 +1,10 @@
-// The socket at which ddpctl reaches a running job from any shell of its user on this node: a line
-// of JSON is a request, the answers are lines of JSON (agent/README.md has the protocol). Only the
-// job's own user and root are let in, which the kernel says, not they.
+// The socket by which ddpctl, in any shell of the user on this node, reaches a running job. A line
+// of JSON is a request; answers are lines of JSON (agent/README.md has the protocol). Only the
+// job's own user and root are admitted, as the kernel identifies them.
 //
-// Owned by the supervisor, event loop only. Nobody here can hold up the job: what is not read
-// is dropped with its reader, requests are short, and there are only so many clients, each with one
-// question under way. The mistake to
-// avoid: answering from within a request's handler for long; everything else waits meanwhile.
+// Owned by the supervisor, event loop only. No client can delay the job: a client that does not
+// read is dropped, requests have a size limit, and there is a limit on clients and on requests
+// under way. A request's handler must return soon, because it runs in the event loop.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -26,22 +25,22 @@
 
 namespace ddprun::agent {
 
-// One client. Whoever answers it later keeps it; nothing reaches one that is gone.
+// One client. Keep it to answer later; sending to a client that is gone does nothing.
 class ControlClient : public std::enable_shared_from_this<ControlClient> {
  public:
   ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket);
 
-  // With its end. A client that reads too slowly is dropped.
+  // `line` includes its end. A client that reads too slowly is dropped.
   void send(std::string_view line);
-  // When what was sent is read, it is the end.
+  // Closes the connection when the client has read everything.
   void finish() { connection_->finish_sending(); }
   bool is_open() const { return connection_->is_open(); }
-  // What it was sent and has not read, beyond what the kernel holds for it.
+  // Bytes that were sent and are not read yet, without those in the kernel's buffer.
   std::size_t unread() const { return connection_->unsent(); }
-  // As long as this client is there: a subscription.
+  // Kept as long as this client: a subscription.
   void keep(std::shared_ptr<void> subscription) { kept_ = std::move(subscription); }
 
-  bool is_awaiting_status = false;  // each client waits for one at a time
+  bool is_awaiting_status = false;  // a client may wait for one at a time
 
  private:
   friend class ControlSocket;
@@ -58,7 +57,7 @@ class ControlSocket {
   static Result<std::unique_ptr<ControlSocket>> open(boost::asio::io_context& io,
                                                      const Environment& environment,
                                                      std::string_view run_id, OnRequest on_request);
-  // Removes it from the folder.
+  // Removes the socket from the folder.
   ~ControlSocket();
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;
@@ -84,7 +83,7 @@ class ControlSocket {
   boost::asio::steady_timer pause_;
   std::set<ClientPtr> clients_;
 
-  struct Life {};  // handlers that are under way end with it
+  struct Life {};  // pending handlers do nothing after its end
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 

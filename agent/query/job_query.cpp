@@ -15,10 +15,10 @@ namespace {
 using boost::system::error_code;
 
 constexpr std::size_t kEventsOfOthers = 10;
-constexpr int kMissingRanksMax = 4096;  // that are named
+constexpr int kMissingRanksMax = 4096;  // whose ranks are listed
 constexpr const char* kStatusQuestion = R"({"ask":"status"})";
 
-// Empty where it is no question.
+// Empty if it is no question.
 std::string kind_of(std::string_view question) {
   error_code ec;
   const auto value =
@@ -66,11 +66,11 @@ struct JobQuery::Pending {
   std::optional<NodeId> peer;
   boost::asio::steady_timer patience;
   Outcome outcome;
-  std::set<NodeId> awaited;  // of those that the leader has named
+  std::set<NodeId> awaited;  // of the nodes in the leader's list
   std::function<void(Outcome)> done;
 };
 
-// The ids of an agent before this one, under the same node, are not its own.
+// Random, so that an answer to an earlier agent on this node is not taken for one to us.
 JobQuery::JobQuery(boost::asio::io_context& io, Identity identity, Access access)
     : io_(io),
       identity_(std::move(identity)),
@@ -131,7 +131,7 @@ void JobQuery::finish_if_complete(const Pending& pending) {
   if (is_complete) finish(pending.id);
 }
 
-// Taken out first: done() may ask again, or be the end of this.
+// Remove it first: done() may ask again, or destroy this object.
 void JobQuery::finish(std::uint64_t id) {
   const auto taken = pending_.extract(id);
   if (!taken) return;
@@ -147,7 +147,7 @@ void JobQuery::answer_with(std::string ask, std::function<void(std::string_view,
 }
 
 void JobQuery::take(const rdzv::PeerRequest& question) {
-  if (!question.peer) return;  // the leader has not said who asks: nobody could be answered
+  if (!question.peer) return;  // without the asker's id there is nobody to answer
   const Reply reply = [this, id = question.id, peer = *question.peer,
                        life = std::weak_ptr(life_)](std::string text) {
     rdzv::Leader* leader = life.expired() ? nullptr : access_.leader();
@@ -167,7 +167,7 @@ void JobQuery::take(const rdzv::PeerRequest& question) {
 
 void JobQuery::job_status(std::function<void(JobStatus)> done) {
   awaiting_status_.push_back(std::move(done));
-  if (awaiting_status_.size() > 1) return;  // the answer that is under way is as good
+  if (awaiting_status_.size() > 1) return;  // the request under way answers this caller too
   ask(std::nullopt, kStatusQuestion, [this](const Outcome& outcome) {
     const JobStatus status = put_together(outcome);
     for (const auto& each : std::exchange(awaiting_status_, {})) each(status);

@@ -1,11 +1,11 @@
-// The JobView of a running agent: asks the other nodes through the leader (rendezvous/round/peer_requests.h),
-// puts their answers together, and answers theirs. Nobody is waited for longer than kPatience.
+// The JobView of a running agent: asks the other nodes through the leader
+// (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits
+// for nobody longer than kPatience.
 //
-// Owned by the supervisor; LeaderPort hands in what the leader passes on. Event loop only. The
-// mistake to avoid: waiting for an answer that is not in the list of who was asked. Nodes that come
-// meanwhile were not.
+// Owned by the supervisor; LeaderPort passes on the leader's messages. Event loop only. Wait only
+// for nodes in the leader's list of asked nodes: nodes that join later were not asked.
 //
-// A question is a JSON object with "ask"; what the answer is, is up to who answers it.
+// A question is a JSON object with "ask"; the handler for it decides what the answer is.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -28,12 +28,12 @@ namespace ddprun::agent {
 
 class JobQuery final : public JobView {
  public:
-  static constexpr std::chrono::milliseconds kPatience{90};  // leaves some of the 100 to the rest
+  static constexpr std::chrono::milliseconds kPatience{90};  // of the 100 that a status may take
 
   struct Access {
     std::function<NodeStatus(std::size_t events_max)> node_status;
     std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;
-    std::function<rdzv::Leader*()> leader;  // null: it is not found yet
+    std::function<rdzv::Leader*()> leader;  // null: not found yet
   };
   struct Identity {
     std::string run_id;
@@ -51,15 +51,16 @@ class JobQuery final : public JobView {
     return access_.on_event(std::move(told));
   }
 
-  // What became of a question.
+  // The result of a question.
   struct Outcome {
-    std::optional<rdzv::PeerAck> asked;  // none: the leader has not answered, or was not to
+    std::optional<rdzv::PeerAck>
+        asked;  // none: the leader has not answered, or only one node was asked
     std::map<NodeId, std::string> answers;
   };
   // To one node, or to all others. `done` is called once, after this has returned.
   void ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done);
 
-  // How this node answers questions of this kind, but for "status"; the reply may come later.
+  // Sets how this node answers questions of this kind, except "status"; the reply may come later.
   using Reply = std::function<void(std::string)>;
   void answer_with(std::string ask, std::function<void(std::string_view question, Reply)> handler);
 
@@ -83,7 +84,7 @@ class JobQuery final : public JobView {
   std::map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::vector<std::function<void(JobStatus)>> awaiting_status_;
 
-  struct Life {};  // handlers that are under way end with it
+  struct Life {};  // pending handlers do nothing after its end
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 

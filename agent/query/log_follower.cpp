@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kInterval{200};
 constexpr std::size_t kUnreadBytesMax = std::size_t{256} * 1024;
-constexpr std::chrono::milliseconds kOwnPatience{500};  // with the own disk, and then without it
+constexpr std::chrono::milliseconds kOwnPatience{
+    500};  // how long to wait for the own disk; then the answer goes without it
 
 }  // namespace
 
@@ -82,11 +83,11 @@ void LogFollower::asked() {
     client->send("{\"end\":true}\n");
     return;
   }
-  if (!follows_) return ask();  // the job has ended meanwhile
+  if (!follows_) return ask();  // the job has ended in between
   ask_later();
 }
 
-// Not as long as the client does not read: the logs keep what it will be told.
+// Waits while the client does not read; nothing is lost, because the logs keep it.
 void LogFollower::ask_later() {
   timer_.arm(kInterval, [self = shared_from_this()] {
     const auto client = self->client_.lock();

@@ -1,9 +1,10 @@
-// One client of the control socket that reads workers' logs of the whole job: asks this node and the
-// others, tells the client what they answer, and asks again for what has come since, as long as it
-// follows. Keeps itself alive by what it waits for; ends with its client. Event loop only.
+// One client of the control socket that reads workers' logs of the whole job: asks this node and
+// the others, sends their answers to the client, and, while the client follows, asks again for new
+// output. Keeps itself alive by its pending callbacks; ends with its client. Event loop only.
 //
-// While it follows, every node of the job is asked five times a second: it is for a person at a
-// terminal. The mistake to avoid: asking again before all have answered, and the client has read it.
+// While it follows, every node of the job is asked five times a second, which is meant for a person
+// at a terminal. It must not ask again before all nodes have answered and the client has read
+// everything.
 #pragma once
 
 #include <map>
@@ -23,7 +24,7 @@ namespace ddprun::agent {
 
 class LogFollower : public std::enable_shared_from_this<LogFollower> {
  public:
-  static constexpr std::size_t kPlacesMax = 64;  // that fit into a question
+  static constexpr std::size_t kPlacesMax = 64;  // as many as fit into a question
 
   LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery& query,
               ControlSocket::ClientPtr client, LogQuery question, bool follows);
@@ -38,7 +39,7 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
  private:
   void ask();
   void take(const std::vector<LogPart>& parts);
-  void asked();  // one of the two has answered
+  void asked();  // this node or the others have answered
   void ask_later();
 
   LogReader& logs_;
@@ -48,10 +49,10 @@ class LogFollower : public std::enable_shared_from_this<LogFollower> {
   bool follows_;
   bool is_done_ = false;
   bool is_asking_ = false;
-  bool asked_as_follower_ = false;  // the last time
+  bool asked_as_follower_ = false;  // at the last question
   Timer timer_;
   std::map<std::pair<int, Stream>, LogPlace> places_;
-  std::set<std::pair<int, Stream>> told_of_;  // that they cannot be read
+  std::set<std::pair<int, Stream>> told_of_;  // reported as unreadable
   int awaited_ = 0;
   std::shared_ptr<const void> until_told_;
 };

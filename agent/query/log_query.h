@@ -1,8 +1,8 @@
-// What is asked and answered about workers' logs, between the agents of a job: values and their
-// JSON. Pure.
+// Questions and answers about workers' logs, between the agents of a job: values and their JSON.
+// Pure.
 //
-// A place in a log is a round and a byte in it. Who follows a log says with each question where the
-// last answer ended; who asks for the first time gets the last lines.
+// A place in a log is a round and a byte offset. A follower sends with each question where the last
+// answer ended; the first question gets the last lines.
 #pragma once
 
 #include <cstddef>
@@ -29,32 +29,32 @@ struct LogQuery {
   static constexpr int kLinesMax = 1000;
 
   std::vector<int> ranks;        // empty: all
-  int lines = 20;                // the last so many, of logs without a place
-  bool is_final = true;          // an unfinished last line is told, too
-  std::vector<LogPlace> places;  // where to go on
+  int lines = 20;                // how many of the last lines, for logs without a place
+  bool is_final = true;          // include an unfinished last line
+  std::vector<LogPlace> places;  // where to continue
   bool operator==(const LogQuery&) const = default;
 };
 std::string to_json(const LogQuery& question);
 Result<LogQuery> log_query_from(std::string_view json);
 
-// Of one stream of one worker.
+// Output of one stream of one worker.
 struct LogPart {
   enum class Source { kFile, kRecent, kElsewhere };
-  LogPlace next;  // whose it is, and where the next part begins
+  LogPlace next;  // which stream, and where the next part begins
   std::string host;
   Source source = Source::kFile;
   std::string file;          // kFile
-  std::string text;          // whole lines but perhaps for the last
-  std::uint64_t missed = 0;  // bytes before it that are no longer kept
+  std::string text;          // whole lines, except perhaps the last one
+  std::uint64_t missed = 0;  // bytes before `text` that are no longer kept
   std::string trouble;       // the file cannot be read: why
   bool operator==(const LogPart&) const = default;
 };
 std::string to_json(const std::vector<LogPart>& parts);
 Result<std::vector<LogPart>> log_parts_from(std::string_view json);
 
-// Of `text`, which ends where the log ends now: the last `lines` lines.
+// The last `lines` lines of `text`, which ends where the log ends now.
 std::string_view last_lines(std::string_view text, int lines);
-// Of `text`, of which there may be more soon: what ends with a line, or all of it if it must do so.
+// The whole lines of `text`, after which more may come soon; all of it if `must_be_all`.
 std::string_view whole_lines(std::string_view text, bool must_be_all);
 
 }  // namespace ddprun::agent

@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::size_t kPartBytesMax = std::size_t{64} * 1024;
 constexpr std::size_t kAnswerBytesMax = std::size_t{256} * 1024;  // of all parts together
-constexpr int kReadersMax = 4;                                    // that a file server may hold up
+constexpr int kReadersMax = 4;  // threads that may hang on a file server
 
-// One stream, and how it is to be read.
+// One stream, and how to read it.
 struct Reading {
-  LogPart part;  // with what is known before
+  LogPart part;  // with what is known before reading
   bool has_place = false;
-  std::string earlier_file;  // of the round that was followed, if another runs now
+  std::string earlier_file;  // of the followed round, if a later round runs now
   LogPlace earlier;
 };
 
@@ -35,7 +35,7 @@ struct Bytes {
   std::string trouble;
 };
 
-// From `at` on, or the last bytes.
+// From offset `at`, or the last bytes.
 Bytes read_file(const std::string& path, std::uint64_t at, bool has_place) {
   Bytes bytes;
   const rdzv::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -57,7 +57,7 @@ Bytes read_file(const std::string& path, std::uint64_t at, bool has_place) {
 
 void take(LogPart& part, std::string_view text, std::uint64_t begin, bool has_place,
           const LogQuery& question) {
-  if (!has_place) {  // from the first of its last lines
+  if (!has_place) {  // start at the first of its last lines
     const std::string_view last = last_lines(text, question.lines);
     begin += text.size() - last.size();
     text = last;
@@ -67,7 +67,7 @@ void take(LogPart& part, std::string_view text, std::uint64_t begin, bool has_pl
   part.next.at = begin + text.size();
 }
 
-// Of what the agent keeps, what was not told yet.
+// The part of the kept lines that was not sent yet.
 void take_kept(LogPart& part, const Tail& kept, bool has_place, const LogQuery& question) {
   part.source = LogPart::Source::kRecent;
   const std::uint64_t begin = kept.total() - kept.bytes().size();
@@ -78,7 +78,7 @@ void take_kept(LogPart& part, const Tail& kept, bool has_place, const LogQuery& 
 
 LogPart read(Reading reading, const LogQuery& question) {
   LogPart& part = reading.part;
-  if (!reading.earlier_file.empty()) {  // what is left of the round before comes first
+  if (!reading.earlier_file.empty()) {  // first the rest of the earlier round
     Bytes rest = read_file(reading.earlier_file, reading.earlier.at, /*has_place=*/true);
     if (!rest.text.empty()) {
       part.file = reading.earlier_file;
@@ -99,7 +99,7 @@ std::vector<LogPart> read_all(std::vector<LogPart> parts, const std::vector<Read
   std::size_t bytes = 0;
   for (const LogPart& part : parts) bytes += part.text.size();
   for (const Reading& each : readings) {
-    if (bytes >= kAnswerBytesMax) break;  // the next question goes on there
+    if (bytes >= kAnswerBytesMax) break;  // the next question continues there
     parts.push_back(read(each, question));
     bytes += parts.back().text.size();
   }
@@ -110,7 +110,7 @@ std::vector<LogPart> read_all(std::vector<LogPart> parts, const std::vector<Read
 
 struct LogReader::Shared {
   std::mutex mutex;
-  boost::asio::io_context* io = nullptr;  // null: the owner is gone
+  boost::asio::io_context* io = nullptr;  // null: the owner is destroyed
   int readers = 0;
 };
 
@@ -169,7 +169,7 @@ void LogReader::answer(const LogQuery& question, Reply reply) {
               std::move(reply));
 }
 
-// Where all readers hang, nobody is answered any more.
+// If all reading threads hang, no question is answered any more.
 void LogReader::read_beside(std::function<std::vector<LogPart>()> read, Reply reply) {
   {
     const std::scoped_lock lock(shared_->mutex);

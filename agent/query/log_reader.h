@@ -1,10 +1,10 @@
-// Answers questions about the logs of this node's workers: from their files, where their output is
-// kept in files (-r, -t, --log-dir), else from the last lines that the agent keeps of their stderr.
-// What a worker writes to the terminal itself was seen by nobody here.
+// Answers questions about the logs of this node's workers: from their files, if their output is
+// kept in files (-r, -t, --log-dir), else from the last lines of stderr that the agent keeps.
+// Output that a worker writes to the terminal itself is not available.
 //
-// Owned by the supervisor, event loop only. Files are read on a thread of their own, because
-// they may be on a file server that does not answer: then the answer does not come, and nothing else
-// waits. The mistake to avoid: reading a file in the event loop.
+// Owned by the supervisor, event loop only. Files are read on a thread of their own and never in
+// the event loop, because they may be on a file server that does not answer: then there is no
+// answer, but nothing else waits.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -20,7 +20,7 @@ namespace ddprun::agent {
 
 class LogReader {
  public:
-  struct Node {  // as it is now
+  struct Node {  // its current state
     std::string host;
     int rank_offset = 0;
     int workers = 0;
@@ -36,7 +36,7 @@ class LogReader {
   void answer(const LogQuery& question, Reply reply);
 
  private:
-  struct Shared;  // with the threads that read
+  struct Shared;  // shared with the reading threads
 
   void read_beside(std::function<std::vector<LogPart>()> read, Reply reply);
 

@@ -103,7 +103,7 @@ std::string to_json(const JobStatus& status) {
 
 namespace {
 
-// Leaves half of it away; how many were.
+// Removes half of the list; returns how many.
 template <typename T>
 int halve(std::vector<T>& list) {
   const std::size_t left_out = (list.size() + 1) / 2;
@@ -111,7 +111,7 @@ int halve(std::vector<T>& list) {
   return static_cast<int>(left_out);
 }
 
-// False: there is nothing more of this kind.
+// False: nothing of this kind is left to remove.
 bool shorten(JobStatus& status) {
   bool has_shortened = false;
   for (NodeStatus& node : status.nodes) {

@@ -1,9 +1,9 @@
-// A whole job as one agent can tell of it: what the leader says of who is there, and the status of
-// every node that answered in time. What `ddpctl status --json` prints, and what the live page and
-// the metrics are made of. Values: copy freely, any thread. JSON as in node_status.h.
+// The status of a whole job, as one agent knows it: the leader's list of nodes, and the status of
+// every node that answered in time. `ddpctl status --json` prints it; the live page is made of it.
+// Values: copy freely, any thread. JSON as in node_status.h.
 //
-// The mistake to avoid: counting only `nodes`. Who does not answer in time is in `late`, and may be
-// well; who is missing is in `leader`, as a number and, where ranks are exact, by its rank.
+// `nodes` are not all nodes: a node that did not answer in time is in `late`, and may be well; how
+// many nodes are missing is in `leader`, with their ranks if ranks are exact.
 #pragma once
 
 #include <chrono>
@@ -17,19 +17,19 @@
 
 namespace ddprun::agent {
 
-// One node as its leader sees it.
+// One node, as the leader knows it.
 struct MemberStatus {
   enum class State {
-    kInRound,       // of the group that runs, or ran last
+    kInRound,       // takes part in the current round, or in the last one
     kWaiting,       // will be in the next round
     kSpare,         // there is no room for it
-    kDisconnected,  // its connection is broken; it has a moment to come back
+    kDisconnected,  // its connection is broken; it may come back within reconnect_grace
   };
   std::uint32_t id = 0;  // the leader's number for it
   std::string host;
-  std::string address;  // that its workers are reached at
+  std::string address;  // by which its workers are reached
   int workers = 1;
-  std::optional<int> node_rank;  // in the round; outside of one: that it asks for
+  std::optional<int> node_rank;  // in the round; outside of a round: the rank that it asked for
   State state = State::kWaiting;
 
   bool operator==(const MemberStatus&) const = default;
@@ -38,16 +38,16 @@ std::string_view name_of(MemberStatus::State state);  // "in_round", …
 
 struct LeaderStatus {
   std::string state;  // "gathering", "pausing", "opening", "running", "stopping", "ended"
-  Round round{};      // that runs or is to come
+  Round round{};      // the current or the next one
   int min_nodes = 1;
   int max_nodes = 1;
-  int missing = 0;  // while a round runs: nodes that there is room for; else what the minimum lacks
-  std::vector<int> missing_ranks;                 // where ranks are exact
-  std::optional<std::chrono::microseconds> left;  // while it waits for nodes: until it decides
+  int missing = 0;  // while a round runs: free places; else nodes missing to the minimum
+  std::vector<int> missing_ranks;                 // if ranks are exact
+  std::optional<std::chrono::microseconds> left;  // while it waits for nodes: time until it decides
   int restarts = 0;
   int max_restarts = 0;
   std::vector<MemberStatus> members;
-  int members_left_out = 0;  // of very many
+  int members_left_out = 0;  // members that are not in the list, if there are very many
 
   bool operator==(const LeaderStatus&) const = default;
 };
@@ -64,20 +64,20 @@ struct LateNode {
 struct JobStatus {
   std::string run_id;
   std::string program;
-  std::string version;                         // of the ddprun that answers
-  std::chrono::system_clock::time_point when;  // it was asked
-  std::string asked_host;                      // whose agent answers
+  std::string version;                         // of the ddprun that made this
+  std::chrono::system_clock::time_point when;  // when the status was requested
+  std::string asked_host;                      // the host of the agent that made this
   std::optional<LeaderStatus> leader;          // none: not found yet, or it does not answer
   std::vector<NodeStatus>
-      nodes;  // by node rank; those of no round last. The asked one is always there
+      nodes;  // by node rank; nodes without a round last. The node that made this is always there
   std::vector<LateNode> late;
-  int nodes_left_out = 0;  // of very many: the last of `nodes`
+  int nodes_left_out = 0;  // nodes that are not in the list, if there are very many
 
   bool operator==(const JobStatus&) const = default;
 };
 
 std::string to_json(const JobStatus& status);
-// In so many bytes: the events, older restarts, then workers, members and nodes are left out.
+// At most `bytes_max` long: events, older restarts, then workers, members and nodes are left out.
 std::string to_json_within(JobStatus status, std::size_t bytes_max);
 Result<JobStatus> job_status_from(std::string_view json);
 

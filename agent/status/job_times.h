@@ -1,7 +1,7 @@
-// How long a job took and what its restarts cost. Pure: who owns it says when things happened.
+// How long a job took and what its restarts cost. Pure: the owner passes the times in.
 //
 // The cost of a restart is the time from the failure (or from whatever ended the round) until the
-// workers of the next round run; what the workers then repeat is theirs to know.
+// workers of the next round run. Work that the workers then repeat is not counted.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ class JobTimes {
 
   explicit JobTimes(TimePoint started) : started_(started) {}
 
-  // Something ended the round, or will: only the first one counts.
+  // Something has ended the round, or will end it: only the first call counts.
   void trouble(TimePoint now) {
     if (!trouble_) trouble_ = now;
   }

@@ -1,8 +1,8 @@
-// What there is to see of a running job, for those who show it: the control socket (ddpctl), the
-// metrics and the live page. Event loop only; the agent owns it, and it outlives who uses it.
+// A running job, for everything that shows it: the control socket (ddpctl), the metrics and the
+// live page. Event loop only; owned by the agent, and outlives its users.
 //
-// The mistake to avoid: asking for the whole job more often than somebody looks. It costs one
-// message to every node; callers that ask while an answer is under way share it.
+// Do not ask for the whole job more often than somebody looks: it costs one message to every node.
+// Callers that ask while a request is under way share its answer.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,15 @@ class JobView {
   JobView(const JobView&) = delete;
   JobView& operator=(const JobView&) = delete;
 
-  // This node alone, at once.
+  // Only this node, without delay.
   virtual NodeStatus node_status() const = 0;
 
   // Asks the leader, and every other node through it. `done` is called once, after this has
-  // returned, and no later than 100 ms: who has not answered by then is in `late`.
+  // returned, within 100 ms: nodes that have not answered by then are in `late`.
   virtual void job_status(std::function<void(JobStatus)> done) = 0;
 
-  // Each event of this node from now on: a line of --events with its end. As long as what is
-  // returned lives; it may be let go of from within the call.
+  // Calls `told` with each new event of this node: a line of --events with its end. Ends when the
+  // returned object is destroyed, which may happen inside of the call.
   virtual std::shared_ptr<void> on_event(std::function<void(const std::string&)> told) = 0;
 };
 

@@ -45,7 +45,7 @@ std::optional<WorkerProgress> progress_from(const json::value& value) {
   WorkerProgress progress;
   progress.step = from.maybe_number<std::int64_t>("step");
   progress.total_steps = from.number<std::int64_t>("total_steps");
-  // Another node says it: no time since which there could be an overflow.
+  // The value comes from another node: limit it, so that the subtraction cannot overflow.
   const auto since = [&](std::string_view name) {
     return std::clamp<microseconds>(from.us(name), 0us, std::chrono::years(10));
   };
@@ -134,7 +134,7 @@ std::optional<StoreStatus> store_from(const json::value& value) {
                      from.number<std::uint64_t>("memory_bytes")};
 }
 
-// A line that is no JSON object would make the whole no JSON: it was not made by event_line().
+// Null for a line that is no JSON (event_line() makes none), because it would make the whole invalid.
 json::value event_value(const std::string& line) {
   boost::system::error_code ec;
   json::value event = json::parse(json::string_view(line.data(), line.size()), ec);

@@ -1,13 +1,12 @@
-// What one agent knows of its node, as a value: for `ddpctl status`, metrics, the live page and the
-// other nodes of the job, who get it as JSON. Made by the supervisor when somebody asks, and at
-// no other time. Values: copy freely, any thread.
+// The status of one node, as its agent knows it, as a value: for `ddpctl status`, metrics, the live
+// page, and the other nodes of the job, which get it as JSON. The supervisor makes it only on
+// request. Values: copy freely, any thread.
 //
-// JSON has every field under its name here; durations are in microseconds and end in `_us`, moments
-// are microseconds since 1970 and end in `_unix_us`. What is not there is null. agent/README.md
-// lists the fields, which are a promise like those of the events.
+// In JSON every field has the name that it has here; durations are in microseconds and end in
+// `_us`, times are microseconds since 1970 and end in `_unix_us`. Missing values are null.
+// agent/README.md lists the fields, which stay compatible like those of the events.
 //
-// The mistake to avoid: believing it. `workers` says what workers said over their links, and all of
-// it is a moment ago.
+// `workers` has what workers reported over their links: it may be wrong, and it is a moment old.
 #pragma once
 
 #include <chrono>
@@ -25,7 +24,7 @@
 namespace ddprun::agent {
 
 inline constexpr int kStatusSchema = 1;
-inline constexpr std::size_t kRestartsKept = 50;  // the latest; the totals count them all
+inline constexpr std::size_t kRestartsKept = 50;  // the latest ones; the totals count all
 inline constexpr std::size_t kEventsKept = 50;
 
 enum class NodeState {
@@ -33,27 +32,27 @@ enum class NodeState {
   kWaiting,   // for a round to begin
   kRunning,   //
   kStopping,  // its workers
-  kEnded,     // delivers its last words
+  kEnded,     // delivers output and report
 };
 std::string_view name_of(NodeState state);  // "looking", …
 
 enum class WorkerState {
-  kNotStarted,  // it could not be, or no round has begun
+  kNotStarted,  // it could not be started, or no round has begun
   kRunning,     //
   kSucceeded,   // ended with 0
-  kFailed,      // ended otherwise, by itself
-  kStopped,     // ended otherwise, after the group was told to stop
+  kFailed,      // ended in another way, by itself
+  kStopped,     // ended in another way, after the group was told to stop
 };
 std::string_view name_of(WorkerState state);  // "not_started", …
 
-// Why one round followed another.
+// Why a new round followed.
 enum class RestartReason {
   kWorkerFailed,
   kNodeLost,
-  kNodeLeft,    // it announced it: a preemption, a stop of that node
-  kNodeJoined,  // there was room for one more
+  kNodeLeft,    // announced: a preemption or a stop of that node
+  kNodeJoined,  // there was room for it
   kRequested,   // ddpctl restart
-  kOther,       // the leader was another one; it does not say
+  kOther,       // not known, as after a change of the leader
 };
 std::string_view name_of(RestartReason reason);  // "worker_failed", …
 
@@ -64,17 +63,17 @@ struct WorkerStatus {
   std::string device;  // "cuda:3"; empty: not known
   WorkerState state = WorkerState::kNotStarted;
   std::optional<ExitStatus> exit;          // once it has ended
-  std::optional<WorkerProgress> progress;  // as it last said; nothing: it never did
+  std::optional<WorkerProgress> progress;  // its last report; nothing: there was none
 
   bool operator==(const WorkerStatus&) const = default;
 };
 
 struct RestartRecord {
-  std::chrono::system_clock::time_point when;  // the new round ran
+  std::chrono::system_clock::time_point when;  // when the new round ran
   Round round{};                               // the new one
   RestartReason reason = RestartReason::kOther;
-  std::optional<int> rank;  // that failed
-  std::string host;         // where it failed, or the node that went; empty: neither
+  std::optional<int> rank;  // the rank that failed
+  std::string host;         // where it failed, or the node that was lost or left; empty: neither
   std::string sentence;     // for people: "rank 3 on b12 ended with exit code 1"
   std::chrono::microseconds lost{};
 
@@ -106,7 +105,7 @@ struct NodeStatus {
   NodeState state = NodeState::kLooking;
   bool leads = false;  // the leader is in this agent
 
-  // Of the current round, or the last one that ran here; nothing and zeros before the first.
+  // Of the current round, or of the last one on this node; nothing and zeros before the first.
   std::optional<Round> round;
   int node_rank = 0;
   int node_count = 0;
@@ -118,17 +117,17 @@ struct NodeStatus {
 
   int local_world_size = 1;
   std::vector<WorkerStatus> workers;  // by local rank
-  int workers_left_out = 0;           // of very many, where the answer would be too large
+  int workers_left_out = 0;  // workers that are not in the list, if the answer would be too large
 
-  int restarts = 0;  // that the budget paid for
+  int restarts = 0;  // that count for --max-restarts
   int max_restarts = 0;
   std::chrono::microseconds wall{};       // since this agent began
-  std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has yet
-  std::chrono::microseconds lost{};  // to all restarts: goodput is 1 - (until_run + lost) / wall
-  std::vector<RestartTotal> restart_totals;    // those with a count, in the order of RestartReason
+  std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
+  std::chrono::microseconds lost{};  // by all restarts: goodput is 1 - (until_run + lost) / wall
+  std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason
   std::vector<RestartRecord> recent_restarts;  // oldest first
 
-  std::optional<StoreStatus> store;  // none: another node serves it, or rank 0 itself does
+  std::optional<StoreStatus> store;  // none: another node or rank 0 serves it
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends
 
@@ -136,7 +135,7 @@ struct NodeStatus {
 };
 
 std::string to_json(const NodeStatus& status);
-// In so many bytes: the older events, then the last workers are left out.
+// At most `bytes_max` long: older events, then the last workers are left out.
 std::string to_json_within(NodeStatus status, std::size_t bytes_max);
 Result<NodeStatus> node_status_from(std::string_view json);
 

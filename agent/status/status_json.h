@@ -1,6 +1,5 @@
-// What values have in common on their way to JSON and back: status, records, questions. Pure; for
-// sources, not for headers. Reading throws what Boost.JSON throws; parse_status() is the one place that
-// catches it.
+// Helpers that turn values into JSON and back: status, records, questions. Pure; for sources, not
+// for headers. Reading throws what Boost.JSON throws; only parse_status() catches it.
 #pragma once
 
 #include <array>
@@ -33,7 +32,7 @@ json::value or_null(const std::optional<T>& value) {
   return value ? json::value(*value) : json::value(nullptr);
 }
 
-// The reverse of all that. A field that is missing or of another type throws.
+// Reads such an object. Throws if a field is missing or has another type.
 struct Reader {
   const json::object& object;
 
@@ -53,7 +52,7 @@ struct Reader {
     return {found.data(), found.size()};
   }
   std::chrono::microseconds us(std::string_view name) const {
-    // As many as fit into nanoseconds, which is what they become.
+    // Refuse values that do not fit into nanoseconds, to which they are converted.
     constexpr std::int64_t kMax = INT64_MAX / 1000;
     const auto count = number<std::int64_t>(name);
     if (count > kMax || count < -kMax) throw std::out_of_range("a time that is none");
@@ -67,7 +66,7 @@ struct Reader {
   std::optional<T> maybe_number(std::string_view name) const {
     return has(name) ? std::optional<T>(number<T>(name)) : std::nullopt;
   }
-  // One of an enum whose values count from 0 and have these names.
+  // A value of an enum whose values count from 0 and have these names.
   template <typename Enum, std::size_t kCount>
   Enum one_of(const std::array<std::string_view, kCount>& names, std::string_view name) const {
     const std::string found = text(name);
@@ -83,7 +82,7 @@ auto parse_status(std::string_view text, std::string_view what, Parse&& parse)
     -> Result<decltype(parse(json::value()))> {
   try {
     return parse(json::parse(json::string_view(text.data(), text.size())));
-  } catch (const boost::system::system_error& error) {  // without its place in Boost's sources
+  } catch (const boost::system::system_error& error) {  // without the source location in Boost
     return fail(ErrorCode::kProtocol,
                 std::string(what) + " cannot be read: " + error.code().message());
   } catch (const std::exception& error) {

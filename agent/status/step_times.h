@@ -1,6 +1,6 @@
-// How long a step of each rank takes, from how far it was whenever somebody looked: workers say when
-// they did their last step, so the mean between two looks is exact however far those are apart, and
-// nothing has to look in between. Pure; one for each who looks.
+// How long a step of each rank takes, computed from its progress at some moments. Workers report
+// when they did their last step, so the mean between two moments is exact however far apart they
+// are, and no polling in between is needed. Pure; each viewer has its own object.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ class StepTimes {
   using TimePoint = std::chrono::steady_clock::time_point;
   using Seconds = std::chrono::duration<double>;
 
-  // `rank` of `round` has done `step` at that time. The time of a step since the look before at
-  // which it had done fewer; nothing until there is one.
+  // `rank` of `round` has done `step` at that time. Returns the mean time of a step since the last
+  // call with a lower step; nothing if there was none.
   std::optional<Seconds> look(Round round, int rank, std::int64_t step, TimePoint done_at) {
     if (round != round_) {
       ranks_.clear();

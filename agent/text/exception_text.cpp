@@ -12,7 +12,7 @@ Error error_from_exception(const std::exception& exception) {
       asio != nullptr && asio->code().category() == boost::system::system_category()) {
     return error_from_errno(asio->code().value(), kWhat);
   }
-  // The library throws those for threads, where EAGAIN is a limit.
+  // The standard library throws these for threads, where EAGAIN means that a limit is reached.
   if (const auto* standard = dynamic_cast<const std::system_error*>(&exception)) {
     return error_of_start(standard->code().value(), kWhat);
   }

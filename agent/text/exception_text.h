@@ -1,6 +1,6 @@
-// An exception that nobody below had a use for, as an error: Asio's constructors throw where there
-// are no more descriptors, everything does where there is no more memory. Caught at the edges alone
-// (agent::run, main), which end with kExitCannotRun. Pure; any thread.
+// Turns an exception that nothing below has caught into an error: Asio's constructors throw if
+// there are no more descriptors, and anything may throw if there is no more memory. Caught only at
+// the edges (agent::run, main), which end with kExitCannotRun. Pure; any thread.
 #pragma once
 
 #include <exception>

@@ -1,7 +1,7 @@
-// What the agent's JSON has in common: events, status, records, the live page. Pure; any thread.
+// JSON helpers that events, status, records and the live page share. Pure; any thread.
 //
-// The mistake to avoid: giving Boost.JSON the bytes of a worker. They need not be UTF-8, and a line
-// must be JSON whatever a worker wrote.
+// Never pass a worker's bytes to Boost.JSON directly: they may not be UTF-8, and every line must be
+// valid JSON whatever a worker wrote.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -14,10 +14,10 @@
 
 namespace ddprun::agent {
 
-// As as_utf8() makes it.
+// A string as as_utf8() makes it.
 boost::json::value json_text(std::string_view bytes, std::size_t bytes_max);
 
-// How far a worker is, as agent/README.md documents it in `worker_exited`; null: it never said.
+// A worker's progress, as agent/README.md documents it in `worker_exited`; null: never reported.
 boost::json::value json_progress(const std::optional<WorkerProgress>& progress);
 
 inline std::int64_t in_us(std::chrono::nanoseconds duration) {

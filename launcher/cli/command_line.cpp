@@ -13,8 +13,8 @@ using Words = std::span<const std::string>;
 
 std::string as_typed(const OptionSpec& spec) { return "--" + std::string(spec.name); }
 
-// argparse's rule for what may follow an option as its value: not what looks like an option, unless
-// it is a negative number, has a space in it, or is a lone dash.
+// argparse's rule for the word after an option: it is the option's value, unless it looks like an
+// option. Negative numbers, words with a space in them and a lone dash count as values.
 bool looks_like_an_option(const std::string& word) {
   if (word.size() < 2 || word[0] != '-') return false;
   if (word.find(' ') != std::string::npos) return false;
@@ -46,7 +46,7 @@ Error unknown_option(std::string_view word, std::string_view name) {
   return Error{ErrorCode::kInvalidArgument, std::move(sentence), {}};
 }
 
-// A long name as typed, whole or its beginning.
+// A long name as typed: complete or a prefix.
 Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name) {
   if (const OptionSpec* exact = find_option(name)) return exact;
   std::string dashed(name);
@@ -55,7 +55,7 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
   for (const OptionSpec& spec : option_table()) {
     if (!dashed.empty() && spec.name.starts_with(dashed)) matches.push_back(&spec);
   }
-  // What is short for one option of torchrun stays so, whatever we add.
+  // A prefix that means one of torchrun's options keeps that meaning, whatever options we add.
   if (matches.size() > 1) {
     std::vector<const OptionSpec*> of_torchrun;
     std::ranges::copy_if(matches, std::back_inserter(of_torchrun), [](const OptionSpec* spec) {
@@ -72,10 +72,10 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
   return fail(ErrorCode::kInvalidArgument, std::move(sentence));
 }
 
-// Turns what stands before the program into full long names, each value a word of its own, and
-// finds where the program begins. CLI11 2.1.2 cannot be left to do this: it has no abbreviations;
-// after an option that it does not know it takes the next word for the program; it makes a folder
-// of "--tee" in "--log-dir --tee 3", and a role of "train" in "--role= train".
+// Turns the words before the program into full long names with separate values, and finds where the
+// program begins. CLI11 2.1.2 cannot do this: it has no abbreviations; after an unknown option it
+// takes the next word for the program; it reads "--log-dir --tee 3" as a folder named "--tee", and
+// "--role= train" as the role "train".
 class OptionReader {
  public:
   explicit OptionReader(Words words) : words_(words) {}
@@ -98,8 +98,8 @@ class OptionReader {
 
   const std::vector<std::string>& options() const { return options_; }
 
-  // The program and its arguments. argparse drops the first "--" of a command line, also where it
-  // stands right after the program; one that stands further on belongs to the program.
+  // The program and its arguments. argparse drops the first "--" of a command line, also directly
+  // after the program; a later one belongs to the program.
   std::vector<std::string> command() const {
     const Words words = words_.subspan(at_);
     std::vector<std::string> command(words.begin(), words.end());
@@ -166,7 +166,7 @@ class OptionReader {
 
   Words words_;
   std::size_t at_ = 0;
-  bool has_separator_ = false;  // a "--" stood before the program
+  bool has_separator_ = false;  // there was a "--" before the program
   std::vector<std::string> options_;
 };
 
@@ -183,7 +183,7 @@ Result<CommandLine> parse_command_line(Words arguments) {
   CLI::App app;
   app.set_help_flag();
   for (const OptionSpec& spec : option_table()) {
-    // A name that was not typed need not be declared: declaring all of them is most of the cost.
+    // Only names that were typed are declared: declaring all would be most of the cost.
     const std::string name = as_typed(spec);
     if (std::ranges::find(reader.options(), name) == reader.options().end()) continue;
     auto* value = &line.values[static_cast<std::size_t>(spec.id)];

@@ -1,11 +1,11 @@
 // The command line as values: which options were given, and the program with its arguments as
-// typed. Nothing is interpreted here; that is settings.h and plan.h. Pure; the one file
-// outside of ctl/ that includes CLI11 is command_line.cpp.
+// typed. Interpreting them is for settings.h and plan.h. Pure; command_line.cpp is the only file
+// outside of ctl/ that includes CLI11.
 //
 // The grammar is argparse's as torchrun uses it: dashes or underscores, "--name value" and
-// "--name=value", "-r3", any unambiguous beginning of a long name, the last of several wins, and
-// the first word that is neither an option nor its value is the program. One "--" is dropped:
-// before the program, else right after it ("-m scripts.train -- --depth=26").
+// "--name=value", "-r3", and any unambiguous prefix of a long name. If an option is given twice, the last one
+// counts. The first word that is neither an option nor its value is the program. One "--" is
+// dropped: before the program, else right after it ("-m scripts.train -- --depth=26").
 #pragma once
 
 #include <array>

@@ -24,7 +24,7 @@ std::string joined_choices(const OptionSpec& spec, char separator) {
   return text;
 }
 
-// Only the help's first clause: a completion list has room for no more.
+// Only the first clause of the help text, because a completion list has little room.
 std::string brief(const OptionSpec& spec) {
   return std::string(spec.help.substr(0, spec.help.find_first_of(":;(")));
 }
@@ -61,7 +61,7 @@ std::string bash() {
     }
     cases += "    " + spellings(spec, '|') + ") " + words + "; return ;;\n";
   }
-  // Bash hands "--name=value" over as three words.
+  // Bash passes "--name=value" as three words.
   return "# bash completion for ddprun; ddprun --print-completion bash\n"
          "_ddprun() {\n"
          "  local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]} i=1\n"
@@ -93,7 +93,7 @@ std::string bash() {
          "complete -o filenames -F _ddprun ddprun\n";
 }
 
-// Inside _arguments a description ends at ']' and a value's part at ':'.
+// In _arguments, ']' ends a description and ':' ends the part of a value.
 std::string zsh_escaped(std::string_view text) {
   return replaced(replaced(replaced(replaced(text, '\'', "'\\''"), '[', "\\["), ']', "\\]"), ':',
                   "\\:");

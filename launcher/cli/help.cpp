@@ -36,7 +36,7 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t column)
   }
 }
 
-// The help with what may be given and what is taken otherwise.
+// The help text with the choices and the default.
 std::string whole_help(const OptionSpec& spec) {
   std::string more;
   for (const std::string_view choice : choices_of(spec)) {
@@ -60,7 +60,8 @@ void append_option(std::string& out, const OptionSpec& spec) {
   out += '\n';
 }
 
-// troff takes '\' and a leading '.' or "'" for its own, and "-" for a hyphen that cannot be typed.
+// Escapes what troff would interpret: '\', a leading '.' or "'", and "-", which it turns into a
+// hyphen that cannot be copied into a shell.
 std::string troff(std::string_view text) {
   std::string out;
   for (const char c : text) {

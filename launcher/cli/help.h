@@ -9,6 +9,6 @@ namespace ddprun::cli {
 
 std::string help_text();
 std::string man_page(std::string_view version);  // troff with the man macros
-std::string option_table_markdown();             // for the README
+std::string option_table_markdown();             // for launcher/README.md
 
 }  // namespace ddprun::cli

@@ -17,8 +17,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .default_text = "1",
      .group = Group::kJob,
      .help = "workers on this node: a number; gpu, one for each visible GPU; cpu, one for each "
-             "CPU; usable-cpus, one for each CPU that affinity and cgroup leave to us; auto, gpu "
-             "where there is one, else cpu"},
+             "CPU; usable-cpus, one for each CPU that affinity and cgroup allow; auto, gpu if "
+             "there is one, else cpu"},
     {.id = OptionId::kRole,
      .name = "role",
      .value_name = "NAME",
@@ -37,8 +37,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .default_text = "0",
      .group = Group::kJob,
      .variables = Variables::kOwn,
-     .help = "a worker that fails sooner after the start of its group would only fail again: the "
-             "job ends, whatever --max-restarts says"},
+     .help = "if a worker fails sooner than this after the start of its group, the job ends, "
+             "whatever --max-restarts says"},
     {.id = OptionId::kRestartPause,
      .name = "restart-pause",
      .value_name = "FIRST[:MAX]",
@@ -81,15 +81,15 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .kind = Kind::kFlag,
      .group = Group::kProgram,
      .variables = Variables::kNone,
-     .help = "accepted for the sake of torch.distributed.launch; every worker finds LOCAL_RANK in "
-             "its environment"},
+     .help = "accepted for compatibility with torch.distributed.launch; every worker has "
+             "LOCAL_RANK in its environment"},
     {.id = OptionId::kStartMethod,
      .name = "start-method",
      .value_name = "METHOD",
      .default_text = "spawn",
      .choices = "spawn|fork|forkserver",
      .group = Group::kProgram,
-     .help = "accepted for torchrun's sake; every worker is a process of its own"},
+     .help = "accepted for compatibility with torchrun; every worker is a process of its own"},
     {.id = OptionId::kVirtualLocalRank,
      .name = "virtual-local-rank",
      .kind = Kind::kFlag,
@@ -108,8 +108,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "RANK,...",
      .group = Group::kProgram,
      .variables = Variables::kOwn,
-     .help = "these ranks of the job wait before their first instruction, in every round, and the "
-             "command that lets a debugger in is printed"},
+     .help = "these ranks of the job wait before their first instruction, in every round; the "
+             "command that attaches a debugger is printed"},
     {.id = OptionId::kLogDir,
      .name = "log-dir",
      .value_name = "DIR",
@@ -162,7 +162,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .name = "logs-specs",
      .value_name = "NAME",
      .group = Group::kOutput,
-     .help = "accepted for torchrun's sake; only 'default' exists"},
+     .help = "accepted for compatibility with torchrun; only 'default' exists"},
     {.id = OptionId::kEvents,
      .name = "events",
      .value_name = "FILE|fd:N|-",
@@ -174,7 +174,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "FILE",
      .group = Group::kOutput,
      .variables = Variables::kOwn,
-     .help = "write what this node is told, and decides on, for ddpctl replay"},
+     .help = "record the input of this node's decisions, for ddpctl replay"},
     {.id = OptionId::kEventLogHandler,
      .name = "event-log-handler",
      .value_name = "NAME",
@@ -187,8 +187,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "PORT",
      .group = Group::kOutput,
      .variables = Variables::kOwn,
-     .help = "serve Prometheus metrics at /metrics and a live page at / of this port of 127.0.0.1; "
-             "0 takes a free one and says which"},
+     .help = "serve Prometheus metrics at /metrics and a live page at / on this port of 127.0.0.1; "
+             "0: a free port, which is printed"},
     {.id = OptionId::kSignalsToHandle,
      .name = "signals-to-handle",
      .kind = Kind::kList,
@@ -201,8 +201,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "NAME",
      .group = Group::kEnd,
      .variables = Variables::kOwn,
-     .help = "signal by which the scheduler announces that the job must go: workers leave at the "
-             "next step, and the exit code asks for a requeue; SIGUSR1 under Slurm"},
+     .help = "signal by which the scheduler announces a preemption: workers leave at the next "
+             "step, and the exit code 113 asks for a requeue; SIGUSR1 under Slurm"},
     {.id = OptionId::kShutdownTimeout,
      .name = "shutdown-timeout",
      .value_name = "SECONDS",
@@ -217,8 +217,8 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .default_text = "1",
      .group = Group::kEnd,
      .variables = Variables::kOwn,
-     .help = "the same when a worker has failed or a node is lost, so that the others have nothing "
-             "left to save together; at most --shutdown-timeout"},
+     .help = "the same after a worker has failed or a node was lost, when no collective can "
+             "complete; at most --shutdown-timeout"},
     {.id = OptionId::kExitBarrierTimeout,
      .name = "exit-barrier-timeout",
      .value_name = "SECONDS",
@@ -226,13 +226,14 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .group = Group::kEnd,
      .variables = Variables::kOwn,
      .more_variable = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
-     .help = "accepted for torchrun's sake; nodes end together without a timed barrier"},
+     .help =
+         "accepted for compatibility with torchrun; nodes end together without a timed barrier"},
     {.id = OptionId::kMonitorInterval,
      .name = "monitor-interval",
      .value_name = "SECONDS",
      .default_text = "0.1",
      .group = Group::kEnd,
-     .help = "accepted for torchrun's sake; a worker's end is noticed at once"},
+     .help = "accepted for compatibility with torchrun; a worker's end is noticed at once"},
     {.id = OptionId::kExitCode,
      .name = "exit-code",
      .value_name = "RULE",
@@ -247,14 +248,15 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "N|MIN:MAX",
      .default_text = "1:1",
      .group = Group::kNodes,
-     .help = "number of nodes; with c10d the job goes on with any number from MIN to MAX"},
+     .help =
+         "number of nodes; with c10d and etcd the job continues with any number from MIN to MAX"},
     {.id = OptionId::kNodeRank,
      .name = "node-rank",
      .value_name = "N",
      .default_text = "0",
      .group = Group::kNodes,
-     .help = "rank of this node; static: exactly, and node 0 leads; c10d: the order that is "
-             "wanted, and none unless given"},
+     .help = "rank of this node; static: exactly this one, and node 0 leads; c10d, etcd: the order "
+             "of nodes, if given"},
     {.id = OptionId::kMasterAddr,
      .name = "master-addr",
      .value_name = "HOST",
@@ -292,7 +294,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .name = "rdzv-endpoint",
      .value_name = "HOST[:PORT]",
      .group = Group::kNodes,
-     .help = "where they meet, the same on every node; c10d: the node whose address it is leads; "
+     .help = "where nodes meet, the same on every node; c10d: the node with this address leads; "
              "etcd: HOST:PORT,HOST:PORT,... of its members"},
     {.id = OptionId::kRdzvId,
      .name = "rdzv-id",
@@ -319,7 +321,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      .value_name = "FILE",
      .group = Group::kNodes,
      .variables = Variables::kOwn,
-     .help = "nodes must know the secret in this file to take part; it is proved, never sent"},
+     .help = "nodes must know the secret in this file to take part; the secret is never sent"},
     {.id = OptionId::kConfig,
      .name = "config",
      .value_name = "FILE",

@@ -1,6 +1,6 @@
 // Every option of ddprun, once. Parsing, resolution, --help, the man page, the completions and the
-// README's table are made from this table, so an option that is here is everywhere and is spelled
-// the same. Constant data; any thread. The mistake to avoid: giving a default anywhere else.
+// table in launcher/README.md are made from this table: an option that is here is everywhere, with
+// one spelling. Constant data; any thread. Do not write an option's default anywhere else.
 #pragma once
 
 #include <cstddef>
@@ -73,8 +73,8 @@ inline constexpr std::size_t kOptionCount = static_cast<std::size_t>(OptionId::k
 
 enum class Group { kJob, kProgram, kOutput, kEnd, kNodes, kInformation };
 
-// What the text of a value is made of; the configuration file may then use TOML's own arrays and
-// tables for it.
+// The syntax of a value's text. For lists, pairs and maps the configuration file may use TOML's
+// arrays and tables.
 enum class Kind {
   kFlag,
   kValue,        // one word or number
@@ -84,8 +84,8 @@ enum class Kind {
   kRankMap,      // rank:digit,rank:digit
 };
 
-// Which environment variables stand for the option: torchrun's PET_<NAME> and our DDPRUN_<NAME>,
-// only ours (torchrun has no such option), or none (it makes sense on a command line only).
+// Which environment variables set the option: torchrun's PET_<NAME> and our DDPRUN_<NAME>, only
+// ours (torchrun has no such option), or none (it makes sense on a command line only).
 enum class Variables { kPetAndOwn, kOwn, kNone };
 
 struct OptionSpec {
@@ -98,20 +98,20 @@ struct OptionSpec {
   std::string_view choices = "";       // "spawn|fork"; empty: any value
   Group group;
   Variables variables = Variables::kPetAndOwn;
-  std::string_view more_variable = "";  // one more environment variable that others know it by
-  std::string_view help;  // one sentence, no full stop; the default is added by whoever prints it
+  std::string_view more_variable = "";  // one more environment variable, from other programs
+  std::string_view help;  // one sentence, no full stop; whoever prints it adds the default
 };
 
 std::span<const OptionSpec> option_table();
 const OptionSpec& spec_of(OptionId id);
 std::string_view title_of(Group group);
 
-// The environment variables that stand for an option, the one that wins first.
+// The environment variables that set an option, the most important one first.
 std::vector<std::string> variables_of(const OptionSpec& spec);
 
 std::vector<std::string_view> choices_of(const OptionSpec& spec);
 
-// By name as typed after "--": underscores count as dashes; exact only.
+// By the exact name after "--"; underscores count as dashes.
 const OptionSpec* find_option(std::string_view name);
 const OptionSpec* find_option(char letter);
 

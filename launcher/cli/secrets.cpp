@@ -23,7 +23,7 @@ std::string_view last_word(std::string_view text) {
   return text.substr(begin);
 }
 
-// The key of a pair, without an opening quote of the whole.
+// The key of a pair, without a quote that opens the whole text.
 std::string_view key_of(std::string_view pair) {
   std::string_view key = trimmed(pair.substr(0, pair.find('=')));
   while (key.starts_with('\'') || key.starts_with('"')) key.remove_prefix(1);
@@ -47,7 +47,7 @@ std::string shown_conf(std::string_view text) {
       follows_secret = !is_public_key(key);
       continue;
     }
-    // After a secret it may be the rest of one with a comma in it.
+    // A part after a secret may be the rest of that secret, if it has a comma in it.
     const bool is_plain = std::ranges::all_of(pair, is_part_of_a_key) && !follows_secret;
     shown += is_plain || trimmed(pair).empty() ? pair : kMask;
   }

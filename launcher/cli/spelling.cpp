@@ -6,7 +6,7 @@
 namespace ddprun::cli {
 
 std::size_t edit_distance(std::string_view from, std::string_view to) {
-  // Three rows of the usual table: two above are needed for a swap of neighbours.
+  // Three rows of the usual table: a swap of neighbours needs the two rows above.
   std::vector<std::size_t> two_above(to.size() + 1);
   std::vector<std::size_t> above(to.size() + 1);
   std::vector<std::size_t> row(to.size() + 1);
@@ -28,7 +28,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
 
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
   std::string_view best;
-  // A third of the letters wrong is a different word; but "tea" for "tee" should still be found.
+  // With a third of the letters wrong it is another word; but "tea" for "tee" should be found.
   std::size_t best_distance = std::max<std::size_t>(word.size() / 3, 1) + 1;
   for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);

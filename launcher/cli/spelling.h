@@ -1,4 +1,4 @@
-// What a user meant by a misspelt word: the nearest of the words that would have been right. Pure.
+// The intended word behind a misspelt one: the nearest of the valid words. Pure.
 #pragma once
 
 #include <string_view>
@@ -6,10 +6,11 @@
 
 namespace ddprun::cli {
 
-// Edits that turn one word into the other: a letter more, less or different, or two swapped.
+// How many edits turn one word into the other: a letter inserted, deleted or replaced, or two
+// neighbours swapped.
 std::size_t edit_distance(std::string_view from, std::string_view to);
 
-// The candidate nearest to `word`, or empty when none is near enough to be what was meant.
+// The candidate nearest to `word`; empty if none is near enough.
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace ddprun::cli

@@ -1,4 +1,4 @@
-// Small things done to texts in several places of the launcher. Pure.
+// Text functions that several parts of the launcher use. Pure.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What --version says: the version (CMakeLists.txt is the one place that has it), the commit that
-// was built, and the round protocol, which must be the same on every node of a job. Any thread.
+// What --version says: the version (which only CMakeLists.txt has), the commit that was
+// built, and the round protocol, which must be the same on every node of a job. Any thread.
 #pragma once
 
 #include <string>

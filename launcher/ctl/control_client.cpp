@@ -22,7 +22,7 @@ namespace json = boost::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// That a job takes to say who it is. Who is slower is listed all the same, and may be meant.
+// How long a job may take to say who it is. A slower one is listed too, and may be chosen.
 constexpr milliseconds kWhoPatience{500};
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 
@@ -36,7 +36,7 @@ std::string silent(pid_t agent, milliseconds patience) {
 struct Candidate {
   ControlClient client;
   std::string socket;
-  std::string job;  // empty: it does not say who it is
+  std::string job;  // empty: it has not said who it is
   std::string key;
   std::string program;
   std::string state;
@@ -53,7 +53,7 @@ struct Found {
   std::optional<Error> refused;  // the first folder or socket that is not this user's
 };
 
-// By what can be known without asking: nothing has to wait for a job that is not meant and hangs.
+// Decides without asking the job: so no command waits for another job that hangs.
 bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job) {
   if (job.empty() || std::to_string(agent) == job) return true;
   std::string name = agent::control_name(job);
@@ -62,7 +62,7 @@ bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job
   return socket.starts_with(name);
 }
 
-// `job`: only those that may be meant by it; empty: all.
+// Only those that `job` may mean; all if it is empty.
 Found look(const Environment& environment, const std::string& job) {
   Found found;
   const uid_t user = ::geteuid();
@@ -92,7 +92,7 @@ Found look(const Environment& environment, const std::string& job) {
     for (const std::string& name : dead) found.dead.push_back(path + "/" + name);
     if (!dead.empty()) agent::remove_left_over(*folder, dead, user);
   }
-  // All at once, so that one that hangs costs its time but once.
+  // All at the same time, so that several that hang cost the time limit only once.
   for (Candidate& each : found.jobs) static_cast<void>(each.client.say(R"({"ask":"who"})"));
   const auto until = steady_clock::now() + kWhoPatience;
   for (Candidate& each : found.jobs) {
@@ -126,7 +126,7 @@ bool is_meant(const Candidate& candidate, const std::string& job) {
          (candidate.job.empty() && candidate.socket == agent::control_name(job));
 }
 
-// Agents of one job are as good as each other.
+// Several agents of one job count as one; any of them can answer.
 std::set<std::string> keys_of(const std::vector<Candidate>& jobs) {
   std::set<std::string> keys;
   for (const Candidate& each : jobs) {

@@ -1,6 +1,6 @@
 // How ddpctl finds the jobs of its user on this node, and speaks to one of them
-// (agent/query/control_folder.h, and agent/README.md for what is said). Blocks, with a limit on everything.
-// For one thread.
+// (agent/query/control_folder.h; agent/README.md has the protocol). Blocks, always with a time
+// limit. For one thread.
 //
 //   auto job = find_job(environment, "train-7");
 //   if (!job) return report(job.error(), exit_code_of(job.error()));
@@ -22,9 +22,9 @@
 
 namespace ddprun::cli {
 
-inline constexpr std::chrono::seconds kPatience{5};  // with an agent that does not answer
+inline constexpr std::chrono::seconds kPatience{5};  // how long an agent may take to answer
 
-// Of every command that speaks to a job.
+// The exit codes of every command that speaks to a job.
 enum JobExitCode : int {
   kJobDone = 0,
   kJobFailed = 1,
@@ -44,10 +44,10 @@ class ControlClient {
 
   pid_t agent() const { return agent_; }
   Result<void> say(std::string_view request);
-  // The next one, without its end. Nothing: the agent has closed the connection. `patience` 0: as
-  // long as it takes.
+  // The next line, without its end. Nothing: the agent has closed the connection. `patience` 0: no
+  // time limit.
   Result<std::optional<std::string>> line(std::chrono::milliseconds patience);
-  // The same for the only answer there is: one that is no answer, or a refusal, is an error.
+  // The same for a request with exactly one answer: a closed connection or a refusal is an error.
   Result<std::string> answer(std::chrono::milliseconds patience = kPatience);
 
  private:
@@ -56,11 +56,11 @@ class ControlClient {
   std::string received_;
 };
 
-// The one that is meant: by its id, by the process id of its agent, or, empty, the only one there
-// is. kNotFound: there is none. kInvalidArgument: several are meant by it; the sentence lists them.
+// Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.
+// kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
 Result<ControlClient> find_job(const Environment& environment, const std::string& job);
 
-// The error that a line of an answer is, if it is one.
+// The error in a line of an answer, if it is a refusal.
 std::optional<std::string> error_in(std::string_view line);
 
 }  // namespace ddprun::cli

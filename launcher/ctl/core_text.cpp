@@ -217,7 +217,7 @@ std::string in_words(const rdzv::RoundInput& input) {
   if (const auto* event = std::get_if<rdzv::LinkEvent>(&input.what)) {
     return node + std::visit(Words{}, *event);
   }
-  return "the time has come that was waited for";
+  return "the timer has fired";
 }
 
 std::string in_words(const rdzv::ToNode& message) {

@@ -1,4 +1,4 @@
-// What the cores are told and what they decide, as words of a person: for `ddpctl replay`. Pure.
+// The inputs and decisions of the cores, in words, for `ddpctl replay`. Pure.
 #pragma once
 
 #include <string>

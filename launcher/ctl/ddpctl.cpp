@@ -1,5 +1,5 @@
-// ddpctl: the tool beside ddprun, for people whose job hangs, and for what runs beside a job. Wiring
-// only.
+// ddpctl: the tool beside ddprun: looks at and controls running jobs, runs a store or a leader.
+// Wiring only.
 #include "launcher/ctl/ddpctl.h"
 
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
-// What the commands of ddpctl have in common. Each command adds itself to the command line and runs
-// when it was asked for; ddprun's main calls run_ddpctl when it was started under that name.
+// What the commands of ddpctl have in common. Each command adds itself to the command line, and
+// runs if it was given; ddprun's main calls run_ddpctl when it was started under that name.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@ namespace ddprun::cli {
 
 int run_ddpctl(int argc, char** argv);
 
-// As one sentence on stderr; returns the code.
+// Prints the error as one sentence on stderr; returns `code`.
 int report(const Error& error, int code);
 
-// Each adds one command to the command line. What it returns carries the command out once the line
-// was parsed, and returns the exit code.
+// Each adds one command to the command line. Call the returned function after the line was parsed:
+// it runs the command and returns the exit code.
 std::function<int()> add_store_command(CLI::App& app);
 std::function<int()> add_leader_command(CLI::App& app);
 std::function<int()> add_status_command(CLI::App& app);

@@ -1,5 +1,6 @@
-// ddpctl doctor: looks at what jobs need of this machine, and tries it. What may hang is done in
-// processes of its own (TimedProcess), all at the same time, so the whole takes no longer than --timeout.
+// ddpctl doctor: looks at what jobs need of this machine, and tries it. Whatever may hang is done
+// in processes of its own (TimedProcess), all at the same time, so that the whole takes no longer
+// than --timeout.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -39,10 +40,10 @@ constexpr const char* kExitCodes = R"(Exit codes:
 )";
 
 constexpr seconds kLookupLimit{5};
-constexpr seconds kAnswerLimit{10};  // of a program that is asked for its version
+constexpr seconds kAnswerLimit{10};  // for a program to print its version
 constexpr std::size_t kAddressesMax = 16;
 
-// Without importing torch, which takes a second and more.
+// Does not import torch, because that takes more than a second.
 constexpr const char* kAskPython = R"(import platform
 try:
     import importlib.metadata
@@ -133,7 +134,7 @@ ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& tim
 
 // ---- two workers
 
-// What another job has said to whoever started us is not for these workers.
+// Removes variables of another job, from which ddpctl may have been started.
 Environment without_job(Environment environment) {
   std::erase_if(environment, [](const auto& variable) {
     for (const char* const prefix : {"DDPRUN_", "PET_", "TORCHELASTIC_", "MASTER_"}) {
@@ -142,12 +143,12 @@ Environment without_job(Environment environment) {
     return variable.first == "RANK" || variable.first == "WORLD_SIZE" ||
            variable.first == "LOCAL_RANK";
   });
-  environment["CUDA_VISIBLE_DEVICES"] = "";  // the network is what is tried
+  environment["CUDA_VISIBLE_DEVICES"] = "";  // this trial is about the network
   return environment;
 }
 
 struct Workers {
-  std::string by;  // empty: there is nothing to start
+  std::string by;  // empty: nothing can be started
   std::string missing;
   std::vector<std::string> command;
 };
@@ -164,7 +165,7 @@ Workers find_workers(const Arguments& arguments, const PythonFacts& python) {
   return {{}, "no torch found; --worker names a program of your own", {}};
 }
 
-// What a failed job says of the reason: the last line of the worker that failed.
+// The reason of a failed job: the last line of the worker that failed.
 std::string reason_in(const std::string& output) {
   std::string last;
   std::string last_of_worker;
@@ -251,7 +252,7 @@ std::vector<Finding> examine(const Arguments& arguments, const Environment& envi
 
   const ProgramFacts ddprun = ask_ddprun(environment, deadline);
   const PythonFacts python = ask_python(environment, deadline);
-  // Last of the trials, first to be waited for: the others have as much time as this one takes.
+  // The last trial to start, and the first to wait for: it takes longest, so the others end meanwhile.
   const AllReduceFacts all_reduce =
       try_all_reduce(find_workers(arguments, python), environment, deadline);
 
@@ -301,19 +302,19 @@ int diagnose(const Arguments& arguments) {
 
 std::function<int()> add_doctor_command(CLI::App& app) {
   auto* doctor = app.add_subcommand(
-      "doctor", "Look at what jobs need of this machine, try it, and say what to do.");
+      "doctor", "Check and try what jobs need of this machine, and say what to do.");
   doctor->footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor->add_option("names", held->names, "Names of other nodes, which are looked up too");
+  doctor->add_option("names", held->names, "Names of other nodes, to look up too");
   doctor->add_flag("--json", held->as_json, "Print JSON");
   doctor
       ->add_option("--timeout", held->timeout_s,
-                   "Seconds that the whole may take; importing torch is most of it")
+                   "Time limit for everything in seconds; most of it is for importing torch")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   doctor->add_option("--worker", held->worker,
-                     "A program that is started as two workers instead of an all-reduce of "
-                     "PyTorch's, and must end with 0");
+                     "A program to start as two workers instead of PyTorch's all-reduce; it must "
+                     "end with 0");
   return [held] { return diagnose(*held); };
 }
 

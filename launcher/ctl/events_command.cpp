@@ -1,4 +1,4 @@
-// ddpctl events: what has happened to this node of a job, and what happens: lines of --events.
+// ddpctl events: the latest and the coming events of this node of a job, as lines of --events.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -46,7 +46,7 @@ std::function<int()> add_events_command(CLI::App& app) {
   events->footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
   events->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  events->add_flag("-f,--follow", held->follows, "and each that happens, until the job has ended");
+  events->add_flag("-f,--follow", held->follows, "also print new events, until the job has ended");
   return [held] { return run(*held); };
 }
 

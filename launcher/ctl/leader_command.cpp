@@ -46,13 +46,14 @@ int lead(const Arguments& arguments) {
 
 std::function<int()> add_leader_command(CLI::App& app) {
   auto* leader = app.add_subcommand(
-      "leader", "Lead the rounds of a job without being one of its nodes, until it has ended.");
+      "leader", "Lead the rounds of a job, until it has ended, without being one of its nodes.");
   leader->footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
   leader
-      ->add_option("--listen", held->listen,
-                   "HOST:PORT that the nodes are given as --rdzv-endpoint (port 0: any); the "
-                   "address is printed once they may come")
+      ->add_option(
+          "--listen", held->listen,
+          "HOST:PORT to listen on, the --rdzv-endpoint of the nodes (port 0: any free port); "
+          "the address is printed when nodes may connect")
       ->required();
   for (const OptionId id : leader_options()) {
     const OptionSpec& spec = spec_of(id);

@@ -35,16 +35,16 @@ std::string name_of(agent::Stream stream) {
   return stream == agent::Stream::kStdout ? "stdout" : "stderr";
 }
 
-// What of escape sequences in a line reaches stdout.
+// Which escape sequences of a line reach stdout.
 enum class Escapes { kAll, kColours, kNone };
 
-// A terminal obeys them, a file keeps them.
+// Filtered for a terminal, which would obey them; unchanged for a file.
 Escapes escapes_of(const Arguments& arguments, const Environment& environment) {
   if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) return Escapes::kAll;
   return agent::look_from(environment).has_colour ? Escapes::kColours : Escapes::kNone;
 }
 
-// Prints whole lines, behind their rank where there are several; what is unfinished is kept back.
+// Prints whole lines, with their rank if there are several; holds back an unfinished line.
 class Printer {
  public:
   Printer(bool has_prefix, Escapes escapes) : has_prefix_(has_prefix), escapes_(escapes) {}
@@ -52,10 +52,11 @@ class Printer {
   void print(const LogPart& part) {
     const std::string rank = std::to_string(part.next.rank);
     if (part.source == LogPart::Source::kElsewhere) {
-      std::fprintf(stderr,
-                   "ddpctl: %s of rank %s goes straight to where the output of ddprun on %s goes; "
-                   "start with --redirects=3 or --tee=3 to have it kept\n",
-                   name_of(part.next.stream).c_str(), rank.c_str(), printable(part.host).c_str());
+      std::fprintf(
+          stderr,
+          "ddpctl: %s of rank %s is not kept, because it does not pass through ddprun on %s; "
+          "start the job with --redirects=3 or --tee=3 to keep it\n",
+          name_of(part.next.stream).c_str(), rank.c_str(), printable(part.host).c_str());
       return;
     }
     if (!part.trouble.empty()) {
@@ -63,7 +64,8 @@ class Printer {
                    printable(part.host).c_str(), printable(part.trouble).c_str());
     }
     if (part.missed > 0) {
-      std::fprintf(stderr, "ddpctl: %llu bytes of rank %s were too fast for this and are missing\n",
+      std::fprintf(stderr,
+                   "ddpctl: %llu bytes of rank %s are missing, because they came too fast\n",
                    static_cast<unsigned long long>(part.missed), rank.c_str());
     }
     std::string& rest = unfinished_[{part.next.rank, part.next.stream}];
@@ -143,12 +145,12 @@ int run(const Arguments& arguments) {
 std::function<int()> add_logs_command(CLI::App& app) {
   auto* logs = app.add_subcommand(
       "logs",
-      "Print the last lines of workers' output, from all nodes of a job. What -r, -t and --log-dir "
-      "keep in files is read there; else there are the latest lines of stderr.");
+      "Print the last lines of workers' output, from all nodes of a job. With -r, -t or --log-dir "
+      "they are read from the log files; else only the latest lines of stderr are there.");
   logs->footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
   logs->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  logs->add_option("--rank", held->ranks, "of these workers only: RANK,...; else of all, up to 32")
+  logs->add_option("--rank", held->ranks, "only of these workers: RANK,...; default: all, up to 32")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("RANK,...");
@@ -156,10 +158,10 @@ std::function<int()> add_logs_command(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
   logs->add_flag("-f,--follow", held->follows,
-                 "and what they print from now on, also in later rounds, until the job has ended");
+                 "also print new output, of later rounds too, until the job has ended");
   logs->add_flag("--raw", held->is_raw,
-                 "to a terminal, too, every byte as it was printed; else it gets colours, and all "
-                 "other escape sequences as text");
+                 "print every byte unchanged; without it a terminal gets colours, and all other "
+                 "escape sequences as text");
   return [held] { return run(*held); };
 }
 

@@ -33,23 +33,24 @@ std::string state_of(const rdzv::LeaderView& view) {
 
 std::string nodes(int count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
 
-// What a round's end was settled to be, and why.
+// What the leader decided at the end of a round, and why.
 std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                         const rdzv::JobOutcome* outcome) {
   if (after.restarts > before.restarts) {
-    return "a worker failed by itself, and no other node went meanwhile: the budget pays for "
+    return "a worker failed by itself, and no other node was lost or left meanwhile: this costs "
            "restart " +
            std::to_string(after.restarts) + " of " + std::to_string(after.max_restarts);
   }
   if (outcome == nullptr) {
-    return "no worker's own failure ended it, or a node that went explains it: it costs no restart";
+    return "no worker failed by itself, or it failed because a node was lost or left: it costs no "
+           "restart";
   }
   switch (outcome->kind) {
     case rdzv::JobOutcome::Kind::kFailed:
       return before.restarts >= before.max_restarts
                  ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
-                       std::to_string(before.max_restarts) + " restarts are spent"
-                 : "a worker failed in a way that another round would not mend";
+                       std::to_string(before.max_restarts) + " restarts are used"
+                 : "a worker failed in a way that a restart would not cure";
     case rdzv::JobOutcome::Kind::kStopped:
       return "a stop was asked for, or the leader's own node leaves";
     default:
@@ -62,25 +63,26 @@ std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& a
                             std::to_string(after.max_nodes) + " can form the group";
   if (before.state == State::kPausing) return there + ", and the pause is over";
   if (after.ready >= after.max_nodes) return there + ": all of them";
-  return there + ", and nobody else is waited for any more";
+  return there + ", and the time to wait for more is over";
 }
 
 std::string why_stopped(const rdzv::RoundInput& input) {
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
   if (message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message)) {
-    return "a failure ends the round for all; what it costs is settled when all have stopped";
+    return "a failure ends the round on all nodes; whether it costs a restart is decided when all "
+           "have stopped";
   }
   if (message != nullptr && std::holds_alternative<rdzv::NodeHello>(*message)) {
-    return "there is room for the node that came, and no worker has finished yet";
+    return "there is room for the node that arrived, and no worker has finished yet";
   }
   if (message != nullptr && (std::holds_alternative<rdzv::RestartAsked>(*message) ||
                              std::holds_alternative<rdzv::StopAsked>(*message))) {
-    return "a person wants it";
+    return "a user asked for it";
   }
-  return "a node of the round goes, and a round is one fixed set of nodes";
+  return "a node of the round is lost or leaves, and the nodes of a round do not change";
 }
 
-// Why the leader is in another state now. Empty: it is not.
+// Why the leader has changed its state; empty: it has not.
 std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                 const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
   if (before.state == after.state && before.round == after.round) return "";
@@ -95,7 +97,7 @@ std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
       return why_stopped(input);
     case State::kGathering:
       return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
-             " have to be: others are waited for";
+             " are needed: waiting for others";
     case State::kEnded:
       return outcome != nullptr && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded
                  ? "every worker of every node has ended with 0"
@@ -140,7 +142,7 @@ std::string Replay::on(const agent::RoundBegan& began) {
 }
 
 std::string Replay::on(const agent::NodeInput& input) {
-  if (!group_) return "agent   was recorded without its beginning; this is left out\n";
+  if (!group_) return "agent   was recorded without its beginning; this line is skipped\n";
   inputs_ += 1;
   const std::string before = state_of(*group_);
   const auto actions = group_->step(input.event);
@@ -150,12 +152,12 @@ std::string Replay::on(const agent::NodeInput& input) {
   for (const agent::NodeAction& action : actions) {
     text += "              " + printable(in_words(action)) + "\n";
   }
-  if (actions.empty()) text += "              nothing is to be done in that state\n";
+  if (actions.empty()) text += "              no action is needed in this state\n";
   return text + compare(actions.size());
 }
 
 std::string Replay::on(const rdzv::RoundInput& input) {
-  if (!round_) return "leader  was recorded without its beginning; this is left out\n";
+  if (!round_) return "leader  was recorded without its beginning; this line is skipped\n";
   inputs_ += 1;
   const rdzv::LeaderView before = round_->view(input.at);
   const auto messages = rdzv::step(*round_, input);
@@ -176,7 +178,7 @@ std::string Replay::on(const rdzv::RoundInput& input) {
 std::string Replay::on(const agent::InputsLost& lost) {
   lost_ += lost.count;
   return "        " + std::to_string(lost.count) +
-         " lines were lost while this was recorded: what follows may not be what happened\n";
+         " lines are missing in the recording: what follows may not be what happened\n";
 }
 
 std::string Replay::compare(std::size_t decisions) {
@@ -189,11 +191,11 @@ std::string Replay::compare(std::size_t decisions) {
 std::string Replay::end() const {
   std::string text = std::to_string(inputs_) + " inputs were played again; ";
   if (differences_ > 0) {
-    return text + std::to_string(differences_) +
-           " of them were decided otherwise than then: this is another version of ddprun" +
-           (lost_ > 0 ? ", or what was lost is missing\n" : "\n");
+    return text + "the decisions differ for " + std::to_string(differences_) +
+           " of them: another version of ddprun made this recording" +
+           (lost_ > 0 ? ", or the missing lines matter\n" : "\n");
   }
-  return text + "every one of them was decided as it was then\n";
+  return text + "all decisions were the same as in the recording\n";
 }
 
 }  // namespace ddprun::cli

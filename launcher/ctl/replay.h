@@ -1,12 +1,10 @@
-// A job that was recorded (--record), played again: the same cores get the same inputs, and what
-// they decide is told in words, with the reason. Pure; for one thread.
+// Plays a recorded job (--record) again: the same cores get the same inputs; their decisions are
+// explained in words. If the recording was made by another version of ddprun whose cores decided
+// otherwise, Replay says so and continues. Pure; for one thread.
 //
 //   Replay replay;
 //   for (each line) std::cout << replay.line(line).text;
 //   std::cout << replay.end();
-//
-// The mistake to avoid: taking it for the recording of another version of ddprun. Where the cores
-// decide otherwise now than then, it says so and goes on.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +19,14 @@ namespace ddprun::cli {
 
 class Replay {
  public:
-  // What one line of the file comes to, as whole lines of text. `is_damaged`: it cannot be read,
-  // and nothing after it would mean anything.
+  // The text for one line of the file, as whole lines. `is_damaged`: the line cannot be read, and so
+  // the rest of the file has no meaning.
   struct Told {
     std::string text;
     bool is_damaged = false;
   };
   Told line(std::string_view line);
-  // The last words: how many inputs there were, and whether all went as it did then.
+  // The last lines: how many inputs there were, and whether all decisions were the same as then.
   std::string end() const;
   bool has_differed() const { return differences_ > 0; }
 
@@ -44,7 +42,7 @@ class Replay {
   std::optional<rdzv::RoundCore> round_;
   rdzv::RoundConfig config_;
   std::optional<std::int64_t> began_us_;
-  std::size_t recorded_ = 0;  // decisions, of the line under way
+  std::size_t recorded_ = 0;  // decisions, of the current line
   std::size_t inputs_ = 0;
   std::size_t differences_ = 0;
   std::uint64_t lost_ = 0;

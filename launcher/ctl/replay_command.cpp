@@ -1,4 +1,4 @@
-// ddpctl replay: a recorded job, step by step, with what was decided and why.
+// ddpctl replay: a recorded job, step by step, with the decisions and their reasons.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -32,7 +32,7 @@ int run(const std::string& path) {
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
-    // The agent was killed, or the disk was full: only the last line is without its end.
+    // The agent was killed, or the disk was full: the last line is incomplete.
     const bool is_cut_off = file.eof();
     const Replay::Told told = replay.line(line);
     if (told.is_damaged && is_cut_off && number > 1) {
@@ -62,11 +62,11 @@ int run(const std::string& path) {
 std::function<int()> add_replay_command(CLI::App& app) {
   auto* replay = app.add_subcommand(
       "replay",
-      "Play what ddprun --record has written: the same decisions again, step by step, with what "
-      "led to each. Nothing is started.");
+      "Replay what ddprun --record has written: the same decisions, step by step, with the reason "
+      "of each. Nothing is started.");
   replay->footer(kExitCodes);
   const auto held = std::make_shared<std::string>();
-  replay->add_option("FILE", *held, "that one node has recorded")->required();
+  replay->add_option("FILE", *held, "the recording of one node")->required();
   return [held] { return run(*held); };
 }
 

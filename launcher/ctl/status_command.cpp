@@ -19,7 +19,7 @@
 namespace ddprun::cli {
 namespace {
 
-constexpr std::size_t kRows = 32;  // of nodes and of workers, where the screen does not say
+constexpr std::size_t kRows = 32;  // of nodes and of workers, if the screen's size is not known
 
 struct Arguments {
   std::string job;
@@ -61,7 +61,7 @@ int run(const Arguments& arguments) {
   for (;;) {
     const int code = show(*job, arguments);
     if (code != kJobDone || !arguments.watches) return code;
-    // Nothing is said meanwhile, so what comes is the job's end.
+    // The agent sends nothing in between, so anything that arrives is the end of the job.
     const auto end = job->line(std::chrono::ceil<std::chrono::milliseconds>(interval));
     if (end && !*end) {
       std::fputs("the job has ended\n", stderr);
@@ -73,15 +73,15 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_status_command(CLI::App& app) {
-  auto* status = app.add_subcommand("status", "Show a job that runs: rounds, nodes, workers.");
+  auto* status = app.add_subcommand("status", "Show a running job: rounds, nodes, workers.");
   status->footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
   status->add_option("JOB", held->job,
                      "its id (--rdzv-id), or the process id of its agent on this node; needed "
-                     "where several run");
+                     "if several jobs run");
   status->add_flag("--json", held->as_json, "as one line of JSON (agent/README.md has its fields)");
-  status->add_flag("--watch", held->watches, "again and again, until the job has ended");
-  status->add_option("--interval", held->interval_s, "seconds between, with --watch")
+  status->add_flag("--watch", held->watches, "repeat until the job has ended");
+  status->add_option("--interval", held->interval_s, "seconds between updates, with --watch")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 86400.0));
   status->add_flag("--all", held->shows_all, "every node and worker, however many there are");

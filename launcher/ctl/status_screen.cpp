@@ -28,7 +28,7 @@ std::string counted(std::int64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// Columns under each other, those of numbers to the right.
+// Aligns columns, those of numbers to the right.
 std::string table(const std::vector<Row>& rows, std::string_view right) {
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -65,7 +65,7 @@ std::string time_of_day(std::chrono::system_clock::time_point when) {
   return text;
 }
 
-// As a person reads it; in JSON it is a name.
+// For people: "worker failed"; in JSON it is "worker_failed".
 std::string words_of(agent::RestartReason reason) {
   std::string words(name_of(reason));
   std::ranges::replace(words, '_', ' ');
@@ -195,7 +195,7 @@ std::string last_of(const WorkerStatus& worker) {
   return in_words(std::chrono::duration_cast<microseconds>(worker.progress->since_step)) + " ago";
 }
 
-// The first few of what the program says of itself.
+// The first few of the program's own values.
 std::string values_of(const WorkerStatus& worker) {
   constexpr std::size_t kShown = 3;
   std::string text;
@@ -207,7 +207,7 @@ std::string values_of(const WorkerStatus& worker) {
   return text;
 }
 
-// Lower ones are looked at first.
+// Workers with a lower value are shown first: failed ones, then those with fewer steps.
 std::pair<int, std::int64_t> order_of(const WorkerStatus& worker) {
   const bool is_well =
       worker.state == WorkerState::kRunning || worker.state == WorkerState::kSucceeded;
@@ -221,7 +221,7 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
   int left_out = 0;
   const NodeStatus* first = latest(status);
   for (const NodeStatus& node : status.nodes) {
-    if (node.round != first->round) continue;  // it is in no round now
+    if (node.round != first->round) continue;  // it is not in the current round
     for (const WorkerStatus& worker : node.workers) all.push_back({&worker, &node});
     left_out += node.workers_left_out;
   }
@@ -249,8 +249,7 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
                     step_of(worker), last_of(worker), values_of(worker)});
   }
   text += table(rows, "rlrllrrl");
-  if (left_out > 0)
-    text += "  … and " + counted(left_out, "worker") + " that are further on (--all)\n";
+  if (left_out > 0) text += "  … and " + counted(left_out, "more worker") + " (--all)\n";
   return text;
 }
 

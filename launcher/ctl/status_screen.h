@@ -1,8 +1,7 @@
-// A job's status as a person reads it: one screen of text. Pure.
+// A job's status for people: one screen of text. Pure.
 //
-// What is wrong stands before what is well, and of very many workers those that are behind are
-// shown. The mistake to avoid: printing a name as it came; whatever a node or worker calls itself
-// must not move the cursor (printable()).
+// Problems come first; of very many workers it shows those that are behind. Names from nodes and
+// workers must go through printable(), because they could contain escape sequences.
 #pragma once
 
 #include <chrono>
@@ -16,7 +15,7 @@ namespace ddprun::cli {
 
 inline constexpr std::size_t kAllRows = SIZE_MAX;
 
-// `rows`: of workers, and of nodes, at most.
+// `rows`: the most workers, and the most nodes, that are shown.
 std::string status_screen(const agent::JobStatus& status, std::size_t rows);
 
 // "15 ms", "1.2 s", "3 min 05 s", "2 h 01 min"

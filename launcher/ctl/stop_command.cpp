@@ -1,4 +1,4 @@
-// ddpctl stop, ddpctl restart: what a person wants of a job, which its leader then does.
+// ddpctl stop, ddpctl restart: requests to a job, which its leader carries out.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ struct Arguments {
   bool waits_not = false;
 };
 
-// Of an event: its name, and the number of this field.
+// The name of an event, and the number in one of its fields.
 struct Seen {
   std::string event;
   std::int64_t round = -1;
@@ -43,7 +43,7 @@ std::optional<Seen> seen_in(const std::string& line) {
   return Seen{std::string(event->as_string()), number_in("round"), number_in("exit_code")};
 }
 
-// One connection asks, another has been listening since before, so that nothing is missed.
+// One connection sends the request; another listens from before that, so that no event is missed.
 struct Asked {
   std::optional<ControlClient> events;
   std::string answer;
@@ -53,7 +53,7 @@ Result<Asked> ask(const Arguments& arguments, const std::string& request) {
   if (!job) return fail(std::move(job.error()));
   Asked asked;
   if (!arguments.waits_not) {
-    // The same agent, whatever else is called so.
+    // The same agent, even if another job has this id.
     auto events = find_job(environment_from(environ), std::to_string(job->agent()));
     if (!events) return fail(std::move(events.error()));
     if (auto said = events->say(R"({"ask":"events","past":false,"follow":true})"); !said) {
@@ -68,7 +68,7 @@ Result<Asked> ask(const Arguments& arguments, const std::string& request) {
   return asked;
 }
 
-// The exit code, once an event is the one that is waited for.
+// The exit code, if this is the event that the command waits for.
 using Judge = std::function<std::optional<int>(const Seen&)>;
 
 int wait(ControlClient& events, const Judge& judge) {
@@ -76,9 +76,10 @@ int wait(ControlClient& events, const Judge& judge) {
     const auto line = events.line(std::chrono::seconds(0));
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line) {
-      return report(
-          {ErrorCode::kClosed, "the job's agent is gone, and has not said how it ended", {}},
-          kJobFailed);
+      return report({ErrorCode::kClosed,
+                     "the job's agent is gone and has not reported how the job ended",
+                     {}},
+                    kJobFailed);
     }
     const auto seen = seen_in(**line);
     if (!seen) continue;
@@ -138,7 +139,7 @@ std::function<int()> add_stop_command(CLI::App& app) {
 
 std::function<int()> add_restart_command(CLI::App& app) {
   return add(app, "restart",
-             "Stop the round of a job that runs and begin the next one, at no cost of its "
+             "Stop the current round of a job and begin the next one; this costs no restart of "
              "--max-restarts.",
              "do not wait until the next round runs", restart);
 }

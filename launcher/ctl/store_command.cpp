@@ -1,5 +1,5 @@
-// ddpctl store: speaks to any c10d TCPStore: ddprun's, torchrun's, or one that a program opened; or
-// serves one.
+// ddpctl store: a client of any c10d TCPStore (ddprun's, torchrun's, or one that a program opened),
+// or a server.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ using rdzv::Endpoint;
 using rdzv::StoreClient;
 using rdzv::StoreServer;
 
-// One for each kind of failure, so that a script need not read the sentence.
+// One for each kind of failure, so that a script need not parse the message.
 enum ExitCode : int {
   kDone = 0,
   kFailed = 1,
@@ -77,7 +77,7 @@ int missing(const std::string& key, const Endpoint& server) {
                 kNoSuchKey);
 }
 
-// Keys may be any bytes; a terminal should see one line for each.
+// Keys may contain any bytes; print each as one line.
 std::string escaped(const std::string& key) {
   std::string text;
   for (const char c : key) {
@@ -125,7 +125,7 @@ int set(StoreClient& store, const Arguments& arguments) {
   std::string value = arguments.value;
   if (value == "-") value.assign(std::istreambuf_iterator<char>(std::cin), {});
   auto done = store.set(arguments.key, value);
-  if (done) done = store.ping();  // SET has no reply; this one says that it has arrived
+  if (done) done = store.ping();  // SET has no reply; the reply to PING shows that it has arrived
   return done ? kDone : report(done.error());
 }
 
@@ -190,7 +190,7 @@ int serve(const Arguments& arguments) {
   sigemptyset(&ending);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ending, signal);
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-  // Each client takes a descriptor.
+  // Each client needs a descriptor.
   raise_descriptor_limit();
 
   const auto endpoint = rdzv::parse_endpoint(arguments.listen);
@@ -212,7 +212,7 @@ int serve(const Arguments& arguments) {
 int run_on_store(const Arguments& arguments) {
   auto server = rdzv::parse_endpoint(arguments.server);
   if (!server) return report(server.error());
-  // A store that is not there yet is no reason to wait: the person is looking for one that is.
+  // Do not wait for a store that is not there yet: the user looks for one that is.
   auto store = StoreClient::connect({.server = std::move(*server),
                                      .connect_timeout = std::chrono::seconds(1),
                                      .timeout = in_ms(arguments.timeout_s)});

@@ -36,7 +36,7 @@ using std::chrono::steady_clock;
 
 constexpr std::array kOurPorts{29400, 29500};
 
-// The number behind "key " or "key: " at the beginning of a line.
+// The number after "key " or "key: " at the beginning of a line.
 std::uint64_t field(const std::string& text, const std::string& key) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -57,7 +57,7 @@ bool holds_port(std::string_view list, int port) {
   return false;
 }
 
-// One that listens on all interfaces has port and address to itself, or there is somebody else.
+// A bind to all interfaces fails if another process listens on this port.
 bool is_taken(int port) {
   const rdzv::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -133,7 +133,7 @@ std::vector<std::string> own_addresses() {
       continue;
     }
     const std::string address = text.data();
-    // Nobody meets at an address that is one link's only.
+    // Link-local addresses are no use as a meeting place.
     if (address.starts_with("fe80:") || std::ranges::count(addresses, address) > 0) continue;
     addresses.push_back(address);
   }
@@ -253,7 +253,7 @@ CpuFacts read_cpus(const agent::Machine& machine) {
   return {agent::count_cpus(machine), agent::count_usable_cpus(machine), agent::cpu_quota(machine)};
 }
 
-// Files that were used more than once count as used: to take them back costs the job time.
+// Cached files that were used more than once count as used memory: giving them up costs the job time.
 UseFacts read_memory_use(const std::string& root) {
   UseFacts facts;
   for (const cgroup::Memory& group : cgroup::memory(root)) {

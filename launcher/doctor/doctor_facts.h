@@ -1,6 +1,6 @@
-// Reads what `ddpctl doctor` judges: files of /proc, /sys and /dev below a root that tests replace
-// by a tree of their own, limits of this process, clocks, ports of this machine. Nothing here waits
-// for anybody. Any thread.
+// Reads the facts that `ddpctl doctor` judges: files of /proc, /sys and /dev below a root directory
+// (tests use one of their own), limits of this process, clocks, ports of this machine. Nothing here
+// waits for another process or host, except where noted. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ std::string glibc_version();
 PortFacts read_ports(const std::string& root = "");
 
 std::string own_host_name();
-// Of this node's interfaces that are up, numeric; loopback ones too.
+// Numeric addresses of this node's interfaces that are up, also loopback.
 std::vector<std::string> own_addresses();
 std::string name_of_address(const std::string& address);  // may wait for a name server
 
-// Compares two readings: the first when the doctor begins, the second when it is done.
+// Compares two readings: one when the doctor begins, one when it ends.
 struct ClockReading {
   std::int64_t steady_ns = 0;
   std::int64_t wall_ns = 0;
@@ -45,12 +45,12 @@ bool has_rdma(const std::string& root = "");
 
 CpuFacts read_cpus(const agent::Machine& machine);
 
-// The tightest limits on the way from this process's cgroup to the root.
+// The lowest limits on the way from this process's cgroup to the root.
 UseFacts read_memory_use(const std::string& root = "");
 UseFacts read_task_use(const std::string& root = "");
 std::uint64_t available_memory(const std::string& root = "");
 
-// A store of ours on loopback, and a client that sets and gets in it.
+// Starts a store on loopback, and sets and gets a key with a client.
 StoreFacts try_store();
 
 }  // namespace ddprun::cli::doctor

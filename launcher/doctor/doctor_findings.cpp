@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = kMiB << 10;
 
-// From here on somebody wonders why things are slow, or fail.
+// Outside of these limits things become slow, or fail.
 constexpr int kEphemeralPortsMin = 1000;
 constexpr auto kLookupMax = 100ms;
 constexpr double kClockReadingMaxNs = 500;
@@ -28,7 +28,7 @@ constexpr std::uint64_t kTasksLeftMin = 1000;
 constexpr std::uint64_t kMemoryLeftMin = kGiB;
 constexpr double kStoreRoundTripMaxUs = 5000;
 
-constexpr std::size_t kTextBytesMax = 4096;  // of a program's words in JSON
+constexpr std::size_t kTextBytesMax = 4096;  // of a program's output in JSON
 
 Finding ok(std::string name, std::string what) {
   return {std::move(name), Verdict::kOk, std::move(what), {}};
@@ -160,9 +160,10 @@ Finding judge_ports(const PortFacts& facts) {
 Finding judge_own_name(const NameFacts& facts) {
   const std::string row = "own name";
   if (!facts.was_in_time) {
-    return look(row, facts.name + " was not found within " + in_words(facts.took),
-                "PyTorch looks it up too: add it to /etc/hosts, or mend the name server's entry in "
-                "/etc/resolv.conf");
+    return look(
+        row, facts.name + " was not found within " + in_words(facts.took),
+        "PyTorch looks it up too: add it to /etc/hosts, or correct the name server's entry in "
+        "/etc/resolv.conf");
   }
   if (!facts.error.empty()) {
     return look(row, facts.name + ": " + facts.error,
@@ -186,7 +187,7 @@ Finding judge_other_name(const NameFacts& facts) {
   const std::string row = "name " + facts.name;
   if (!facts.was_in_time) {
     return look(row, "not found within " + in_words(facts.took),
-                "mend the name server's entry in /etc/resolv.conf, or add it to /etc/hosts");
+                "correct the name server's entry in /etc/resolv.conf, or add it to /etc/hosts");
   }
   if (!facts.error.empty()) {
     return look(row, facts.error, "add it to /etc/hosts or to the name server; is it spelt right?");
@@ -264,7 +265,7 @@ Finding judge_gpus(const GpuFacts& facts) {
       std::to_string(facts.devices) + ", driver " + (facts.driver.empty() ? "?" : facts.driver);
   if (facts.devices == 0) {
     return look("GPUs", "the driver has " + std::to_string(facts.driven) + ", none is in /dev",
-                "a container is started with --gpus all (Docker) or resources.limits of "
+                "start a container with --gpus all (Docker) or resources.limits of "
                 "nvidia.com/gpu (Kubernetes); on the host run nvidia-smi once, as root");
   }
   if (!facts.has_control || !facts.has_uvm) {
@@ -310,7 +311,7 @@ Finding judge_open_files(Limit soft, Limit hard) {
 }
 
 Finding judge_processes(Limit limit, int cpus) {
-  // A worker of PyTorch's has a few threads for each CPU, and there may be one for each CPU.
+  // A PyTorch worker has a few threads for each CPU, and there may be one worker for each CPU.
   const auto wanted = std::max(kProcessesMin, static_cast<std::uint64_t>(cpus) * 64);
   if (limit && *limit < wanted) {
     return look("processes", in_words(limit) + " for this user, threads included",

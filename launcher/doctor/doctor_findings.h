@@ -1,8 +1,7 @@
-// What `ddpctl doctor` thinks of what it found: each judge_ function makes of the facts about one
-// thing a row of the table, and where there is something to look at, says what to do. Pure; the
-// facts are read by doctor_facts and made by the trials of doctor_command.
-//
-// The mistake to avoid: "ok" for what was not looked at. A trial that could not be made is kSkipped.
+// The judgements of `ddpctl doctor`: each judge_ function turns the facts about one thing into a
+// row of the table, with advice if there is something to look at. Pure; doctor_facts reads the
+// facts, doctor_command makes the trials. Never "ok" for what was not looked at: a trial that could
+// not be made is kSkipped.
 #pragma once
 
 #include <chrono>
@@ -28,7 +27,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 // ---- programs
 
-// What the ddprun that a user's shell finds says to --version; empty path: there is none.
+// The ddprun that the user's shell finds, and its --version; empty path: there is none.
 struct ProgramFacts {
   std::string own_version{};  // of this ddpctl, in words
   std::string path{};
@@ -49,7 +48,7 @@ Finding judge_python(const PythonFacts& facts);
 // ---- network
 
 struct PortFacts {
-  std::string listen_error{};  // empty: a port of the kernel's choice could be listened on
+  std::string listen_error{};  // empty: listening on a port that the kernel chose worked
   int first_ephemeral = 0;     // 0: not known
   int last_ephemeral = 0;
   std::vector<int> reserved{};  // of ours, kept out of the range by ip_local_reserved_ports
@@ -79,7 +78,8 @@ Finding judge_reverse(const std::vector<ReverseFacts>& facts);
 struct ClockFacts {
   std::string source{};  // empty: not known
   double reading_ns = 0;
-  Milliseconds stepped_by{};  // how far the wall clock moved against the steady one meanwhile
+  Milliseconds
+      stepped_by{};  // how far the wall clock has moved against the steady clock in between
   bool went_backwards = false;
   std::optional<bool> is_synchronised{};  // nothing: the kernel does not say
   Milliseconds error_max{};               // of a synchronised one
@@ -121,7 +121,7 @@ struct CpuFacts {
 };
 Finding judge_cpus(const CpuFacts& facts);
 
-// Of the tightest group on the way to the root; of the machine where no group has a limit.
+// Of the cgroup with the lowest limit on the way to the root; of the machine if none has a limit.
 struct UseFacts {
   Limit limit{};
   std::uint64_t used = 0;
@@ -138,10 +138,10 @@ struct StoreFacts {
 Finding judge_store(const StoreFacts& facts);
 
 struct AllReduceFacts {
-  std::string by{};       // what the workers were; empty: there was nothing to start
+  std::string by{};       // what was started as workers; empty: nothing could be
   std::string missing{};  // then: why
   bool was_in_time = true;
-  std::string ended{};       // how, in words; empty: well
+  std::string ended{};       // how, in words; empty: with success
   std::string last_lines{};  // of its output
   Milliseconds took{};
 };

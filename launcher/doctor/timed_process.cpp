@@ -66,7 +66,7 @@ Result<TimedProcess> TimedProcess::start(const std::function<void(int fd)>& body
     body(input.get());
     ::_exit(0);
   }
-  ::setpgid(pid, pid);  // here too: whoever is first
+  ::setpgid(pid, pid);  // also here: parent or child may be first
   return TimedProcess(pid, std::move(output));
 }
 
@@ -89,7 +89,7 @@ Result<TimedProcess> TimedProcess::command(const std::vector<std::string>& argv,
   });
 }
 
-// Until it has ended and said everything, or the deadline.
+// Until it has ended and all its output is read, or the deadline.
 void TimedProcess::read_until(Clock::time_point deadline, End& end) {
   bool has_ended = false;
   while (output_ || !has_ended) {

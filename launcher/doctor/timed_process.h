@@ -1,6 +1,6 @@
-// Something done in a process of its own, so that it can be given up when it takes too long: a call
-// that may hang (looking up a name), or a command. Started when made, ended at the latest when
-// destroyed, with whatever it has started in its process group. One thread; start all trials that
+// A call or command in a process of its own, so that it can be killed if it takes too long (for
+// example a name look-up that hangs). Started by the constructor, ended at the latest by the
+// destructor, together with all processes of its process group. One thread. Start all trials that
 // are calls before the first other thread is made, because they fork.
 #pragma once
 
@@ -22,7 +22,7 @@ class TimedProcess {
  public:
   using Clock = std::chrono::steady_clock;
   struct End {
-    bool was_in_time = false;  // false: it was killed, and the status means nothing
+    bool was_in_time = false;  // false: it was killed; ignore the status
     ExitStatus status = ExitStatus::exited(0);
     std::string output;  // what the call returned, or what the command wrote
     std::chrono::milliseconds took{};

@@ -52,7 +52,7 @@ std::string sysfs_address(std::string_view address) {
   return lower;
 }
 
-// NVML's few functions that we call, as its documented binary interface declares them.
+// The NVML functions that we call, as its documented ABI declares them.
 std::optional<std::vector<Gpu>> gpus_from_nvml(const std::string& library) {
   if (library.empty()) return std::nullopt;
   const std::unique_ptr<void, int (*)(void*)> nvml(::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL),
@@ -88,7 +88,7 @@ std::optional<std::vector<Gpu>> gpus_from_nvml(const std::string& library) {
   return gpus;
 }
 
-// Each directory is a GPU of the machine; in a container only those with a device node are ours.
+// Each directory is a GPU of the machine; in a container only those with a device node are usable.
 std::vector<Gpu> gpus_from_proc(const std::string& root) {
   const std::string directory = root + "/proc/driver/nvidia/gpus/";
   std::vector<Gpu> gpus;
@@ -171,7 +171,7 @@ std::optional<int> named_gpu(std::string_view entry, const std::vector<Gpu>& gpu
   std::optional<int> found;
   for (int i = 0; i < count; ++i) {
     if (!gpus[static_cast<std::size_t>(i)].uuid.starts_with(entry)) continue;
-    if (found) return std::nullopt;  // a beginning that several share names none
+    if (found) return std::nullopt;  // a prefix that several devices share names none
     found = i;
   }
   return found;
@@ -220,7 +220,7 @@ int count_cpus(const Machine& machine) {
 
 std::vector<int> allowed_cpus(const Machine& machine) {
   if (machine.affinity) return *machine.affinity;
-  // The kernel refuses a mask that is too small for its CPUs; CPU_SETSIZE is 1024.
+  // The kernel refuses a mask with fewer bits than it has CPUs; CPU_SETSIZE is 1024.
   for (int size = CPU_SETSIZE; size <= kHighestCpu + 1; size *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(
         CPU_ALLOC(static_cast<std::size_t>(size)), [](cpu_set_t* set) { CPU_FREE(set); });
@@ -240,8 +240,8 @@ std::optional<double> cpu_quota(const Machine& machine) {
   if (!membership) return std::nullopt;
   std::optional<double> least;
   for (const CpuGroup& group : cpu_groups_of(*membership)) {
-    // The tightest limit on the way to the root counts. In a container the path is often the host's
-    // and names nothing here; then the mount's own root is this container's group.
+    // The lowest limit on the way to the root counts. In a container the path is often the host's and
+    // does not exist here; then the root of the mount is this container's group.
     for (std::string path = group.path;; path.erase(path.rfind('/'))) {
       const auto quota = group.is_v2 ? quota_v2(machine.root + "/sys/fs/cgroup" + path)
                                      : quota_v1(machine.root + "/sys/fs/cgroup/cpu" + path);

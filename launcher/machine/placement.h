@@ -1,7 +1,7 @@
-// What this machine has for workers to run on: CPUs and GPUs, found without CUDA or LibTorch. Reads
-// /sys, /proc and /dev below a root that tests replace by a tree of their own, and asks the NVIDIA
-// driver's library (NVML) where there is one. Any thread; nothing is cached, and asking NVML takes
-// milliseconds: ask once, and only when a GPU count is wanted.
+// What this machine offers to workers: CPUs and GPUs, found without CUDA or LibTorch. Reads /sys,
+// /proc and /dev below a root directory (tests use one of their own), and asks the NVIDIA driver's
+// library (NVML) if there is one. Any thread. Nothing is cached, and asking NVML takes
+// milliseconds: ask once, and only if a GPU count is wanted.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct Machine {
 
 // "0-3,8" as the kernel writes CPU lists, ascending; nullopt if it is not one.
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
-// The other way round.
+// The reverse.
 std::string to_cpu_list(const std::vector<int>& cpus);
 
 // Logical CPUs that are online, as Python's os.cpu_count() says: affinity and quotas do not count.
@@ -30,27 +30,27 @@ int count_cpus(const Machine& machine);
 // The CPUs that this process may be scheduled on, ascending.
 std::vector<int> allowed_cpus(const Machine& machine);
 
-// The CPU time that the cgroups of this process grant it, in CPUs (1.5: one and a half); none: no
+// The CPU time that the cgroups of this process allow, in CPUs (1.5: one and a half); none: no
 // limit.
 std::optional<double> cpu_quota(const Machine& machine);
 
-// As many CPUs as this process can keep busy: the allowed ones, or fewer under a quota (rounded
+// How many CPUs this process can keep busy: the allowed ones, or fewer if a quota is lower (rounded
 // up).
 int count_usable_cpus(const Machine& machine);
 
 struct Gpu {
   std::string uuid;         // "GPU-..."
   std::string pci_address;  // "0000:3b:00.0", as /sys spells it
-  // Either is empty if it could not be learnt.
+  // Either is empty if it is not known.
 };
 
-// All NVIDIA GPUs of this machine (or container) in the driver's order, whatever is hidden by
-// CUDA_VISIBLE_DEVICES.
+// All NVIDIA GPUs of this machine (or container) in the driver's order, also those that
+// CUDA_VISIBLE_DEVICES hides.
 std::vector<Gpu> find_gpus(const Machine& machine);
 
 // Which of them a process with this CUDA_VISIBLE_DEVICES (nullptr: unset) would see, in its order,
-// as indices. CUDA's rules: the list ends at the first entry that names no device; one that names a
-// device twice is empty; of MIG instances a process sees one, which is kSomeMigInstance here.
+// as indices. CUDA's rules: the list ends at the first entry that names no device; a list that names
+// a device twice is empty; a process sees only one MIG instance, here kSomeMigInstance.
 inline constexpr int kSomeMigInstance = -1;
 std::vector<int> visible_gpus(const std::string* cuda_visible_devices,
                               const std::vector<Gpu>& gpus);

@@ -1,5 +1,5 @@
-// Reading the small files of /sys and /proc, for the two halves of placement. Pure but for the
-// reading; any thread.
+// Reading the small files of /sys and /proc, for both parts of placement. Apart from the reading,
+// pure; any thread.
 #pragma once
 
 #include <dirent.h>
@@ -18,7 +18,7 @@
 
 namespace ddprun::agent {
 
-inline constexpr int kHighestCpu = 65535;  // bounds a file that is not what it should be
+inline constexpr int kHighestCpu = 65535;  // a limit, in case the file is not what it should be
 
 inline std::optional<std::string> read_file(const std::string& path) {
   std::ifstream file(path);

@@ -1,5 +1,5 @@
-// The NUMA half of placement: which CPUs are near a GPU, as /sys describes the machine. torchrun's
-// four modes with its tie-breaks, but applied by sched_setaffinity instead of numactl.
+// The NUMA part of placement: which CPUs are near a GPU, as /sys describes the machine. The modes
+// and tie-breaks are torchrun's four, but applied by sched_setaffinity instead of numactl.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -23,7 +23,7 @@ std::optional<Cpus> cpus_in(const std::string& path) {
   return text ? parse_cpu_list(*text) : std::nullopt;
 }
 
-// What /sys says about one machine, and what it leaves out as an Error.
+// What /sys says about one machine; what it does not say is an Error.
 class Topology {
  public:
   explicit Topology(const Machine& machine)
@@ -67,7 +67,7 @@ class Topology {
       const auto node =
           name.starts_with("node") ? number(std::string_view(name).substr(4)) : std::nullopt;
       if (!node) continue;
-      // A node whose CPUs are all forbidden, or that has memory only, adds nothing.
+      // A node whose CPUs are all forbidden, or that has only memory, adds nothing.
       const auto of_node = cpus_of_node(*node);
       if (!of_node) continue;
       const auto its_socket = socket_of(of_node->front());
@@ -78,7 +78,7 @@ class Topology {
     return cpus;
   }
 
-  // The lowest CPU of the core that `cpu` is a hardware thread of: the core's name, so to say.
+  // The lowest CPU of the core that `cpu` is a hardware thread of; it identifies the core.
   Result<int> core_of(int cpu) const {
     return first_in(cpu_directory(cpu) + "/topology/thread_siblings_list");
   }

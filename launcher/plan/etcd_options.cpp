@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint16_t kEtcdPort = 2379;
 
-// By the first of these names that is given.
+// The value of the first of these keys that is given.
 std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (std::string text = text_of(conf, name); !text.empty()) return text;

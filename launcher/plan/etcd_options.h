@@ -1,6 +1,6 @@
-// What --rdzv-endpoint and --rdzv-conf say of etcd, under --rdzv-backend=etcd (and etcd-v2, which is
-// the same here: etcd's v2 API is gone). Keys are spelled as torchrun's etcd backends spell them,
-// both of them. Only read_etcd() touches a file, that with the password.
+// What --rdzv-endpoint and --rdzv-conf mean under --rdzv-backend=etcd (and etcd-v2, which is the
+// same here, because etcd's v2 API no longer exists). Keys have the spellings of both of torchrun's
+// etcd backends. Only read_etcd() reads a file, the one with the password.
 #pragma once
 
 #include <vector>

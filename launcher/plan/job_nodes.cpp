@@ -51,7 +51,7 @@ rdzv::LeaderSpec::Where leader_for(const Rendezvous& rendezvous) {
   return *rendezvous.is_host ? Leader::kHere : Leader::kElsewhere;
 }
 
-// How long nodes are waited for has another key under each backend, as in torchrun.
+// The time limit for waiting for nodes has a different key under each backend, as in torchrun.
 std::chrono::milliseconds join_timeout(const Settings& settings, const Rendezvous& rendezvous,
                                        std::vector<std::string>& warnings) {
   constexpr std::chrono::seconds kStaticDefault{900};

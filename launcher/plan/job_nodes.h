@@ -1,7 +1,7 @@
-// The nodes of the job and the place where its workers meet, as the agent is given them: what the
-// options under "Nodes" come to for this node. One node needs neither endpoint nor anybody; several
-// have to agree on where they meet before any of them runs, so what cannot work is refused here.
-// Pure.
+// The nodes of the job and the place where its workers meet, as the agent gets them: the options
+// under "Nodes", applied to this node. A job on one node needs no endpoint. Several nodes must
+// agree on their meeting place before any of them runs, so options that cannot work are refused
+// here. Pure.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@
 
 namespace ddprun::cli {
 
-// Without the token, which is in a file.
+// Does not read the token, which is in a file.
 Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rendezvous,
                                std::vector<std::string>& warnings);
 
 // MASTER_ADDR and MASTER_PORT, as far as they are known before a round.
 Result<agent::StoreEndpoint> store_endpoint(const Settings& settings, const Rendezvous& rendezvous);
 
-// Whether every other node can be told this job's names.
+// Whether all names of this job fit into the messages to other nodes.
 Result<void> check_names(const Settings& settings, const agent::Job& job);
 
 }  // namespace ddprun::cli

@@ -1,5 +1,6 @@
-// The options of `ddpctl leader`. They are ddprun's own, with the same names, variables, defaults
-// and meanings, so that both can be given the same line; --listen alone is new. Pure, but for the token's file.
+// The options of `ddpctl leader`. They are ddprun's, with the same names, variables, defaults and
+// meanings, so that both can get the same command line; only --listen is new. Pure, except for
+// reading the token's file.
 #pragma once
 
 #include <span>

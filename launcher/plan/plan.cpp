@@ -30,8 +30,8 @@ const std::string* find(const Environment& environment, std::string_view name) {
   return found == environment.end() ? nullptr : &found->second;
 }
 
-// Fills a Plan step by step; each step reads the settings that belong together and may rely on
-// those before it. The first wrong value is kept and ends the planning.
+// Fills a Plan step by step; each step reads the settings that belong together and may use the
+// results of earlier steps. The first wrong value ends the planning and is the result.
 class Planner {
  public:
   Planner(const Settings& settings, const Environment& environment,
@@ -177,7 +177,7 @@ class Planner {
     return cpus;
   }
 
-  // Those that the site has given to us.
+  // The CPUs that the site has given to us.
   int count_own_cpus() {
     const SiteReport& site = plan_.settings.site;
     const int cpus = site.cpus.value_or(1);
@@ -192,7 +192,7 @@ class Planner {
     return cpus;
   }
 
-  // Asks the driver, which takes time: only what needs to know GPUs calls it, and once.
+  // Asks the driver, which takes time: call it once, and only if GPUs matter.
   void find_gpus() {
     if (has_asked_for_gpus_) return;
     has_asked_for_gpus_ = true;
@@ -213,8 +213,7 @@ class Planner {
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
     const Given prefix = option(OptionId::kLogLinePrefixTemplate);
-    // Our own option asks for prefixed lines; torchrun's variable only says how those of --tee
-    // look.
+    // Our own option asks for prefixed lines; torchrun's variable only changes the prefix of --tee.
     const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
     const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
     if (!prefix.is_default() && (!is_torchruns || is_teed)) {
@@ -280,7 +279,7 @@ class Planner {
     if (plan_.job.record.empty() && !record.is_default()) refuse(wrong(record, "give a file"));
   }
 
-  // Whom else the agent tells of the job.
+  // Where else the agent reports the job: events, metrics.
   void read_listeners() {
     if (const Given port = option(OptionId::kMetricsPort); !port.is_default()) {
       const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
@@ -302,18 +301,18 @@ class Planner {
   void read_end() {
     agent::Job& job = plan_.job;
     job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
-    // A user who gives less time to every end gives no more to this one.
+    // A user who gives every stop less time does not want more for this one.
     job.failure_shutdown_timeout =
         std::min(job.shutdown_timeout,
                  take(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
     job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
-    // Nothing is polled and nobody waits at the end for a time of their choosing; a value that
-    // makes no sense is still a mistake.
+    // These have no effect, because nothing polls and no timed barrier ends a job. A wrong value is
+    // still refused.
     take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
     take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
     const Given stop = option(OptionId::kSignalsToHandle);
     job.stop_signals = take(read_signals(stop, plan_.warnings));
-    // torchrun sets this in its own environment, and so its workers have it.
+    // torchrun sets this in its own environment, from which its workers inherit it.
     job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
     if (error_) return;
 
@@ -331,7 +330,7 @@ class Planner {
     job.preempt_signal = number;
   }
 
-  // The site's default for the other meaning of the signal is only that.
+  // The site's preempt signal is only a default: it gives way if --signals-to-handle has it.
   void prefer_to_stop(int signal) {
     plan_.job.stop_signals.push_back(signal);
     plan_.notes.push_back(signal_name(signal) + " stops the job, as " +
@@ -358,7 +357,7 @@ class Planner {
     plan_.job.cpus_of = *std::move(cpus);
   }
 
-  // How many ranks several nodes will have is known when they have met.
+  // With several nodes the number of ranks is known only after the rendezvous.
   void read_debugged_ranks() {
     const Given debugged = option(OptionId::kAttachDebugger);
     plan_.job.debugged_ranks = take(read_ranks(debugged));
@@ -414,7 +413,7 @@ class Planner {
     warn_of_doubled_dollars();
   }
 
-  // torchrun's macros make "$$" one "$", which surprises whoever means the shell's $$.
+  // torchrun's macros turn "$$" into "$", which surprises users who mean the shell's $$.
   void warn_of_doubled_dollars() {
     const agent::Program& program = plan_.job.program;
     for (std::size_t i = program.first_user_argument; i < program.argv.size(); ++i) {
@@ -445,11 +444,12 @@ Result<void> prepare_log_dir(const Plan& plan) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return unusable(error.value());
-  // The permission bits do not tell about read-only and pseudo file systems; making a file does, and
-  // one without a name costs a tenth of a folder.
+  // Permission bits do not show read-only and pseudo file systems; making a file does, and a file
+  // without a name costs a tenth of making a folder.
   const rdzv::UniqueFd nameless(::open(directory.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
   if (nameless) return {};
-  if (errno != EOPNOTSUPP && errno != EISDIR) return unusable(errno);  // else: not on this one
+  if (errno != EOPNOTSUPP && errno != EISDIR)
+    return unusable(errno);  // else: not supported by this file system
   std::string probe = directory + "/.ddprun_XXXXXX";
   if (::mkdtemp(probe.data()) == nullptr) return unusable(errno);
   ::rmdir(probe.c_str());
@@ -458,7 +458,7 @@ Result<void> prepare_log_dir(const Plan& plan) {
 
 Result<void> try_to_append(const Given& target, const std::string& path) {
   if (path.empty()) return {};
-  // O_NONBLOCK: a FIFO without a reader must not hold us up here.
+  // O_NONBLOCK: do not wait for the reader of a FIFO.
   const int file =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0 && errno != ENXIO) {

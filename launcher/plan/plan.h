@@ -1,7 +1,7 @@
-// Everything decided about a job before a process exists: the agent's Job, where each setting came
-// from, and what the user should be told. Made by functions of their arguments (and of the file
-// system that `Surroundings` names, and the token's file); --dry-run prints it, but never the token;
-// tests compare it.
+// Everything that is decided about a job before a process exists: the agent's Job, the origin of
+// each setting, and what the user should be told. Made by functions of their arguments, of the file
+// system (through `Surroundings`) and of the token's file. --dry-run prints it, but never the
+// token; tests compare it.
 #pragma once
 
 #include <string>
@@ -16,13 +16,13 @@
 
 namespace ddprun::cli {
 
-// More workers than this on one node is taken for a slip of the finger.
+// More workers than this on one node are taken for a typing error.
 inline constexpr int kMaxWorkersPerNode = 4096;
 
 struct Surroundings {
   SearchPlaces places;
   agent::Machine machine;
-  std::string random_run_id;  // for jobs that are given none
+  std::string random_run_id;  // for jobs without one
 };
 
 struct Plan {
@@ -38,8 +38,8 @@ struct Plan {
 Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
                        const Environment& environment, const Surroundings& surroundings);
 
-// Whether what the job is to write can be written: makes the log directory, opens the event file
-// and tries the descriptor. Call before anything is started and not for a dry run.
+// Checks that the job's outputs can be written: makes the log directory, opens the event file and
+// tries the descriptor. Call it before anything is started, and not for a dry run.
 Result<void> prepare_outputs(const Plan& plan);
 
 }  // namespace ddprun::cli

@@ -11,7 +11,7 @@
 namespace ddprun::cli {
 namespace {
 
-// As a shell would read it back.
+// Quoted for a shell.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
@@ -123,7 +123,7 @@ std::string_view name_of(rdzv::LeaderSpec::Where leader) {
   return "alone";
 }
 
-// Of a job on one node there is nothing to tell.
+// For a job on one node this has no rows.
 void append_nodes(std::string& out, const Plan& plan) {
   const agent::Nodes& nodes = plan.job.nodes;
   if (nodes.is_alone()) return;
@@ -167,11 +167,11 @@ std::string restarts_of(const rdzv::RestartRules& rules) {
   return text;
 }
 
-// What nobody can know before the job runs.
+// Values that are not known before the job runs.
 constexpr const char* kChosenAtStart = "(chosen at the start)";
 constexpr const char* kKnownWhenMet = "(known when the nodes have met)";
 
-// Ranks and sizes are the leader's to say: nodes may bring different numbers of workers.
+// The leader decides ranks and sizes, because nodes may have different numbers of workers.
 void hide_what_the_leader_decides(Environment& own, const agent::Nodes& nodes) {
   for (const char* const name : {"RANK", "WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"}) {
     own[name] = kKnownWhenMet;
@@ -182,7 +182,7 @@ void hide_what_the_leader_decides(Environment& own, const agent::Nodes& nodes) {
   if (!nodes.shares_store_port) own["MASTER_ADDR"] = own["MASTER_PORT"] = kKnownWhenMet;
 }
 
-// The variables that a worker has beside, or instead of, those that it inherits.
+// The variables that are added to, or replace, those that a worker inherits.
 Environment own_environment(const agent::Job& job, int local_rank) {
   rdzv::RoundStart first_round;
   first_round.world_size = first_round.role_world_size = job.local_world_size;
@@ -255,8 +255,7 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
           {"has_token", !nodes.leader.token.empty()}};
 }
 
-// Keys in a map are kept in the order of insertion; all of them are always there, so that a reader
-// need not ask whether one is.
+// Keys keep their order of insertion. All of them are always there, so that a reader need not check.
 boost::json::object job_object(const agent::Job& job) {
   boost::json::array cpus_of;
   for (const std::vector<int>& cpus : job.cpus_of) cpus_of.emplace_back(agent::to_cpu_list(cpus));

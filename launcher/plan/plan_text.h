@@ -9,7 +9,7 @@ namespace ddprun::cli {
 
 std::string to_table(const Plan& plan);
 
-// One line. "settings" holds each option's {"value", "origin"}; "job" is what the agent is given.
+// One line. "settings" holds each option's {"value", "origin"}; "job" is what the agent gets.
 std::string to_json(const Plan& plan);
 
 }  // namespace ddprun::cli

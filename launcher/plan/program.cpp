@@ -119,7 +119,7 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
                                         " and on PATH (" + search_path_of(environment) + ")");
 }
 
-// A file without the execute bit that is plainly not Python: Python would only say "SyntaxError".
+// A file without the execute bit that is clearly not Python: Python would only say "SyntaxError".
 std::optional<std::string> why_not_python(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return std::nullopt;
@@ -136,16 +136,16 @@ std::optional<std::string> why_not_python(const std::string& path) {
   return std::nullopt;
 }
 
-// What --run-path gives to python -c. torchrun runs the script inside a child of its own by runpy,
-// as __main__, and writes the text of an exception to the error file.
+// The text that --run-path passes to python -c. torchrun runs the script in a child process by
+// runpy, as __main__, and writes the text of an exception to the error file.
 //
-// A thread of PyTorch's Gloo gives back the tensors of a collective after the collective has
-// returned, and needs the interpreter for that. If the interpreter has ended meanwhile, CPython
-// ends the thread within a C++ destructor: "terminate called without an active exception". The
-// children of torchrun escape this because they wait for each other before they end. Here the first
-// function that is registered, and so the last that is called, waits until these threads sleep:
-// until then they work, or wait for the interpreter, which this one releases while it reads and
-// sleeps. One that waits for another rank sleeps, and is not waited for.
+// A Gloo thread of PyTorch frees the tensors of a collective after the collective has returned, and
+// needs the interpreter for that. If the interpreter has ended by then, CPython ends the thread
+// inside a C++ destructor: "terminate called without an active exception". torchrun's children do
+// not have this problem, because they wait for each other before they end. Here the function that
+// is registered first, and therefore called last, waits until these threads sleep: until then they
+// work, or wait for the interpreter, which this thread releases while it reads and sleeps. A thread
+// that waits for another rank sleeps, so it is not waited for.
 constexpr const char* kRunPathCode = R"(import atexit, glob, runpy, sys, time
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -167,7 +167,7 @@ del sys.argv[0]
 record(lambda: runpy.run_path(sys.argv[0], run_name='__main__'))()
 )";
 
-// `python -u`, the words of `how_to_run`, then the user's own words from the script or module on.
+// `python -u`, the words of `how_to_run`, then the user's words, beginning with the script or module.
 Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
                                    const std::vector<std::string>& user_words,
                                    const std::string& name, const Environment& environment,
@@ -190,7 +190,7 @@ Result<FoundProgram> as_script(RunAs run_as, const std::vector<std::string>& com
                                const Place& place, const Environment& environment,
                                const SearchPlaces& places) {
   std::vector<std::string> words = command;
-  // A script in the current directory keeps its name as typed, for tracebacks and sys.argv.
+  // A script in the current directory keeps its name as typed: tracebacks and sys.argv show it.
   if (place.where == Where::kBeside || place.where == Where::kOnPath) words[0] = place.path;
   std::vector<std::string> how_to_run;
   if (run_as == RunAs::kRunPath) how_to_run = {"-c", kRunPathCode};
@@ -222,7 +222,7 @@ std::string environment_bin(const std::string& called, const std::string& direct
 }
 
 std::string environment_bin() {
-  // What execve() was given: /proc/self/exe is where links lead, argv[0] may have no path.
+  // The argument of execve(): /proc/self/exe has links resolved, and argv[0] may have no path.
   const auto* const called = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
   std::array<char, 4096> directory{};
   if (called == nullptr || ::getcwd(directory.data(), directory.size()) == nullptr) return "";

@@ -65,7 +65,7 @@ Result<void> check_pair(const Given& given, std::string_view key, std::string_vi
   return {};
 }
 
-// A longer time is for ever; it has to fit a clock.
+// Longer than anybody waits, and small enough to be added to a clock.
 constexpr long long kLongestSeconds = 1'000'000'000;
 constexpr long long kMostAttempts = 1000;
 
@@ -95,7 +95,7 @@ Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warning
     const std::string_view key = trimmed(pair.substr(0, equals));
     std::string_view value =
         equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
-    if (key != "password") value = unquoted(value);  // of a password they may be a part
+    if (key != "password") value = unquoted(value);  // they may be a part of a password
     if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
     if (!contains(kRdzvNumberKeys, key) && !contains(kRdzvOtherKeys, key)) {
       warnings.push_back(wrong(given, unknown_key(key)).to_string());

@@ -1,5 +1,5 @@
 // --rdzv-conf: more settings of the rendezvous as KEY=VALUE pairs, by torchrun's rules, and what
-// the keys mean here. Pure; ddprun and `ddpctl leader` read it alike.
+// the keys mean here. Pure; used by ddprun and by `ddpctl leader`.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ namespace ddprun::cli {
 
 using RdzvConf = std::map<std::string, std::string>;
 
-// Every value is good where this returns; a key that nothing uses is warned of and kept. Quotes
-// around the whole, a pair or a value, as YAML files and scripts leave them there, are taken off.
+// All values in the result are valid; a key that nothing uses is kept, with a warning. Quotes around
+// the whole, a pair or a value, which YAML files and scripts may leave there, are removed.
 Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings);
 
 // None: the key is not there.

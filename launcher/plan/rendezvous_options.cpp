@@ -71,7 +71,7 @@ void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
     if (!option.is_default())
       warnings.push_back(option.setting.origin.name + " is ignored: " + why);
   };
-  if (rendezvous.is_standalone) return;  // torchrun overrides them silently: that is its purpose
+  if (rendezvous.is_standalone) return;  // it overrides them, silently as in torchrun
   if (rendezvous.backend == Backend::kStatic) {
     warn_if_given(OptionId::kLocalAddr, "the static rendezvous does not use it");
     if (!trimmed(settings[OptionId::kRdzvEndpoint].text).empty()) {

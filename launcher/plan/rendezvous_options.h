@@ -1,5 +1,5 @@
-// How this node meets the others, as the options under "Nodes" say: read and checked here, by
-// torchrun's rules; carried out elsewhere. Pure.
+// How this node meets the others: the options under "Nodes", read and checked by torchrun's rules.
+// Nothing is connected here. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace ddprun::cli {
 
 enum class Backend { kStatic, kC10d, kEtcdV2, kEtcd };
 
-// Both are the same: etcd's v2 API is gone.
+// Both are the same, because etcd's v2 API no longer exists.
 inline bool is_etcd(Backend backend) {
   return backend == Backend::kEtcdV2 || backend == Backend::kEtcd;
 }
@@ -26,12 +26,12 @@ struct Rendezvous {
   bool is_standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::optional<int> node_rank;  // none: not asked for
+  std::optional<int> node_rank;  // none: not given
   std::string host;
-  std::uint16_t port = 0;  // 0: any, which only a single node can use
+  std::uint16_t port = 0;  // 0: any port, only for a job on one node
   std::string local_addr;  // empty: none was given
   RdzvConf conf;
-  std::optional<bool> is_host;  // none: to be found out
+  std::optional<bool> is_host;  // none: decided by the address
   std::string token_file;       // empty: none
 
   bool operator==(const Rendezvous&) const = default;
@@ -39,8 +39,8 @@ struct Rendezvous {
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
 
-// "host", "host:port", "[::1]:port"; empty is localhost. The port is `default_port` where none is
-// written, and that may be none.
+// "host", "host:port", "[::1]:port"; empty is localhost. Without a port in the text it is
+// `default_port`, which may be none.
 struct HostAndPort {
   std::string host;
   std::optional<std::uint16_t> port;

@@ -1,6 +1,6 @@
-// When a failed group is worth another start, as --max-restarts and the options beside it say.
-// Options of their own and no keys of --rdzv-conf, because they matter on one node too, where
-// nobody meets anybody. Pure.
+// When a failed group is started again: --max-restarts and the options beside it. They are options
+// and not keys of --rdzv-conf, because they matter on one node too, where there is no rendezvous.
+// Pure.
 #pragma once
 
 #include "launcher/settings/settings.h"

@@ -1,5 +1,5 @@
-// --token-file, or the key token_file of --rdzv-conf: which file it is, and what it holds. Only
-// read_token() touches the file; nothing here ever prints the secret.
+// --token-file, or the key token_file of --rdzv-conf: the path and the content of the file. Only
+// read_token() reads the file; nothing here prints the secret.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ struct TokenFile {
   OptionId named_by = OptionId::kTokenFile;
 };
 
-// Where both name one, that of the origin that counts more.
+// If both name a file, the one whose origin has priority.
 TokenFile token_file(const Settings& settings, const RdzvConf& conf);
 
-// Empty where there is no file; a file that is no good is a sentence for the user.
+// Empty if there is no file. An Error if the file cannot be used.
 Result<std::string> read_token(const Settings& settings, const RdzvConf& conf);
 
 }  // namespace ddprun::cli

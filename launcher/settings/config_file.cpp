@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-// Exceptions are for the edges; this header can do without.
+// We catch exceptions only at the edges; this makes the library return errors instead.
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
@@ -25,7 +25,7 @@ Error mistake(const std::string& where, std::string_view sentence) {
   return Error{ErrorCode::kInvalidArgument, where + ": " + std::string(sentence), {}};
 }
 
-// A string or number as the command line would have it.
+// A string or number in the form that the command line uses.
 std::optional<std::string> scalar_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -124,7 +124,7 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    // What it saw there may be the beginning of a password without quotes.
+    // The parser's message may quote the beginning of a password without quotes.
     const std::string_view why = error.description();
     return fail(mistake(name + ":" + std::to_string(error.source().begin.line),
                         "this is not TOML: " + std::string(why.substr(0, why.find(", saw ")))));
@@ -143,7 +143,7 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
       return fail(
           mistake(where, std::string(key.str()) + " must be " + std::string(wanted_by(*spec))));
     }
-    // The two spellings of one option are two keys for TOML.
+    // For TOML, the two spellings of an option (dashes, underscores) are two keys.
     if (!values.emplace(spec->id, FileValue{*std::move(value), where}).second) {
       return fail(mistake(where, std::string(spec->name) + " is given twice"));
     }
@@ -162,7 +162,8 @@ Result<FileValues> read_config(const Given& config) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(config.text().c_str(), "re"), std::fclose);
   if (file == nullptr) return unreadable();
-  constexpr std::size_t kLongest = 1 << 20;  // a settings file; not the data set given by mistake
+  constexpr std::size_t kLongest =
+      1 << 20;  // larger: not a settings file, but a data set given by mistake
   std::string text(kLongest, '\0');
   errno = 0;
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));

@@ -1,6 +1,6 @@
-// The --config file: TOML with option names as keys, and nothing else. The text comes in as a
-// value; what is not an option, or has a type its option cannot have, is an Error that names file
-// and line. The one file that includes the TOML library is config_file.cpp.
+// The --config file: TOML with option names as keys, and nothing else. A key that is no option, or
+// has a type that its option cannot have, is an Error that names file and line. Only
+// config_file.cpp includes the TOML library.
 //
 //   nproc-per-node = 2                       # dashes or underscores
 //   standalone = true

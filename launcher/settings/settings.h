@@ -1,6 +1,6 @@
-// What each option is set to, and who said so: the command line, else the environment, else the
-// configuration file, else the site (site.h), else the default. Pure: all of these come in as
-// values. Texts only; what they mean, and whether they make sense together, is plan.h.
+// The value of each option and where it came from: the command line, else the environment, else the
+// configuration file, else the site (site.h), else the default. Pure: all of these are arguments.
+// Values are texts here; plan.h reads them and checks that they fit together.
 #pragma once
 
 #include <array>
@@ -44,13 +44,13 @@ struct FileValue {
 };
 using FileValues = std::map<OptionId, FileValue>;
 
-// What the site has done to the settings.
+// What the site has changed in the settings.
 struct SiteReport {
   std::string name;           // empty: there is none
   std::optional<int> cpus{};  // see Site
   std::vector<std::string> notes{};
   std::vector<std::string> warnings{};
-  std::optional<Error> error{};  // something that only the site could have said cannot be known
+  std::optional<Error> error{};  // a value that only the site could give is not known
 };
 
 class Settings {
@@ -64,7 +64,7 @@ class Settings {
   std::array<Setting, kOptionCount> settings_;
 };
 
-// One option with what it is set to: what the readers of values.h work on.
+// One option with its value: the argument of the readers in values.h.
 struct Given {
   const OptionSpec& spec;
   const Setting& setting;

@@ -20,7 +20,7 @@ bool is_standalone(const Settings& settings) {
   return read_flag(given(settings, OptionId::kStandalone)).value_or(false);
 }
 
-// A count that makes no sense is refused elsewhere.
+// An invalid count is refused elsewhere.
 std::optional<int> most_nodes(const Given& nodes) {
   const auto count = read_node_count(nodes);
   return count ? std::optional(count->most) : std::nullopt;
@@ -110,7 +110,7 @@ class SiteRules {
     });
   }
 
-  // c10d and etcd have no use for --master-addr and --master-port; etcd's endpoint is no node's.
+  // c10d and etcd do not use --master-addr and --master-port; etcd's endpoint is not a node.
   void move_endpoint() {
     const std::string& backend = settings_[OptionId::kRdzvBackend].text;
     if (backend == "static") return;

@@ -1,12 +1,12 @@
-// The site: the engine that started ddprun (Slurm, Kubernetes), and what its variables say about the
-// job. Each site is one file, site_<name>.cpp, with one pure function from the environment to a
-// Site; which of it counts beside what the user said is decided here, the same way for all of them.
-// Pure; any thread. The mistake to avoid: a site that is recognised by a variable which a user's own
-// shell may have too, or that claims a value it does not know.
+// The site: the system that started ddprun (Slurm, Kubernetes), and what its variables say about
+// the job. Each site is one file, site_<name>.cpp, with one pure function from the environment to a
+// Site. Whether a site's value counts beside the user's is decided here, in the same way for all
+// sites. Pure; any thread. A site must be recognised only by a variable that a user's own shell
+// does not have, and must not give a value that it does not know.
 //
-//   flag, DDPRUN_*, PET_*, file    said on purpose: always wins
-//   site                           what is left unsaid
-//   default
+//  flag, DDPRUN_*, PET_*, file    given by the user: always wins
+//  site                           fills in what the user did not give
+//  default
 #pragma once
 
 #include <map>
@@ -22,12 +22,11 @@ namespace ddprun::cli {
 
 class Settings;
 
-// One option as the site has it, as if typed.
+// The site's value of one option, as if typed.
 struct SiteValue {
   std::string text;
   std::string from;  // "SLURM_NNODES", or in words; an origin of --dry-run
-  // Made for the occasion (a port, a run id) rather than known: whoever says something else
-  // contradicts nobody.
+  // Proposed (a port, a run id) and not known: a user who gives another value contradicts nobody.
   bool is_proposal = false;
 
   bool operator==(const SiteValue&) const = default;
@@ -35,31 +34,32 @@ struct SiteValue {
 
 struct Site {
   std::string name;  // "Slurm"
-  // A value, or why it cannot be known, which is said only if nobody else says the value. Where the
-  // nodes meet is kMasterAddr and kMasterPort; with c10d the two become the --rdzv-endpoint.
+  // A value, or why it cannot be known; that error counts only if the user does not give the value.
+  // The meeting place is in kMasterAddr and kMasterPort; with c10d they become --rdzv-endpoint.
   std::map<OptionId, Result<SiteValue>> values;
-  // For --nproc-per-node=auto of the site's own, where there is no GPU.
+  // The number of workers for the site's own --nproc-per-node=auto, if there is no GPU.
   std::optional<int> cpus;
-  // The site has started so many of us that nodes have several; the error says what to do. Who
-  // means it says --standalone, or as many nodes.
+  // The site has started several ddpruns on a node; the error says what to do. A user who wants this
+  // gives --standalone, or as many nodes.
   struct TooMany {
     int started;
     Error error;
   };
   std::optional<TooMany> too_many;
   std::vector<std::string> notes;     // for --dry-run and the log at info
-  std::vector<std::string> warnings;  // said unless the user says how many nodes there are
+  std::vector<std::string> warnings;  // printed unless the user gives the number of nodes
 };
 
-// Nothing on a machine of one's own, and nothing inside a worker of another launcher: that one has
-// used what the variables say already.
+// Nothing outside of a site, and nothing inside a worker of another launcher, because that launcher
+// has already used the variables.
 std::optional<Site> find_site(const Environment& environment);
 
-// Puts what the site says where nobody said anything, and notes whose value was dropped:
-// - --standalone, or another number of nodes than the site's: this job is not the site's, and
-//   nothing about nodes is taken from it;
-// - --rdzv-endpoint or --master-addr: the nodes meet there and not where the site says;
-// - a job on one node needs no meeting place at all.
+// Sets the options that the user did not give to the site's values, and notes which values were
+// dropped:
+// - --standalone, or another number of nodes than the site's: this is another job than the site's,
+//   so nothing about nodes is taken from it;
+// - --rdzv-endpoint or --master-addr: the nodes meet there and not at the site's place;
+// - a job on one node needs no meeting place.
 void apply_site(const Site& site, Settings& settings);
 
 // --- the sites, each in a file of its own

@@ -1,9 +1,9 @@
-// Kubernetes: the pods of an Indexed Job, alone or in a JobSet, as the nodes of a job. What a pod
-// is told by itself is JOB_COMPLETION_INDEX and its HOSTNAME, <job>-<index>; the names of a JobSet
-// reach it only where the manifest passes them on (the downward API). How many pods there are, no
-// pod is told: without --nnodes this one is a job of its own, as in a sweep over many.
+// Kubernetes: the pods of an Indexed Job, alone or in a JobSet, are the nodes of a job. Kubernetes
+// sets JOB_COMPLETION_INDEX and HOSTNAME (<job>-<index>) in every pod; the names of a JobSet reach
+// the pod only if the manifest passes them on (downward API). No pod is told how many pods there
+// are: without --nnodes each is a job of its own, as in a sweep over parameters.
 //
-// Other pods (a shell, a notebook, a PyTorchJob, which says all by PET_*) are no site.
+// Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
 #include <string_view>
 #include <utility>
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
 
-// Kubernetes kills a pod 30 s after SIGTERM unless its manifest says otherwise; that must leave
-// time for the stacks and the report of workers that had to be killed.
+// Kubernetes kills a pod 30 s after SIGTERM, unless its manifest says otherwise. Before that there
+// must be time for the stacks and the report of workers that had to be killed.
 constexpr const char* kShutdownSeconds = "20";
 
 Error cannot_know(std::string sentence) {
@@ -35,8 +35,9 @@ Result<SiteValue> node_rank(const std::string& index) {
                           "it out, or say --node-rank"));
 }
 
-// The name of the pod with index 0: <job>-0.<subdomain>. The subdomain is a headless service's,
-// which a JobSet makes under its own name, and which an Indexed Job needs under its own.
+// The name of the pod with index 0: <job>-0.<subdomain>. The subdomain is the name of a headless
+// service: a JobSet makes one with its own name, for an Indexed Job the user makes one with the
+// Job's name.
 Result<SiteValue> first_pod(const Environment& environment, const std::string& index) {
   const std::string host = value_or_empty(environment, "HOSTNAME");
   const std::string label = host.substr(0, host.find('.'));
@@ -47,7 +48,7 @@ Result<SiteValue> first_pod(const Environment& environment, const std::string& i
                             "--master-addr, or --rdzv-endpoint with c10d"));
   }
   const std::string job = label.substr(0, label.size() - suffix.size());
-  // With setHostnameAsFQDN the subdomain is there.
+  // With setHostnameAsFQDN the host name has the subdomain.
   if (label.size() < host.size()) {
     return SiteValue{job + "-0" + host.substr(label.size()), "HOSTNAME", /*is_proposal=*/true};
   }
@@ -71,7 +72,7 @@ std::optional<Site> kubernetes_site(const Environment& environment) {
   site.values.emplace(OptionId::kShutdownTimeout,
                       SiteValue{kShutdownSeconds, "terminationGracePeriodSeconds, usually 30",
                                 /*is_proposal=*/true});
-  // So that pods of the attempt before, which may still be on their way out, are not taken in.
+  // So that pods of the attempt before, which may not have ended yet, cannot join.
   if (const std::string set = value_or_empty(environment, "JOBSET_NAME"); !set.empty()) {
     const std::string attempt = value_or_empty(environment, "JOBSET_RESTART_ATTEMPT");
     site.values.emplace(

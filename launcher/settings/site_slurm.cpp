@@ -1,5 +1,5 @@
-// Slurm: what srun, sbatch and salloc tell those that they start. Which variable gives what is a
-// table in README.md; those of the step go before those of the job, because a step may be smaller.
+// Slurm: the variables that srun, sbatch and salloc set. launcher/README.md has a table of what is
+// taken from which; those of the step go before those of the job, because a step may be smaller.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -15,10 +15,10 @@ namespace ddprun::cli {
 namespace {
 
 const std::string kLaunch = "write srun --ntasks-per-node=1 ddprun ...";
-// sbatch's manual has this signal in its examples of --signal.
+// The signal in the examples of --signal in sbatch's manual.
 constexpr const char* kPreemptSignal = "SIGUSR1";
-// Slurm kills KillWait after SIGTERM; that must leave time for the stacks and the report of workers
-// that had to be killed.
+// Slurm sends SIGKILL KillWait (30 s) after SIGTERM. Before that there must be time for the stacks
+// and the report of workers that had to be killed.
 constexpr const char* kShutdownSeconds = "20";
 
 std::string in_words(std::size_t count, const std::string& what) {
@@ -72,7 +72,7 @@ class Slurm {
     return std::nullopt;
   }
 
-  // Nothing: not set. An Error: no whole number from `least` on.
+  // Nothing: not set. An Error: not a whole number, or less than `least`.
   Result<std::optional<Count>> count(std::initializer_list<std::string_view> names,
                                      int least) const {
     auto variable = first_of(names);
@@ -213,7 +213,7 @@ class Slurm {
     propose(OptionId::kShutdownTimeout, kShutdownSeconds, "KillWait, usually 30");
   }
 
-  // A job that was queued again has its old id: what is kept under its name must not be mixed.
+  // A requeued job keeps its id; what is stored under the id must not be mixed with the first run.
   void read_job_id(const Variable& job, const std::string& step) {
     std::string id = job.text + step;
     std::string from = job.name + (step.empty() ? "" : ", SLURM_STEP_ID");
@@ -238,7 +238,7 @@ class Slurm {
     }
     auto cpus = count({"SLURM_CPUS_ON_NODE"}, 1);
     if (!cpus) return refuse(OptionId::kNprocPerNode, cpus.error());
-    // What --cpus-per-task gives to the one task of a step; a batch script has all of its node's.
+    // In a step, the CPUs of its one task (--cpus-per-task); a batch script has all CPUs of its node.
     const auto own = is_step ? count({"SLURM_CPUS_PER_TASK"}, 1) : std::nullopt;
     if (!own) return refuse(OptionId::kNprocPerNode, own.error());
     if (*own && (!*cpus || (*own)->number < (*cpus)->number)) *cpus = *own;

@@ -54,7 +54,7 @@ Error wrong(const Given& given, std::string_view sentence) {
     text += "=" + value;
   }
   text += ": " + std::string(sentence);
-  // --rdzv-conf is read without them.
+  // read_conf() takes quotes off --rdzv-conf.
   if (given.spec.id != OptionId::kRdzvConf && is_in_quotes(given.text())) {
     text += "; the quotes are a part of the value, take them off";
   }

@@ -1,5 +1,5 @@
-// Turns the texts of settings into values, with one sentence for a text that is none: it names
-// where the text came from, says what is wrong, and what would be right. Pure.
+// Turns the texts of settings into values. For a wrong text the error is one sentence that names
+// where the text came from, what is wrong, and what would be right. Pure.
 #pragma once
 
 #include <chrono>
@@ -16,17 +16,17 @@
 
 namespace ddprun::cli {
 
-// An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ..."; a password in
-// its text is not shown.
+// An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ...". It does not show
+// a password in the text.
 Error wrong(const Given& given, std::string_view sentence);
 
-// A decimal whole number and nothing else around it.
+// A decimal whole number with nothing around it.
 std::optional<long long> whole_number(std::string_view text);
 
 Result<int> read_integer(const Given& given, int least, int most = std::numeric_limits<int>::max());
 Result<bool> read_flag(const Given& given);
 
-// "2", or "1:4" for a job whose nodes may come and go.
+// "2", or "1:4" for an elastic job.
 struct NodeCount {
   int least;
   int most;
@@ -36,7 +36,7 @@ Result<NodeCount> read_node_count(const Given& given);
 // One of the option's choices; an empty default stays empty.
 Result<std::string> read_choice(const Given& given);
 
-// A time in seconds, "30" or "0.5": finite, not negative, and short enough to be added to a clock.
+// A time in seconds, "30" or "0.5": finite, not negative, and small enough to be added to a clock.
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
 
 enum class Zero { kAllowed, kRefused };
@@ -52,12 +52,11 @@ Result<StreamMap> read_streams(const Given& given);
 // "0,2,5"; empty: none.
 Result<std::vector<int>> read_ranks(const Given& given);
 
-// "app,,le,ora" is "app,le" and "ora"; a text given as empty is one filter, which every line
-// contains.
+// "app,,le,ora" is "app,le" and "ora"; an empty text is one filter that matches every line.
 std::vector<std::string> read_filters(const Given& given);
 
-// Names that are no signals are skipped with a warning, as torchrun does; one that no process can
-// catch is an Error, and so is a list that leaves nothing.
+// Names that are no signals are skipped with a warning, as in torchrun. A signal that no process can
+// catch is an Error, and so is a list in which no signal is left.
 Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings);
 
 }  // namespace ddprun::cli

@@ -7,7 +7,7 @@
 - A transcript is a fenced block after <!-- transcript: NAME -->: its commands are run and its output is compared, line by
   line, with all numbers, the host and the folder as wildcards. Any other block that shows output after a prompt needs
   <!-- seen in: FILE -->, the test or script that shows it.
-- Links to files of the project lead somewhere.
+- Links to files of the project, and to headings in them, lead somewhere.
 """
 
 import os
@@ -98,6 +98,11 @@ def blocks(path):
     return found
 
 
+def anchors(page):
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def shape(text, folder):
     for variable in (socket.gethostname(), str(folder)):
         text = text.replace(variable, "…")
@@ -170,9 +175,13 @@ class Documents(unittest.TestCase):
 
     def test_links_lead_somewhere(self):
         for path in documents():
-            for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-                if not re.match(r"[a-z]+:", target):
-                    self.assertTrue((path.parent / target).exists(), f"{path.relative_to(ROOT)}: {target}")
+            for target, _, anchor in re.findall(r"\]\(([^)#]*)(#([^)]*))?\)", path.read_text()):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                page = path.parent / target if target else path
+                self.assertTrue(page.exists(), f"{path.relative_to(ROOT)}: {target}")
+                if anchor:
+                    self.assertIn(anchor, anchors(page), f"{path.relative_to(ROOT)}: {target}#{anchor}")
 
     def test_whatever_shows_output_is_run_somewhere(self):
         names = set()

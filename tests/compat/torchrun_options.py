@@ -1,8 +1,9 @@
-"""What each option of torchrun does under ddprun: claimed, tried under both launchers, and written into README.md.
+"""What each option of torchrun does under ddprun: claimed, tried under both launchers, and written into
+launcher/README.md.
 
 For every option that torchrun's own parser knows there is a row below: command lines that give the same job under both,
 command lines that ddprun refuses with one sentence (and what torchrun does with them), and what else differs, with a
-proof. Whatever is claimed is run; the README's table is made from the rows and compared with what stands there.
+proof. Whatever is claimed is run; the table there is made from the rows and compared with what stands there.
 
 usage: torchrun_options.py DDPRUN [--update-readme] [--only OPTION]
 """
@@ -22,7 +23,7 @@ import traceback
 
 import torch.distributed.run
 
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+README = pathlib.Path(__file__).resolve().parents[2] / "launcher/README.md"
 BEGIN = "<!-- torchrun's options (written by tests/compat/torchrun_options.py --update-readme) -->"
 END = "<!-- end of torchrun's options -->"
 
@@ -73,7 +74,7 @@ class Differs:
 @dataclasses.dataclass
 class Row:
     option: str  # torchrun's first long spelling
-    answer: str  # for the README: the same, or what differs and why
+    answer: str  # for the table: the same, or what differs and why
     cases: list
 
 
@@ -414,7 +415,7 @@ def main():
     if "--update-readme" in arguments:
         README.write_text(in_readme(table(options)))
     elif README.read_text() != in_readme(table(options)):
-        print(f"README.md does not hold this table: run {pathlib.Path(__file__).name} {arguments[0]} --update-readme")
+        print(f"launcher/README.md does not hold this table: run {pathlib.Path(__file__).name} {arguments[0]} --update-readme")
         return 1
     return 0
 

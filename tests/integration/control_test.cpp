@@ -507,7 +507,8 @@ TEST_F(Control, WithoutFilesThereAreTheLatestLinesOfStderr) {
   const Told told = ask({"logs"});
   EXPECT_EQ(told.code, 0);
   EXPECT_EQ(told.out, "[0] kept\n");
-  EXPECT_THAT(told.err, HasSubstr("stdout of rank 0 goes straight to where the output of ddprun"));
+  EXPECT_THAT(told.err,
+              HasSubstr("stdout of rank 0 is not kept, because it does not pass through"));
   Job follow(ddpctl({"logs", "-f"}), here());
   ASSERT_TRUE(follow.reaches([&] { return follow.out() == "[0] kept\n"; }));
   write_file(folder / "go", "");
@@ -680,7 +681,7 @@ TEST_F(Control, ThereIsABoundOnClients) {
     ASSERT_THAT(crowd.back()->hear(), HasSubstr("\"job\":\"loved\""));
   }
   const Stranger one_too_many(runtime_ / "ddprun/loved.sock");
-  EXPECT_THAT(one_too_many.hear(), HasSubstr("too many others"));
+  EXPECT_THAT(one_too_many.hear(), HasSubstr("too many clients"));
   crowd.pop_back();
   EXPECT_TRUE(eventually([&] { return ask({"status"}).code == 0; }));
 }

@@ -235,7 +235,7 @@ TEST_F(Kubeflow, ThatCannotBeToldIsNamedOnceAndHarmsNothing) {
     const std::string err = each.job->err();
     EXPECT_EQ(std::ranges::count(err, '\n'), 1) << err;
     EXPECT_THAT(err,
-                AllOf(HasSubstr("KUBEFLOW_TRAINER_SERVER_URL="), HasSubstr("the job goes on")));
+                AllOf(HasSubstr("KUBEFLOW_TRAINER_SERVER_URL="), HasSubstr("the job continues")));
   }
   EXPECT_THAT(good.requests(), IsEmpty());
 }

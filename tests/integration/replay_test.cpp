@@ -40,9 +40,9 @@ TEST(Replay, TellsEveryDecisionOfAJobAndWhatLedToIt) {
   EXPECT_THAT(
       told.out,
       HasSubstr("running (round 0) -> stopping (round 0)\n              because a failure "));
-  EXPECT_THAT(told.out, HasSubstr("the budget pays for restart 1 of 1\n"));
+  EXPECT_THAT(told.out, HasSubstr("this costs restart 1 of 1\n"));
   EXPECT_THAT(told.out, HasSubstr("because every worker of every node has ended with 0\n"));
-  EXPECT_THAT(told.out, HasSubstr("every one of them was decided as it was then\n"));
+  EXPECT_THAT(told.out, HasSubstr("all decisions were the same as in the recording\n"));
 }
 
 TEST(Replay, OfSeveralNodesEachHasItsPart) {
@@ -75,7 +75,7 @@ TEST(Replay, AFileThatIsCutOffIsPlayedAsFarAsItGoes) {
   const Told told = replay(cut);
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_THAT(told.out, HasSubstr("is cut off: the recording ends here\n"));
-  EXPECT_THAT(told.out, HasSubstr("was decided as it was then"));
+  EXPECT_THAT(told.out, HasSubstr("all decisions were the same as in the recording"));
 }
 
 TEST(Replay, WhatIsNoRecordingIsRefused) {

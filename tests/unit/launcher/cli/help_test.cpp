@@ -59,7 +59,7 @@ TEST(Help, MarkdownTableHasEveryOptionInFourCells) {
   }
 }
 
-// Between these two lines the README holds the output of ddprun --print-option-table.
+// Between these two lines launcher/README.md holds the output of ddprun --print-option-table.
 TEST(Help, ReadmeHasTheTableOfTheseOptions) {
   constexpr const char* kBegin = "<!-- ddprun --print-option-table -->\n";
   constexpr const char* kEnd = "<!-- end of options -->";

@@ -121,7 +121,7 @@ TEST(StatusScreen, OfVeryManyWorkersThoseThatAreBehindAreShown) {
   EXPECT_THAT(screen, HasSubstr("WORKERS  1 failed 1023 running\n"));
   EXPECT_THAT(screen, HasSubstr("   812  b12"));
   EXPECT_THAT(screen, HasSubstr("    77  b11"));
-  EXPECT_THAT(screen, HasSubstr("… and 1014 workers that are further on"));
+  EXPECT_THAT(screen, HasSubstr("… and 1014 more workers (--all)"));
   EXPECT_THAT(screen, Not(HasSubstr("  1000  b12")));
   EXPECT_THAT(status_screen(job, kAllRows), HasSubstr("  1000  b12"));
 }
