@@ -27,15 +27,11 @@ LogFiles::LogFiles(boost::asio::any_io_executor executor, Console& console,
       on_closed_(std::move(on_closed)),
       patience_(patience),
       watch_timer_(executor),
-      life_(std::make_shared<const LogFiles*>(this)),
       writer_(std::move(executor), events()) {}
 
 void LogFiles::watch() {
   if (!patience_ || std::exchange(is_watching_, true)) return;
-  watch_timer_.expires_after(*patience_);
-  watch_timer_.async_wait([this, life = std::weak_ptr(life_)](boost::system::error_code error) {
-    if (!error && !life.expired()) look_at_writer();
-  });
+  watch_timer_.arm(*patience_, [this] { look_at_writer(); });
 }
 
 void LogFiles::look_at_writer() {

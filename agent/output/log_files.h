@@ -7,7 +7,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -17,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/loop/timer.h"
 #include "agent/output/background_writer.h"
 #include "agent/output/console.h"
 #include "rendezvous/common/result.h"
@@ -79,9 +79,8 @@ class LogFiles {
   const std::optional<std::chrono::seconds> patience_;
   bool is_watching_ = false;
   bool has_told_ = false;  // of the write that hangs now
-  boost::asio::steady_timer watch_timer_;
-  const std::shared_ptr<const LogFiles*> life_;  // for what may come after it
-  BackgroundWriter writer_;                      // last: its events use what is above
+  Timer watch_timer_;
+  BackgroundWriter writer_;  // last: its events use what is above
 };
 
 }  // namespace ddprun::agent

@@ -40,7 +40,6 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       run_id_(run_id),
       temporary_directory_(temporary_directory.empty() ? "/tmp" : temporary_directory),
       folder_timer_(executor),
-      life_(std::make_shared<const Output*>(this)),
       folders_(executor, "ddprun-folders") {}
 
 Output::~Output() {

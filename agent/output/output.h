@@ -164,7 +164,6 @@ class Output {
   std::uint64_t rounds_asked_for_ = 0;
   bool awaits_folder_ = false;
   Timer folder_timer_;
-  const std::shared_ptr<const Output*> life_;  // for what may come after it
   BlockingCalls folders_;
 };
 

@@ -65,12 +65,12 @@ void ChildReaper::leave_control_group() {
 }
 
 void ChildReaper::await() {
-  signal_.async_wait([this](const boost::system::error_code& ec, int) {
+  signal_.async_wait(lifetime_.guard([this](const boost::system::error_code& ec, int) {
     if (ec) return;
     await();
     reap();
     if (done_) kill_orphans();
-  });
+  }));
 }
 
 bool ChildReaper::is_known(pid_t pid) const {

@@ -22,6 +22,7 @@
 #include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
 #include "agent/process/orphans.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -83,6 +84,7 @@ class ChildReaper {
   std::function<void()> done_;  // while orphans are being ended
   std::chrono::steady_clock::time_point until_;
   std::chrono::milliseconds pause_{};
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

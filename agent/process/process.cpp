@@ -24,6 +24,7 @@
 #include "agent/loop/timer.h"
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/signals_blocked.h"
@@ -405,9 +406,9 @@ class Worker final : public WorkerProcess {
  private:
   void await_end() {
     end_.async_wait(asio::posix::stream_descriptor::wait_read,
-                    [this](const boost::system::error_code& ec) {
+                    lifetime_.guard([this](const boost::system::error_code& ec) {
                       if (!ec && !has_ended_) on_readable();
-                    });
+                    }));
   }
 
   void on_readable() {
@@ -444,6 +445,7 @@ class Worker final : public WorkerProcess {
   bool is_paused_ = false;
   OnEnd on_end_;
   bool has_ended_ = false;
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace

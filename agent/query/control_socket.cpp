@@ -71,23 +71,18 @@ ControlSocket::~ControlSocket() {
 }
 
 void ControlSocket::accept() {
-  listener_.async_wait(listener_.wait_read,
-                       [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-                         if (ec || life.expired()) return;
-                         rdzv::UniqueFd socket(::accept4(listener_.native_handle(), nullptr,
-                                                         nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-                         // Without a free descriptor the socket would be ready again at once.
-                         if (!socket && (errno == EMFILE || errno == ENFILE)) return accept_later();
-                         if (socket) admit(std::move(socket));
-                         accept();
-                       });
-}
-
-void ControlSocket::accept_later() {
-  pause_.expires_after(kPause);
-  pause_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-    if (!ec && !life.expired()) accept();
-  });
+  listener_.async_wait(
+      listener_.wait_read, lifetime_.guard([this](const boost::system::error_code& ec) {
+        if (ec) return;
+        rdzv::UniqueFd socket(
+            ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        // Without a free descriptor the socket would be ready again at once.
+        if (!socket && (errno == EMFILE || errno == ENFILE)) {
+          return pause_.arm(kPause, [this] { accept(); });
+        }
+        if (socket) admit(std::move(socket));
+        accept();
+      }));
 }
 
 void ControlSocket::admit(rdzv::UniqueFd socket) {
@@ -99,17 +94,12 @@ void ControlSocket::admit(rdzv::UniqueFd socket) {
   }
   clients_.insert(client);
   const std::weak_ptr<ControlClient> weak = client;
-  const std::weak_ptr<Life> life = life_;
-  client->connection_->start({.on_bytes =
-                                  [this, weak, life](std::string_view bytes) {
-                                    const auto each = weak.lock();
-                                    if (each && !life.expired()) read(each, bytes);
-                                  },
-                              .on_end =
-                                  [this, weak, life](const Error&) {
-                                    const auto each = weak.lock();
-                                    if (each && !life.expired()) drop(each);
-                                  }});
+  client->connection_->start({.on_bytes = lifetime_.guard([this, weak](std::string_view bytes) {
+                                if (const auto each = weak.lock()) read(each, bytes);
+                              }),
+                              .on_end = lifetime_.guard([this, weak](const Error&) {
+                                if (const auto each = weak.lock()) drop(each);
+                              })});
 }
 
 void ControlSocket::read(const ClientPtr& client, std::string_view bytes) {

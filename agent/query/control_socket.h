@@ -9,7 +9,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -17,8 +16,10 @@
 #include <string>
 #include <string_view>
 
+#include "agent/loop/timer.h"
 #include "agent/query/control_folder.h"
 #include "rendezvous/common/environment.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/net/connection.h"
@@ -69,7 +70,6 @@ class ControlSocket {
                 std::string path, OnRequest on_request);
 
   void accept();
-  void accept_later();
   void admit(rdzv::UniqueFd socket);
   void read(const ClientPtr& client, std::string_view bytes);
   void drop(const ClientPtr& client);
@@ -80,11 +80,10 @@ class ControlSocket {
   const std::string path_;
   const OnRequest on_request_;
   boost::asio::posix::stream_descriptor listener_;
-  boost::asio::steady_timer pause_;
+  Timer pause_;
   std::set<ClientPtr> clients_;
 
-  struct Life {};  // pending handlers do nothing after its end
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/loop/timer.h"
 #include "agent/status/status_json.h"
 #include "rendezvous/common/limits.h"
 
@@ -64,7 +65,7 @@ struct JobQuery::Pending {
 
   std::uint64_t id = 0;
   std::optional<NodeId> peer;
-  boost::asio::steady_timer patience;
+  Timer patience;
   Outcome outcome;
   std::set<NodeId> awaited;  // of the nodes in the leader's list
   std::function<void(Outcome)> done;
@@ -90,15 +91,9 @@ void JobQuery::ask(std::optional<NodeId> peer, std::string text,
   pending.done = std::move(done);
   rdzv::Leader* leader = access_.leader();
   if (leader == nullptr) {
-    boost::asio::post(io_, [this, id, life = std::weak_ptr(life_)] {
-      if (!life.expired()) finish(id);
-    });
-    return;
+    return boost::asio::post(io_, lifetime_.guard([this, id] { finish(id); }));
   }
-  pending.patience.expires_after(kPatience);
-  pending.patience.async_wait([this, id, life = std::weak_ptr(life_)](error_code ec) {
-    if (!ec && !life.expired()) finish(id);
-  });
+  pending.patience.arm(kPatience, [this, id] { finish(id); });
   leader->ask({id, peer, std::move(text)});
 }
 
@@ -148,11 +143,11 @@ void JobQuery::answer_with(std::string ask, std::function<void(std::string_view,
 
 void JobQuery::take(const rdzv::PeerRequest& question) {
   if (!question.peer) return;  // without the asker's id there is nobody to answer
-  const Reply reply = [this, id = question.id, peer = *question.peer,
-                       life = std::weak_ptr(life_)](std::string text) {
-    rdzv::Leader* leader = life.expired() ? nullptr : access_.leader();
-    if (leader != nullptr) leader->answer({id, peer, std::move(text)});
-  };
+  const Reply reply =
+      lifetime_.guard([this, id = question.id, peer = *question.peer](std::string text) {
+        rdzv::Leader* leader = access_.leader();
+        if (leader != nullptr) leader->answer({id, peer, std::move(text)});
+      });
   const std::string kind = kind_of(question.text);
   if (kind == "status") {
     return reply(

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "agent/status/job_view.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/leader/leader.h"
 
 namespace ddprun::agent {
@@ -84,8 +84,7 @@ class JobQuery final : public JobView {
   std::map<std::uint64_t, std::unique_ptr<Pending>> pending_;
   std::vector<std::function<void(JobStatus)>> awaiting_status_;
 
-  struct Life {};  // pending handlers do nothing after its end
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

@@ -32,11 +32,12 @@ void AgentSignals::start(const Job& job) {
 }
 
 void AgentSignals::await(boost::asio::signal_set& signals, const OnSignal& told) {
-  signals.async_wait([&signals, &told](const boost::system::error_code& ec, int signal) {
-    if (ec) return;
-    await(signals, told);
-    told(signal);
-  });
+  signals.async_wait(
+      lifetime_.guard([this, &signals, &told](const boost::system::error_code& ec, int signal) {
+        if (ec) return;
+        await(signals, told);
+        told(signal);
+      }));
 }
 
 }  // namespace ddprun::agent

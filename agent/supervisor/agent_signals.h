@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "agent/job.h"
+#include "rendezvous/common/lifetime.h"
 
 namespace ddprun::agent {
 
@@ -22,12 +23,13 @@ class AgentSignals {
   void start(const Job& job);
 
  private:
-  static void await(boost::asio::signal_set& signals, const OnSignal& told);
+  void await(boost::asio::signal_set& signals, const OnSignal& told);
 
   boost::asio::signal_set stop_;
   boost::asio::signal_set control_;
   const OnSignal on_stop_;
   const OnSignal on_control_;
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

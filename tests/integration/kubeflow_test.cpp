@@ -207,7 +207,7 @@ TEST_F(Kubeflow, ThatCannotBeToldIsNamedOnceAndHarmsNothing) {
   add(with(good, "TOKEN", folder_.path()), "it is no regular file");
   add(with(good, "TOKEN", pipe), "it is no regular file");
   add(with(good, "TOKEN", empty), "it is empty");
-  add(with(good, "TOKEN", evil), "bytes that no token has");
+  add(with(good, "TOKEN", evil), "bytes that a token cannot have");
   add(with(good, "CA_CERT", folder_ / "nowhere"), "CA file " + (folder_ / "nowhere"));
   add(with(good, "CA_CERT", not_pem), "not a good PEM file");
   add(with(good, "CA_CERT", certificates_.other_ca), "certificate");
