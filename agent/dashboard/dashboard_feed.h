@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "agent/status/job_status.h"
-#include "agent/status/step_times.h"
+#include "agent/dashboard/step_times.h"
 
 namespace ddprun::agent {
 

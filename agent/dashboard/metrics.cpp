@@ -97,7 +97,7 @@ void put_each(PrometheusText& text, const NodeStatus& status, std::string_view n
   bool has_begun = false;
   for (const WorkerStatus& worker : status.workers) {
     if (!worker.progress) continue;
-    const std::optional<double> known = value(worker.rank, *worker.progress);
+    const std::optional<double> known = value(*worker.progress);
     if (!known) continue;
     if (!std::exchange(has_begun, true)) text.family(name, type, help);
     text.sample(*known, {{"rank", std::to_string(worker.rank)},
@@ -105,31 +105,22 @@ void put_each(PrometheusText& text, const NodeStatus& status, std::string_view n
   }
 }
 
-void put_progress(PrometheusText& text, const NodeStatus& status, StepTimes& step_times,
-                  std::chrono::steady_clock::time_point now) {
+void put_progress(PrometheusText& text, const NodeStatus& status) {
   using Known = std::optional<double>;
   put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the worker has done.",
-           [](int, const WorkerProgress& worker) {
+           [](const WorkerProgress& worker) {
              return worker.step ? Known(*worker.step) : std::nullopt;
            });
   put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge,
-           "Steps that the worker will do in total.", [](int, const WorkerProgress& worker) {
+           "Steps that the worker will do in total.", [](const WorkerProgress& worker) {
              return worker.total_steps > 0 ? Known(worker.total_steps) : std::nullopt;
            });
   put_each(text, status, "ddprun_worker_seconds_since_step", Type::kGauge,
-           "Time since the worker's last step.", [](int, const WorkerProgress& worker) {
+           "Time since the worker's last step.", [](const WorkerProgress& worker) {
              return worker.step ? Known(seconds(worker.since_step)) : std::nullopt;
            });
-  put_each(text, status, "ddprun_worker_step_seconds", Type::kGauge,
-           "Mean time of a step since the previous scrape.",
-           [&](int rank, const WorkerProgress& worker) -> Known {
-             if (!worker.step || !status.round) return std::nullopt;
-             const auto time =
-                 step_times.look(*status.round, rank, *worker.step, now - worker.since_step);
-             return time ? Known(time->count()) : std::nullopt;
-           });
   put_each(text, status, "ddprun_worker_collectives_total", Type::kCounter,
-           "Collectives that the worker has begun.", [](int, const WorkerProgress& worker) {
+           "Collectives that the worker has begun.", [](const WorkerProgress& worker) {
              return Known(static_cast<double>(worker.collectives));
            });
 }
@@ -152,13 +143,12 @@ void put_values(PrometheusText& text, const NodeStatus& status) {
 
 }  // namespace
 
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels,
-                         StepTimes& step_times, std::chrono::steady_clock::time_point now) {
+std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels) {
   PrometheusText text;
   put_job(text, status, labels);
   put_restarts(text, status);
   put_store(text, status);
-  put_progress(text, status, step_times, now);
+  put_progress(text, status);
   put_values(text, status);
   return text.take();
 }

@@ -3,11 +3,9 @@
 // the same on all nodes. Names and meanings stay compatible: agent/README.md lists them. Pure.
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include "agent/status/node_status.h"
-#include "agent/status/step_times.h"
 
 namespace ddprun::agent {
 
@@ -17,8 +15,6 @@ struct MetricsLabels {  // of ddprun_info
   std::string version;
 };
 
-// `now`: the time at which `status` was made.
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels,
-                         StepTimes& step_times, std::chrono::steady_clock::time_point now);
+std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels);
 
 }  // namespace ddprun::agent

@@ -81,7 +81,7 @@ void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   if (path == "/metrics") {
     return exchange->reply(
         {.content_type = std::string(kPrometheusContentType),
-         .body = metrics_text(job_.node_status(), labels_, scraped_, Clock::now())});
+         .body = metrics_text(job_.node_status(), labels_)});
   }
   if (path == "/events") {
     if (!exchange->begin_events()) return;

@@ -58,7 +58,6 @@ class MetricsServer {
   const MetricsLabels labels_;
   std::unique_ptr<HttpServer> http_;
   Timer timer_;
-  StepTimes scraped_;
   DashboardFeed feed_;
   std::vector<Viewer> viewers_;
   Clock::time_point asked_at_{};

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "agent/dashboard/prometheus_text.h"
-#include "agent/status/step_times.h"
+#include "agent/dashboard/step_times.h"
 #include "tests/unit/agent/status/sample_status.h"
 
 namespace ddprun::agent {
@@ -24,8 +24,7 @@ using ::testing::Not;
 const steady_clock::time_point kNow{1000s};
 
 std::string text_of(const NodeStatus& status) {
-  StepTimes times;
-  return metrics_text(status, {"llm-7", "train.py", "0.1.0"}, times, kNow);
+  return metrics_text(status, {"llm-7", "train.py", "0.1.0"});
 }
 
 // The value of one sample, spelled as it is in the text.
@@ -107,18 +106,6 @@ TEST(Metrics, SayWhatTheStatusSays) {
   EXPECT_THAT(text, Not(HasSubstr("rank=\"3\""))) << "which has not said anything";
 }
 
-TEST(Metrics, HaveTheTimeOfAStepFromTheSecondScrapeOn) {
-  StepTimes times;
-  NodeStatus status = sample_node();
-  const auto scrape = [&](steady_clock::time_point now) {
-    return value_in(metrics_text(status, {}, times, now),
-                    "ddprun_worker_step_seconds{rank=\"2\",local_rank=\"0\"}");
-  };
-  EXPECT_EQ(scrape(kNow), "none");
-  status.workers[0].progress->step = 416;
-  EXPECT_EQ(scrape(kNow + 2s), "0.5");
-}
-
 TEST(Metrics, OfAJobThatHasNotBegunHaveNoGoodput) {
   NodeStatus status;
   status.wall = 30s;
@@ -129,8 +116,7 @@ TEST(Metrics, OfAJobThatHasNotBegunHaveNoGoodput) {
 }
 
 TEST(Metrics, AreCleanWhateverTheNamesAre) {
-  StepTimes times;
-  const std::string text = metrics_text(sample_node(), {"a\"b\n", "\xff\xfe", "\\"}, times, kNow);
+  const std::string text = metrics_text(sample_node(), {"a\"b\n", "\xff\xfe", "\\"});
   EXPECT_THAT(text, HasSubstr("run_id=\"a\\\"b\\n\",program=\"\xEF\xBF\xBD\xEF\xBF\xBD\""));
 }
 
@@ -138,12 +124,7 @@ TEST(Metrics, SatisfyPromtool) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "promtool is not installed; scripts/setup installs it";
   }
-  StepTimes times;
-  NodeStatus status = sample_node();
-  std::ignore = metrics_text(status, {}, times, kNow);
-  status.workers[0].progress->step = 416;
-  const std::string text = metrics_text(status, {"a\"b\n", "\xff", "\\"}, times, kNow + 2s);
-  ASSERT_THAT(text, HasSubstr("ddprun_worker_step_seconds"));
+  const std::string text = metrics_text(sample_node(), {"a\"b\n", "\xff", "\\"});
   FILE* const promtool = ::popen("promtool check metrics 2>&1", "w");
   ASSERT_NE(promtool, nullptr);
   std::fwrite(text.data(), 1, text.size(), promtool);
