@@ -28,7 +28,7 @@ endfunction()
 set(leader rendezvous/round/round_core.cpp)
 set(agent agent/core/node_core.cpp)
 
-plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcome.cause.has_value()")
+plant(LossCostsBudget rendezvous/round/round_end.cpp "gone.size() == gone.count(cause_node)" "true")
 plant(FailureCostsNothing rendezvous/round/restart_policy.cpp "end.is_charged" "false")
 plant(BudgetIsOneTooMany rendezvous/round/restart_policy.cpp
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
@@ -36,17 +36,17 @@ plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopp
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
 plant(BrokenConnectionIsNeverLost ${leader}
       "broken->since + config_.reconnect_grace <= now" "false")
-plant(NoGraceForBrokenConnections ${leader}
+plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
-plant(LostNodeIsAwaited ${leader} "stopping->awaited.erase(node)" "false")
+plant(LostNodeIsAwaited rendezvous/round/round_end.cpp "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
 plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
 plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
 plant(RestartIsNotSaidToBeAskedFor ${leader} "next_.after_request = true" "false")
-plant(LeaderGoesTooEarly ${leader} "ended != nullptr && ended->untold.empty()" "ended != nullptr")
+plant(LeaderGoesTooEarly rendezvous/round/round_core_queries.cpp "ended != nullptr && ended->untold.empty()" "ended != nullptr")
 plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
