@@ -1,4 +1,4 @@
-# Protocol bugs that the simulator has to find, planted into copies of the cores for sim_bugs_test only:
+# Protocol bugs that the simulator has to find, planted into copies of cores and shells for sim_bugs_test only:
 #   plant(name file "what the code says" "what the bug says")
 # Both are expressions; the copy says (is_planted(name) ? bug : code). A bug whose place is not found
 # exactly once stops the configuration, so that the table follows the code.
@@ -58,6 +58,24 @@ plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has
       "stopping == nullptr")
 plant(LeaverWaitsForTheJobsEnd ${agent} "config_.hosts_leader" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
+
+# In the shells of leader and agents.
+set(server rendezvous/leader/round_server.cpp)
+set(client rendezvous/leader/round_client.cpp)
+plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{session_.received()}"
+      "wire::Heartbeat{session_.received() + 1}")
+plant(ShellOfAgentForgetsItsResendQueue ${client} "session_.unconfirmed()"
+      "std::deque<Numbered<ToLeader>>()")
+plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.session.unconfirmed()"
+      "std::deque<Numbered<ToAgent>>()")
+plant(ShellResumesTheSessionOfALostNode ${server} "core_.can_resume(id, session)" "true")
+plant(ShellJoinsAnewWithItsOldNumbers ${client} "session_ = {}" "session_")
+plant(ShellKeepsABrokenConnectionToItself ${server} "feed(id, LinkEvent(NodeDisconnected{}))" "void()")
+plant(ShellKeepsAResumedConnectionToItself ${server} "feed(id, LinkEvent(NodeResumed{}))" "void()")
+plant(ShellDoesNotCountTheHello ${server} "peer.session.receive(1)" "peer.session.receive(0)")
+plant(ShellGivesTwoNodesOneId ${server} "next_node_++" "next_node_")
+plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
+plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.
 plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.cpp "record != newest()" "false")
