@@ -1,7 +1,6 @@
 #include "rendezvous/find_leader.h"
 
 #include <algorithm>
-#include <boost/asio/steady_timer.hpp>
 #include <optional>
 #include <utility>
 
@@ -9,15 +8,14 @@
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/asio_transport.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
 namespace {
 
 using namespace std::chrono_literals;
-using boost::system::error_code;
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kFirstPause{50};  // until the name is looked up again; doubled each time
 constexpr milliseconds kLongestPause{1000};
@@ -29,13 +27,13 @@ class Search final : public LeaderSearch {
   Search(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
          std::function<void(Result<FoundLeader>)> done)
       : io_(io),
+        transport_(asio_transport(io)),
         spec_(std::move(spec)),
         config_(std::move(config)),
         events_(std::move(events)),
         done_(std::move(done)),
-        lookup_(io),
-        retry_timer_(io),
-        notice_timer_(io) {}
+        retry_timer_(transport_->make_timer()),
+        notice_timer_(transport_->make_timer()) {}
 
   void start() {
     using Where = LeaderSpec::Where;
@@ -57,30 +55,26 @@ class Search final : public LeaderSearch {
 
  private:
   void look_up() {
-    lookup_.start(spec_.endpoint.host, [this](Result<std::vector<std::string>> addresses) {
-      if (addresses) return decide(*addresses);
-      // Who was told to lead need not know how others call it.
-      if (spec_.where == LeaderSpec::Where::kHere) return decide({});
-      try_later(addresses.error().message);
-    });
+    look_up_ = transport_->look_up(spec_.endpoint.host,
+                                   [this](Result<std::vector<std::string>> addresses) {
+                                     if (addresses) return decide(*addresses);
+                                     // Who was told to lead need not know how others call it.
+                                     if (spec_.where == LeaderSpec::Where::kHere) return decide({});
+                                     try_later(addresses.error().message);
+                                   });
   }
 
   void try_later(const std::string& why) {
     why_not_ = why;
     pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-    retry_timer_.expires_after(pause_);
-    retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-      if (!ec && !life.expired()) look_up();
-    });
+    retry_timer_->at(transport_->now() + pause_, [this] { look_up(); });
   }
 
   // And gives up in time, whatever a name server does.
-  void tell_of_waiting(steady_clock::duration after) {
-    const auto end = started_ + spec_.join_timeout;
-    notice_timer_.expires_at(std::min<steady_clock::time_point>(steady_clock::now() + after, end));
-    notice_timer_.async_wait([this, end, life = std::weak_ptr(life_)](error_code ec) {
-      if (ec || life.expired()) return;
-      const auto left = std::chrono::ceil<std::chrono::seconds>(end - steady_clock::now());
+  void tell_of_waiting(CoreTime::duration after) {
+    const CoreTime end = started_ + spec_.join_timeout;
+    notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
+      const auto left = std::chrono::ceil<std::chrono::seconds>(end - transport_->now());
       const std::string endpoint = spec_.endpoint.to_string() + " (" + why_not_ + ")";
       if (left > 0s) {
         notice("waiting for " + endpoint + ", " + std::to_string(left.count()) + " s left");
@@ -92,13 +86,11 @@ class Search final : public LeaderSearch {
     });
   }
 
-  // A timer that is ready cannot be cancelled, but its handler finds that this life is over. `done`
-  // may destroy this.
+  // `done` may destroy this.
   void finish(Result<FoundLeader> result) {
-    life_.reset();
-    retry_timer_.cancel();
-    notice_timer_.cancel();
-    lookup_.cancel();
+    retry_timer_->cancel();
+    notice_timer_->cancel();
+    look_up_.reset();
     std::exchange(done_, nullptr)(std::move(result));
   }
 
@@ -131,8 +123,8 @@ class Search final : public LeaderSearch {
 
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
-    finish(FoundLeader{
-        std::make_unique<RoundServer>(io_, std::move(options), events_, std::move(listener))});
+    finish(FoundLeader{std::make_unique<RoundServer>(transport_, std::move(options), events_,
+                                                     std::move(listener))});
   }
 
   void elect() {
@@ -144,23 +136,21 @@ class Search final : public LeaderSearch {
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    finish(FoundLeader{std::make_unique<RoundClient>(io_, std::move(options), events_)});
+    finish(FoundLeader{std::make_unique<RoundClient>(transport_, std::move(options), events_)});
   }
 
   boost::asio::io_context& io_;
+  const std::shared_ptr<Transport> transport_;
   const LeaderSpec spec_;
   const RoundConfig config_;
   const LeaderEvents events_;
   std::function<void(Result<FoundLeader>)> done_;  // none: it was called
-  NameLookup lookup_;
-  boost::asio::steady_timer retry_timer_;
-  boost::asio::steady_timer notice_timer_;
-  const steady_clock::time_point started_ = steady_clock::now();
+  std::unique_ptr<Attempt> look_up_;
+  const std::unique_ptr<Timer> retry_timer_;
+  const std::unique_ptr<Timer> notice_timer_;
+  const CoreTime started_ = transport_->now();
   milliseconds pause_{};
   std::string why_not_ = "its name is being looked up";
-
-  struct Life {};  // handlers that are under way end with it, and so does the search
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/asio_transport.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
@@ -47,7 +48,7 @@ class StandaloneLeader {
   StandaloneLeader(boost::asio::io_context& io, const LeaderJob& job, Listener listener)
       : io_(io),
         signals_(io, SIGTERM, SIGINT),
-        server_(io, options(job), events(), std::move(listener)) {}
+        server_(asio_transport(io), options(job), events(), std::move(listener)) {}
 
   int run() {
     await_signals();

@@ -15,6 +15,7 @@
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/asio_transport.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
@@ -269,7 +270,7 @@ class EtcdLeader::Impl {
       write();
       return passed;
     };
-    server_ = std::make_unique<RoundServer>(io_, std::move(options), member_events(),
+    server_ = std::make_unique<RoundServer>(asio_transport(io_), std::move(options), member_events(),
                                             std::exchange(listener_, std::nullopt));
     keep_lease();
     if (hello_) join_own_server();
@@ -379,7 +380,7 @@ class EtcdLeader::Impl {
                           if (term == term_) lost(gone);
                         }));
     };
-    client_ = std::make_unique<RoundClient>(io_, std::move(options), std::move(events));
+    client_ = std::make_unique<RoundClient>(asio_transport(io_), std::move(options), std::move(events));
     listener_.reset();
     if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
   }

@@ -3,15 +3,11 @@
 // of the store are handed to the store, where the port is the store's too; the others are turned
 // away, with at most one line a second in the log.
 //
-// A connection that is nobody's yet has little memory (limits::kMaxConnectBytes), little time, and
+// A connection that is pending has little memory (limits::kMaxConnectBytes), little time, and
 // there are not many of them: the oldest goes first. So no number of them keeps out who has
-// something to say. Everything happens on the thread that runs the io_context.
+// something to say. Everything happens on the transport's thread.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <list>
@@ -20,9 +16,8 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/common/unique_fd.h"
-#include "rendezvous/net/connection.h"
-#include "rendezvous/net/listener.h"
+#include "rendezvous/common/clock.h"
+#include "rendezvous/net/transport.h"
 #include "rendezvous/round/round_wire.h"
 
 namespace ddprun::rdzv {
@@ -30,8 +25,8 @@ namespace ddprun::rdzv {
 class Admission {
  public:
   struct Applicant {
-    std::shared_ptr<Connection> connection;  // to be started by its new owner
-    wire::FrameReader reader;                // with what came after the Connect
+    StreamPtr stream;          // to be started by its new owner
+    wire::FrameReader reader;  // with what came after the Connect
     wire::Connect connect;
     std::string address;  // numeric
     std::string proof;    // the leader's, for its Welcome; empty: there is no token
@@ -39,52 +34,48 @@ class Admission {
   struct Events {
     std::function<void(Applicant)> on_applicant;
     // With what was read of it. None: turned away.
-    std::function<void(const std::shared_ptr<Connection>&, std::string)> on_store_client;
+    std::function<void(const StreamPtr&, std::string)> on_store_client;
     std::function<void(std::string)> on_warning;
   };
 
-  Admission(boost::asio::io_context& io, UniqueFd listening, std::string token, Events events);
+  Admission(std::shared_ptr<Transport> transport, Listener listener, std::string token,
+            Events events);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
   // Of whom nothing more is wanted: waits until the other side has read what was said, and closed.
-  void dismiss(const std::shared_ptr<Connection>& connection);
+  void dismiss(const StreamPtr& stream);
   // Who breaks the protocol.
-  void drop(const std::shared_ptr<Connection>& connection, const std::string& why);
+  void drop(const StreamPtr& stream, const std::string& why);
 
  private:
-  struct Nobody;
-  using NobodyPtr = std::shared_ptr<Nobody>;
+  struct PendingConnection;
+  using PendingPtr = std::shared_ptr<PendingConnection>;
 
-  void await_connections();
-  void accept_connections();
-  void await_descriptors();
-  void add(const NobodyPtr& nobody);
-  void remove(const NobodyPtr& nobody);
-  void turn_away(const NobodyPtr& nobody, const std::string& why);
+  void take(const StreamPtr& stream);
+  bool free_descriptor();
+  void add(const PendingPtr& pending);
+  void remove(const PendingPtr& pending);
+  void turn_away(const PendingPtr& pending, const std::string& why);
   void sweep();
-  void part_from(const NobodyPtr& nobody);
+  void part_from(const PendingPtr& pending);
   void warn(const std::string& line);
 
-  void read(const NobodyPtr& nobody);
-  void take_opening(const NobodyPtr& nobody);
-  void take_connect(const NobodyPtr& nobody);
+  void read(const PendingPtr& pending);
+  void take_opening(const PendingPtr& pending);
+  void take_connect(const PendingPtr& pending);
 
-  boost::asio::io_context& io_;
-  boost::asio::posix::stream_descriptor listening_;
+  const std::shared_ptr<Transport> transport_;
   const std::string token_;
   const Events events_;
-  boost::asio::steady_timer sweep_timer_;
-  boost::asio::steady_timer accept_timer_;
-  std::list<NobodyPtr> nobodies_;  // the oldest first
-  const std::size_t nobodies_max_;
-  std::optional<std::chrono::steady_clock::time_point> last_warning_;
+  const std::unique_ptr<Timer> sweep_timer_;
+  std::list<PendingPtr> pending_;  // the oldest first
+  const std::size_t pending_max_;
+  std::optional<CoreTime> last_warning_;
   int warnings_left_out_ = 0;
   bool has_told_of_shortage_ = false;
-
-  struct Life {};  // handlers that are under way end with it
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  std::unique_ptr<Acceptor> acceptor_;  // last: it uses the others
 };
 
 }  // namespace ddprun::rdzv

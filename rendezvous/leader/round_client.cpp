@@ -6,12 +6,12 @@
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/leader/token.h"
+#include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
 namespace {
 
 using namespace std::chrono_literals;
-using boost::system::error_code;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{20};  // while the leader is not there yet; doubled each time
@@ -37,17 +37,16 @@ std::string in_words(milliseconds duration) {
 
 }  // namespace
 
-RoundClient::RoundClient(boost::asio::io_context& io, RoundClientOptions options,
+RoundClient::RoundClient(std::shared_ptr<Transport> transport, RoundClientOptions options,
                          LeaderEvents events)
-    : io_(io),
+    : transport_(std::move(transport)),
       options_(std::move(options)),
       events_(std::move(events)),
-      lookup_(io),
-      retry_timer_(io),
-      notice_timer_(io),
-      patience_timer_(io),
-      keep_alive_timer_(io),
-      loss_timer_(io),
+      retry_timer_(transport_->make_timer()),
+      notice_timer_(transport_->make_timer()),
+      patience_timer_(transport_->make_timer()),
+      keep_alive_timer_(transport_->make_timer()),
+      loss_timer_(transport_->make_timer()),
       liveness_(options_.keep_alive) {}
 
 RoundClient::~RoundClient() { close(); }
@@ -62,7 +61,7 @@ void RoundClient::join(NodeHello hello) {
   leader_id_.reset();
   liveness_ = LeaderLiveness(options_.keep_alive);
   pause_ = {};
-  join_started_ = std::chrono::steady_clock::now();
+  join_started_ = transport_->now();
   why_not_ = "it is being looked up";
   tell_of_waiting(kFirstNotice);
   look_up();
@@ -72,100 +71,81 @@ void RoundClient::tell(const ToLeader& message) {
   if (is_over_) return;
   const auto& numbered = session_.send(message);
   if (!is_welcome_) return;
-  connection_->send(wire::encode(wire::AgentFrame(
+  stream_->send(wire::encode(wire::AgentFrame(
       wire::Message<ToLeader>{numbered.number, session_.received(), numbered.message})));
 }
 
 // Beside what the session keeps: lost, where it cannot be sent now.
 void RoundClient::send_beside(wire::AgentFrame frame) {
-  if (!is_welcome_ || connection_->unsent() > limits::kMaxUnreadAnswerBytes) return;
-  connection_->send(wire::encode(frame));
+  if (!is_welcome_ || stream_->unsent() > limits::kMaxUnreadAnswerBytes) return;
+  stream_->send(wire::encode(frame));
 }
 
 // ---- reaching the leader
 
 void RoundClient::look_up() {
   if (const auto known = addresses_without_lookup(options_.leader.host)) return try_all(*known);
-  lookup_.start(options_.leader.host, [this](Result<std::vector<std::string>> addresses) {
-    if (addresses) return try_all(*addresses);
-    why_not_ = addresses.error().message;
-    try_later();
-  });
+  attempt_ =
+      transport_->look_up(options_.leader.host, [this](Result<std::vector<std::string>> addresses) {
+        if (addresses) return try_all(*addresses);
+        why_not_ = addresses.error().message;
+        try_later();
+      });
 }
 
 void RoundClient::try_all(const std::vector<std::string>& addresses) {
-  addresses_.clear();
+  addresses_ = {addresses.rbegin(), addresses.rend()};
   tried_.clear();
-  for (const std::string& each : addresses) {
-    addresses_.emplace_back(boost::asio::ip::make_address(each), options_.leader.port);
-  }
-  std::ranges::reverse(addresses_);
   try_next_address();
 }
 
 void RoundClient::try_next_address() {
   if (addresses_.empty()) return try_later();
-  address_ = addresses_.back();
+  address_ = std::move(addresses_.back());
   addresses_.pop_back();
-  why_not_ = tried_ + address_->address().to_string() + ": no answer yet";
+  why_not_ = tried_ + address_ + ": no answer yet";
   connect();
 }
 
 void RoundClient::connect() {
-  connecting_.emplace(io_);
-  auto has_expired = std::make_shared<bool>(false);
-  connecting_->async_connect(*address_,
-                             [this, life = std::weak_ptr(life_), has_expired](error_code ec) {
-                               if (life.expired()) return;
-                               patience_timer_.cancel();
-                               was_refused_ = ec == boost::asio::error::connection_refused;
-                               if (!ec) {
-                                 connecting_->set_option(tcp::no_delay(true), ec);
-                                 connecting_->non_blocking(true, ec);
-                                 UniqueFd socket(connecting_->release(ec));
-                                 connecting_.reset();
-                                 return connected(std::move(socket));
-                               }
-                               connecting_.reset();
-                               not_connected(*has_expired ? "no answer" : ec.message());
-                             });
-  patience_timer_.expires_after(addresses_.empty() ? kConnectPatience : kShortConnectPatience);
-  patience_timer_.async_wait([this, life = std::weak_ptr(life_), has_expired](error_code ec) {
-    if (ec || life.expired() || !connecting_) return;
-    *has_expired = true;
-    connecting_->close(ec);
+  attempt_ =
+      transport_->connect({address_, options_.leader.port}, [this](Result<StreamPtr> stream) {
+        patience_timer_->cancel();
+        was_refused_ = !stream && stream.error().code == ErrorCode::kUnavailable;
+        if (stream) return connected(std::move(*stream));
+        not_connected(stream.error().message);
+      });
+  const auto patience = addresses_.empty() ? kConnectPatience : kShortConnectPatience;
+  patience_timer_->at(transport_->now() + patience, [this] {
+    attempt_.reset();
+    was_refused_ = false;
+    not_connected("no answer");
   });
 }
 
 void RoundClient::not_connected(const std::string& why) {
   if (was_welcome_) {
-    retry_timer_.expires_after(kResumePause);
-    retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-      if (!ec && !life.expired() && !connection_) connect();
+    retry_timer_->at(transport_->now() + kResumePause, [this] {
+      if (!stream_) connect();
     });
     return;
   }
-  why_not_ = tried_ + address_->address().to_string() + ": " + why;
+  why_not_ = tried_ + address_ + ": " + why;
   tried_ = why_not_ + ", ";
   try_next_address();
 }
 
 void RoundClient::try_later() {
   pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-  retry_timer_.expires_after(pause_);
-  retry_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-    if (!ec && !life.expired()) look_up();
-  });
+  retry_timer_->at(transport_->now() + pause_, [this] { look_up(); });
 }
 
 // And gives up in time, whatever a name server or a network does.
-void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
-  const auto end = join_started_ + options_.join_timeout;
-  notice_timer_.expires_at(std::min<std::chrono::steady_clock::time_point>(
-      std::chrono::steady_clock::now() + after, end));
-  notice_timer_.async_wait([this, end, life = std::weak_ptr(life_)](error_code ec) {
-    if (ec || life.expired() || was_welcome_) return;
-    const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+void RoundClient::tell_of_waiting(CoreTime::duration after) {
+  const CoreTime end = join_started_ + options_.join_timeout;
+  notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
+    if (was_welcome_) return;
+    const auto left = std::chrono::ceil<milliseconds>(end - transport_->now());
     const std::string leader = "the leader at " + options_.leader.to_string();
     if (left > 0ms) {
       events_.on_event(LeaderNotice{"waiting for " + leader + " (" + why_not_ + "), " +
@@ -177,36 +157,33 @@ void RoundClient::tell_of_waiting(std::chrono::steady_clock::duration after) {
   });
 }
 
-void RoundClient::connected(UniqueFd socket) {
-  connection_ = std::make_shared<Connection>(io_.get_executor(), std::move(socket));
+void RoundClient::connected(StreamPtr stream) {
+  stream_ = std::move(stream);
   reader_ = wire::FrameReader(limits::kMaxRoundFrameBytes);
   has_opening_ = is_welcome_ = false;
-  local_address_ = connection_->local_address();
+  local_address_ = stream_->local_address();
   ours_ = random_nonce();
-  const std::weak_ptr<Connection> weak = connection_;
-  connection_->start({.on_bytes =
-                          [this, weak](std::string_view bytes) {
-                            if (connection_ == weak.lock()) read(bytes);
-                          },
-                      .on_end =
-                          [this, weak](const Error& error) {
-                            if (connection_ == weak.lock()) lose_connection(error.message);
-                          }});
-  connection_->send(wire::encode(wire::Opening{.nonce = ours_}));
-  patience_timer_.expires_after(kAnswerPatience);
-  patience_timer_.async_wait([this, weak, life = std::weak_ptr(life_)](error_code ec) {
-    if (ec || life.expired() || !connection_ || connection_ != weak.lock() || is_welcome_) return;
-    lose_connection("it takes connections and does not answer");
-  });
+  const std::weak_ptr<Stream> weak = stream_;
+  stream_->start({.on_bytes =
+                      [this, weak](std::string_view bytes) {
+                        if (stream_ == weak.lock()) read(bytes);
+                      },
+                  .on_end =
+                      [this, weak](const Error& error) {
+                        if (stream_ == weak.lock()) lose_connection(error.message);
+                      }});
+  stream_->send(wire::encode(wire::Opening{.nonce = ours_}));
+  patience_timer_->at(transport_->now() + kAnswerPatience,
+                      [this] { lose_connection("it takes connections and does not answer"); });
 }
 
 // ---- over a connection
 
 void RoundClient::read(std::string_view bytes) {
   reader_.append(bytes);
-  const auto connection = connection_;
+  const StreamPtr stream = stream_;
   if (!has_opening_ && !take_opening()) return;
-  while (connection_ == connection) {
+  while (stream_ == stream) {
     const auto payload = reader_.next();
     if (!payload) return lose_connection(payload.error().to_string());
     if (!*payload) return;
@@ -247,13 +224,13 @@ bool RoundClient::take_opening() {
     connect.proof = proof_of(ProofOf::kAgent, options_.token, ours_, theirs_);
   }
   if (!was_welcome_) connect.hello = hello_;
-  connection_->send(wire::encode(wire::AgentFrame(std::move(connect))));
+  stream_->send(wire::encode(wire::AgentFrame(std::move(connect))));
   return true;
 }
 
 void RoundClient::take_frame(wire::LeaderFrame frame) {
   if (is_welcome_) {
-    liveness_.heard(clock_.now());
+    liveness_.heard(transport_->now());
     if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
       session_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
@@ -290,13 +267,13 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
   }
   if (leader_id_ && *leader_id_ != welcome.leader_id) return leader_was_replaced();
   leader_id_ = welcome.leader_id;
-  patience_timer_.cancel();
+  patience_timer_->cancel();
   const bool is_first = !was_welcome_;
   is_welcome_ = was_welcome_ = true;
-  liveness_.heard(clock_.now());
+  liveness_.heard(transport_->now());
   session_.confirm(welcome.received);
   for (const auto& each : session_.unconfirmed()) {
-    connection_->send(wire::encode(
+    stream_->send(wire::encode(
         wire::AgentFrame(wire::Message<ToLeader>{each.number, session_.received(), each.message})));
   }
   await_loss();
@@ -319,11 +296,11 @@ void RoundClient::take_message(wire::Message<ToAgent> message) {
 }
 
 void RoundClient::lose_connection(const std::string& why) {
-  if (connection_) std::exchange(connection_, nullptr)->close();
+  if (stream_) std::exchange(stream_, nullptr)->close();
   is_welcome_ = false;
-  patience_timer_.cancel();
+  patience_timer_->cancel();
   if (!was_welcome_) return not_connected(has_opening_ ? why : "no ddprun leader answers: " + why);
-  liveness_.broke(clock_.now());
+  liveness_.broke(transport_->now());
   await_loss();
   connect();
 }
@@ -340,22 +317,17 @@ void RoundClient::refuse_leader(const std::string& why) {
 
 void RoundClient::keep_alive() {
   if (is_welcome_) {
-    connection_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
+    stream_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
   }
   // Asked at every interval, so that a pause of our own is noticed.
-  if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
-  keep_alive_timer_.expires_after(options_.keep_alive.interval);
-  keep_alive_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-    if (!ec && !life.expired()) keep_alive();
-  });
+  if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());
+  keep_alive_timer_->at(transport_->now() + options_.keep_alive.interval, [this] { keep_alive(); });
 }
 
 // The moment moves on with all that is heard.
 void RoundClient::await_loss() {
-  loss_timer_.expires_at(clock_.at(liveness_.lost_at()));
-  loss_timer_.async_wait([this, life = std::weak_ptr(life_)](error_code ec) {
-    if (ec || life.expired()) return;
-    if (liveness_.is_lost(clock_.now())) return give_up(how_it_went());
+  loss_timer_->at(liveness_.lost_at(), [this] {
+    if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());
     await_loss();
   });
 }
@@ -389,16 +361,13 @@ void RoundClient::leader_was_replaced() {
   events_.on_event(std::move(gone));
 }
 
-// What is under way is of the life before.
 void RoundClient::close() {
-  life_ = std::make_shared<Life>();
-  lookup_.cancel();
-  connecting_.reset();
-  for (auto* timer :
+  attempt_.reset();
+  for (const auto* timer :
        {&retry_timer_, &notice_timer_, &patience_timer_, &keep_alive_timer_, &loss_timer_}) {
-    timer->cancel();
+    (*timer)->cancel();
   }
-  if (connection_) std::exchange(connection_, nullptr)->close();
+  if (stream_) std::exchange(stream_, nullptr)->close();
   is_welcome_ = false;
   addresses_.clear();
 }

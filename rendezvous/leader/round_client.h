@@ -2,12 +2,9 @@
 // connection alive, resumes it when it breaks, and says once when the leader is gone. While the
 // leader was never reached, its name is looked up and its addresses are tried again and again until
 // the join time limit: the nodes of a job start in any order, and names become known late.
-// Everything happens on the thread that runs the io_context; names are looked up beside it.
+// Everything happens on the transport's thread; names are looked up beside it.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -16,11 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/common/clock.h"
 #include "rendezvous/common/endpoint.h"
-#include "rendezvous/common/shell_clock.h"
 #include "rendezvous/leader/leader.h"
-#include "rendezvous/net/connection.h"
-#include "rendezvous/net/name_lookup.h"
+#include "rendezvous/net/transport.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/resend_queue.h"
 #include "rendezvous/round/round_wire.h"
@@ -36,7 +32,8 @@ struct RoundClientOptions {
 
 class RoundClient final : public Leader {
  public:
-  RoundClient(boost::asio::io_context& io, RoundClientOptions options, LeaderEvents events);
+  RoundClient(std::shared_ptr<Transport> transport, RoundClientOptions options,
+              LeaderEvents events);
   ~RoundClient() override;
 
   void join(NodeHello hello) override;
@@ -48,8 +45,6 @@ class RoundClient final : public Leader {
   std::string local_address() const override { return local_address_; }
 
  private:
-  using tcp = boost::asio::ip::tcp;
-
   // ---- reaching the leader
   void look_up();
   void try_all(const std::vector<std::string>& addresses);
@@ -57,8 +52,8 @@ class RoundClient final : public Leader {
   void connect();
   void not_connected(const std::string& why);
   void try_later();
-  void tell_of_waiting(std::chrono::steady_clock::duration after);
-  void connected(UniqueFd socket);
+  void tell_of_waiting(CoreTime::duration after);
+  void connected(StreamPtr stream);
 
   // ---- over a connection
   void read(std::string_view bytes);
@@ -78,27 +73,25 @@ class RoundClient final : public Leader {
   void leader_was_replaced();
   void close();
 
-  boost::asio::io_context& io_;
+  const std::shared_ptr<Transport> transport_;
   const RoundClientOptions options_;
   const LeaderEvents events_;
-  const ShellClock clock_;
 
-  NameLookup lookup_;
-  std::optional<tcp::socket> connecting_;
-  boost::asio::steady_timer retry_timer_;
-  boost::asio::steady_timer notice_timer_;
-  boost::asio::steady_timer patience_timer_;  // with a connection that is not welcome yet
-  boost::asio::steady_timer keep_alive_timer_;
-  boost::asio::steady_timer loss_timer_;
+  std::unique_ptr<Attempt> attempt_;  // to look up the name, or to connect
+  const std::unique_ptr<Timer> retry_timer_;
+  const std::unique_ptr<Timer> notice_timer_;
+  const std::unique_ptr<Timer> patience_timer_;  // with a connection that is not welcome yet
+  const std::unique_ptr<Timer> keep_alive_timer_;
+  const std::unique_ptr<Timer> loss_timer_;
 
-  std::vector<tcp::endpoint> addresses_;  // still to be tried
-  std::optional<tcp::endpoint> address_;  // under way, or of the connection
-  std::chrono::milliseconds pause_{};     // before the next try
-  std::string tried_;                     // what became of the addresses before this one
-  std::string why_not_;                   // the last try failed
-  std::chrono::steady_clock::time_point join_started_{};
+  std::vector<std::string> addresses_;  // still to be tried
+  std::string address_;                 // under way, or of the connection
+  std::chrono::milliseconds pause_{};   // before the next try
+  std::string tried_;                   // what became of the addresses before this one
+  std::string why_not_;                 // the last try failed
+  CoreTime join_started_{};
 
-  std::shared_ptr<Connection> connection_;
+  StreamPtr stream_;
   wire::FrameReader reader_{0};
   wire::Nonce ours_{};
   wire::Nonce theirs_{};
@@ -112,9 +105,6 @@ class RoundClient final : public Leader {
   ResendQueue<ToLeader> session_;
   LeaderLiveness liveness_;
   std::string local_address_ = "127.0.0.1";
-  // Handlers that were under way when join() or close() was called are of the time before.
-  struct Life {};
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 
 }  // namespace ddprun::rdzv

@@ -1,11 +1,9 @@
 #include "rendezvous/leader/round_server.h"
 
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/random_number.h"
-#include "rendezvous/net/connection.h"
 #include "rendezvous/net/socket_address.h"
 
 namespace ddprun::rdzv {
@@ -20,16 +18,17 @@ RoundCore make_core(const RoundServerOptions& options) {
 
 }  // namespace
 
-RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options,
+RoundServer::RoundServer(std::shared_ptr<Transport> transport, RoundServerOptions options,
                          LeaderEvents events, std::optional<Listener> listener)
-    : options_(std::move(options)),
+    : transport_(std::move(transport)),
+      options_(std::move(options)),
       events_(std::move(events)),
       core_(make_core(options_)),
       liveness_(options_.keep_alive),
       leader_id_(random_number()),
-      core_timer_(io),
-      keep_alive_timer_(io),
-      silence_timer_(io) {
+      core_timer_(transport_->make_timer()),
+      keep_alive_timer_(transport_->make_timer()),
+      silence_timer_(transport_->make_timer()) {
   if (events_.on_core_began) {
     events_.on_core_began(options_.round, options_.resumption ? &*options_.resumption : nullptr);
   }
@@ -41,17 +40,17 @@ RoundServer::RoundServer(boost::asio::io_context& io, RoundServerOptions options
     events_.on_event(LeaderWarning{std::move(line)});
   };
   if (events_.takes_store_clients) {
-    at_the_door.on_store_client = [this](const auto& connection, std::string received) {
-      hand_to_store(connection, std::move(received));
+    at_the_door.on_store_client = [this](const StreamPtr& stream, std::string received) {
+      hand_to_store(stream, std::move(received));
     };
   }
-  admission_.emplace(io, std::move(listener->socket), options_.token, std::move(at_the_door));
+  admission_.emplace(transport_, std::move(*listener), options_.token, std::move(at_the_door));
   keep_alive();
 }
 
 RoundServer::~RoundServer() {
   for (auto& [id, peer] : peers_) {
-    if (peer.connection) peer.connection->close();
+    if (peer.stream) peer.stream->close();
   }
 }
 
@@ -60,10 +59,9 @@ RoundServer::~RoundServer() {
 // For what it is told, never from within one of its calls.
 template <typename Handler>
 void RoundServer::post(Handler handler) {
-  boost::asio::post(core_timer_.get_executor(),
-                    [life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
-                      if (!life.expired()) handler();
-                    });
+  transport_->post([life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
+    if (!life.expired()) handler();
+  });
 }
 
 void RoundServer::join(NodeHello hello) { tell(hello); }
@@ -83,8 +81,8 @@ void RoundServer::admit(Admission::Applicant applicant) {
     forget(id);
   }
   if (!applicant.connect.hello) {
-    applicant.connection->send(wire::encode(wire::LeaderFrame(wire::Gone{leader_id_})));
-    return admission_->dismiss(applicant.connection);
+    applicant.stream->send(wire::encode(wire::LeaderFrame(wire::Gone{leader_id_})));
+    return admission_->dismiss(applicant.stream);
   }
   const NodeId id{next_node_++};
   sessions_[session] = id;
@@ -96,41 +94,40 @@ void RoundServer::admit(Admission::Applicant applicant) {
   if (hello.address.empty()) hello.address = address_for_workers(applicant.address);
   attach(id, peer, applicant);
   feed(id, ToLeader(std::move(hello)));
-  read(id, applicant.connection, {});
+  read(id, applicant.stream, {});
 }
 
 void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
   Peer& peer = peers_.at(id);
-  if (peer.connection) peer.connection->close();  // the agent has given it up already
+  if (peer.stream) peer.stream->close();  // the agent has given it up already
   peer.session.confirm(applicant.connect.received);
   attach(id, peer, applicant);
   for (const auto& each : peer.session.unconfirmed()) {
-    peer.connection->send(wire::encode(wire::LeaderFrame(
+    peer.stream->send(wire::encode(wire::LeaderFrame(
         wire::Message<ToAgent>{each.number, peer.session.received(), each.message})));
   }
   feed(id, LinkEvent(NodeResumed{}));
-  read(id, applicant.connection, {});
+  read(id, applicant.stream, {});
 }
 
 void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant) {
-  const auto connection = applicant.connection;
-  peer.connection = connection;
+  const StreamPtr stream = applicant.stream;
+  peer.stream = stream;
   peer.reader = std::move(applicant.reader);
   peer.reader.set_max_payload(limits::kMaxRoundFrameBytes);
   set_address(peer, applicant.address);
-  liveness_.heard(id, clock_.now());
-  connection->send(wire::encode(wire::LeaderFrame(
+  liveness_.heard(id, transport_->now());
+  stream->send(wire::encode(wire::LeaderFrame(
       wire::Welcome{peer.session.received(), leader_id_, std::move(applicant.proof)})));
-  const std::weak_ptr<Connection> weak = connection;
-  connection->start(
+  const std::weak_ptr<Stream> weak = stream;
+  stream->start(
       {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },
        .on_end = [this, id, weak](const Error&) { lose(id, weak.lock()); }});
 }
 
-void RoundServer::read(NodeId id, const std::shared_ptr<Connection>& connection,
-                       std::string_view bytes) {
+void RoundServer::read(NodeId id, const StreamPtr& stream, std::string_view bytes) {
   auto found = peers_.find(id);
-  if (found == peers_.end() || found->second.connection != connection) return;
+  if (found == peers_.end() || found->second.stream != stream) return;
   found->second.reader.append(bytes);
   for (;;) {
     const auto payload = found->second.reader.next();
@@ -138,12 +135,12 @@ void RoundServer::read(NodeId id, const std::shared_ptr<Connection>& connection,
                  : !*payload ? Result<wire::AgentFrame>(wire::Heartbeat{})
                              : wire::decode_agent_frame(**payload);
     if (!frame || (*payload && !take_frame(id, *frame))) {
-      admission_->drop(connection, frame ? "it breaks the protocol" : frame.error().to_string());
-      return lose(id, connection);
+      admission_->drop(stream, frame ? "it breaks the protocol" : frame.error().to_string());
+      return lose(id, stream);
     }
     // What it said may have been its end here.
     found = peers_.find(id);
-    if (found == peers_.end() || found->second.connection != connection) return;
+    if (found == peers_.end() || found->second.stream != stream) return;
     if (!*payload) break;
   }
   if (std::exchange(found->second.owes_confirmation, false)) confirm(found->second);
@@ -152,7 +149,7 @@ void RoundServer::read(NodeId id, const std::shared_ptr<Connection>& connection,
 // False: it breaks the protocol.
 bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
   Peer& peer = peers_.at(id);
-  if (core_.has(id)) liveness_.heard(id, clock_.now());
+  if (core_.has(id)) liveness_.heard(id, transport_->now());
   if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
     peer.session.confirm(heartbeat->received);
     return true;
@@ -171,13 +168,13 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
 }
 
 void RoundServer::confirm(Peer& peer) {
-  peer.connection->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.session.received()})));
+  peer.stream->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.session.received()})));
 }
 
-void RoundServer::lose(NodeId id, const std::shared_ptr<Connection>& connection) {
+void RoundServer::lose(NodeId id, const StreamPtr& stream) {
   const auto found = peers_.find(id);
-  if (found == peers_.end() || found->second.connection != connection) return;
-  found->second.connection.reset();
+  if (found == peers_.end() || found->second.stream != stream) return;
+  found->second.stream.reset();
   liveness_.forget(id);
   if (!core_.has(id)) return forget(id);
   feed(id, LinkEvent(NodeDisconnected{}));
@@ -191,14 +188,13 @@ void RoundServer::set_address(Peer& peer, std::string address) {
 }
 
 // Workers of a node come from the address that its agent came from; our own from the one they go to.
-void RoundServer::hand_to_store(const std::shared_ptr<Connection>& connection,
-                                std::string received) {
-  const std::string address = connection->peer_address();
-  const bool is_ours = is_loopback(address) || address == connection->local_address();
+void RoundServer::hand_to_store(const StreamPtr& stream, std::string received) {
+  const std::string address = stream->peer_address();
+  const bool is_ours = is_loopback(address) || address == stream->local_address();
   if (!is_ours && !addresses_.contains(address)) {
-    return admission_->drop(connection, "it looks for the store, and is at no node of this job");
+    return admission_->drop(stream, "it looks for the store, and is at no node of this job");
   }
-  events_.on_event(StoreClientArrived{connection->release(), std::move(received)});
+  events_.on_event(StoreClientArrived{stream->release(), std::move(received)});
 }
 
 // A node beside us is reached by others as we are, and not at an address of its own alone.
@@ -238,9 +234,9 @@ bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
     return true;
   }
   const auto found = peers_.find(to);
-  if (found == peers_.end() || !found->second.connection) return false;
-  Connection& connection = *found->second.connection;
-  if (connection.unsent() <= limits::kMaxUnreadAnswerBytes) connection.send(wire::encode(frame));
+  if (found == peers_.end() || !found->second.stream) return false;
+  Stream& stream = *found->second.stream;
+  if (stream.unsent() <= limits::kMaxUnreadAnswerBytes) stream.send(wire::encode(frame));
   return true;
 }
 
@@ -275,7 +271,7 @@ void RoundServer::release(RoundServerOptions::Passed passed) {
       send(each.to, std::move(each.message));
     }
   }
-  time_.set_paused(passed.is_holding, clock_.now());
+  time_.set_paused(passed.is_holding, transport_->now());
   arm_timer();
 }
 
@@ -287,8 +283,8 @@ void RoundServer::send(NodeId to, ToAgent message) {
       std::holds_alternative<Refused>(message) || std::holds_alternative<DeclaredLost>(message);
   const auto& numbered = peer.session.send(std::move(message));
   peer.owes_confirmation = false;
-  if (peer.connection) {
-    peer.connection->send(wire::encode(wire::LeaderFrame(
+  if (peer.stream) {
+    peer.stream->send(wire::encode(wire::LeaderFrame(
         wire::Message<ToAgent>{numbered.number, peer.session.received(), numbered.message})));
   }
   if (is_last) forget(to);
@@ -300,47 +296,32 @@ void RoundServer::forget(NodeId id) {
   liveness_.forget(id);
   sessions_.erase(found->second.session_number);
   set_address(found->second, "");
-  const auto connection = std::move(found->second.connection);
+  const StreamPtr stream = std::move(found->second.stream);
   peers_.erase(found);
-  if (connection) admission_->dismiss(connection);
+  if (stream) admission_->dismiss(stream);
 }
 
 void RoundServer::arm_timer() {
   const auto deadline = core_.deadline();
-  if (!deadline || time_.is_paused()) {
-    core_timer_.cancel();
-    return;
-  }
-  core_timer_.expires_at(clock_.at(time_.real(*deadline)));
-  core_timer_.async_wait([this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-    if (!ec && !life.expired()) feed({}, Tick{});
-  });
+  if (!deadline || time_.is_paused()) return core_timer_->cancel();
+  core_timer_->at(time_.real(*deadline), [this] { feed({}, Tick{}); });
 }
 
 void RoundServer::keep_alive() {
   for (auto& [id, peer] : peers_) {
-    if (peer.connection) confirm(peer);
+    if (peer.stream) confirm(peer);
   }
   drop_the_silent();
-  keep_alive_timer_.expires_after(options_.keep_alive.interval);
-  keep_alive_timer_.async_wait(
-      [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-        if (!ec && !life.expired()) keep_alive();
-      });
+  keep_alive_timer_->at(transport_->now() + options_.keep_alive.interval, [this] { keep_alive(); });
 }
 
 // At every interval, so that a pause of our own is noticed, and in the moment when it is due.
 void RoundServer::drop_the_silent() {
-  for (const NodeId id : liveness_.take_silent(clock_.now())) {
+  for (const NodeId id : liveness_.take_silent(transport_->now())) {
     feed(id, LinkEvent(NodeSilent{}));
   }
   const auto next = liveness_.next_silent_at();
-  if (!next) return;
-  silence_timer_.expires_at(clock_.at(*next));
-  silence_timer_.async_wait(
-      [this, life = std::weak_ptr(life_)](const boost::system::error_code& ec) {
-        if (!ec && !life.expired()) drop_the_silent();
-      });
+  if (next) silence_timer_->at(*next, [this] { drop_the_silent(); });
 }
 
 }  // namespace ddprun::rdzv

@@ -1,14 +1,11 @@
 // The leader's shell: owns the RoundCore, its one timer, and the connections of the agents; hands
 // in what they say and sends what comes out. Owned by the agent that leads (whose own messages do
-// not travel) or by `ddpctl leader`; everything here happens on the thread that runs the io_context.
+// not travel) or by `ddpctl leader`; everything here happens on the transport's thread.
 //
 // The mistake to avoid: reporting a broken connection from where something is written to it. That
 // would be a step of the core within a step; the reading side learns of it too, and reports it.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,10 +16,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "rendezvous/common/shell_clock.h"
+#include "rendezvous/common/clock.h"
 #include "rendezvous/leader/admission.h"
 #include "rendezvous/leader/leader.h"
-#include "rendezvous/net/listener.h"
+#include "rendezvous/net/transport.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/resend_queue.h"
 #include "rendezvous/round/round_core.h"
@@ -51,7 +48,7 @@ struct RoundServerOptions {
 class RoundServer final : public Leader {
  public:
   // Without a listener nobody else takes part.
-  RoundServer(boost::asio::io_context& io, RoundServerOptions options, LeaderEvents events,
+  RoundServer(std::shared_ptr<Transport> transport, RoundServerOptions options, LeaderEvents events,
               std::optional<Listener> listener = std::nullopt);
   ~RoundServer() override;
 
@@ -73,20 +70,20 @@ class RoundServer final : public Leader {
   struct Peer {
     std::uint64_t session_number = 0;
     ResendQueue<ToAgent> session;
-    std::shared_ptr<Connection> connection;  // none: it is broken
-    wire::FrameReader reader{0};             // of that connection
-    std::string address;                     // numeric, of its last connection
+    StreamPtr stream;             // none: it is broken
+    wire::FrameReader reader{0};  // of that connection
+    std::string address;          // numeric, of its last connection
     bool owes_confirmation = false;
   };
 
   void admit(Admission::Applicant applicant);
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);
-  void read(NodeId id, const std::shared_ptr<Connection>& connection, std::string_view bytes);
+  void read(NodeId id, const StreamPtr& stream, std::string_view bytes);
   bool take_frame(NodeId id, wire::AgentFrame& frame);
-  void lose(NodeId id, const std::shared_ptr<Connection>& connection);
+  void lose(NodeId id, const StreamPtr& stream);
   void set_address(Peer& peer, std::string address);
-  void hand_to_store(const std::shared_ptr<Connection>& connection, std::string received);
+  void hand_to_store(const StreamPtr& stream, std::string received);
   std::string address_for_workers(const std::string& seen) const;
 
   // ---- questions
@@ -99,7 +96,7 @@ class RoundServer final : public Leader {
 
   // ---- the core
   void feed(NodeId node, decltype(RoundInput::what) what);
-  CoreTime time() const { return time_.at(clock_.now()); }
+  CoreTime time() const { return time_.at(transport_->now()); }
   void send(NodeId to, ToAgent message);
   void confirm(Peer& peer);
   void forget(NodeId id);
@@ -107,11 +104,11 @@ class RoundServer final : public Leader {
   void keep_alive();
   void drop_the_silent();
 
+  const std::shared_ptr<Transport> transport_;
   const RoundServerOptions options_;
   const LeaderEvents events_;
   std::optional<Endpoint> bound_;  // none: nobody else takes part
   std::optional<Admission> admission_;
-  const ShellClock clock_;
   PausableTime time_;  // the core's
 
   RoundCore core_;
@@ -122,9 +119,9 @@ class RoundServer final : public Leader {
   std::unordered_multiset<std::string> addresses_;  // of all peers
   std::uint32_t next_node_ = 1;                     // 0 is the own node
 
-  boost::asio::steady_timer core_timer_;
-  boost::asio::steady_timer keep_alive_timer_;
-  boost::asio::steady_timer silence_timer_;
+  const std::unique_ptr<Timer> core_timer_;
+  const std::unique_ptr<Timer> keep_alive_timer_;
+  const std::unique_ptr<Timer> silence_timer_;
 
   struct Life {};  // handlers that are under way end with it
   std::shared_ptr<Life> life_ = std::make_shared<Life>();

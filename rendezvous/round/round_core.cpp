@@ -1,21 +1,17 @@
 #include "rendezvous/round/round_core.h"
 
 #include <algorithm>
-#include <map>
+#include <limits>
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
-#include "rendezvous/common/limits.h"
+#include "rendezvous/round/hello_check.h"
+#include "rendezvous/round/job_outcomes.h"
+#include "rendezvous/round/round_starts.h"
 
 namespace ddprun::rdzv {
 namespace {
 
-constexpr auto kProgressInterval = std::chrono::seconds(10);
-// That nodes of another leader's round are waited for: most of the time some died together with it.
-constexpr std::chrono::milliseconds kReturnTimeout{10'000};
-// That a node may say of the job's past. No job has so many rounds, and no number of them that follow
-// makes the round's number go over.
-constexpr Round kLastRoundMax{1'000'000'000};
 // A timer that comes later than that came late because this process was stopped. What nodes have
 // said meanwhile is not read yet.
 constexpr auto kOwnPause = std::chrono::milliseconds(100);
@@ -32,16 +28,6 @@ std::optional<Round> round_of(const Message& message) {
   }
 }
 
-std::string nodes_in_words(int min_nodes, int max_nodes) {
-  return min_nodes == max_nodes ? std::to_string(max_nodes)
-                                : std::to_string(min_nodes) + ":" + std::to_string(max_nodes);
-}
-
-std::string in_seconds(std::chrono::milliseconds duration) {
-  const auto ms = duration.count();
-  return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
-}
-
 // What is the same on every node is kept once.
 NodeHello what_is_its_own(NodeHello hello) {
   hello.run_id = std::string();
@@ -51,50 +37,6 @@ NodeHello what_is_its_own(NodeHello hello) {
 }
 
 }  // namespace
-
-std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello) {
-  const std::string who = hello.host.empty() ? "this node" : hello.host;
-  if (hello.run_id != config.run_id) {
-    return who + " belongs to job '" + hello.run_id +
-           "', but the leader at this endpoint leads job '" + config.run_id +
-           "'; give all nodes of a job the same --rdzv-id, and every job its own " + "endpoint";
-  }
-  // Another job that happens to have the same id: many have the default one.
-  const auto other_job = [&](const std::string& what, const std::string& its,
-                             const std::string& ours) {
-    return who + " runs " + what + " " + its + ", but the job '" + config.run_id +
-           "' at this endpoint was started with " + what + " " + ours +
-           "; if this is another job, give it a --rdzv-id and an endpoint of its own";
-  };
-  if (!config.program.empty() && hello.program != config.program) {
-    return other_job("program", hello.program, config.program);
-  }
-  if (!config.user.empty() && hello.user != config.user) {
-    return other_job("as user", hello.user, config.user);
-  }
-  const auto other = [&](const std::string& option, const std::string& asked,
-                         const std::string& job) {
-    return who + " asks for " + option + "=" + asked + ", the job was started with " + option +
-           "=" + job + "; give every node the same";
-  };
-  if (hello.min_nodes != config.min_nodes || hello.max_nodes != config.max_nodes) {
-    return other("--nnodes", nodes_in_words(hello.min_nodes, hello.max_nodes),
-                 nodes_in_words(config.min_nodes, config.max_nodes));
-  }
-  if (hello.max_restarts != config.restarts.max_restarts) {
-    return other("--max-restarts", std::to_string(hello.max_restarts),
-                 std::to_string(config.restarts.max_restarts));
-  }
-  if (config.has_exact_ranks &&
-      (!hello.node_rank || *hello.node_rank < 0 || *hello.node_rank >= config.max_nodes)) {
-    return who + " asks for " +
-           (hello.node_rank ? "--node-rank=" + std::to_string(*hello.node_rank)
-                            : "no --node-rank") +
-           "; the " + std::to_string(config.max_nodes) + " nodes of this job have the ranks 0 to " +
-           std::to_string(config.max_nodes - 1);
-  }
-  return {};
-}
 
 RoundCore::RoundCore(RoundConfig config)
     : config_(std::move(config)),
@@ -145,82 +87,6 @@ std::vector<ToNode> RoundCore::tick(CoreTime now) {
   return out;
 }
 
-std::optional<CoreTime> RoundCore::deadline() const {
-  std::optional<CoreTime> earliest;
-  const auto consider = [&earliest](std::optional<CoreTime> when) {
-    if (when && (!earliest || *when < *earliest)) earliest = when;
-  };
-  if (const auto broken = members_.longest_broken()) {
-    consider(broken->since + config_.reconnect_grace);
-  }
-  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
-    consider(gathering->last_call ? gathering->last_call : gathering->give_up);
-    if (gathering->give_up) consider(gathering->next_progress);
-  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
-    consider(pausing->until);
-  } else if (const auto* opening = std::get_if<Opening>(&state_)) {
-    consider(opening->until);
-  } else if (const auto* stopping = std::get_if<Stopping>(&state_)) {
-    if (const auto next = stopping->awaited.next()) consider(next->first);
-  } else if (const auto* ended = std::get_if<Ended>(&state_)) {
-    if (!ended->untold.empty()) consider(ended->until);
-  }
-  return earliest;
-}
-
-bool RoundCore::can_resume(NodeId node, std::uint64_t session) const {
-  return members_.has(node) && members_.hello_of(node).session == session;
-}
-
-const JobOutcome* RoundCore::outcome() const {
-  const auto* ended = std::get_if<Ended>(&state_);
-  return ended == nullptr ? nullptr : &ended->outcome;
-}
-
-bool RoundCore::are_some_done() const {
-  const auto* running = std::get_if<Running>(&state_);
-  return running != nullptr && running->are_some_done;
-}
-
-bool RoundCore::was_everyone_told() const {
-  const auto* ended = std::get_if<Ended>(&state_);
-  return ended != nullptr && ended->untold.empty();
-}
-
-LeaderView RoundCore::view(CoreTime now) const {
-  LeaderView view;
-  view.state = static_cast<LeaderView::State>(state_.index());
-  view.round = round_;
-  view.min_nodes = config_.min_nodes;
-  view.max_nodes = config_.max_nodes;
-  view.ready = members_.ready();
-  view.restarts = restarts();
-  view.max_restarts = policy_.max_restarts();
-  view.has_exact_ranks = config_.has_exact_ranks;
-  std::optional<CoreTime> until;
-  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
-    until = gathering->last_call ? gathering->last_call : gathering->give_up;
-  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
-    until = pausing->until;
-  }
-  if (until) view.left = std::max(*until - now, CoreTime::duration::zero());
-  const bool has_group = std::holds_alternative<Opening>(state_) || is_running() ||
-                         std::holds_alternative<Stopping>(state_);
-  for (const NodeId id : members_.all()) {
-    const NodeHello& hello = members_.hello_of(id);
-    LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}};
-    const bool is_in_round = has_group && members_.is_in_group(id);
-    member.node_rank = is_in_round ? members_.rank_of(id) : hello.node_rank;
-    using Place = LeaderView::Place;
-    member.place = !members_.is_connected(id)                        ? Place::kDisconnected
-                   : is_in_round                                     ? Place::kInRound
-                   : members_.has_room() || members_.is_in_group(id) ? Place::kWaiting
-                                                                     : Place::kSpare;
-    view.members.push_back(std::move(member));
-  }
-  return view;
-}
-
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
   if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
   const bool is_of_leader = from == NodeId{0} && !config_.own_node;
@@ -233,15 +99,10 @@ bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
 // ---- arrivals
 
 void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
-  if (auto sentence = check_hello(config_, hello)) {
-    out.push_back({from, Refused{std::move(*sentence)}});
-    return;
-  }
-  if (hello.last_round && hello.last_round->round > std::max(round_, kLastRoundMax)) {
-    out.push_back(
-        {from, Refused{(hello.host.empty() ? "this node" : hello.host) +
-                       " says that it took part in round " + to_string(hello.last_round->round) +
-                       ", and no job has so many; start it again"}});
+  auto refusal = check_hello(config_, hello);
+  if (!refusal) refusal = check_last_round(round_, hello);
+  if (refusal) {
+    out.push_back({from, Refused{std::move(*refusal)}});
     return;
   }
   if (config_.program.empty()) config_.program = hello.program;
@@ -279,43 +140,27 @@ void RoundCore::learn_from(const LastRound& last) {
   has_run_ = knows_by_nodes_ = true;
   nodes_expected_ = std::max(nodes_expected_, std::min(last.node_count, config_.max_nodes));
   auto* gathering = std::get_if<Gathering>(&state_);
-  if (gathering != nullptr && gathering->last_call) {
-    gathering->last_call = std::min(*gathering->last_call, now_ + kReturnTimeout);
-  }
+  if (gathering != nullptr) gathering->shorten_last_call(now_);
 }
 
 bool RoundCore::may_wait(Out& out, NodeId from) const {
-  const int spares_max = std::max(config_.max_nodes, limits::kSparesFloor);
-  if (members_.count() - config_.max_nodes < spares_max) return true;
-  out.push_back({from, Refused{"the job has all its nodes, " + std::to_string(config_.max_nodes) +
-                               ", and " + std::to_string(spares_max) +
-                               " spares wait already; start fewer nodes, or give another job a "
-                               "--rdzv-id and an endpoint of its own"}});
-  return false;
+  auto refusal = check_spares(config_, members_);
+  if (refusal) out.push_back({from, Refused{std::move(*refusal)}});
+  return !refusal;
 }
 
 // The node whose place it takes, if any, goes.
 bool RoundCore::may_have_its_rank(Out& out, NodeId from, const NodeHello& hello) {
-  if (!hello.node_rank) return true;
-  const std::string rank = std::to_string(*hello.node_rank);
-  if (const auto holder = members_.broken_claimant(*hello.node_rank)) {
-    remove(out, *holder, NodeGone::How::kReplaced);
-  } else if (const auto other = members_.connected_claimant(*hello.node_rank)) {
-    const std::string& other_host = members_.hello_of(*other).host;
-    if (config_.has_exact_ranks) {
-      out.push_back({from, Refused{"--node-rank=" + rank + " is taken by " + other_host +
-                                   "; give every node a rank of its own"}});
-      return false;
-    }
-    out.push_back({from, Warning{"--node-rank=" + rank + " was asked for by " + other_host +
-                                 " too; nodes that ask for the same are ordered as they came"}});
-  }
-  return true;
+  RankCheck check = check_rank(config_, members_, hello);
+  if (check.replaces) remove(out, *check.replaces, NodeGone::How::kReplaced);
+  if (check.refusal) out.push_back({from, Refused{std::move(*check.refusal)}});
+  if (check.warning) out.push_back({from, Warning{std::move(*check.warning)}});
+  return !check.refusal;
 }
 
 void RoundCore::tell_progress(Out& out, NodeId to) const {
   const auto& gathering = std::get<Gathering>(state_);
-  const auto until = gathering.last_call ? gathering.last_call : gathering.give_up;
+  const auto until = gathering.until();
   const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
   out.push_back({to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left}});
 }
@@ -337,18 +182,14 @@ void RoundCore::on(Out& out, NodeId from, const StoreOpened& opened) {
 void RoundCore::on(Out& out, NodeId from, const StoreNotOpened& refused) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
-  JobOutcome outcome;
-  outcome.kind = JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = kExitCannotRun;
-  outcome.sentence = refused.why;
-  end(out, std::move(outcome));
+  end(out, cannot_run(kExitCannotRun, refused.why));
 }
 
 void RoundCore::on(Out& out, NodeId from, const WorkerFailed& failed) {
-  if (auto* stopping = std::get_if<Stopping>(&state_)) {
-    keep_consequences(*stopping, {failed.failure});
+  if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
+    stopping->add_consequences({failed.failure}, consequences_max());
   } else if (std::holds_alternative<Running>(state_)) {
-    Stopping next_state;
+    StoppingRound next_state;
     next_state.cause = failed.failure;
     next_state.cause_node = from;
     stop_round(out, std::move(next_state));
@@ -367,21 +208,9 @@ void RoundCore::on(Out&, NodeId from, const WorkersDone&) {
 }
 
 void RoundCore::on(Out&, NodeId from, const RoundStopped& stopped) {
-  auto* stopping = std::get_if<Stopping>(&state_);
+  auto* stopping = std::get_if<StoppingRound>(&state_);
   if (stopping == nullptr || !stopping->awaited.erase(from)) return;
-  keep_consequences(*stopping, stopped.failures);
-}
-
-void RoundCore::keep_consequences(Stopping& stopping,
-                                  const std::vector<WorkerFailure>& failures) const {
-  for (const WorkerFailure& failure : failures) {
-    if (config_.max_nodes > 1 && stopping.consequences.size() == kConsequencesMax) {
-      stopping.consequences_left_out += 1;
-      continue;
-    }
-    stopping.consequences.push_back(failure);
-    stopping.consequences.back().stderr_tail.clear();  // the report has those of the cause
-  }
+  stopping->add_consequences(stopped.failures, consequences_max());
 }
 
 // ---- nodes that go
@@ -398,8 +227,8 @@ void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
 
 // No round follows the one that runs or is being stopped.
 void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver) {
-  auto* stopping = std::get_if<Stopping>(&state_);
-  Stopping fresh;
+  auto* stopping = std::get_if<StoppingRound>(&state_);
+  StoppingRound fresh;
   if (stopping == nullptr) stopping = &fresh;
   if (stopping->last) return;
   stopping->last = why;
@@ -414,10 +243,7 @@ void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId
 
 void RoundCore::on(Out& out, NodeId from, const NodeStuck& stuck) {
   if (has_ended()) return;
-  JobOutcome outcome;
-  outcome.kind = JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = kExitWorkerStuck;
-  outcome.sentence = stuck.sentence;
+  JobOutcome outcome = cannot_run(kExitWorkerStuck, stuck.sentence);
   if (from != config_.own_node) {
     outcome.last_round = round_;
     outcome.restarts = restarts();
@@ -425,7 +251,7 @@ void RoundCore::on(Out& out, NodeId from, const NodeStuck& stuck) {
     remove(out, from, NodeGone::How::kStuck);
     return;
   }
-  if (auto* stopping = std::get_if<Stopping>(&state_)) {
+  if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     outcome.cause = std::move(stopping->cause);
     outcome.consequences = std::move(stopping->consequences);
   }
@@ -460,14 +286,12 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   members_.remove(node);
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(node);
   if (is_running() && was_in_group) {
-    Stopping next_state;
+    StoppingRound next_state;
     next_state.has_lost_node = is_loss;
     stop_round(out, std::move(next_state));
   }
-  if (auto* stopping = std::get_if<Stopping>(&state_); stopping != nullptr && was_in_group) {
-    stopping->awaited.erase(node);
-    stopping->gone.insert(node);
-    stopping->has_lost_node |= is_loss;
+  if (auto* stopping = std::get_if<StoppingRound>(&state_); stopping != nullptr && was_in_group) {
+    stopping->node_gone(node, is_loss);
   }
 }
 
@@ -477,26 +301,11 @@ void RoundCore::give_up_on(Out& out, NodeId node) {
   out.push_back({node, DeclaredLost{}});
 }
 
+std::size_t RoundCore::consequences_max() const {
+  return config_.max_nodes > 1 ? kConsequencesMax : std::numeric_limits<std::size_t>::max();
+}
+
 bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPause; }
-
-void RoundCore::Awaited::insert(NodeId node, CoreTime until) {
-  erase(node);
-  until_[node] = until;
-  if (until != CoreTime::max()) by_time_.emplace(until, node);
-}
-
-bool RoundCore::Awaited::erase(NodeId node) {
-  const auto found = until_.find(node);
-  if (found == until_.end()) return false;
-  by_time_.erase({found->second, node});
-  until_.erase(found);
-  return true;
-}
-
-std::optional<std::pair<CoreTime, NodeId>> RoundCore::Awaited::next() const {
-  if (by_time_.empty()) return {};
-  return *by_time_.begin();
-}
 
 // ---- what a person asks for
 
@@ -523,27 +332,17 @@ void RoundCore::go_on(Out& out) {
 }
 
 void RoundCore::go_on(Out& out, Gathering& gathering) {
-  const bool is_enough = members_.ready() >= config_.min_nodes;
-  const bool is_full = members_.ready() >= config_.max_nodes;
-  const bool is_complete = has_run_ && members_.ready() >= nodes_expected_;
-  if (is_enough && !gathering.last_call) {
-    gathering.last_call = now_ + (has_run_ ? std::min(config_.last_call_timeout, kReturnTimeout)
-                                           : config_.last_call_timeout);
+  const Gathering::Nodes nodes{members_.ready(), nodes_expected_, has_run_,
+                               !members_.is_empty() || round_ != Round{}};
+  switch (gathering.go_on(config_, nodes, now_)) {
+    case Gathering::Next::kOpen:
+      return open_round(out);
+    case Gathering::Next::kGiveUp:
+      return end_for_want_of_nodes(out);
+    case Gathering::Next::kWait:
+      break;
   }
-  if (!is_enough) gathering.last_call.reset();
-  if (is_full || (is_enough && (is_complete || now_ >= *gathering.last_call))) {
-    return open_round(out);
-  }
-
-  // Before the first node comes, nobody's patience is tried.
-  const bool is_counting = !members_.is_empty() || round_ != Round{};
-  if (!gathering.give_up && is_counting) gathering.give_up = now_ + config_.join_timeout;
-  if (!gathering.give_up) return;
-  if (!is_enough && now_ >= *gathering.give_up) return end_for_want_of_nodes(out);
-  if (now_ >= gathering.next_progress) {
-    gathering.next_progress = now_ + kProgressInterval;
-    gathering.newcomers = members_.all();
-  }
+  if (gathering.is_progress_due(now_)) gathering.newcomers = members_.all();
   for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(out, id);
 }
 
@@ -558,7 +357,7 @@ void RoundCore::go_on(Out& out, Opening& opening) {
       opening.until = now_ + config_.answer_timeout;
       return;
     }
-    if (opening.host == config_.own_node) return end_without_store(out);
+    if (opening.host == config_.own_node) return end(out, store_not_opened(config_.answer_timeout));
     give_up_on(out, opening.host);
   }
   round_ = next(round_);
@@ -574,7 +373,7 @@ void RoundCore::go_on(Out& out, Running& running) {
   }
 }
 
-void RoundCore::go_on(Out& out, Stopping& stopping) {
+void RoundCore::go_on(Out& out, StoppingRound& stopping) {
   for (auto late = stopping.awaited.next(); late && late->first <= now_;
        late = stopping.awaited.next()) {
     const auto [until, node] = *late;
@@ -610,7 +409,6 @@ void RoundCore::open_round(Out& out) {
 }
 
 void RoundCore::announce_round(Out& out, std::uint16_t port) {
-  const std::vector<NodeId>& group = members_.group();
   RoundStart start = std::exchange(next_, {});
   if (!std::exchange(has_run_, true)) start = {};  // nothing has changed for anybody
   knows_by_nodes_ = false;
@@ -619,34 +417,13 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
   start.round = round_;
   start.restarts = restarts();
   start.max_restarts = policy_.max_restarts();
-  start.node_count = static_cast<int>(group.size());
-  start.master_addr = members_.hello_of(group.front()).address;
   start.master_port = port;
-  start.world_size = 0;
-  struct Role {
-    int size = 0;
-    int offset = 0;
-  };
-  std::map<std::string, Role> roles;
-  for (const NodeId id : group) {
-    const NodeHello& hello = members_.hello_of(id);
-    start.world_size += hello.local_world_size;
-    roles[hello.role].size += hello.local_world_size;
-  }
-  for (const NodeId id : group) {
-    const NodeHello& hello = members_.hello_of(id);
-    Role& role = roles[hello.role];
-    start.role_rank_offset = role.offset;
-    start.role_world_size = role.size;
-    out.push_back({id, start});
-    start.node_rank += 1;
-    start.rank_offset += hello.local_world_size;
-    role.offset += hello.local_world_size;
-  }
+  for (auto& [id, its] : round_starts(members_, std::move(start)))
+    out.push_back({id, std::move(its)});
   state_ = Running{now_, {}, false};
 }
 
-void RoundCore::stop_round(Out& out, Stopping stopping) {
+void RoundCore::stop_round(Out& out, StoppingRound stopping) {
   stopping.uptime = now_ - std::get<Running>(state_).since;
   const bool is_failure = stopping.cause || stopping.has_lost_node;
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
@@ -660,24 +437,16 @@ void RoundCore::stop_round(Out& out, Stopping stopping) {
   state_ = std::move(stopping);
 }
 
-void RoundCore::settle(Out& out, Stopping stopping) {
-  JobOutcome outcome;
-  outcome.cause = std::move(stopping.cause);
-  outcome.consequences = std::move(stopping.consequences);
-  outcome.consequences_left_out = stopping.consequences_left_out;
-  // Where another node went, it is a consequence.
-  stopping.gone.erase(stopping.cause_node);
-  const bool is_own_fault = outcome.cause && stopping.gone.empty();
+void RoundCore::settle(Out& out, StoppingRound stopping) {
+  const bool is_own_fault = stopping.is_own_fault();
+  JobOutcome outcome = stopping.take_outcome();
   if (is_own_fault && !policy_.allows_retry(*outcome.cause, stopping.uptime)) {
     outcome.kind = JobOutcome::Kind::kFailed;
     outcome.exit_code = outcome.cause->status.as_shell_code();
     return end(out, std::move(outcome));
   }
   if (stopping.last) {
-    outcome.kind = JobOutcome::Kind::kStopped;
-    outcome.stop_signal = stopping.last->signal;
-    outcome.exit_code = stopping.last->is_preemption ? kExitPreempted : 128 + outcome.stop_signal;
-    return end(out, std::move(outcome));
+    return end(out, stopped_by(*stopping.last, std::move(outcome)));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime});
   if (is_own_fault) {
@@ -694,32 +463,9 @@ void RoundCore::settle(Out& out, Stopping stopping) {
 
 // ---- the end
 
-void RoundCore::end_without_store(Out& out) {
-  JobOutcome outcome;
-  outcome.kind = JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = kExitCannotRun;
-  outcome.sentence = "this node did not open the store that workers meet at within " +
-                     in_seconds(config_.answer_timeout);
-  end(out, std::move(outcome));
-}
-
 void RoundCore::end_for_want_of_nodes(Out& out) {
-  JobOutcome outcome;
-  outcome.kind = JobOutcome::Kind::kCannotRun;
-  outcome.exit_code = has_run_ ? kExitBelowMinimum : kExitRendezvousTimeout;
-  outcome.lost_node = next_.after_loss;
-  const std::string there = std::to_string(members_.ready()) + " of " +
-                            nodes_in_words(config_.min_nodes, config_.max_nodes) + " nodes ";
-  const std::string limit = in_seconds(config_.join_timeout);
-  if (!has_run_) {
-    outcome.sentence =
-        there + "came within " + limit +
-        "; start the others, or give them longer by --rdzv-conf=join_timeout=SECONDS";
-  } else {
-    outcome.sentence = there + "are left, and no other came within " + limit;
-    if (outcome.lost_node) outcome.sentence += "; " + describe(*outcome.lost_node);
-  }
-  end(out, std::move(outcome));
+  end(out, too_few_nodes({members_.ready(), config_.min_nodes, config_.max_nodes,
+                          config_.join_timeout, has_run_, next_.after_loss}));
 }
 
 void RoundCore::end(Out& out, JobOutcome outcome) {

@@ -68,7 +68,6 @@
 //   Ended               JobEnd, as for any newcomer
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -77,34 +76,15 @@
 #include <vector>
 
 #include "rendezvous/common/clock.h"
+#include "rendezvous/round/gathering.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
 #include "rendezvous/round/restart_policy.h"
+#include "rendezvous/round/round_config.h"
+#include "rendezvous/round/round_end.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::rdzv {
-
-struct RoundConfig {
-  std::string run_id;
-  std::string program;  // empty: that of the first node
-  std::string user;     // likewise
-  int min_nodes = 1;
-  int max_nodes = 1;
-  RestartRules restarts;
-  bool has_exact_ranks = false;                // static: node ranks are unique and below max_nodes
-  std::optional<NodeId> own_node = NodeId{0};  // whose leave ends the job; ddpctl leader: none
-  std::chrono::milliseconds join_timeout{600'000};
-  std::chrono::milliseconds last_call_timeout{30'000};
-  std::chrono::milliseconds reconnect_grace{300};
-  // An agent that lives (it is heard) and does not answer is stuck: OpenStore and JobEnd within this
-  // time, RoundStop within its own shutdown_timeout and what may follow that: stacks, SIGKILL, and
-  // the end of what the workers left behind.
-  std::chrono::milliseconds answer_timeout{10'000};
-  std::chrono::milliseconds stop_margin{40'000};
-};
-
-// What a node has to change before it can be part of this job; nothing: it fits.
-std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello);
 
 // A job that another leader led, which is gone (job_record.h has what it left behind).
 struct Resumption {
@@ -159,12 +139,6 @@ class RoundCore {
   bool was_everyone_told() const;
 
  private:
-  struct Gathering {
-    std::optional<CoreTime> give_up;    // counts from the first node that is there
-    std::optional<CoreTime> last_call;  // from the moment when there are enough; first round only
-    CoreTime next_progress{};
-    std::vector<NodeId> newcomers;  // that were not yet told how far it is
-  };
   struct Pausing {
     CoreTime until;
   };
@@ -177,36 +151,12 @@ class RoundCore {
     std::set<NodeId> done;
     bool are_some_done = false;  // a worker ended with 0: what it did must not be done again
   };
-  // Who has not answered RoundStop yet, and until when each is to.
-  class Awaited {
-   public:
-    void insert(NodeId node, CoreTime until);
-    bool erase(NodeId node);
-    bool is_empty() const { return until_.empty(); }
-    std::size_t size() const { return until_.size(); }
-    std::optional<std::pair<CoreTime, NodeId>> next() const;  // of those that have a time limit
-
-   private:
-    std::map<NodeId, CoreTime> until_;
-    std::set<std::pair<CoreTime, NodeId>> by_time_;
-  };
-  struct Stopping {
-    std::chrono::microseconds uptime{};
-    Awaited awaited;
-    std::optional<WorkerFailure> cause;       // the failure that ended the round
-    NodeId cause_node{};                      // and where it was
-    std::vector<WorkerFailure> consequences;  // in the order in which they were reported
-    int consequences_left_out = 0;
-    std::set<NodeId> gone;  // lost or leaving in this round
-    bool has_lost_node = false;
-    std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
-  };
   struct Ended {
     JobOutcome outcome;
     std::set<NodeId> untold;
     CoreTime until;  // they are to say Goodbye
   };
-  using State = std::variant<Gathering, Pausing, Opening, Running, Stopping, Ended>;
+  using State = std::variant<Gathering, Pausing, Opening, Running, StoppingRound, Ended>;
   using Out = std::vector<ToNode>;
 
   bool is_stale(NodeId from, const ToLeader& message) const;
@@ -232,6 +182,7 @@ class RoundCore {
   bool may_wait(Out& out, NodeId from) const;
   void remove(Out& out, NodeId node, NodeGone::How how);
   void give_up_on(Out& out, NodeId node);
+  std::size_t consequences_max() const;
   bool was_paused(CoreTime until) const;
   void make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver);
 
@@ -240,18 +191,16 @@ class RoundCore {
   void go_on(Out& out, Pausing& pausing);
   void go_on(Out& out, Opening& opening);
   void go_on(Out& out, Running& running);
-  void go_on(Out& out, Stopping& stopping);
+  void go_on(Out& out, StoppingRound& stopping);
   void go_on(Out& out, Ended& ended);
 
   void tell_progress(Out& out, NodeId to) const;
   void open_round(Out& out);
   void open_round_or_gather(Out& out);
   void announce_round(Out& out, std::uint16_t port);
-  void stop_round(Out& out, Stopping stopping);
-  void keep_consequences(Stopping& stopping, const std::vector<WorkerFailure>& failures) const;
-  void settle(Out& out, Stopping stopping);
+  void stop_round(Out& out, StoppingRound stopping);
+  void settle(Out& out, StoppingRound stopping);
   void end(Out& out, JobOutcome outcome);
-  void end_without_store(Out& out);
   void end_for_want_of_nodes(Out& out);
 
   RoundConfig config_;

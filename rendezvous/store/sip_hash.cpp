@@ -1,5 +1,7 @@
 #include "rendezvous/store/sip_hash.h"
 
+#include <sys/random.h>
+
 #include <bit>
 #include <cstring>
 
@@ -48,6 +50,13 @@ std::uint64_t sip_hash(const HashSeed& seed, std::string_view bytes) {
   state.v2 ^= 0xff;
   for (int i = 0; i < 3; ++i) state.round();
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
+}
+
+HashSeed random_hash_seed() {
+  HashSeed seed{};
+  // Fails only on kernels without the call; then the table is merely predictable.
+  static_cast<void>(::getrandom(seed.data(), sizeof seed, GRND_NONBLOCK));
+  return seed;
 }
 
 }  // namespace ddprun::rdzv

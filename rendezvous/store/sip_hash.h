@@ -11,5 +11,6 @@ namespace ddprun::rdzv {
 using HashSeed = std::array<std::uint64_t, 2>;
 
 std::uint64_t sip_hash(const HashSeed& seed, std::string_view bytes);
+HashSeed random_hash_seed();
 
 }  // namespace ddprun::rdzv

@@ -450,4 +450,18 @@ void StoreCore::release(ClientId client) {
   }
 }
 
+const char* StoreCore::reason_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kServed:
+      return "";
+    case Verdict::kNotANumber:
+      return "added to a value that is no 64-bit integer";
+    case Verdict::kNoMemory:
+      return "asked for more than the store's memory limit leaves (--store-memory)";
+    case Verdict::kReplyTooLong:
+      return "asked for a reply that is too long";
+  }
+  return "";
+}
+
 }  // namespace ddprun::rdzv

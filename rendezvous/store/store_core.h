@@ -42,6 +42,8 @@ class StoreCore {
     kNoMemory,      // the store may not grow that much
     kReplyTooLong,  // more than limits::kMaxReplyBytes
   };
+  // What the client did, for the line that says why it was turned away.
+  static const char* reason_of(Verdict verdict);
 
   struct Stats {
     std::size_t keys = 0;

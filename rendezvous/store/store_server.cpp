@@ -1,13 +1,8 @@
 #include "rendezvous/store/store_server.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -24,7 +19,7 @@
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/net/listener.h"
-#include "rendezvous/net/socket_address.h"
+#include "rendezvous/store/store_connection.h"
 #include "rendezvous/store/store_core.h"
 #include "rendezvous/store_wire/store_decoder.h"
 
@@ -42,7 +37,6 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 64;
 constexpr int kEventsAtOnce = 64;
-constexpr std::size_t kPartsAtOnce = 16;
 // Replies to requests that came together are sent together, up to about this many bytes.
 constexpr std::size_t kSendFrom = 256 * 1024;
 // Without a free descriptor, accepting is tried again after this long (and whenever a client
@@ -54,36 +48,9 @@ constexpr std::size_t kClosedAtOnce = 500;
 constexpr std::size_t kSpareDescriptors = 64;
 constexpr std::chrono::seconds kLogInterval{1};
 
-HashSeed random_seed() {
-  HashSeed seed{};
-  // Fails only on kernels without the call; then the table is merely predictable.
-  static_cast<void>(::getrandom(seed.data(), sizeof seed, GRND_NONBLOCK));
-  return seed;
-}
-
-std::string peer_name(int fd) {
-  SocketAddress peer;
-  if (::getpeername(fd, peer.get(), &peer.size) != 0) return "a client that is gone";
-  return Endpoint{numeric_host(peer), peer.port()}.to_string();
-}
-
 std::size_t most_sessions() {
   return std::max<std::size_t>(descriptor_limit().rlim_cur, 2 * kSpareDescriptors) -
          kSpareDescriptors;
-}
-
-const char* reason_of(StoreCore::Verdict verdict) {
-  switch (verdict) {
-    case StoreCore::Verdict::kServed:
-      return "";
-    case StoreCore::Verdict::kNotANumber:
-      return "added to a value that is no 64-bit integer";
-    case StoreCore::Verdict::kNoMemory:
-      return "asked for more than the store's memory limit leaves (--store-memory)";
-    case StoreCore::Verdict::kReplyTooLong:
-      return "asked for a reply that is too long";
-  }
-  return "";
 }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
@@ -133,18 +100,6 @@ class StoreServer::Loop {
     std::string received;
   };
 
-  struct Session {
-    UniqueFd socket;
-    ClientId client = 0;
-    RequestDecoder decoder;
-    std::unique_ptr<ReplyQueue> unsent;  // only while the client reads more slowly than it asks
-    std::size_t held_bytes = 0;          // on the store's account
-    bool is_finished = false;            // it will send nothing more; close when all is sent
-    // What was received and is not looked at before it has read its replies: then it is paused, and
-    // nothing more is received. (Null for nearly all.)
-    std::unique_ptr<std::string> backlog;
-  };
-
   // What epoll calls the sockets: the session's ClientId, or one of these.
   static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
   static constexpr std::uint64_t kListenerEvent = kWakeEvent + 1;
@@ -155,7 +110,7 @@ class StoreServer::Loop {
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         max_sessions_(most_sessions()),
-        core_(random_seed(), options.memory_limit),
+        core_(random_hash_seed(), options.memory_limit),
         log_(options.log),
         read_buffer_(new char[kReadBytes]) {}
 
@@ -195,8 +150,8 @@ class StoreServer::Loop {
   // meets the next session of that number: reading what is not there does no harm.
   void on_ready(ClientId client, std::uint32_t events) {
     try {
-      Session* session = sessions_[client].get();
-      const bool is_paused = session != nullptr && session->backlog != nullptr;
+      StoreConnection* session = sessions_[client].get();
+      const bool is_paused = session != nullptr && session->is_paused();
       if (session != nullptr && ((events & EPOLLOUT) != 0 || is_paused)) {
         session = send_waiting(*session);
       }
@@ -269,15 +224,15 @@ class StoreServer::Loop {
     }
     for (auto& [connection, received] : adopted) {
       prepare_connection(connection.get());
-      if (Session* session = open(std::move(connection))) serve(*session, received);
+      if (StoreConnection* session = open(std::move(connection))) serve(*session, received);
     }
   }
 
   // Nothing: epoll has no memory.
-  Session* open(UniqueFd socket) {
+  StoreConnection* open(UniqueFd socket) {
     const ClientId client = core_.connect();
     if (client >= sessions_.size()) sessions_.resize(client + 1);
-    auto session = std::make_unique<Session>();
+    auto session = std::make_unique<StoreConnection>();
     session->socket = std::move(socket);
     session->client = client;
     if (!watch(EPOLL_CTL_ADD, session->socket.get(), EPOLLIN, client)) {
@@ -291,7 +246,7 @@ class StoreServer::Loop {
 
   // --- receiving ---
 
-  void receive(Session& session) {
+  void receive(StoreConnection& session) {
     for (int i = 0; i < kReadsInARow; ++i) {
       const auto direct = session.decoder.direct_space();
       const std::span<char> space =
@@ -311,7 +266,7 @@ class StoreServer::Loop {
   }
 
   // False when the session has ended by it.
-  bool serve(Session& session, std::string_view input) {
+  bool serve(StoreConnection& session, std::string_view input) {
     Request request;
     for (;;) {
       // A few bytes of request may make megabytes of replies: they go out as they come, so that a
@@ -328,21 +283,22 @@ class StoreServer::Loop {
         return reject(session, session.decoder.fault());
       ++requests_;
       const auto verdict = core_.handle(session.client, request, replies_of(session), released_);
-      if (verdict != StoreCore::Verdict::kServed) return reject(session, reason_of(verdict));
+      if (verdict != StoreCore::Verdict::kServed)
+        return reject(session, StoreCore::reason_of(verdict));
     }
     return send(session) && account(session);
   }
 
   // The client asks on and does not read. What it has asked stays where it is, in the end with the
   // client itself, until it has read.
-  bool pause(Session& session, std::string_view input) {
+  bool pause(StoreConnection& session, std::string_view input) {
     session.backlog = std::make_unique<std::string>(input);
     watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
     return account(session);
   }
 
   // Null when the session has ended by it.
-  Session* go_on(Session& session) {
+  StoreConnection* go_on(StoreConnection& session) {
     const auto backlog = std::exchange(session.backlog, nullptr);
     if (!serve(session, *backlog)) return nullptr;
     if (session.backlog) return &session;
@@ -352,31 +308,31 @@ class StoreServer::Loop {
   }
 
   // Puts what the session holds on the store's account; ends the session that asked for too much.
-  bool account(Session& session) {
+  bool account(StoreConnection& session) {
     const std::size_t before = session.held_bytes;
-    session.held_bytes = session.decoder.held_bytes() +
-                         (session.unsent ? session.unsent->held_bytes() : 0) +
-                         (session.backlog ? session.backlog->capacity() : 0);
+    session.held_bytes = session.bytes_in_memory();
     if (session.held_bytes == before) return true;
     outside_bytes_ += session.held_bytes - before;
     core_.set_outside_bytes(outside_bytes_);
     if (session.held_bytes < before || core_.bytes() + outside_bytes_ <= core_.memory_limit())
       return true;
-    return reject(session, reason_of(StoreCore::Verdict::kNoMemory));
+    return reject(session, StoreCore::reason_of(StoreCore::Verdict::kNoMemory));
   }
 
   // --- sending ---
 
-  ReplyQueue& replies_of(Session& session) { return session.unsent ? *session.unsent : reply_; }
+  ReplyQueue& replies_of(StoreConnection& session) {
+    return session.unsent ? *session.unsent : reply_;
+  }
 
   // Sends the replies gathered for this session, as far as the client takes them. False when the
   // session has ended by it.
-  bool send(Session& session) {
+  bool send(StoreConnection& session) {
     // In order: what waits goes first, when the socket is ready. But the limit on it wants the
     // truth.
     ReplyQueue& replies = replies_of(session);
     if (session.unsent && replies.unsent() <= limits::kMaxUnreadReplyBytes) return true;
-    if (!flush(session.socket.get(), replies)) {
+    if (!session.flush(replies)) {
       reply_ = ReplyQueue();
       close(session);
       return false;
@@ -388,9 +344,9 @@ class StoreServer::Loop {
   }
 
   // The socket takes more. Null when the session has ended by it.
-  Session* send_waiting(Session& session) {
+  StoreConnection* send_waiting(StoreConnection& session) {
     if (!session.unsent) return &session;
-    const bool is_alive = flush(session.socket.get(), *session.unsent);
+    const bool is_alive = session.flush(*session.unsent);
     const bool is_empty = session.unsent->empty();
     if (!is_alive || (is_empty && session.is_finished)) {
       close(session);
@@ -405,34 +361,9 @@ class StoreServer::Loop {
     return account(session) ? &session : nullptr;
   }
 
-  // False when the connection is broken.
-  static bool flush(int fd, ReplyQueue& replies) {
-    while (!replies.empty()) {
-      std::array<std::string_view, kPartsAtOnce> parts;
-      const std::size_t count = replies.gather(parts);
-      const ssize_t sent = count == 1 ? ::send(fd, parts[0].data(), parts[0].size(), MSG_NOSIGNAL)
-                                      : send_parts(fd, std::span(parts).first(count));
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0) return would_block(errno);
-      replies.consume(static_cast<std::size_t>(sent));
-    }
-    return true;
-  }
-
-  static ssize_t send_parts(int fd, std::span<const std::string_view> parts) {
-    std::array<iovec, kPartsAtOnce> vectors;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      vectors[i] = {const_cast<char*>(parts[i].data()), parts[i].size()};
-    }
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = parts.size();
-    return ::sendmsg(fd, &message, MSG_NOSIGNAL);
-  }
-
   void deliver_releases() {
     for (std::size_t i = 0; i < released_.size(); ++i) {  // an end by the way may release more
-      Session* session = sessions_[released_[i]].get();
+      StoreConnection* session = sessions_[released_[i]].get();
       if (session == nullptr || session->is_finished) continue;
       replies_of(*session).byte(wire::kStopWaiting);
       if (send(*session)) account(*session);
@@ -443,7 +374,7 @@ class StoreServer::Loop {
   // --- ending ---
 
   // The client sends nothing more: its waiting ends, its replies are still sent.
-  void finish(Session& session) {
+  void finish(StoreConnection& session) {
     if (!session.unsent) return close(session);
     session.is_finished = true;
     Request cancel;
@@ -453,15 +384,15 @@ class StoreServer::Loop {
     watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
   }
 
-  bool reject(Session& session, const char* reason) {
-    log("closed " + peer_name(session.socket.get()) + ": it " + reason);
-    if (!session.unsent) flush(session.socket.get(), reply_);  // of the requests before the bad one
+  bool reject(StoreConnection& session, const char* reason) {
+    log("closed " + session.peer_name() + ": it " + reason);
+    if (!session.unsent) session.flush(reply_);  // of the requests before the bad one
     reply_ = ReplyQueue();
     close(session);
     return false;
   }
 
-  void close(Session& session) {
+  void close(StoreConnection& session) {
     outside_bytes_ -= session.held_bytes;
     core_.set_outside_bytes(outside_bytes_);
     core_.disconnect(session.client, released_);
@@ -519,7 +450,7 @@ class StoreServer::Loop {
   std::unique_ptr<char[]> read_buffer_;
   ReplyQueue reply_;  // for the session being served; empty between sessions
   std::vector<ClientId> released_;
-  std::vector<std::unique_ptr<Session>> sessions_;  // by ClientId
+  std::vector<std::unique_ptr<StoreConnection>> sessions_;  // by ClientId
   std::size_t outside_bytes_ = 0;
   std::uint64_t requests_ = 0;
   struct {

@@ -17,6 +17,7 @@
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/leader/round_client.h"
+#include "rendezvous/net/asio_transport.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -26,7 +27,7 @@ using std::chrono::steady_clock;
 class Agent {
  public:
   Agent(boost::asio::io_context& io, const Endpoint& leader, int& started, int& ended)
-      : started_(started), ended_(ended), client_(io, options(leader), events()) {}
+      : started_(started), ended_(ended), client_(asio_transport(io), options(leader), events()) {}
 
   void join(int agents, int number) {
     NodeHello hello;

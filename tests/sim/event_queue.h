@@ -1,5 +1,8 @@
 // Virtual time: what is to happen, in order, and nothing in between. Processes are what faults can
 // hit: an event that belongs to one is dropped when it is dead, and waits when it is stopped.
+//
+// The mistake to avoid: ending a process from within one of its own events; what is on the stack
+// then may be destroyed with it. Use `when_idle`.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +20,7 @@ struct Process {
   bool is_alive = true;
   bool is_paused = false;
   std::vector<std::function<void()>> backlog;
+  std::function<void()> when_idle;  // after each of its events; may end the process
 };
 using ProcessPtr = std::shared_ptr<Process>;
 
@@ -32,16 +36,16 @@ class EventQueue {
 
   CoreTime now() const { return now_; }
 
-  void at(CoreTime when, std::function<void()> what) {
-    events_.push_back({when, ++count_, std::move(what)});
+  void at(CoreTime when, ProcessPtr process, std::function<void()> what) {
+    events_.push_back({std::max(when, now_), ++count_, std::move(process), std::move(what)});
     std::push_heap(events_.begin(), events_.end(), is_later);
   }
+  void at(CoreTime when, std::function<void()> what) { at(when, nullptr, std::move(what)); }
   void after(CoreTime::duration delay, std::function<void()> what) {
     at(now_ + delay, std::move(what));
   }
   void after(CoreTime::duration delay, const ProcessPtr& process, std::function<void()> what) {
-    after(delay,
-          [this, process, what = std::move(what)]() mutable { run_in(process, std::move(what)); });
+    at(now_ + delay, process, std::move(what));
   }
 
   void run_in(const ProcessPtr& process, std::function<void()> what) {
@@ -49,9 +53,12 @@ class EventQueue {
     if (process->is_paused) {
       if (process->backlog.empty()) stopped_.push_back(process);
       process->backlog.push_back(std::move(what));
-    } else {
-      what();
+      return;
     }
+    what();
+    if (!process->is_alive || !process->when_idle) return;
+    const auto when_idle = process->when_idle;  // it may be taken away by itself
+    when_idle();
   }
   void resume(const ProcessPtr& process) {
     process->is_paused = false;
@@ -64,7 +71,11 @@ class EventQueue {
     Event event = std::move(events_.back());
     events_.pop_back();
     now_ = event.when;
-    event.what();
+    if (event.process) {
+      run_in(event.process, std::move(event.what));
+    } else {
+      event.what();
+    }
     return true;
   }
   std::uint64_t count() const { return count_; }
@@ -73,6 +84,7 @@ class EventQueue {
   struct Event {
     CoreTime when;
     std::uint64_t number = 0;  // first come, first served
+    ProcessPtr process;        // none: nobody's
     std::function<void()> what;
   };
   static bool is_later(const Event& a, const Event& b) {

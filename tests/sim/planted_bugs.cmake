@@ -1,4 +1,4 @@
-# Protocol bugs that the simulator has to find, planted into copies of the cores for sim_bugs_test only:
+# Protocol bugs that the simulator has to find, planted into copies of cores and shells for sim_bugs_test only:
 #   plant(name file "what the code says" "what the bug says")
 # Both are expressions; the copy says (is_planted(name) ? bug : code). A bug whose place is not found
 # exactly once stops the configuration, so that the table follows the code.
@@ -28,7 +28,7 @@ endfunction()
 set(leader rendezvous/round/round_core.cpp)
 set(agent agent/core/node_core.cpp)
 
-plant(LossCostsBudget ${leader} "outcome.cause && stopping.gone.empty()" "outcome.cause.has_value()")
+plant(LossCostsBudget rendezvous/round/round_end.cpp "gone.size() == gone.count(cause_node)" "true")
 plant(FailureCostsNothing rendezvous/round/restart_policy.cpp "end.is_charged" "false")
 plant(BudgetIsOneTooMany rendezvous/round/restart_policy.cpp
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
@@ -36,17 +36,17 @@ plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopp
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
 plant(BrokenConnectionIsNeverLost ${leader}
       "broken->since + config_.reconnect_grace <= now" "false")
-plant(NoGraceForBrokenConnections ${leader}
+plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
-plant(LostNodeIsAwaited ${leader} "stopping->awaited.erase(node)" "false")
+plant(LostNodeIsAwaited rendezvous/round/round_end.cpp "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
 plant(NewcomerInterruptsFinishers ${leader} "!running.are_some_done" "true")
 plant(NewcomerIsForgotten ${leader} "members_.has_connected_outsider()" "false")
 plant(RestartIsNotSaidToBeAskedFor ${leader} "next_.after_request = true" "false")
-plant(LeaderGoesTooEarly ${leader} "ended != nullptr && ended->untold.empty()" "ended != nullptr")
+plant(LeaderGoesTooEarly rendezvous/round/round_core_queries.cpp "ended != nullptr && ended->untold.empty()" "ended != nullptr")
 plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
       "chosen.begin() + survivors" "chosen.begin()")
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
@@ -60,6 +60,24 @@ plant(LeaverWaitsForTheJobsEnd ${agent} "leads()" "true")
 plant(TimerThatWasReplacedIsTaken ${agent} "!armed_ || armed_->timer != e.timer" "!armed_")
 plant(StepTakenTooLateEndsTheNextOne ${agent} "ending->step == taken.step" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
+
+# In the shells of leader and agents.
+set(server rendezvous/leader/round_server.cpp)
+set(client rendezvous/leader/round_client.cpp)
+plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{session_.received()}"
+      "wire::Heartbeat{session_.received() + 1}")
+plant(ShellOfAgentForgetsItsResendQueue ${client} "session_.unconfirmed()"
+      "std::deque<Numbered<ToLeader>>()")
+plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.session.unconfirmed()"
+      "std::deque<Numbered<ToAgent>>()")
+plant(ShellResumesTheSessionOfALostNode ${server} "core_.can_resume(id, session)" "true")
+plant(ShellJoinsAnewWithItsOldNumbers ${client} "session_ = {}" "session_")
+plant(ShellKeepsABrokenConnectionToItself ${server} "feed(id, LinkEvent(NodeDisconnected{}))" "void()")
+plant(ShellKeepsAResumedConnectionToItself ${server} "feed(id, LinkEvent(NodeResumed{}))" "void()")
+plant(ShellDoesNotCountTheHello ${server} "peer.session.receive(1)" "peer.session.receive(0)")
+plant(ShellGivesTwoNodesOneId ${server} "next_node_++" "next_node_")
+plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
+plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.
 plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.cpp "record != newest()" "false")

@@ -14,7 +14,7 @@
 namespace ddprun::sim {
 namespace {
 
-constexpr std::uint64_t kSchedules = 500'000;  // the rarest is found after 160,000
+constexpr std::uint64_t kSchedules = 500'000;  // the rarest is found after 400,000
 constexpr const char* kBugs[] = {DDPRUN_PLANTED_BUGS};
 
 class PlantedBug : public ::testing::TestWithParam<const char*> {

@@ -1,9 +1,7 @@
-// One job from its first hello to its last exit, in virtual time: the real cores (RoundCore,
-// Liveness, ResendQueue; NodeCore, LeaderLiveness for each agent) between simulated processes, workers
-// and connections. After every step the invariants are checked (invariants.h).
-//
-// The mistake to avoid: giving the shells in here a decision that belongs into a core, for then the
-// real shells have it to make too, unproved.
+// One job from its first hello to its last exit, in virtual time: the shipped RoundServer, and for
+// each agent the shipped RoundClient, over a virtual network (virtual_network.h); the real NodeCore
+// over simulated workers (virtual_node.h). After every step of the leader the invariants are checked
+// (invariants.h).
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,7 @@
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
+#include "rendezvous/net/asio_transport.h"
 #include "rendezvous/round/round_wire.h"
 #include "tests/unit/rendezvous/leader/relay.h"
 
@@ -89,8 +90,8 @@ class Rounds : public ::testing::Test {
         store_clients_.emplace_back(std::move(client->socket), std::move(client->received));
       }
     };
-    server_ = std::make_unique<RoundServer>(io_, std::move(options), std::move(events),
-                                            std::move(*listener));
+    server_ = std::make_unique<RoundServer>(asio_transport(io_), std::move(options),
+                                            std::move(events), std::move(*listener));
   }
 
   static NodeHello hello(int nodes) {
@@ -110,7 +111,8 @@ class Rounds : public ::testing::Test {
   }
   Node& add(RoundClientOptions options, const NodeHello& hello) {
     Node& node = nodes_.emplace_back();
-    node.client = std::make_unique<RoundClient>(io_, std::move(options), node.events());
+    node.client =
+        std::make_unique<RoundClient>(asio_transport(io_), std::move(options), node.events());
     node.client->join(hello);
     return node;
   }

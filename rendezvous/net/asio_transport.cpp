@@ -1,0 +1,172 @@
+#include "rendezvous/net/asio_transport.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "rendezvous/common/shell_clock.h"
+#include "rendezvous/net/connection.h"
+#include "rendezvous/net/name_lookup.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr int kAcceptsPerTurn = 256;  // then those that are there already have their turn
+// When no descriptor is left, and none could be freed.
+constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
+
+// An Asio timer that is ready cannot be cancelled: its handler finds another count of arms.
+class AsioTimer final : public Timer {
+ public:
+  AsioTimer(boost::asio::io_context& io, const ShellClock& clock) : clock_(clock), timer_(io) {}
+
+  void at(CoreTime when, std::function<void()> what) override {
+    const bool is_armed = armed_->what != nullptr;
+    armed_->what = std::move(what);
+    if (is_armed && when == when_) return;
+    when_ = when;
+    armed_->count += 1;
+    timer_.expires_at(clock_.at(when));
+    timer_.async_wait([armed = std::weak_ptr(armed_), count = armed_->count](error_code ec) {
+      const auto still = armed.lock();
+      if (ec || !still || still->count != count) return;
+      if (const auto due = std::exchange(still->what, nullptr)) due();
+    });
+  }
+  void cancel() override {
+    armed_->count += 1;
+    armed_->what = nullptr;
+    timer_.cancel();
+  }
+
+ private:
+  struct Armed {
+    std::uint64_t count = 0;
+    std::function<void()> what;  // none: it is not armed
+  };
+  const ShellClock clock_;
+  boost::asio::steady_timer timer_;
+  CoreTime when_{};
+  std::shared_ptr<Armed> armed_ = std::make_shared<Armed>();
+};
+
+class ConnectAttempt final : public Attempt {
+ public:
+  ConnectAttempt(boost::asio::io_context& io, const Endpoint& to, Transport::Connected done)
+      : socket_(std::make_shared<tcp::socket>(io)) {
+    socket_->async_connect(
+        {boost::asio::ip::make_address(to.host), to.port},
+        [weak = std::weak_ptr(socket_), done = std::move(done)](error_code ec) {
+          const auto socket = weak.lock();
+          if (!socket) return;
+          if (ec) {
+            const bool is_refused = ec == boost::asio::error::connection_refused;
+            return done(fail(is_refused ? ErrorCode::kUnavailable : ErrorCode::kIo, ec.message()));
+          }
+          socket->set_option(tcp::no_delay(true), ec);
+          socket->non_blocking(true, ec);
+          const auto executor = socket->get_executor();
+          UniqueFd descriptor(socket->release(ec));
+          done(std::make_shared<Connection>(executor, std::move(descriptor)));
+        });
+  }
+
+ private:
+  std::shared_ptr<tcp::socket> socket_;
+};
+
+class LookUpAttempt final : public Attempt {
+ public:
+  LookUpAttempt(boost::asio::io_context& io, const std::string& host, Transport::LookedUp done)
+      : lookup_(io) {
+    lookup_.start(host, std::move(done));
+  }
+
+ private:
+  NameLookup lookup_;
+};
+
+class AsioAcceptor final : public Acceptor {
+ public:
+  AsioAcceptor(boost::asio::io_context& io, const ShellClock& clock, Listener listener,
+               Events events)
+      : io_(io),
+        clock_(clock),
+        events_(std::move(events)),
+        listening_(io, listener.socket.release()),
+        pause_(io, clock) {
+    await_connections();
+  }
+
+ private:
+  void await_connections() {
+    listening_.async_wait(listening_.wait_read, [this, life = std::weak_ptr(life_)](error_code ec) {
+      if (!ec && !life.expired()) accept_some();
+    });
+  }
+
+  void accept_some() {
+    const std::weak_ptr<Life> life = life_;
+    for (int i = 0; i < kAcceptsPerTurn; ++i) {
+      UniqueFd socket(
+          ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (socket) {
+        events_.on_stream(std::make_shared<Connection>(io_.get_executor(), std::move(socket)));
+        if (life.expired()) return;
+      } else if (errno == EAGAIN) {
+        break;
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (events_.on_shortage()) continue;
+        return pause_.at(clock_.now() + kDescriptorPause, [this] { accept_some(); });
+      }  // anything else is the end of one connection, which is gone already
+    }
+    await_connections();
+  }
+
+  boost::asio::io_context& io_;
+  const ShellClock clock_;
+  const Events events_;
+  boost::asio::posix::stream_descriptor listening_;
+  AsioTimer pause_;
+  struct Life {};  // handlers that are under way end with it
+  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+};
+
+class AsioTransport final : public Transport {
+ public:
+  explicit AsioTransport(boost::asio::io_context& io) : io_(io) {}
+
+  CoreTime now() const override { return clock_.now(); }
+  std::unique_ptr<Timer> make_timer() override { return std::make_unique<AsioTimer>(io_, clock_); }
+  void post(std::function<void()> what) override { boost::asio::post(io_, std::move(what)); }
+  std::unique_ptr<Attempt> connect(const Endpoint& numeric, Connected done) override {
+    return std::make_unique<ConnectAttempt>(io_, numeric, std::move(done));
+  }
+  std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) override {
+    return std::make_unique<LookUpAttempt>(io_, host, std::move(done));
+  }
+  std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) override {
+    return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));
+  }
+
+ private:
+  boost::asio::io_context& io_;
+  const ShellClock clock_;
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> asio_transport(boost::asio::io_context& io) {
+  return std::make_shared<AsioTransport>(io);
+}
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,14 @@
+// The transport over real sockets and real time: an Asio loop, TCP, and the system's resolver.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+
+#include "rendezvous/net/transport.h"
+
+namespace ddprun::rdzv {
+
+// To be used on the thread that runs `io`, which outlives it.
+std::shared_ptr<Transport> asio_transport(boost::asio::io_context& io);
+
+}  // namespace ddprun::rdzv

@@ -1,0 +1,95 @@
+// What can be asked of a RoundCore; nothing here changes it.
+#include <algorithm>
+#include <utility>
+
+#include "rendezvous/round/round_core.h"
+
+namespace ddprun::rdzv {
+namespace {
+
+// `has_group`: the group formed last is that of a round which runs, or is being started or stopped.
+std::vector<LeaderView::Member> members_in_view(const Membership& members, bool has_group) {
+  std::vector<LeaderView::Member> view;
+  for (const NodeId id : members.all()) {
+    const NodeHello& hello = members.hello_of(id);
+    LeaderView::Member member{id, hello.host, hello.address, hello.local_world_size, {}, {}};
+    const bool is_in_round = has_group && members.is_in_group(id);
+    member.node_rank = is_in_round ? members.rank_of(id) : hello.node_rank;
+    using Place = LeaderView::Place;
+    member.place = !members.is_connected(id)                       ? Place::kDisconnected
+                   : is_in_round                                   ? Place::kInRound
+                   : members.has_room() || members.is_in_group(id) ? Place::kWaiting
+                                                                   : Place::kSpare;
+    view.push_back(std::move(member));
+  }
+  return view;
+}
+
+}  // namespace
+
+std::optional<CoreTime> RoundCore::deadline() const {
+  std::optional<CoreTime> earliest;
+  const auto consider = [&earliest](std::optional<CoreTime> when) {
+    if (when && (!earliest || *when < *earliest)) earliest = when;
+  };
+  if (const auto broken = members_.longest_broken()) {
+    consider(broken->since + config_.reconnect_grace);
+  }
+  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
+    consider(gathering->until());
+    if (gathering->give_up) consider(gathering->next_progress);
+  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
+    consider(pausing->until);
+  } else if (const auto* opening = std::get_if<Opening>(&state_)) {
+    consider(opening->until);
+  } else if (const auto* stopping = std::get_if<StoppingRound>(&state_)) {
+    if (const auto next = stopping->awaited.next()) consider(next->first);
+  } else if (const auto* ended = std::get_if<Ended>(&state_)) {
+    if (!ended->untold.empty()) consider(ended->until);
+  }
+  return earliest;
+}
+
+bool RoundCore::can_resume(NodeId node, std::uint64_t session) const {
+  return members_.has(node) && members_.hello_of(node).session == session;
+}
+
+const JobOutcome* RoundCore::outcome() const {
+  const auto* ended = std::get_if<Ended>(&state_);
+  return ended == nullptr ? nullptr : &ended->outcome;
+}
+
+bool RoundCore::are_some_done() const {
+  const auto* running = std::get_if<Running>(&state_);
+  return running != nullptr && running->are_some_done;
+}
+
+bool RoundCore::was_everyone_told() const {
+  const auto* ended = std::get_if<Ended>(&state_);
+  return ended != nullptr && ended->untold.empty();
+}
+
+LeaderView RoundCore::view(CoreTime now) const {
+  LeaderView view;
+  view.state = static_cast<LeaderView::State>(state_.index());
+  view.round = round_;
+  view.min_nodes = config_.min_nodes;
+  view.max_nodes = config_.max_nodes;
+  view.ready = members_.ready();
+  view.restarts = restarts();
+  view.max_restarts = policy_.max_restarts();
+  view.has_exact_ranks = config_.has_exact_ranks;
+  std::optional<CoreTime> until;
+  if (const auto* gathering = std::get_if<Gathering>(&state_)) {
+    until = gathering->until();
+  } else if (const auto* pausing = std::get_if<Pausing>(&state_)) {
+    until = pausing->until;
+  }
+  if (until) view.left = std::max(*until - now, CoreTime::duration::zero());
+  const bool has_group = std::holds_alternative<Opening>(state_) || is_running() ||
+                         std::holds_alternative<StoppingRound>(state_);
+  view.members = members_in_view(members_, has_group);
+  return view;
+}
+
+}  // namespace ddprun::rdzv

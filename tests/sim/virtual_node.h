@@ -1,0 +1,144 @@
+// A simulated agent: the real NodeCore, and what the supervisor has around it (workers, timers, the
+// round's store), in virtual time. The one place in the simulator that drives a NodeCore. How it
+// reaches a leader is its owner's; see VirtualNode::Hooks.
+//
+// The mistake to avoid: deciding in here what the NodeCore decides. The real supervisor would then
+// have that decision to make too, unproved.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "agent/core/node_core.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/invariants.h"
+#include "tests/sim/random.h"
+#include "tests/sim/trace.h"
+
+namespace ddprun::sim {
+
+class VirtualNode;
+
+// The workers of one round, who meet, train together, and fail together. Every round has a store of
+// its own, and no two stores have the same port.
+struct GroupKey {
+  Round round{};
+  std::uint16_t port = 0;
+  auto operator<=>(const GroupKey&) const = default;
+};
+struct WorkerGroup {
+  int world_size = 0;
+  int succeeded = 0;
+  bool is_broken = false;
+  std::vector<std::pair<VirtualNode*, int>> workers;  // and their local ranks
+};
+
+struct WorkerTiming {
+  CoreTime::duration training{};  // that a round needs
+  CoreTime::duration stop_min{};  // of a worker after SIGTERM
+  CoreTime::duration stop_max{};
+  int ignores_term_percent = 0;  // of workers
+};
+
+// What the agents of a simulated job share.
+struct VirtualJob {
+  EventQueue& queue;
+  Random& random;
+  Trace& trace;
+  WorkerTiming timing;
+  std::map<GroupKey, WorkerGroup> groups = {};
+  std::uint16_t last_port = 1000;
+};
+
+class VirtualNode {
+ public:
+  struct Hooks {
+    std::function<void(const rdzv::ToLeader&)> tell_leader;
+    std::function<void(std::optional<rdzv::LastRound>)> join;
+    // At the end: calls back when nobody needs its leader any more.
+    std::function<void(std::function<void()>)> leave_leader;
+    std::function<void()> exit;
+    // For what must hold: before the workers start; when one has ended.
+    std::function<void(const rdzv::RoundStart&)> workers_start;
+    std::function<void(GroupKey, const ExitStatus&, bool by_itself)> worker_ended;
+  };
+
+  VirtualNode(VirtualJob& job, int number, const agent::NodeConfig& config, ProcessPtr process,
+              Hooks hooks);
+  VirtualNode(const VirtualNode&) = delete;
+  VirtualNode& operator=(const VirtualNode&) = delete;
+
+  void step(const agent::NodeEvent& event);
+
+  // ---- faults
+  void kill();                    // its keeper ends its workers in the same moment
+  void let_peers_notice();        // the workers of other nodes, that those of this one are dead
+  void fail_worker();             // one of them, by its own fault; none lives: nothing
+  void set_stuck(bool is_stuck);  // what comes is not looked at meanwhile
+
+  int number() const { return number_; }
+  const ProcessPtr& process() const { return process_; }
+  Round round() const { return core_.round(); }
+  int live_workers() const { return facts_->live_workers; }
+  const std::optional<rdzv::RoundStart>& started() const { return started_; }  // the last round
+  const std::optional<rdzv::JobOutcome>& outcome() const { return outcome_; }
+  const std::shared_ptr<Invariants::Facts>& facts() const { return facts_; }
+  bool was_stuck() const { return was_stuck_; }
+  std::optional<CoreTime> died() const { return died_; }
+
+ private:
+  struct Worker {
+    bool is_alive = false;
+    std::uint64_t life = 0;  // counts starts: what was meant for an earlier one is dropped
+    bool ignores_term = false;
+  };
+
+  void pump();
+  void perform(const agent::OpenRoundStore& action);
+  void perform(const agent::CloseStore& action);
+  void perform(const agent::StartWorkers& action);
+  void perform(const agent::SignalWorker& action);
+  void perform(const agent::AskToLeave& action);
+  void perform(const agent::ArmTimer& action);
+  void perform(const agent::GraceOver&) {}
+  void perform(const agent::TakeStacks& action);
+  void perform(const agent::CloseRound& action);
+  void perform(const agent::TellLeader& action) { hooks_.tell_leader(action.message); }
+  void perform(const agent::Join& action) { hooks_.join(action.last_round); }
+  void perform(const agent::Announce&) {}
+  void perform(const agent::Finish& action);
+  void perform(const agent::TakeStep& action);
+  void perform(const agent::Exit& action);
+  bool ends_step(const agent::NodeEvent& event) const;
+
+  void end_worker_after(CoreTime::duration delay, int local_rank, ExitStatus status);
+  void end_worker(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false);
+  static void break_group(VirtualJob& job, GroupKey key);
+
+  VirtualJob& job_;
+  const int number_;
+  const ProcessPtr process_;
+  const Hooks hooks_;
+  agent::NodeCore core_;
+  std::vector<Worker> workers_;
+  std::shared_ptr<Invariants::Facts> facts_ = std::make_shared<Invariants::Facts>();
+  agent::TimerId timer_{};  // the last that was armed
+  std::optional<rdzv::RoundStart> started_;
+  std::optional<rdzv::JobOutcome> outcome_;
+  std::optional<agent::EndStep> end_step_;  // the last that was begun
+  // That one is taken, its time is over, or a signal came.
+  bool may_take_next_step_ = true;
+  std::deque<agent::NodeEvent> events_;  // that were not handled yet
+  bool is_stepping_ = false;
+  bool is_stuck_ = false;
+  bool was_stuck_ = false;
+  std::optional<CoreTime> died_;
+};
+
+}  // namespace ddprun::sim
