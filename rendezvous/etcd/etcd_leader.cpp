@@ -12,6 +12,7 @@
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/job_keys.h"
 #include "rendezvous/etcd/round_ledger.h"
+#include "rendezvous/http/tls_context.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"

@@ -93,6 +93,7 @@ class Wheel(unittest.TestCase):
         version = re.search(r'project\(ddprun VERSION ([0-9.]+)', (source / 'CMakeLists.txt').read_text()).group(1)
         self.assertTrue(self.wheel.name.startswith(f'ddprun-{version}-'))
         self.assertRegex(self.version, rf'^ddprun {re.escape(version)} \(.*round protocol \d+\)\n$')
+        self.assertEqual(run(self.bin / 'ddprun-tls', '--version', env=self.environment), self.version)
         ddpctl = run(self.bin / 'ddpctl', '--version', env=self.environment)
         self.assertEqual(ddpctl.replace('ddpctl', 'ddprun', 1), self.version)
 
