@@ -41,7 +41,7 @@ class Portable(unittest.TestCase):
 
     def test_only_one_pays_for_tls(self):
         self.assertRegex(objdump('-t', program=ddprun_tls), r'\bSSL_CTX_new\b')
-        self.assertNotRegex(objdump('-t', program=ddprun), r'\b(SSL_CTX_new|OSSL_PROVIDER_load)\b')
+        self.assertNotRegex(objdump('-t', program=ddprun), r'\b(SSL|OSSL|OPENSSL|EVP)_\w+')
 
 
 if __name__ == '__main__':
