@@ -28,7 +28,7 @@ except ImportError as error:
 source, packages = Path(sys.argv[1]), Path(sys.argv[2])
 del sys.argv[1:]
 
-BYTES_MAX = 5 << 20
+BYTES_MAX = 6 << 20  # two programs: ddprun, and ddprun-tls with OpenSSL
 GLIBC_MAX = (2, 34)
 
 SCRIPT = '''
