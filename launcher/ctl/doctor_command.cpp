@@ -2,7 +2,6 @@
 // processes of its own (TimedProcess), all at the same time, so the whole takes no longer than --timeout.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -17,6 +16,7 @@
 #include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
 #include "launcher/doctor/timed_process.h"
@@ -300,20 +300,20 @@ int diagnose(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_doctor_command(CLI::App& app) {
-  auto* doctor = app.add_subcommand(
-      "doctor", "Look at what jobs need of this machine, try it, and say what to do.");
-  doctor->footer(kExitCodes);
+  Subcommand doctor(app, "doctor",
+                    "Look at what jobs need of this machine, try it, and say what to do.");
+  doctor.footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor->add_option("names", held->names, "Names of other nodes, which are looked up too");
-  doctor->add_flag("--json", held->as_json, "Print JSON");
+  doctor.option("names", held->names, "Names of other nodes, which are looked up too");
+  doctor.flag("--json", held->as_json, "Print JSON");
   doctor
-      ->add_option("--timeout", held->timeout_s,
-                   "Seconds that the whole may take; importing torch is most of it")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  doctor->add_option("--worker", held->worker,
-                     "A program that is started as two workers instead of an all-reduce of "
-                     "PyTorch's, and must end with 0");
+      .option("--timeout", held->timeout_s,
+              "Seconds that the whole may take; importing torch is most of it")
+      .is_positive()
+      .shows_default();
+  doctor.option("--worker", held->worker,
+                "A program that is started as two workers instead of an all-reduce of "
+                "PyTorch's, and must end with 0");
   return [held] { return diagnose(*held); };
 }
 

@@ -1,7 +1,6 @@
 // ddpctl logs: what the workers of a job print, on whichever node they run.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <map>
@@ -15,6 +14,7 @@
 #include "agent/query/log_query.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -141,25 +141,24 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_logs_command(CLI::App& app) {
-  auto* logs = app.add_subcommand(
-      "logs",
+  Subcommand logs(
+      app, "logs",
       "Print the last lines of workers' output, from all nodes of a job. What -r, -t and --log-dir "
       "keep in files is read there; else there are the latest lines of stderr.");
-  logs->footer(kJobExitCodes);
+  logs.footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
-  logs->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  logs->add_option("--rank", held->ranks, "of these workers only: RANK,...; else of all, up to 32")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("RANK,...");
-  logs->add_option("-n,--lines", held->lines, "of each worker's streams")
-      ->capture_default_str()
-      ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
-  logs->add_flag("-f,--follow", held->follows,
-                 "and what they print from now on, also in later rounds, until the job has ended");
-  logs->add_flag("--raw", held->is_raw,
-                 "to a terminal, too, every byte as it was printed; else it gets colours, and all "
-                 "other escape sequences as text");
+  logs.option("JOB", held->job, "its id, or the process id of its agent on this node");
+  logs.option("--rank", held->ranks, "of these workers only: RANK,...; else of all, up to 32")
+      .takes_commas()
+      .shows_type("RANK,...");
+  logs.option("-n,--lines", held->lines, "of each worker's streams")
+      .shows_default()
+      .in_range(0, agent::LogQuery::kLinesMax);
+  logs.flag("-f,--follow", held->follows,
+            "and what they print from now on, also in later rounds, until the job has ended");
+  logs.flag("--raw", held->is_raw,
+            "to a terminal, too, every byte as it was printed; else it gets colours, and all "
+            "other escape sequences as text");
   return [held] { return run(*held); };
 }
 
