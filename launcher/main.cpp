@@ -1,8 +1,9 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
 // the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Called
-// ddpctl it is that program.
+// ddpctl it is that program. With TLS inside it is ddprun-tls (tls_program.h).
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "agent/failure/failure_copies.h"
+#include "agent/notify/kubeflow_status.h"
 #include "agent/supervisor/agent.h"
 #include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
@@ -28,6 +30,7 @@
 #include "launcher/settings/settings.h"
 #include "launcher/settings/site.h"
 #include "launcher/settings/values.h"
+#include "launcher/tls_program.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -105,6 +108,22 @@ bool wants_notes(const Environment& environment) {
   return false;
 }
 
+// etcd over https cannot do without TLS. A report to Kubeflow Trainer can: the job then goes on, and
+// says that nobody is told.
+Result<void> take_tls(const Plan& plan, const Given& config, char** argv) {
+  const auto& etcd = plan.job.nodes.leader.etcd;
+  const bool needs_tls = etcd && etcd->is_tls;
+  if (!needs_tls && !agent::trainer_endpoint(plan.job.environment)) return {};
+  // ddprun-tls reads the file anew, and from a pipe it would read nothing.
+  struct stat status {};
+  const bool is_gone = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
+                       !S_ISREG(status.st_mode);
+  const auto done = is_gone ? fail(wrong(config, "with TLS it must be a regular file"))
+                            : become_tls_program(argv);
+  if (done || !needs_tls) return {};
+  return done;
+}
+
 int launch(const Plan& plan) {
   for (const std::string& warning : plan.warnings) {
     std::fprintf(stderr, "ddprun: warning: %s\n", printable(warning).c_str());
@@ -121,14 +140,16 @@ int launch(const Plan& plan) {
   return agent::run(job);
 }
 
-int run(const std::vector<std::string>& arguments, const Environment& environment) {
+int run(int argc, char** argv, const Environment& environment) {
+  const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   const auto line = parse_command_line(arguments);
   if (!line) return refuse(line.error(), environment);
   const auto site = find_site(environment);
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
-  const auto file = read_config(given(settings, OptionId::kConfig));
+  const Given config = given(settings, OptionId::kConfig);
+  const auto file = read_config(config);
   if (!file) return refuse(file.error(), environment);
   if (!file->empty()) settings = resolve(*line, environment, *file, site);
 
@@ -139,11 +160,17 @@ int run(const std::vector<std::string>& arguments, const Environment& environmen
   if (!as_json) return refuse(as_json.error(), environment);
   if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"), environment);
 
+  const std::string directory = current_directory();
   const Surroundings surroundings{
-      {current_directory(), ddprun_directory(), environment_bin()}, {}, random_uuid()};
+      {directory, ddprun_directory(), environment_bin(called_as(argv), directory)},
+      {},
+      random_uuid()};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
   if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));
+  if (const auto taken = take_tls(*plan, config, argv); !taken) {
+    return refuse(taken.error(), environment);
+  }
   return launch(*plan);
 }
 
@@ -160,8 +187,7 @@ int main(int argc, char** argv) {
   const bool is_ddpctl = ddprun::cli::is_called("ddpctl", argc, argv);
   try {
     if (is_ddpctl) return ddprun::cli::run_ddpctl(argc, argv);
-    return ddprun::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),
-                            ddprun::environment_from(environ));
+    return ddprun::cli::run(argc, argv, ddprun::environment_from(environ));
   } catch (const std::exception& exception) {
     const auto error = ddprun::agent::error_from_exception(exception);
     std::fprintf(stderr, "%s: %s\n", is_ddpctl ? "ddpctl" : "ddprun", error.message.c_str());

@@ -15,7 +15,8 @@ void append_number(std::string& text, double value) {
     text += "NaN";
   } else if (std::isinf(value)) {
     text += value > 0 ? "+Inf" : "-Inf";
-  } else if (value == std::trunc(value) && std::abs(value) < kExactBelow) {
+  } else if (std::abs(value) < kExactBelow &&
+             value == static_cast<double>(static_cast<std::int64_t>(value))) {
     text += std::to_string(static_cast<std::int64_t>(value));
   } else {
     std::array<char, 32> digits{};

@@ -11,6 +11,7 @@
 
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/http/tls_context.h"
 
 namespace ddprun::agent {
 namespace {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/json.hpp>
-#include <random>
 #include <utility>
 
 #include "agent/loop/timer.h"
 #include "agent/status/status_json.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/random_number.h"
 
 namespace ddprun::agent {
 namespace {
@@ -76,7 +76,7 @@ JobQuery::JobQuery(boost::asio::io_context& io, Identity identity, Access access
     : io_(io),
       identity_(std::move(identity)),
       access_(std::move(access)),
-      last_id_(std::uint64_t{std::random_device{}()} << 32) {}
+      last_id_(random_number() << 32) {}
 
 JobQuery::~JobQuery() = default;
 

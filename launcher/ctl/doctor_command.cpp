@@ -3,7 +3,6 @@
 // than --timeout.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -18,6 +17,7 @@
 #include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
 #include "launcher/doctor/timed_process.h"
@@ -301,20 +301,20 @@ int diagnose(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_doctor_command(CLI::App& app) {
-  auto* doctor = app.add_subcommand(
-      "doctor", "Check and try what jobs need of this machine, and say what to do.");
-  doctor->footer(kExitCodes);
+  Subcommand doctor(app, "doctor",
+                    "Check and try what jobs need of this machine, and say what to do.");
+  doctor.footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor->add_option("names", held->names, "Names of other nodes, to look up too");
-  doctor->add_flag("--json", held->as_json, "Print JSON");
+  doctor.option("names", held->names, "Names of other nodes, to look up too");
+  doctor.flag("--json", held->as_json, "Print JSON");
   doctor
-      ->add_option("--timeout", held->timeout_s,
-                   "Time limit for everything in seconds; most of it is for importing torch")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  doctor->add_option("--worker", held->worker,
-                     "A program to start as two workers instead of PyTorch's all-reduce; it must "
-                     "end with 0");
+      .option("--timeout", held->timeout_s,
+              "Time limit for everything in seconds; most of it is for importing torch")
+      .is_positive()
+      .shows_default();
+  doctor.option("--worker", held->worker,
+                "A program to start as two workers instead of PyTorch's all-reduce; it must "
+                "end with 0");
   return [held] { return diagnose(*held); };
 }
 

@@ -1,13 +1,13 @@
 // ddpctl events: the latest and the coming events of this node of a job, as lines of --events.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -41,12 +41,12 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_events_command(CLI::App& app) {
-  auto* events = app.add_subcommand(
-      "events", "Print the latest events of a job on this node, as --events writes them.");
-  events->footer(kJobExitCodes);
+  Subcommand events(app, "events",
+                    "Print the latest events of a job on this node, as --events writes them.");
+  events.footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
-  events->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  events->add_flag("-f,--follow", held->follows, "also print new events, until the job has ended");
+  events.option("JOB", held->job, "its id, or the process id of its agent on this node");
+  events.flag("-f,--follow", held->follows, "also print new events, until the job has ended");
   return [held] { return run(*held); };
 }
 

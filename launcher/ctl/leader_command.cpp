@@ -1,7 +1,6 @@
 // ddpctl leader: leads the rounds of a job without being one of its nodes.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "launcher/plan/leader_options.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
@@ -45,16 +45,16 @@ int lead(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_leader_command(CLI::App& app) {
-  auto* leader = app.add_subcommand(
-      "leader", "Lead the rounds of a job, until it has ended, without being one of its nodes.");
-  leader->footer(kExitCodes);
+  Subcommand leader(
+      app, "leader",
+      "Lead the rounds of a job, until it has ended, without being one of its nodes.");
+  leader.footer(kExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
   leader
-      ->add_option(
-          "--listen", held->listen,
-          "HOST:PORT to listen on, the --rdzv-endpoint of the nodes (port 0: any free port); "
-          "the address is printed when nodes may connect")
-      ->required();
+      .option("--listen", held->listen,
+              "HOST:PORT to listen on, the --rdzv-endpoint of the nodes (port 0: any free port); "
+              "the address is printed when nodes may connect")
+      .required();
   for (const OptionId id : leader_options()) {
     const OptionSpec& spec = spec_of(id);
     const std::string name = "--" + std::string(spec.name);
@@ -62,12 +62,12 @@ std::function<int()> add_leader_command(CLI::App& app) {
     std::replace(underscored.begin() + 2, underscored.end(), '-', '_');
     auto* value = &held->line.values[static_cast<std::size_t>(id)];
     leader
-        ->add_option_function<std::string>(
+        .option(
             name == underscored ? name : name + "," + underscored,
             [value](const std::string& text) { *value = text; }, std::string(spec.help))
-        ->type_name(std::string(spec.value_name))
-        ->default_str(std::string(spec.default_text))
-        ->take_last();
+        .shows_type(std::string(spec.value_name))
+        .shows_default(std::string(spec.default_text))
+        .takes_last();
   }
   return [held] { return lead(*held); };
 }

@@ -1,7 +1,6 @@
 // ddpctl logs: what the workers of a job print, on whichever node they run.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <map>
@@ -15,6 +14,7 @@
 #include "agent/query/log_query.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -143,25 +143,24 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_logs_command(CLI::App& app) {
-  auto* logs = app.add_subcommand(
-      "logs",
+  Subcommand logs(
+      app, "logs",
       "Print the last lines of workers' output, from all nodes of a job. With -r, -t or --log-dir "
       "they are read from the log files; else only the latest lines of stderr are there.");
-  logs->footer(kJobExitCodes);
+  logs.footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
-  logs->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  logs->add_option("--rank", held->ranks, "only of these workers: RANK,...; default: all, up to 32")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("RANK,...");
-  logs->add_option("-n,--lines", held->lines, "of each worker's streams")
-      ->capture_default_str()
-      ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
-  logs->add_flag("-f,--follow", held->follows,
-                 "also print new output, of later rounds too, until the job has ended");
-  logs->add_flag("--raw", held->is_raw,
-                 "print every byte unchanged; without it a terminal gets colours, and all other "
-                 "escape sequences as text");
+  logs.option("JOB", held->job, "its id, or the process id of its agent on this node");
+  logs.option("--rank", held->ranks, "only of these workers: RANK,...; default: all, up to 32")
+      .takes_commas()
+      .shows_type("RANK,...");
+  logs.option("-n,--lines", held->lines, "of each worker's streams")
+      .shows_default()
+      .in_range(0, agent::LogQuery::kLinesMax);
+  logs.flag("-f,--follow", held->follows,
+            "also print new output, of later rounds too, until the job has ended");
+  logs.flag("--raw", held->is_raw,
+            "print every byte unchanged; without it a terminal gets colours, and all other "
+            "escape sequences as text");
   return [held] { return run(*held); };
 }
 

@@ -1,5 +1,4 @@
 // ddpctl replay: a recorded job, step by step, with the decisions and their reasons.
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +8,7 @@
 
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/ctl/replay.h"
+#include "launcher/ctl/subcommand.h"
 
 namespace ddprun::cli {
 namespace {
@@ -60,13 +60,13 @@ int run(const std::string& path) {
 }  // namespace
 
 std::function<int()> add_replay_command(CLI::App& app) {
-  auto* replay = app.add_subcommand(
-      "replay",
+  Subcommand replay(
+      app, "replay",
       "Replay what ddprun --record has written: the same decisions, step by step, with the reason "
       "of each. Nothing is started.");
-  replay->footer(kExitCodes);
+  replay.footer(kExitCodes);
   const auto held = std::make_shared<std::string>();
-  replay->add_option("FILE", *held, "the recording of one node")->required();
+  replay.option("FILE", *held, "the recording of one node").required();
   return [held] { return run(*held); };
 }
 

@@ -2,7 +2,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/ctl/status_screen.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -73,18 +73,18 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_status_command(CLI::App& app) {
-  auto* status = app.add_subcommand("status", "Show a running job: rounds, nodes, workers.");
-  status->footer(kJobExitCodes);
+  Subcommand status(app, "status", "Show a running job: rounds, nodes, workers.");
+  status.footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  status->add_option("JOB", held->job,
-                     "its id (--rdzv-id), or the process id of its agent on this node; needed "
-                     "if several jobs run");
-  status->add_flag("--json", held->as_json, "as one line of JSON (agent/README.md has its fields)");
-  status->add_flag("--watch", held->watches, "repeat until the job has ended");
-  status->add_option("--interval", held->interval_s, "seconds between updates, with --watch")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
-  status->add_flag("--all", held->shows_all, "every node and worker, however many there are");
+  status.option("JOB", held->job,
+                "its id (--rdzv-id), or the process id of its agent on this node; needed "
+                "if several jobs run");
+  status.flag("--json", held->as_json, "as one line of JSON (agent/README.md has its fields)");
+  status.flag("--watch", held->watches, "repeat until the job has ended");
+  status.option("--interval", held->interval_s, "seconds between updates, with --watch")
+      .shows_default()
+      .in_range(0.1, 86400.0);
+  status.flag("--all", held->shows_all, "every node and worker, however many there are");
   return [held] { return run(*held); };
 }
 

@@ -1,7 +1,6 @@
 // ddpctl stop, ddpctl restart: requests to a job, which its leader carries out.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <functional>
@@ -11,6 +10,7 @@
 
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 
 namespace ddprun::cli {
@@ -120,11 +120,11 @@ int restart(const Arguments& arguments) {
 
 std::function<int()> add(CLI::App& app, const char* name, const char* what, const char* no_wait,
                          int (*run)(const Arguments&)) {
-  auto* command = app.add_subcommand(name, what);
-  command->footer(kJobExitCodes);
+  Subcommand command(app, name, what);
+  command.footer(kJobExitCodes);
   const auto held = std::make_shared<Arguments>();
-  command->add_option("JOB", held->job, "its id, or the process id of its agent on this node");
-  command->add_flag("--no-wait", held->waits_not, no_wait);
+  command.option("JOB", held->job, "its id, or the process id of its agent on this node");
+  command.flag("--no-wait", held->waits_not, no_wait);
   return [held, run] { return run(*held); };
 }
 

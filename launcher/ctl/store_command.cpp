@@ -2,7 +2,6 @@
 // or a server.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "launcher/ctl/ddpctl.h"
+#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/store/store_server.h"
@@ -224,51 +224,49 @@ int run_on_store(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> add_store_command(CLI::App& app) {
-  auto* store = app.add_subcommand("store", "A c10d key-value store: run one, or look into one.");
-  store->footer(kExitCodes);
+  Subcommand store(app, "store", "A c10d key-value store: run one, or look into one.");
+  store.footer(kExitCodes);
 
   const auto held = std::make_shared<Arguments>();  // as long as what is returned
   Arguments& arguments = *held;
-  store->add_option("--listen", arguments.listen,
-                    "Serve an empty store at HOST:PORT (a numeric address; port 0: any) until TERM "
-                    "or INT; prints "
-                    "the address once it is ready.");
+  store.option("--listen", arguments.listen,
+               "Serve an empty store at HOST:PORT (a numeric address; port 0: any) until TERM "
+               "or INT; prints "
+               "the address once it is ready.");
   store
-      ->add_option("--store-memory", arguments.memory_mib,
-                   "The most that the served store may hold, in MiB.")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      .option("--store-memory", arguments.memory_mib,
+              "The most that the served store may hold, in MiB.")
+      .is_positive()
+      .shows_default();
 
   const auto command = [&](const char* name, const char* help,
                            int (*function)(StoreClient&, const Arguments&)) {
-    auto* sub = store->add_subcommand(name, help);
-    sub->add_option("server", arguments.server, "HOST:PORT of the store")->required();
-    sub->add_option("--timeout", arguments.timeout_s, "Seconds to wait for an answer")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
-    sub->callback([&arguments, function] { arguments.command = function; });
+    Subcommand sub = store.subcommand(name, help);
+    sub.option("server", arguments.server, "HOST:PORT of the store").required();
+    sub.option("--timeout", arguments.timeout_s, "Seconds to wait for an answer")
+        .is_not_negative()
+        .shows_default();
+    sub.when_given([&arguments, function] { arguments.command = function; });
     return sub;
   };
-  const auto one_key = [&](CLI::App* sub) {
-    sub->add_option("key", arguments.key, "The key")->required();
+  const auto one_key = [&](Subcommand sub) {
+    sub.option("key", arguments.key, "The key").required();
   };
-  const auto some_keys = [&](CLI::App* sub) {
-    sub->add_option("keys", arguments.keys, "The keys")->required();
+  const auto some_keys = [&](Subcommand sub) {
+    sub.option("keys", arguments.keys, "The keys").required();
   };
 
-  auto* get_command = command("get", "Print the value of a key.", get);
+  Subcommand get_command = command("get", "Print the value of a key.", get);
   one_key(get_command);
-  get_command
-      ->add_option("--wait", arguments.wait_s, "Seconds to wait for the key if it is not there")
-      ->check(CLI::NonNegativeNumber);
-  auto* set_command = command("set", "Set a key.", set);
+  get_command.option("--wait", arguments.wait_s, "Seconds to wait for the key if it is not there")
+      .is_not_negative();
+  Subcommand set_command = command("set", "Set a key.", set);
   one_key(set_command);
-  set_command->add_option("value", arguments.value, "The value; '-' reads it from stdin")
-      ->required();
-  auto* add_command = command("add", "Add to the number under a key and print the sum.", add);
+  set_command.option("value", arguments.value, "The value; '-' reads it from stdin").required();
+  Subcommand add_command = command("add", "Add to the number under a key and print the sum.", add);
   one_key(add_command);
-  add_command->add_option("delta", arguments.delta, "What to add; a negative one after '--'")
-      ->capture_default_str();
+  add_command.option("delta", arguments.delta, "What to add; a negative one after '--'")
+      .shows_default();
   some_keys(command("wait", "Wait until all keys are there, at most --timeout seconds.", wait));
   command("list", "Print all keys, sorted.", list);
   some_keys(command("delete", "Delete keys.", erase));

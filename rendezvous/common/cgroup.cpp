@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <sstream>
 
 #include "rendezvous/common/file_text.h"
 
@@ -23,9 +22,11 @@ bool is_named(std::string_view controllers, std::string_view controller) {
 // container the path is often the host's and names nothing here; then the mount's own root is this
 // container's group.
 std::vector<std::string> folders(std::string_view controller, const std::string& root) {
-  std::istringstream lines(file_text(root + "/proc/self/cgroup"));
+  const std::string text = file_text(root + "/proc/self/cgroup");
   std::vector<std::string> folders;
-  for (std::string line; std::getline(lines, line);) {
+  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
@@ -44,11 +45,15 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
 }
 
 std::optional<std::uint64_t> field(const std::string& text, std::string_view key) {
-  std::istringstream words(text);
-  std::string name;
-  std::uint64_t value = 0;
-  while (words >> name >> value) {
-    if (name == key) return value;
+  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const std::size_t space = std::min(line.find(' '), line.size());
+    if (line.substr(0, space) != key) continue;
+    std::uint64_t value = 0;
+    const char* const digits = line.data() + std::min(space + 1, line.size());
+    const auto [rest, error] = std::from_chars(digits, line.data() + line.size(), value);
+    if (error == std::errc()) return value;
   }
   return std::nullopt;
 }

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 
 namespace ddprun {
 
-inline std::uint64_t random_number() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) | random();
-}
+// Any thread.
+std::uint64_t random_number();
 
 }  // namespace ddprun

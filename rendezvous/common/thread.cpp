@@ -1,5 +1,7 @@
 #include "rendezvous/common/thread.h"
 
+#include <sys/prctl.h>
+
 #include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::rdzv {
@@ -9,16 +11,23 @@ namespace {
 // whatever program this is linked into, and for sanitizers.
 constexpr std::size_t kStackBytes = 1024 * 1024;
 
+struct Start {
+  const char* name;
+  std::function<void()> body;
+};
+
+// Its name is given by the thread itself: from another one that means to open a file of /proc.
 void* run(void* argument) {
-  const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
-  (*body)();
+  const std::unique_ptr<Start> start(static_cast<Start*>(argument));
+  ::prctl(PR_SET_NAME, start->name);
+  start->body();
   return nullptr;
 }
 
 }  // namespace
 
 Result<Thread> Thread::start(const char* name, std::function<void()> body) {
-  auto argument = std::make_unique<std::function<void()>>(std::move(body));
+  auto argument = std::make_unique<Start>(Start{name, std::move(body)});
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -30,7 +39,6 @@ Result<Thread> Thread::start(const char* name, std::function<void()> body) {
   pthread_attr_destroy(&attributes);
   if (error != 0) return fail(error_of_start(error, "cannot start a thread"));
   static_cast<void>(argument.release());
-  pthread_setname_np(id, name);
   return Thread(id);
 }
 

@@ -17,7 +17,7 @@ namespace ddprun::rdzv {
 class Thread {
  public:
   Thread() = default;
-  // `name`: at most 15 characters.
+  // `name`: at most 15 characters, and a constant.
   static Result<Thread> start(const char* name, std::function<void()> body);
 
   Thread(Thread&& other) noexcept : id_(std::exchange(other.id_, std::nullopt)) {}

@@ -4,14 +4,15 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/random_number.h"
 #include "rendezvous/common/shell_clock.h"
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/job_keys.h"
 #include "rendezvous/etcd/round_ledger.h"
+#include "rendezvous/http/tls_context.h"
 #include "rendezvous/leader/leader_address.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
@@ -38,10 +39,11 @@ constexpr auto kNoticeInterval = 10s;
 constexpr const char* kNoLeaderYet = "no leader is elected yet";
 
 std::string random_name() {
-  std::random_device random;
   constexpr char kDigits[] = "0123456789abcdef";
   std::string name;
-  for (int i = 0; i < 16; ++i) name += kDigits[random() % 16];
+  for (std::uint64_t bits = random_number(); name.size() < 16; bits >>= 4) {
+    name += kDigits[bits % 16];
+  }
   return name;
 }
 

@@ -23,7 +23,6 @@
 
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/result.h"
-#include "rendezvous/http/tls_files.h"
 
 namespace ddprun::rdzv {
 
@@ -35,8 +34,7 @@ struct HttpUrl {
 };
 Result<HttpUrl> parse_http_url(std::string_view text);
 
-class TlsContext;  // TLS 1.2 or newer, and the server has to prove its name
-Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files);
+class TlsContext;  // made by make_tls_context(), tls_context.h
 
 struct HttpOptions {
   Endpoint server;

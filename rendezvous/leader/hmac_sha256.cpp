@@ -1,37 +1,88 @@
-// SHA256_Init and its like are deprecated since OpenSSL 3.0 in favour of the providers; see the
-// header.
-#define OPENSSL_SUPPRESS_DEPRECATED
 #include "rendezvous/leader/hmac_sha256.h"
 
-#include <openssl/sha.h>
-
-#include <initializer_list>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 
 namespace ddprun::rdzv {
 namespace {
 
-constexpr std::size_t kBlockBytes = SHA256_CBLOCK;
+constexpr std::size_t kBlockBytes = 64;
+constexpr std::size_t kLengthBytes = 8;  // at the end of the last block
 
-std::string sha256(std::initializer_list<std::string_view> parts) {
-  SHA256_CTX context;
-  ::SHA256_Init(&context);
-  for (const std::string_view part : parts) ::SHA256_Update(&context, part.data(), part.size());
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  ::SHA256_Final(digest, &context);
-  return {reinterpret_cast<const char*>(digest), sizeof digest};
+using State = std::array<std::uint32_t, 8>;
+
+constexpr State kFirstState{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                            0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+constexpr std::array<std::uint32_t, 64> kRoundConstants{
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
+
+// FIPS 180-4, 6.2.2, with its names.
+void take_block(State& state, const char* block) {
+  std::array<std::uint32_t, 64> w;
+  for (std::size_t t = 0; t < 16; ++t) {
+    w[t] = 0;
+    for (std::size_t i = 0; i < 4; ++i)
+      w[t] = w[t] << 8 | static_cast<unsigned char>(block[4 * t + i]);
+  }
+  for (std::size_t t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3;
+    const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  auto [a, b, c, d, e, f, g, h] = state;
+  for (std::size_t t = 0; t < 64; ++t) {
+    const std::uint32_t sum1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+    const std::uint32_t t1 = h + sum1 + ((e & f) ^ (~e & g)) + kRoundConstants[t] + w[t];
+    const std::uint32_t sum0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+    const std::uint32_t t2 = sum0 + ((a & b) ^ (a & c) ^ (b & c));
+    h = g;
+    g = f;
+    f = e;
+    e = d + t1;
+    d = c;
+    c = b;
+    b = a;
+    a = t1 + t2;
+  }
+  const State change{a, b, c, d, e, f, g, h};
+  for (std::size_t i = 0; i < state.size(); ++i) state[i] += change[i];
+}
+
+std::string sha256(std::string message) {
+  const std::uint64_t bits = std::uint64_t{message.size()} * 8;
+  message += '\x80';
+  while (message.size() % kBlockBytes != kBlockBytes - kLengthBytes) message += '\0';
+  for (int shift = 56; shift >= 0; shift -= 8) message += static_cast<char>(bits >> shift);
+  State state = kFirstState;
+  for (std::size_t at = 0; at < message.size(); at += kBlockBytes) take_block(state, &message[at]);
+  std::string digest;
+  for (const std::uint32_t word : state) {
+    for (int shift = 24; shift >= 0; shift -= 8) digest += static_cast<char>(word >> shift);
+  }
+  return digest;
 }
 
 }  // namespace
 
 std::string hmac_sha256(std::string_view key, std::string_view data) {
-  std::string block = key.size() > kBlockBytes ? sha256({key}) : std::string(key);
+  std::string block = key.size() > kBlockBytes ? sha256(std::string(key)) : std::string(key);
   block.resize(kBlockBytes, '\0');
   const auto padded_with = [&](int pad) {
     std::string padded = block;
     for (char& byte : padded) byte = static_cast<char>(byte ^ pad);
     return padded;
   };
-  return sha256({padded_with(0x5c), sha256({padded_with(0x36), data})});
+  return sha256(padded_with(0x5c) + sha256(padded_with(0x36).append(data)));
 }
 
 }  // namespace ddprun::rdzv

@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the package that find_package(ddprun) finds:
 #
-#   bin/ddprun, bin/ddpctl                         component launcher
+#   bin/ddprun, bin/ddprun-tls, bin/ddpctl         component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
 #   lib/python3/dist-packages/ddprun_progress.py   component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
@@ -13,7 +13,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(_package lib/cmake/ddprun)
-install(TARGETS ddprun ddpctl EXPORT ddprun_launcher RUNTIME DESTINATION bin COMPONENT launcher)
+install(TARGETS ddprun ddprun-tls ddpctl EXPORT ddprun_launcher RUNTIME DESTINATION bin COMPONENT launcher)
 install(EXPORT ddprun_launcher NAMESPACE ddprun:: FILE ddprun-launcher.cmake
         DESTINATION ${_package} COMPONENT cmake)
 
@@ -38,7 +38,7 @@ ddprun_written_by_itself(ddprun.bash "$0 --print-completion=bash"
 ddprun_written_by_itself(ddprun.zsh "$0 --print-completion=zsh" share/zsh/site-functions _ddprun)
 ddprun_written_by_itself(ddprun.fish "$0 --print-completion=fish"
                          share/fish/vendor_completions.d ddprun.fish)
-add_custom_target(ddprun_share ALL DEPENDS ${_written} ddpctl)
+add_custom_target(ddprun_share ALL DEPENDS ${_written} ddprun-tls ddpctl)
 
 # For workers in Python.
 set(_modules lib/python3/dist-packages)

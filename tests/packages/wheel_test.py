@@ -28,7 +28,7 @@ except ImportError as error:
 source, packages = Path(sys.argv[1]), Path(sys.argv[2])
 del sys.argv[1:]
 
-BYTES_MAX = 5 << 20
+BYTES_MAX = 6 << 20  # two programs: ddprun, and ddprun-tls with OpenSSL
 GLIBC_MAX = (2, 34)
 
 SCRIPT = '''
@@ -93,6 +93,7 @@ class Wheel(unittest.TestCase):
         version = re.search(r'project\(ddprun VERSION ([0-9.]+)', (source / 'CMakeLists.txt').read_text()).group(1)
         self.assertTrue(self.wheel.name.startswith(f'ddprun-{version}-'))
         self.assertRegex(self.version, rf'^ddprun {re.escape(version)} \(.*round protocol \d+\)\n$')
+        self.assertEqual(run(self.bin / 'ddprun-tls', '--version', env=self.environment), self.version)
         ddpctl = run(self.bin / 'ddpctl', '--version', env=self.environment)
         self.assertEqual(ddpctl.replace('ddpctl', 'ddprun', 1), self.version)
 

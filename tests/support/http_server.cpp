@@ -86,18 +86,18 @@ class HttpServer::Impl {
         tls_->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
       }
     }
-    threads_.emplace_back([this] { accept(); });
+    accepting_ = std::thread([this] { accept(); });
   }
 
   ~Impl() {
     is_over_ = true;
     ::shutdown(acceptor_.native_handle(), SHUT_RDWR);
-    threads_.front().join();
+    accepting_.join();
     {
       const std::scoped_lock lock(mutex_);
       for (const auto& socket : sockets_) ::shutdown(socket->native_handle(), SHUT_RDWR);
     }
-    for (std::size_t i = 1; i < threads_.size(); ++i) threads_[i].join();
+    for (std::thread& each : threads_) each.join();
   }
 
   rdzv::Endpoint endpoint() const { return {"127.0.0.1", acceptor_.local_endpoint().port()}; }
@@ -142,7 +142,8 @@ class HttpServer::Impl {
   std::atomic<int> connections_{0};
   std::mutex mutex_;
   std::vector<std::shared_ptr<tcp::socket>> sockets_;
-  std::vector<std::thread> threads_;  // the first one accepts
+  std::vector<std::thread> threads_;  // of connections; made by the other one, which ends first
+  std::thread accepting_;
 };
 
 HttpServer::HttpServer(Handler handler, const Certificates* certificates, bool wants_client)

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <csignal>
 #include <limits>
 #include <string>
 #include <thread>

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "rendezvous/http/tls_context.h"
 #include "tests/support/http_server.h"
 #include "tests/support/job.h"
 

@@ -48,6 +48,15 @@ TEST(HmacSha256, IsThatOfRfc4231) {
             "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
+// As Python's hmac computes it: every place in a block that a message may end at.
+TEST(HmacSha256, TakesAnyLength) {
+  std::string chained;
+  for (std::size_t size = 0; size < 200; ++size) {
+    chained = hmac_sha256(chained, std::string(size, 'x'));
+  }
+  EXPECT_EQ(hex(chained), "3af4dffb56124b58ecdd230d51ebff4690cbadf80820312517aebca2c0abff80");
+}
+
 wire::Nonce counting_from(char first) {
   wire::Nonce nonce;
   std::iota(nonce.begin(), nonce.end(), first);

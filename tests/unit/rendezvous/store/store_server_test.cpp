@@ -397,7 +397,10 @@ TEST(StoreServer, RefusesWhatDoesNotFitIntoItsMemory) {
 
 TEST(StoreServer, LeavesSignalsToItsOwner) {
   const auto server = start();
-  // The store's thread is the one named so; all signals but the unblockable ones are in its mask.
+  RawClient client(server->port());
+  client.send(kHandshake);
+  client.read_all_so_far();  // its thread has begun
+  // It is the one named so; all signals but the unblockable ones are in its mask.
   bool is_found = false;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream name(entry.path() / "comm");

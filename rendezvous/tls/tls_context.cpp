@@ -3,19 +3,34 @@
 #include <openssl/ssl.h>
 #include <openssl/x509err.h>
 
+#include <boost/asio/ssl/context.hpp>
 #include <cerrno>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "rendezvous/http/http_client.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/tls/tls_connection.h"
 
 namespace ddprun::rdzv {
 namespace {
 
 namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
+
+class OpenSslContext final : public TlsContext {
+ public:
+  ssl::context& context() { return context_; }
+
+  std::shared_ptr<HttpConnection> connection(boost::asio::io_context& io,
+                                             const HttpOptions& options) override {
+    return make_tls_connection(io, options, context_);
+  }
+
+ private:
+  ssl::context context_{ssl::context::tls_client};
+};
 
 // OpenSSL's own words for a file that is not there are "system lib".
 Result<void> check_readable(const std::string& what, const std::string& file) {
@@ -44,7 +59,7 @@ Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files) {
                     ? "the certificate " + files.certificate + " needs the file with its key"
                     : "the key " + files.key + " needs the file with its certificate");
   }
-  auto tls = std::make_shared<TlsContext>();
+  auto tls = std::make_shared<OpenSslContext>();
   ssl::context& context = tls->context();
   SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
   error_code ec;

@@ -1,0 +1,17 @@
+#include "rendezvous/common/random_number.h"
+
+#include <sys/random.h>
+
+#include <cstdlib>
+
+namespace ddprun {
+
+// std::random_device first asks the processor what it can do, which traps in a virtual machine.
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  // Short reads and EINTR do not happen for so few bytes.
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) std::abort();
+  return number;
+}
+
+}  // namespace ddprun

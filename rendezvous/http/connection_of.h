@@ -1,0 +1,311 @@
+// HttpConnection over a stream of Asio's, whichever it is: plain TCP in this room, TLS in
+// rendezvous/tls. Derived classes say what happens between the TCP connection and the first request,
+// and what errors of their stream mean. To be included where such a class is made, and nowhere else:
+// Beast's headers take seconds to compile.
+#pragma once
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/stream_traits.hpp>
+#include <boost/beast/http.hpp>
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/http/http_connection.h"
+#include "rendezvous/net/name_lookup.h"
+
+namespace ddprun::rdzv {
+
+template <typename Stream>
+class ConnectionOf : public HttpConnection,
+                     public std::enable_shared_from_this<ConnectionOf<Stream>> {
+ public:
+  // `arguments`: what the stream is made of, besides the io_context.
+  template <typename... Arguments>
+  ConnectionOf(boost::asio::io_context& io, HttpOptions options, Arguments&&... arguments)
+      : options_(std::move(options)),
+        stream_(io, std::forward<Arguments>(arguments)...),
+        lookup_(io),
+        deadline_(io) {}
+
+  void exchange(const HttpRequest& request, Done done) override {
+    done_ = std::move(done);
+    is_streaming_ = false;
+    reply_.emplace();
+    reply_->header_limit(kMaxHeadBytes);
+    reply_->body_limit(options_.max_reply_bytes);
+    begin(request);
+  }
+
+  void stream(const HttpRequest& request, HttpStream::Events events) override {
+    events_ = std::move(events);
+    is_streaming_ = true;
+    stream_reply_.emplace();
+    stream_reply_->header_limit(kMaxHeadBytes);
+    stream_reply_->body_limit(boost::none);
+    begin(request);
+  }
+
+  // What an idle server sends is its end.
+  bool is_reusable() const override {
+    if (!is_open_ || is_over_) return false;
+    char byte = 0;
+    const auto count = ::recv(const_cast<ConnectionOf*>(this)->socket().native_handle(), &byte, 1,
+                              MSG_PEEK | MSG_DONTWAIT);
+    return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  }
+
+  void close() override {
+    is_over_ = true;
+    lookup_.cancel();
+    deadline_.cancel();
+    error_code ec;
+    socket().close(ec);
+  }
+
+ protected:
+  using error_code = boost::system::error_code;
+
+  // The TCP connection is there: ends with opened() or end().
+  virtual void secure() { opened(); }
+
+  virtual Error explain(error_code ec) {
+    namespace http = boost::beast::http;
+    if (ec == http::error::body_limit || ec == http::error::header_limit ||
+        ec == http::error::buffer_overflow) {
+      return {ErrorCode::kResourceExhausted,
+              "the answer of " + who() + " is larger than it may be (" +
+                  std::to_string(options_.max_reply_bytes) + " bytes)",
+              {}};
+    }
+    if (ec == http::error::end_of_stream || ec == boost::asio::error::eof ||
+        ec == http::error::partial_message) {
+      return {
+          ErrorCode::kClosed, who() + " closed the connection before its answer was complete", {}};
+    }
+    if (ec.category() == http::make_error_code(http::error::bad_version).category()) {
+      return {ErrorCode::kProtocol,
+              who() + " does not speak HTTP (" + ec.message() + "); check the port" +
+                  (options_.tls ? "" : ", and whether it wants TLS"),
+              {}};
+    }
+    return {ErrorCode::kUnavailable, who() + ": " + ec.message(), {}};
+  }
+
+  // A handler of what comes next, unless this ends first.
+  template <typename Next>
+  auto then(Next next) {
+    return [self = this->shared_from_this(), next](error_code ec, const auto&...) {
+      if (self->is_over_) return;
+      ec ? self->end(self->explain(ec)) : next();
+    };
+  }
+
+  void opened() {
+    is_open_ = true;
+    write();
+  }
+
+  void end(Error error) {
+    close();
+    if (is_streaming_) return events_.on_end(std::move(error));
+    const Done done = std::move(done_);
+    done(fail(std::move(error)));
+  }
+
+  Stream& transport() { return stream_; }
+  bool is_open() const { return is_open_; }
+  std::string who() const { return options_.server.to_string(); }
+
+  // Of the server, as its certificate should have it.
+  const std::string& name() const {
+    return options_.server_name.empty() ? options_.server.host : options_.server_name;
+  }
+
+  void under_way(std::string what) { what_was_under_way_ = std::move(what); }
+
+ private:
+  using tcp = boost::asio::ip::tcp;
+  using Request = boost::beast::http::request<boost::beast::http::string_body>;
+
+  static constexpr std::uint32_t kMaxHeadBytes = 16 * 1024;
+  static constexpr std::size_t kBufferBytes = std::size_t{64} * 1024;
+  static constexpr std::size_t kChunkBytes = std::size_t{16} * 1024;
+
+  tcp::socket& socket() { return boost::beast::get_lowest_layer(stream_); }
+
+  // ---- to the server
+
+  Request message_of(const HttpRequest& request) const {
+    namespace http = boost::beast::http;
+    Request message;
+    message.version(11);
+    message.method_string(request.method);
+    message.target(request.target);
+    message.set(http::field::host, options_.server.to_string());
+    message.set(http::field::user_agent, "ddprun");
+    if (!request.body.empty()) message.set(http::field::content_type, request.content_type);
+    for (const auto& [key, value] : request.headers) message.set(key, value);
+    message.body() = request.body;
+    message.prepare_payload();
+    return message;
+  }
+
+  void begin(const HttpRequest& request) {
+    request_ = message_of(request);
+    deadline_.expires_after(options_.time_limit);
+    // One that is ready already cannot be cancelled: it finds that its question is not the last one.
+    deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
+      const auto self = weak.lock();
+      if (ec || !self || self->is_over_ || self->question_ != question) return;
+      self->end(Error{ErrorCode::kTimeout,
+                      self->who() + " did not answer within " +
+                          std::to_string(self->options_.time_limit.count()) + " ms" +
+                          self->what_was_under_way_,
+                      {}});
+    });
+    if (is_open_) return write();
+    under_way(" (its name is being looked up)");
+    if (const auto known = addresses_without_lookup(options_.server.host)) return connect(*known);
+    lookup_.start(options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
+      const auto self = weak.lock();
+      if (!self || self->is_over_) return;
+      if (addresses) return self->connect(*addresses);
+      self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message, {}});
+    });
+  }
+
+  void connect(const std::vector<std::string>& addresses) {
+    under_way(" (there is no connection yet)");
+    std::vector<tcp::endpoint> endpoints;
+    for (const std::string& each : addresses) {
+      endpoints.emplace_back(boost::asio::ip::make_address(each), options_.server.port);
+    }
+    boost::asio::async_connect(socket(), endpoints, then([this] { connected(); }));
+  }
+
+  void connected() {
+    error_code ec;
+    local_address_ = socket().local_endpoint(ec).address().to_string();
+    socket().set_option(tcp::no_delay(true), ec);
+    set_probes();
+    secure();
+  }
+
+  // A server whose machine has died says nothing; a stream would wait for it for hours.
+  void set_probes() {
+    const auto set = [fd = socket().native_handle()](int level, int option, int value) {
+      ::setsockopt(fd, level, option, &value, sizeof value);
+    };
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+    set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  }
+
+  void write() {
+    under_way("");
+    boost::beast::http::async_write(stream_, request_,
+                                    then([this] { is_streaming_ ? read_head() : read_reply(); }));
+  }
+
+  // ---- its answer
+
+  void answered() {
+    deadline_.cancel();
+    ++question_;
+  }
+
+  void read_reply() {
+    boost::beast::http::async_read(stream_, buffer_, *reply_, then([this] {
+                                     answered();
+                                     is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
+                                     HttpReply reply{reply_->get().result_int(),
+                                                     std::move(reply_->get().body()),
+                                                     local_address_};
+                                     const Done done = std::move(done_);
+                                     done(std::move(reply));
+                                   }));
+  }
+
+  void read_head() {
+    boost::beast::http::async_read_header(stream_, buffer_, *stream_reply_, then([this] {
+                                            answered();
+                                            if (events_.on_open)
+                                              events_.on_open(stream_reply_->get().result_int());
+                                            if (!is_over_) read_some();
+                                          }));
+  }
+
+  void read_some() {
+    auto& body = stream_reply_->get().body();
+    body.data = chunk_.data();
+    body.size = chunk_.size();
+    boost::beast::http::async_read_some(
+        stream_, buffer_, *stream_reply_,
+        [self = this->shared_from_this()](error_code ec, std::size_t) {
+          if (!self->is_over_) self->read_part(ec);
+        });
+  }
+
+  void read_part(error_code ec) {
+    if (ec && ec != boost::beast::http::error::need_buffer) return end(explain(ec));
+    take({chunk_.data(), chunk_.size() - stream_reply_->get().body().size});
+  }
+
+  void take(std::string_view bytes) {
+    while (!is_over_) {
+      const std::size_t end_of_line = bytes.find('\n');
+      line_ += bytes.substr(0, end_of_line);
+      if (line_.size() > options_.max_reply_bytes) {
+        return end(explain(boost::beast::http::error::body_limit));
+      }
+      if (end_of_line == std::string_view::npos) break;
+      bytes.remove_prefix(end_of_line + 1);
+      give_line();
+    }
+    if (is_over_) return;
+    if (!stream_reply_->is_done()) return read_some();
+    give_line();
+    if (is_over_) return;
+    end(Error{ErrorCode::kClosed, who() + " has ended its answer", {}});
+  }
+
+  void give_line() {
+    const std::string line = std::exchange(line_, {});
+    if (!line.empty() && events_.on_line) events_.on_line(line);
+  }
+
+  const HttpOptions options_;
+  Stream stream_;
+  NameLookup lookup_;
+  boost::asio::steady_timer deadline_;
+  std::uint64_t question_ = 0;  // counts them, and the answers
+  std::string what_was_under_way_;
+  std::string local_address_;
+  bool is_open_ = false;
+  bool is_over_ = false;
+  bool is_streaming_ = false;
+
+  Request request_;
+  boost::beast::flat_buffer buffer_{kBufferBytes};
+  Done done_;
+  std::optional<boost::beast::http::response_parser<boost::beast::http::string_body>> reply_;
+  HttpStream::Events events_;
+  std::optional<boost::beast::http::response_parser<boost::beast::http::buffer_body>> stream_reply_;
+  std::array<char, kChunkBytes> chunk_{};
+  std::string line_;  // not whole yet
+};
+
+}  // namespace ddprun::rdzv
