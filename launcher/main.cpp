@@ -93,7 +93,7 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   if (line.value(OptionId::kPrintManPage)) return print(man_page(version()));
   if (line.value(OptionId::kPrintOptionTable)) return print(option_table_markdown());
   if (!line.value(OptionId::kPrintCompletion)) return std::nullopt;
-  const auto shell = read_choice(given(settings, OptionId::kPrintCompletion));
+  const auto shell = read_choice(resolved(settings, OptionId::kPrintCompletion));
   return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
 }
 
@@ -110,7 +110,7 @@ bool wants_notes(const Environment& environment) {
 
 // etcd over https cannot do without TLS. A report to Kubeflow Trainer can: the job then goes on, and
 // says that nobody is told.
-Result<void> take_tls(const Plan& plan, const Given& config, char** argv) {
+Result<void> take_tls(const Plan& plan, const ResolvedOption& config, char** argv) {
   const auto& etcd = plan.job.nodes.leader.etcd;
   const bool needs_tls = etcd && etcd->is_tls;
   if (!needs_tls && !agent::trainer_endpoint(plan.job.environment)) return {};
@@ -118,7 +118,7 @@ Result<void> take_tls(const Plan& plan, const Given& config, char** argv) {
   struct stat status {};
   const bool is_gone = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
                        !S_ISREG(status.st_mode);
-  const auto done = is_gone ? fail(wrong(config, "with TLS it must be a regular file"))
+  const auto done = is_gone ? fail(usage_error(config, "with TLS it must be a regular file"))
                             : become_tls_program(argv);
   if (done || !needs_tls) return {};
   return done;
@@ -148,17 +148,18 @@ int run(int argc, char** argv, const Environment& environment) {
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
-  const Given config = given(settings, OptionId::kConfig);
+  const ResolvedOption config = resolved(settings, OptionId::kConfig);
   const auto file = read_config(config);
   if (!file) return refuse(file.error(), environment);
   if (!file->empty()) settings = resolve(*line, environment, *file, site);
 
-  const auto dry_run = read_flag(given(settings, OptionId::kDryRun));
+  const auto dry_run = read_flag(resolved(settings, OptionId::kDryRun));
   if (!dry_run) return refuse(dry_run.error(), environment);
-  const Given json = given(settings, OptionId::kJson);
+  const ResolvedOption json = resolved(settings, OptionId::kJson);
   const auto as_json = read_flag(json);
   if (!as_json) return refuse(as_json.error(), environment);
-  if (*as_json && !*dry_run) return refuse(wrong(json, "it goes with --dry-run only"), environment);
+  if (*as_json && !*dry_run)
+    return refuse(usage_error(json, "it goes with --dry-run only"), environment);
 
   const std::string directory = current_directory();
   const Surroundings surroundings{

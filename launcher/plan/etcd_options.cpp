@@ -22,14 +22,14 @@ std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> na
 
 }  // namespace
 
-Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint) {
+Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& endpoint) {
   std::vector<rdzv::Endpoint> endpoints;
   for (const std::string_view each : split(endpoint.text(), ',')) {
     const auto parsed = parse_host_and_port(each, kEtcdPort);
     if (!parsed || *parsed->port == 0) {
-      return fail(wrong(endpoint,
-                        "give etcd's HOST:PORT, or several with commas between them, such "
-                        "as etcd1:2379,etcd2:2379"));
+      return fail(usage_error(endpoint,
+                              "give etcd's HOST:PORT, or several with commas between them, such "
+                              "as etcd1:2379,etcd2:2379"));
     }
     endpoints.push_back({parsed->host, *parsed->port});
   }
@@ -37,13 +37,13 @@ Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint) {
 }
 
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous) {
-  const Given given_conf = given(settings, OptionId::kRdzvConf);
+  const ResolvedOption given_conf = resolved(settings, OptionId::kRdzvConf);
   const RdzvConf& conf = rendezvous.conf;
   const auto refused = [&](const std::string& sentence) {
-    return fail(wrong(given_conf, sentence));
+    return fail(usage_error(given_conf, sentence));
   };
   rdzv::EtcdSpec etcd;
-  auto endpoints = read_etcd_endpoints(given(settings, OptionId::kRdzvEndpoint));
+  auto endpoints = read_etcd_endpoints(resolved(settings, OptionId::kRdzvEndpoint));
   if (!endpoints) return fail(std::move(endpoints.error()));
   etcd.endpoints = *std::move(endpoints);
   if (std::string prefix = text_of(conf, "etcd_prefix"); !prefix.empty()) {

@@ -13,7 +13,7 @@
 namespace ddprun::cli {
 
 // "host1:2379,host2,[::1]:2379"
-Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const Given& endpoint);
+Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& endpoint);
 
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
 

@@ -21,22 +21,23 @@ OptionId port_option(const Settings& settings) {
 }
 
 Result<void> check_endpoint(const Settings& settings, const Rendezvous& rendezvous) {
-  const Given nodes = given(settings, OptionId::kNnodes);
+  const ResolvedOption nodes = resolved(settings, OptionId::kNnodes);
   if (rendezvous.is_standalone) {
-    return fail(wrong(nodes, "--standalone is for one node; leave one of the two out"));
+    return fail(usage_error(nodes, "--standalone is for one node; leave one of the two out"));
   }
   if (rendezvous.backend != Backend::kStatic && port_option(settings) == OptionId::kMasterPort) {
-    return fail(
-        wrong(nodes, is_etcd(rendezvous.backend)
-                         ? "several nodes need to know where etcd is; give "
-                           "--rdzv-endpoint=HOST:PORT, or several with commas between them"
-                         : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
-                           "the same on every node"));
+    return fail(usage_error(
+        nodes, is_etcd(rendezvous.backend)
+                   ? "several nodes need to know where etcd is; give "
+                     "--rdzv-endpoint=HOST:PORT, or several with commas between them"
+                   : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
+                     "the same on every node"));
   }
   if (rendezvous.port == 0) {
-    return fail(wrong(given(settings, port_option(settings)),
-                      "port 0 is any free one, and the other nodes could not know which; give the "
-                      "port, the same on every node"));
+    return fail(
+        usage_error(resolved(settings, port_option(settings)),
+                    "port 0 is any free one, and the other nodes could not know which; give the "
+                    "port, the same on every node"));
   }
   return {};
 }
@@ -61,28 +62,28 @@ std::chrono::milliseconds join_timeout(const Settings& settings, const Rendezvou
   const std::string other = is_static ? "join_timeout" : "timeout";
   const auto time = seconds_of(rendezvous.conf, key);
   if (!time && rendezvous.conf.contains(other)) {
-    warnings.push_back(
-        wrong(given(settings, OptionId::kRdzvConf), other + " has no effect with " +
-                                                        settings[OptionId::kRdzvBackend].text +
-                                                        ", as under torchrun; give " + key)
-            .to_string());
+    warnings.push_back(usage_error(resolved(settings, OptionId::kRdzvConf),
+                                   other + " has no effect with " +
+                                       settings[OptionId::kRdzvBackend].text +
+                                       ", as under torchrun; give " + key)
+                           .to_string());
   }
   return time.value_or(is_static ? kStaticDefault : kElasticDefault);
 }
 
 Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezvous,
                              agent::StoreEndpoint& place) {
-  const Given range = given(settings, OptionId::kMasterPortRange);
+  const ResolvedOption range = resolved(settings, OptionId::kMasterPortRange);
   if (range.text().empty()) return {};
   const std::vector<std::string_view> parts = split(range.text(), ':');
   const auto first = whole_number(parts.front());
   const auto last = whole_number(parts.back());
   if (parts.size() != 2 || !first || !last || *first < 1 || *last > kHighestPort ||
       *first > *last) {
-    return fail(wrong(range, "give the first and the last port, such as 29500:29599"));
+    return fail(usage_error(range, "give the first and the last port, such as 29500:29599"));
   }
   if (place.first_port != 0) {
-    return fail(wrong(
+    return fail(usage_error(
         range, rendezvous.max_nodes == 1
                    ? "the port is fixed already by " + settings[port_option(settings)].origin.name
                    : "with static, several nodes meet at node 0's one port, --master-port; leave "
@@ -111,9 +112,9 @@ Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rende
   nodes.min_nodes = is_static ? rendezvous.max_nodes : rendezvous.min_nodes;
   nodes.max_nodes = rendezvous.max_nodes;
   if (nodes.min_nodes != rendezvous.min_nodes) {
-    warnings.push_back(wrong(given(settings, OptionId::kNnodes),
-                             "static takes no fewer than MAX nodes, so MIN is ignored; "
-                             "--rdzv-backend=c10d goes on with fewer")
+    warnings.push_back(usage_error(resolved(settings, OptionId::kNnodes),
+                                   "static takes no fewer than MAX nodes, so MIN is ignored; "
+                                   "--rdzv-backend=c10d goes on with fewer")
                            .to_string());
   }
   nodes.node_rank = rendezvous.node_rank;
@@ -164,7 +165,7 @@ Result<void> check_names(const Settings& settings, const agent::Job& job) {
     const bool is_host = id != OptionId::kRdzvId && id != OptionId::kRole;
     const auto bytes_max = is_host ? rdzv::limits::kMaxHostBytes : rdzv::limits::kMaxNameBytes;
     if (is_too_long(*name, bytes_max)) {
-      const Given option = given(settings, id);
+      const ResolvedOption option = resolved(settings, id);
       return fail(ErrorCode::kInvalidArgument,
                   option.setting.origin.name + ": " + sentence("this text", bytes_max));
     }

@@ -30,16 +30,16 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   }
   job.listen = *std::move(endpoint);
 
-  const Given nnodes = given(settings, OptionId::kNnodes);
+  const ResolvedOption nnodes = resolved(settings, OptionId::kNnodes);
   const auto nodes = read_node_count(nnodes);
   if (!nodes) return fail(nodes.error());
   if (nodes->most == 1) {
-    return fail(wrong(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX"));
+    return fail(usage_error(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX"));
   }
   job.round.min_nodes = nodes->least;
   job.round.max_nodes = nodes->most;
 
-  const Given run_id = given(settings, OptionId::kRdzvId);
+  const ResolvedOption run_id = resolved(settings, OptionId::kRdzvId);
   if (run_id.text().empty() || run_id.text().size() > rdzv::limits::kMaxNameBytes) {
     return fail(ErrorCode::kInvalidArgument,
                 run_id.setting.origin.name + ": give the nodes' --rdzv-id, of 1 to " +
@@ -51,7 +51,7 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   if (!restarts) return fail(restarts.error());
   job.round.restarts = *std::move(restarts);
 
-  const auto conf = read_conf(given(settings, OptionId::kRdzvConf), warnings);
+  const auto conf = read_conf(resolved(settings, OptionId::kRdzvConf), warnings);
   if (!conf) return fail(conf.error());
   job.keep_alive = keep_alive_of(*conf);
   job.round.reconnect_grace = job.keep_alive.reconnect_grace;

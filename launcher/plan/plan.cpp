@@ -58,7 +58,7 @@ class Planner {
   }
 
  private:
-  Given option(OptionId id) const { return given(plan_.settings, id); }
+  ResolvedOption option(OptionId id) const { return resolved(plan_.settings, id); }
 
   template <typename T>
   T take(Result<T> result) {
@@ -101,14 +101,15 @@ class Planner {
   }
 
   void read_run_id() {
-    const Given run_id = option(OptionId::kRdzvId);
+    const ResolvedOption run_id = option(OptionId::kRdzvId);
     plan_.job.run_id = run_id.text();
     if (plan_.rendezvous.is_standalone) {
       plan_.job.run_id = surroundings_.random_run_id;
     } else if (run_id.text().empty() && plan_.rendezvous.max_nodes > 1) {
-      refuse(wrong(run_id,
-                   "each node would take a random one, and so no two would meet; give all nodes "
-                   "the same, or leave it out"));
+      refuse(
+          usage_error(run_id,
+                      "each node would take a random one, and so no two would meet; give all nodes "
+                      "the same, or leave it out"));
     } else if (run_id.text().empty()) {
       plan_.job.run_id = surroundings_.random_run_id;
       warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
@@ -126,7 +127,7 @@ class Planner {
   }
 
   int read_worker_count() {
-    const Given workers = option(OptionId::kNprocPerNode);
+    const ResolvedOption workers = option(OptionId::kNprocPerNode);
     const std::string& text = workers.text();
     if (text == "cpu") return count_cpus();
     if (text == "usable-cpus") {
@@ -144,22 +145,22 @@ class Planner {
       if (text == "auto")
         return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
       const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
-      refuse(wrong(workers,
-                   hidden_by == nullptr
+      refuse(usage_error(
+          workers, hidden_by == nullptr
                        ? "no GPU was found; nvidia-smi shows what the driver sees"
                        : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'"));
       return 1;
     }
     const auto number = whole_number(text);
     if (!number) {
-      refuse(wrong(workers,
-                   "give the number of workers on this node, or auto, cpu, usable-cpus or "
-                   "gpu"));
+      refuse(usage_error(workers,
+                         "give the number of workers on this node, or auto, cpu, usable-cpus or "
+                         "gpu"));
       return 1;
     }
     if (*number < 1 || *number > kMaxWorkersPerNode) {
-      refuse(wrong(workers, "a node has at least 1 and at most " +
-                                std::to_string(kMaxWorkersPerNode) + " workers"));
+      refuse(usage_error(workers, "a node has at least 1 and at most " +
+                                      std::to_string(kMaxWorkersPerNode) + " workers"));
       return 1;
     }
     return static_cast<int>(*number);
@@ -212,7 +213,7 @@ class Planner {
     output.local_ranks_filter = take(read_ranks(option(OptionId::kLocalRanksFilter)));
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
-    const Given prefix = option(OptionId::kLogLinePrefixTemplate);
+    const ResolvedOption prefix = option(OptionId::kLogLinePrefixTemplate);
     // Our own option asks for prefixed lines; torchrun's variable only changes the prefix of --tee.
     const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
     const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
@@ -220,9 +221,9 @@ class Planner {
       output.line_prefix_template = prefix.text();
     }
 
-    const Given logs_specs = option(OptionId::kLogsSpecs);
+    const ResolvedOption logs_specs = option(OptionId::kLogsSpecs);
     if (!logs_specs.text().empty() && logs_specs.text() != "default") {
-      refuse(wrong(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
+      refuse(usage_error(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
     }
     warn_of_output_without_effect();
   }
@@ -230,7 +231,7 @@ class Planner {
   void warn_of_output_without_effect() {
     const agent::OutputSpec& output = plan_.job.output;
     const auto warn_if = [this](OptionId id, bool has_no_effect, const std::string& why) {
-      const Given given_option = option(id);
+      const ResolvedOption given_option = option(id);
       if (has_no_effect && !given_option.is_default()) {
         warn(given_option.setting.origin.name + " has no effect: " + why);
       }
@@ -247,9 +248,9 @@ class Planner {
     for (const auto& [id, of_rank] : {std::pair{OptionId::kRedirects, &output.redirects_of},
                                       {OptionId::kTee, &output.tee_of}}) {
       if (!of_rank->empty() && of_rank->rbegin()->first >= plan_.job.local_world_size) {
-        warn(wrong(option(id), "there is no local rank " +
-                                   std::to_string(of_rank->rbegin()->first) + " among " +
-                                   std::to_string(plan_.job.local_world_size) + " workers")
+        warn(usage_error(option(id), "there is no local rank " +
+                                         std::to_string(of_rank->rbegin()->first) + " among " +
+                                         std::to_string(plan_.job.local_world_size) + " workers")
                  .to_string());
       }
     }
@@ -259,29 +260,31 @@ class Planner {
     agent::EventSpec& events = plan_.job.events;
     events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
     if (plan_.rendezvous.backend == Backend::kC10d) events.rdzv_backend = "c10d";
-    const Given target = option(OptionId::kEvents);
+    const ResolvedOption target = option(OptionId::kEvents);
     const std::string_view text = target.text();
     if (text == "-") {
       events.descriptor = STDOUT_FILENO;
     } else if (text.starts_with("fd:")) {
       const auto number = whole_number(text.substr(3));
       if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
-        return refuse(wrong(target, "give fd: and the number of an open descriptor, as in fd:3"));
+        return refuse(
+            usage_error(target, "give fd: and the number of an open descriptor, as in fd:3"));
       }
       events.descriptor = static_cast<int>(*number);
     } else if (!text.empty() || target.is_default()) {
       events.file = text;
     } else {
-      refuse(wrong(target, "give a file, fd:N, or - for stdout"));
+      refuse(usage_error(target, "give a file, fd:N, or - for stdout"));
     }
-    const Given record = option(OptionId::kRecord);
+    const ResolvedOption record = option(OptionId::kRecord);
     plan_.job.record = record.text();
-    if (plan_.job.record.empty() && !record.is_default()) refuse(wrong(record, "give a file"));
+    if (plan_.job.record.empty() && !record.is_default())
+      refuse(usage_error(record, "give a file"));
   }
 
   // Where else the agent reports the job: events, metrics.
   void read_listeners() {
-    if (const Given port = option(OptionId::kMetricsPort); !port.is_default()) {
+    if (const ResolvedOption port = option(OptionId::kMetricsPort); !port.is_default()) {
       const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
       plan_.job.metrics_port = static_cast<std::uint16_t>(number);
       plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
@@ -310,22 +313,23 @@ class Planner {
     // still refused.
     take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
     take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
-    const Given stop = option(OptionId::kSignalsToHandle);
+    const ResolvedOption stop = option(OptionId::kSignalsToHandle);
     job.stop_signals = take(read_signals(stop, plan_.warnings));
     // torchrun sets this in its own environment, from which its workers inherit it.
     job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
     if (error_) return;
 
-    const Given preempt = option(OptionId::kPreemptSignal);
+    const ResolvedOption preempt = option(OptionId::kPreemptSignal);
     if (preempt.text().empty()) return;
     const auto number = signal_number(preempt.text());
     if (number == 0 || number == SIGKILL || number == SIGSTOP) {
-      return refuse(wrong(preempt, "give a signal that can be caught, such as SIGUSR1"));
+      return refuse(usage_error(preempt, "give a signal that can be caught, such as SIGUSR1"));
     }
     if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
       if (preempt.setting.origin.source == Source::kSite) return prefer_to_stop(number);
-      return refuse(wrong(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
-                                       " too; it can mean one thing only"));
+      return refuse(usage_error(preempt, signal_name(number) + " is among " +
+                                             stop.setting.origin.name +
+                                             " too; it can mean one thing only"));
     }
     job.preempt_signal = number;
   }
@@ -343,7 +347,7 @@ class Planner {
     take(read_choice(option(OptionId::kStartMethod)));
     if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
     read_debugged_ranks();
-    const Given binding = option(OptionId::kNumaBinding);
+    const ResolvedOption binding = option(OptionId::kNumaBinding);
     const std::string mode = take(read_choice(binding));
     if (error_ || mode.empty()) return;
     find_gpus();
@@ -353,19 +357,19 @@ class Planner {
                                                           : agent::NumaMode::kCoreComplex,
                                     surroundings_.machine, gpus_, visible_gpus_,
                                     plan_.job.local_world_size);
-    if (!cpus) return refuse(wrong(binding, cpus.error().to_string()));
+    if (!cpus) return refuse(usage_error(binding, cpus.error().to_string()));
     plan_.job.cpus_of = *std::move(cpus);
   }
 
   // With several nodes the number of ranks is known only after the rendezvous.
   void read_debugged_ranks() {
-    const Given debugged = option(OptionId::kAttachDebugger);
+    const ResolvedOption debugged = option(OptionId::kAttachDebugger);
     plan_.job.debugged_ranks = take(read_ranks(debugged));
     if (!plan_.job.nodes.is_alone()) return;
     for (const int rank : plan_.job.debugged_ranks) {
       if (rank < plan_.job.local_world_size) continue;
-      refuse(wrong(debugged, "there is no rank " + std::to_string(rank) + " among " +
-                                 std::to_string(plan_.job.local_world_size) + " workers"));
+      refuse(usage_error(debugged, "there is no rank " + std::to_string(rank) + " among " +
+                                       std::to_string(plan_.job.local_world_size) + " workers"));
     }
   }
 
@@ -379,10 +383,10 @@ class Planner {
     }
     const std::vector<std::string_view> entries = split(*all, ',');
     if (entries.size() < workers) {
-      return refuse(wrong(option(OptionId::kVirtualLocalRank),
-                          "each of the " + std::to_string(workers) +
-                              " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all +
-                              "'"));
+      return refuse(usage_error(option(OptionId::kVirtualLocalRank),
+                                "each of the " + std::to_string(workers) +
+                                    " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" +
+                                    *all + "'"));
     }
     for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
   }
@@ -398,9 +402,9 @@ class Planner {
                      {}});
     }
     if (module && no_python && !run_path) {
-      return refuse(wrong(option(OptionId::kNoPython),
-                          "a module (" + option(OptionId::kModule).setting.origin.name +
-                              ") needs Python; leave one of the two out"));
+      return refuse(usage_error(option(OptionId::kNoPython),
+                                "a module (" + option(OptionId::kModule).setting.origin.name +
+                                    ") needs Python; leave one of the two out"));
     }
     const RunAs run_as = run_path    ? RunAs::kRunPath
                          : module    ? RunAs::kModule
@@ -437,9 +441,9 @@ Result<void> prepare_log_dir(const Plan& plan) {
   const std::string& directory = plan.job.output.log_dir;
   if (directory.empty() || directory == kNoFiles) return {};
   const auto unusable = [&](int error_number) {
-    return fail(
-        wrong(given(plan.settings, OptionId::kLogDir),
-              "log files cannot be written there: " + std::string(std::strerror(error_number))));
+    return fail(usage_error(
+        resolved(plan.settings, OptionId::kLogDir),
+        "log files cannot be written there: " + std::string(std::strerror(error_number))));
   };
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -456,13 +460,13 @@ Result<void> prepare_log_dir(const Plan& plan) {
   return {};
 }
 
-Result<void> try_to_append(const Given& target, const std::string& path) {
+Result<void> try_to_append(const ResolvedOption& target, const std::string& path) {
   if (path.empty()) return {};
   // O_NONBLOCK: do not wait for the reader of a FIFO.
   const int file =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0 && errno != ENXIO) {
-    return fail(wrong(target, "it cannot be written: " + std::string(std::strerror(errno))));
+    return fail(usage_error(target, "it cannot be written: " + std::string(std::strerror(errno))));
   }
   if (file >= 0) ::close(file);
   return {};
@@ -470,16 +474,16 @@ Result<void> try_to_append(const Given& target, const std::string& path) {
 
 Result<void> try_event_target(const Plan& plan) {
   const agent::EventSpec& events = plan.job.events;
-  const Given target = given(plan.settings, OptionId::kEvents);
+  const ResolvedOption target = resolved(plan.settings, OptionId::kEvents);
   if (events.descriptor) {
     const int flags = ::fcntl(*events.descriptor, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
-      return fail(wrong(
+      return fail(usage_error(
           target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
     }
   }
   if (auto tried = try_to_append(target, events.file); !tried) return tried;
-  return try_to_append(given(plan.settings, OptionId::kRecord), plan.job.record);
+  return try_to_append(resolved(plan.settings, OptionId::kRecord), plan.job.record);
 }
 
 }  // namespace

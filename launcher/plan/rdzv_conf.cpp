@@ -38,29 +38,30 @@ std::string unknown_key(std::string_view key) {
   return sentence;
 }
 
-Result<void> check_pair(const Given& given, std::string_view key, std::string_view value) {
+Result<void> check_pair(const ResolvedOption& option, std::string_view key,
+                        std::string_view value) {
   if (key.empty() || value.empty()) {
-    return fail(wrong(given, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
+    return fail(usage_error(option, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
   }
   if (contains(kRdzvReservedKeys, key)) {
-    return fail(wrong(given, "'" + std::string(key) + "' has an option of its own"));
+    return fail(usage_error(option, "'" + std::string(key) + "' has an option of its own"));
   }
   if (contains(kRdzvNumberKeys, key)) {
     const auto number = whole_number(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
-      return fail(wrong(given, std::string(key) + " must be a whole number of 1 or more" +
-                                   (has_quote ? ", without a quote" : "")));
+      return fail(usage_error(option, std::string(key) + " must be a whole number of 1 or more" +
+                                          (has_quote ? ", without a quote" : "")));
     }
   }
   if (key == "is_host" && !truth(value)) {
-    return fail(wrong(given, "is_host must be 1 or 0 (or true, false, yes, no)"));
+    return fail(usage_error(option, "is_host must be 1 or 0 (or true, false, yes, no)"));
   }
   if (key == "store_type" && value == "file") {
-    return fail(wrong(given, "a store in a file is not supported; leave store_type out"));
+    return fail(usage_error(option, "a store in a file is not supported; leave store_type out"));
   }
   if (key == "store_type" && value != "tcp") {
-    return fail(wrong(given, "store_type must be tcp"));
+    return fail(usage_error(option, "store_type must be tcp"));
   }
   return {};
 }
@@ -85,9 +86,9 @@ std::string_view unquoted(std::string_view text) {
 
 }  // namespace
 
-Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings) {
+Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string>& warnings) {
   RdzvConf conf;
-  const std::string_view text = unquoted(given.text());
+  const std::string_view text = unquoted(option.text());
   if (text.empty()) return conf;
   for (const std::string_view part : split(text, ',')) {
     const std::string_view pair = unquoted(part);
@@ -96,9 +97,9 @@ Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warning
     std::string_view value =
         equals == std::string_view::npos ? "" : trimmed(pair.substr(equals + 1));
     if (key != "password") value = unquoted(value);  // they may be a part of a password
-    if (const auto good = check_pair(given, key, value); !good) return fail(good.error());
+    if (const auto good = check_pair(option, key, value); !good) return fail(good.error());
     if (!contains(kRdzvNumberKeys, key) && !contains(kRdzvOtherKeys, key)) {
-      warnings.push_back(wrong(given, unknown_key(key)).to_string());
+      warnings.push_back(usage_error(option, unknown_key(key)).to_string());
     }
     conf[std::string(key)] = value;
   }

@@ -18,7 +18,7 @@ using RdzvConf = std::map<std::string, std::string>;
 
 // All values in the result are valid; a key that nothing uses is kept, with a warning. Quotes around
 // the whole, a pair or a value, which YAML files and scripts may leave there, are removed.
-Result<RdzvConf> read_conf(const Given& given, std::vector<std::string>& warnings);
+Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string>& warnings);
 
 // None: the key is not there.
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key);

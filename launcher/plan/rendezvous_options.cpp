@@ -24,27 +24,27 @@ constexpr std::array<std::pair<std::string_view, Backend>, 4> kBackends{
      {"etcd-v2", Backend::kEtcdV2},
      {"etcd", Backend::kEtcd}}};
 
-Result<Backend> read_backend(const Given& given) {
+Result<Backend> read_backend(const ResolvedOption& option) {
   std::vector<std::string_view> names;
   for (const auto& [name, backend] : kBackends) {
-    if (given.text() == name) return backend;
+    if (option.text() == name) return backend;
     names.push_back(name);
   }
   std::string sentence = "give static, c10d, etcd-v2 or etcd";
-  if (const std::string_view meant = nearest(given.text(), names); !meant.empty()) {
+  if (const std::string_view meant = nearest(option.text(), names); !meant.empty()) {
     sentence += "; did you mean " + std::string(meant) + "?";
   }
-  return fail(wrong(given, sentence));
+  return fail(usage_error(option, sentence));
 }
 
 Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
-  const Given endpoint = given(settings, OptionId::kRdzvEndpoint);
+  const ResolvedOption endpoint = resolved(settings, OptionId::kRdzvEndpoint);
   if (backend == Backend::kStatic && trimmed(endpoint.text()).empty()) {
-    const auto port = read_integer(given(settings, OptionId::kMasterPort), 0, kHighestPort);
+    const auto port = read_integer(resolved(settings, OptionId::kMasterPort), 0, kHighestPort);
     if (!port) return fail(port.error());
-    const Given address = given(settings, OptionId::kMasterAddr);
+    const ResolvedOption address = resolved(settings, OptionId::kMasterAddr);
     if (trimmed(address.text()).empty()) {
-      return fail(wrong(address, "give the host name or address of node 0"));
+      return fail(usage_error(address, "give the host name or address of node 0"));
     }
     return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
   }
@@ -56,10 +56,11 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
   const auto parsed = parse_host_and_port(
       endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
   if (!parsed) {
-    return fail(wrong(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
+    return fail(usage_error(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
   }
   if (!parsed->port) {
-    return fail(wrong(endpoint, "the port is missing; static has no default, give HOST:PORT"));
+    return fail(
+        usage_error(endpoint, "the port is missing; static has no default, give HOST:PORT"));
   }
   return *parsed;
 }
@@ -67,7 +68,7 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
 void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
                      std::vector<std::string>& warnings) {
   const auto warn_if_given = [&](OptionId id, const std::string& why) {
-    const Given option = given(settings, id);
+    const ResolvedOption option = resolved(settings, id);
     if (!option.is_default())
       warnings.push_back(option.setting.origin.name + " is ignored: " + why);
   };
@@ -116,13 +117,13 @@ std::optional<HostAndPort> parse_host_and_port(std::string_view text,
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings) {
   Rendezvous rendezvous;
-  const auto standalone = read_flag(given(settings, OptionId::kStandalone));
+  const auto standalone = read_flag(resolved(settings, OptionId::kStandalone));
   if (!standalone) return fail(standalone.error());
-  const auto nodes = read_node_count(given(settings, OptionId::kNnodes));
+  const auto nodes = read_node_count(resolved(settings, OptionId::kNnodes));
   if (!nodes) return fail(nodes.error());
   rendezvous.min_nodes = nodes->least;
   rendezvous.max_nodes = nodes->most;
-  auto conf = read_conf(given(settings, OptionId::kRdzvConf), warnings);
+  auto conf = read_conf(resolved(settings, OptionId::kRdzvConf), warnings);
   if (!conf) return fail(conf.error());
   rendezvous.conf = *std::move(conf);
   rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
@@ -135,7 +136,7 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
     return rendezvous;
   }
 
-  const auto backend = read_backend(given(settings, OptionId::kRdzvBackend));
+  const auto backend = read_backend(resolved(settings, OptionId::kRdzvBackend));
   if (!backend) return fail(backend.error());
   rendezvous.backend = *backend;
   const auto endpoint = read_endpoint(settings, *backend);
@@ -143,13 +144,13 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   rendezvous.host = endpoint->host;
   rendezvous.port = *endpoint->port;
 
-  const Given node_rank = given(settings, OptionId::kNodeRank);
+  const ResolvedOption node_rank = resolved(settings, OptionId::kNodeRank);
   const auto rank = read_integer(node_rank, 0);
   if (!rank) return fail(rank.error());
   if (*rank >= rendezvous.max_nodes) {
-    return fail(wrong(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
-                                     " node ranks go from 0 to " +
-                                     std::to_string(rendezvous.max_nodes - 1)));
+    return fail(usage_error(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
+                                           " node ranks go from 0 to " +
+                                           std::to_string(rendezvous.max_nodes - 1)));
   }
   if (!node_rank.is_default() || *backend == Backend::kStatic) rendezvous.node_rank = *rank;
   warn_of_ignored(settings, rendezvous, warnings);

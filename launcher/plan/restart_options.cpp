@@ -10,33 +10,34 @@
 namespace ddprun::cli {
 namespace {
 
-Result<rdzv::Backoff> read_pause(const Given& given) {
-  const std::vector<std::string_view> parts = split(given.text(), ':');
+Result<rdzv::Backoff> read_pause(const ResolvedOption& option) {
+  const std::vector<std::string_view> parts = split(option.text(), ':');
   const auto first = seconds_in(parts.front());
   const auto max = seconds_in(parts.back());
   if (parts.size() > 2 || !first || !max) {
-    return fail(wrong(given, "give seconds, or FIRST:MAX as in 1:60"));
+    return fail(usage_error(option, "give seconds, or FIRST:MAX as in 1:60"));
   }
   const rdzv::Backoff pause{std::chrono::round<std::chrono::milliseconds>(*first),
                             std::chrono::round<std::chrono::milliseconds>(*max)};
   const bool never_grows = pause.first.count() == 0 && pause.max.count() > 0;
   if (pause.max < pause.first || never_grows) {
-    return fail(wrong(given, "FIRST must be more than 0, and MAX at least FIRST"));
+    return fail(usage_error(option, "FIRST must be more than 0, and MAX at least FIRST"));
   }
   return pause;
 }
 
-Result<std::vector<int>> read_exit_codes(const Given& given) {
+Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
   constexpr int kHighestCode = 255;
   constexpr int kSignalBase = 128;
   std::vector<int> codes;
-  if (trimmed(given.text()).empty()) return codes;
-  for (const std::string_view part : split(given.text(), ',')) {
+  if (trimmed(option.text()).empty()) return codes;
+  for (const std::string_view part : split(option.text(), ',')) {
     const std::string_view word = trimmed(part);
     const auto number = whole_number(word);
     const int signal = number ? 0 : signal_number(word);
     if (signal == 0 && (!number || *number < 1 || *number > kHighestCode)) {
-      return fail(wrong(given, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV"));
+      return fail(
+          usage_error(option, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV"));
     }
     codes.push_back(number ? static_cast<int>(*number) : kSignalBase + signal);
   }
@@ -47,13 +48,13 @@ Result<std::vector<int>> read_exit_codes(const Given& given) {
 
 Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
   rdzv::RestartRules rules;
-  const auto max_restarts = read_integer(given(settings, OptionId::kMaxRestarts), 0);
+  const auto max_restarts = read_integer(resolved(settings, OptionId::kMaxRestarts), 0);
   if (!max_restarts) return fail(max_restarts.error());
-  const auto min_uptime = read_seconds(given(settings, OptionId::kMinUptime), Zero::kAllowed);
+  const auto min_uptime = read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed);
   if (!min_uptime) return fail(min_uptime.error());
-  const auto pause = read_pause(given(settings, OptionId::kRestartPause));
+  const auto pause = read_pause(resolved(settings, OptionId::kRestartPause));
   if (!pause) return fail(pause.error());
-  auto final_exit_codes = read_exit_codes(given(settings, OptionId::kFinalExitCodes));
+  auto final_exit_codes = read_exit_codes(resolved(settings, OptionId::kFinalExitCodes));
   if (!final_exit_codes) return fail(final_exit_codes.error());
   rules.max_restarts = *max_restarts;
   rules.min_uptime = *min_uptime;

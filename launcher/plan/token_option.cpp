@@ -18,7 +18,8 @@ Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
   const TokenFile file = token_file(settings, conf);
   if (file.path.empty()) return {};
   auto token = rdzv::read_token(file.path);
-  if (!token) return fail(wrong(given(settings, file.named_by), token.error().to_string()));
+  if (!token)
+    return fail(usage_error(resolved(settings, file.named_by), token.error().to_string()));
   return token;
 }
 

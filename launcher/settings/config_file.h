@@ -21,6 +21,6 @@ namespace ddprun::cli {
 Result<FileValues> parse_config(std::string_view text, const std::string& name);
 
 // Reads and parses the file that --config or DDPRUN_CONFIG names; no values when none is named.
-Result<FileValues> read_config(const Given& config);
+Result<FileValues> read_config(const ResolvedOption& config);
 
 }  // namespace ddprun::cli

@@ -65,14 +65,16 @@ class Settings {
 };
 
 // One option with its value: the argument of the readers in values.h.
-struct Given {
+struct ResolvedOption {
   const OptionSpec& spec;
   const Setting& setting;
 
   const std::string& text() const { return setting.text; }
   bool is_default() const { return setting.is_default(); }
 };
-inline Given given(const Settings& settings, OptionId id) { return {spec_of(id), settings[id]}; }
+inline ResolvedOption resolved(const Settings& settings, OptionId id) {
+  return {spec_of(id), settings[id]};
+}
 
 Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file,
                  const std::optional<Site>& site = std::nullopt);

@@ -17,16 +17,16 @@ constexpr std::array kAboutMeeting{OptionId::kNodeRank, OptionId::kMasterAddr,
                                    OptionId::kMasterPort, OptionId::kRdzvBackend};
 
 bool is_standalone(const Settings& settings) {
-  return read_flag(given(settings, OptionId::kStandalone)).value_or(false);
+  return read_flag(resolved(settings, OptionId::kStandalone)).value_or(false);
 }
 
 // An invalid count is refused elsewhere.
-std::optional<int> most_nodes(const Given& nodes) {
+std::optional<int> most_nodes(const ResolvedOption& nodes) {
   const auto count = read_node_count(nodes);
   return count ? std::optional(count->most) : std::nullopt;
 }
 
-std::string said(const Given& option) {
+std::string said(const ResolvedOption& option) {
   return option.setting.origin.name + (option.setting.origin.source == Source::kFile ? ": " : "=") +
          option.text();
 }
@@ -47,7 +47,7 @@ class SiteRules {
     drop_other_endpoint();
     drop_what_was_said();
     take(OptionId::kNnodes);
-    if (most_nodes(given(settings_, OptionId::kNnodes)) == 1) drop(kAboutMeeting);
+    if (most_nodes(resolved(settings_, OptionId::kNnodes)) == 1) drop(kAboutMeeting);
     take(OptionId::kRdzvBackend);
     move_endpoint();
     while (!site_.values.empty()) take(site_.values.begin()->first);
@@ -67,7 +67,7 @@ class SiteRules {
 
   void refuse_too_many() {
     if (!site_.too_many || is_standalone(settings_)) return;
-    const Given nodes = given(settings_, OptionId::kNnodes);
+    const ResolvedOption nodes = resolved(settings_, OptionId::kNnodes);
     const int most = most_nodes(nodes).value_or(1);
     const bool is_meant = !nodes.is_default() && (most == 1 || most >= site_.too_many->started);
     if (!is_meant) settings_.site.error = site_.too_many->error;
@@ -76,7 +76,7 @@ class SiteRules {
   void drop_nodes_of_another_job() {
     if (is_standalone(settings_)) return drop(kAboutNodes);
     const SiteValue* const nodes = value(OptionId::kNnodes);
-    const Given option = given(settings_, OptionId::kNnodes);
+    const ResolvedOption option = resolved(settings_, OptionId::kNnodes);
     if (nodes == nullptr || option.is_default()) return;
     const Setting of_site{nodes->text, {Source::kSite, nodes->from}};
     if (most_nodes(option) == most_nodes({option.spec, of_site})) return;
@@ -90,8 +90,8 @@ class SiteRules {
     for (const OptionId id : {OptionId::kRdzvEndpoint, OptionId::kMasterAddr}) {
       if (!is_said(id)) continue;
       if (const SiteValue* const host = value(OptionId::kMasterAddr)) {
-        settings_.site.notes.push_back(said(given(settings_, id)) + " goes before " + host->text +
-                                       " (" + host->from + ")");
+        settings_.site.notes.push_back(said(resolved(settings_, id)) + " goes before " +
+                                       host->text + " (" + host->from + ")");
       }
       drop(std::array{OptionId::kMasterAddr, OptionId::kMasterPort});
     }
@@ -103,7 +103,7 @@ class SiteRules {
       if (!is_said(id)) return false;
       if (of_site && of_site->text != settings_[id].text && id != OptionId::kNnodes) {
         auto& log = of_site->is_proposal ? settings_.site.notes : settings_.site.warnings;
-        log.push_back(said(given(settings_, id)) + " goes before " + of_site->from +
+        log.push_back(said(resolved(settings_, id)) + " goes before " + of_site->from +
                       ", which gives " + of_site->text);
       }
       return true;

@@ -42,20 +42,20 @@ std::string listed(const std::vector<std::string_view>& words) {
 
 }  // namespace
 
-Error wrong(const Given& given, std::string_view sentence) {
-  const Origin& origin = given.setting.origin;
+Error usage_error(const ResolvedOption& option, std::string_view sentence) {
+  const Origin& origin = option.setting.origin;
   const std::string value =
-      given.spec.id == OptionId::kRdzvConf ? shown_conf(given.text()) : shown_text(given.text());
+      option.spec.id == OptionId::kRdzvConf ? shown_conf(option.text()) : shown_text(option.text());
   std::string text = origin.name;
-  if (origin.source == Source::kDefault) text = "--" + std::string(given.spec.name);
+  if (origin.source == Source::kDefault) text = "--" + std::string(option.spec.name);
   if (origin.source == Source::kFile) {
-    text += ": " + std::string(given.spec.name) + " = " + value;
-  } else if (given.spec.kind != Kind::kFlag || origin.source != Source::kCommandLine) {
+    text += ": " + std::string(option.spec.name) + " = " + value;
+  } else if (option.spec.kind != Kind::kFlag || origin.source != Source::kCommandLine) {
     text += "=" + value;
   }
   text += ": " + std::string(sentence);
   // read_conf() takes quotes off --rdzv-conf.
-  if (given.spec.id != OptionId::kRdzvConf && is_in_quotes(given.text())) {
+  if (option.spec.id != OptionId::kRdzvConf && is_in_quotes(option.text())) {
     text += "; the quotes are a part of the value, take them off";
   }
   return Error{ErrorCode::kInvalidArgument, std::move(text), {}};
@@ -65,48 +65,49 @@ std::optional<long long> whole_number(std::string_view text) {
   return parse_number<long long>(text);
 }
 
-Result<int> read_integer(const Given& given, int least, int most) {
-  const auto value = whole_number(given.text());
+Result<int> read_integer(const ResolvedOption& option, int least, int most) {
+  const auto value = whole_number(option.text());
   if (value && *value >= least && *value <= most) return static_cast<int>(*value);
   std::string wanted = "give a whole number ";
   wanted += most == std::numeric_limits<int>::max()
                 ? "of " + std::to_string(least) + " or more"
                 : "from " + std::to_string(least) + " to " + std::to_string(most);
-  return fail(wrong(given, wanted));
+  return fail(usage_error(option, wanted));
 }
 
-Result<NodeCount> read_node_count(const Given& given) {
-  const std::vector<std::string_view> parts = split(given.text(), ':');
+Result<NodeCount> read_node_count(const ResolvedOption& option) {
+  const std::vector<std::string_view> parts = split(option.text(), ':');
   const auto least = whole_number(parts.front());
   const auto most = whole_number(parts.back());
   if (parts.size() > 2 || !least || !most) {
-    return fail(wrong(given, "give a number of nodes, or MIN:MAX as in 2:4"));
+    return fail(usage_error(option, "give a number of nodes, or MIN:MAX as in 2:4"));
   }
   if (*least < 1 || *most < *least || *most > std::numeric_limits<int>::max()) {
-    return fail(wrong(given, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
-                                 std::to_string(*least) + " and MAX is " + std::to_string(*most)));
+    return fail(usage_error(option, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
+                                        std::to_string(*least) + " and MAX is " +
+                                        std::to_string(*most)));
   }
   return NodeCount{static_cast<int>(*least), static_cast<int>(*most)};
 }
 
-Result<bool> read_flag(const Given& given) {
-  if (given.is_default()) return false;
-  if (const auto number = whole_number(given.text())) return *number != 0;
-  if (given.text() == "true") return true;
-  if (given.text() == "false") return false;
-  return fail(wrong(given, "give 1 (on) or 0 (off)"));
+Result<bool> read_flag(const ResolvedOption& option) {
+  if (option.is_default()) return false;
+  if (const auto number = whole_number(option.text())) return *number != 0;
+  if (option.text() == "true") return true;
+  if (option.text() == "false") return false;
+  return fail(usage_error(option, "give 1 (on) or 0 (off)"));
 }
 
-Result<std::string> read_choice(const Given& given) {
-  const std::vector<std::string_view> choices = choices_of(given.spec);
-  if (given.is_default() || std::ranges::find(choices, given.text()) != choices.end()) {
-    return given.text();
+Result<std::string> read_choice(const ResolvedOption& option) {
+  const std::vector<std::string_view> choices = choices_of(option.spec);
+  if (option.is_default() || std::ranges::find(choices, option.text()) != choices.end()) {
+    return option.text();
   }
   std::string sentence = "give " + listed(choices);
-  if (const std::string_view meant = nearest(given.text(), choices); !meant.empty()) {
+  if (const std::string_view meant = nearest(option.text(), choices); !meant.empty()) {
     sentence += "; did you mean " + std::string(meant) + "?";
   }
-  return fail(wrong(given, sentence));
+  return fail(usage_error(option, sentence));
 }
 
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
@@ -116,52 +117,53 @@ std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
   return std::chrono::duration<double>(*seconds);
 }
 
-Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero) {
-  const auto time = seconds_in(given.text());
+Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zero zero) {
+  const auto time = seconds_in(option.text());
   if (!time || (zero == Zero::kRefused && time->count() <= 0)) {
-    return fail(wrong(given, zero == Zero::kAllowed
-                                 ? "give a time in seconds, such as 30 or 0.5"
-                                 : "give a time in seconds, more than 0, such as 0.1"));
+    return fail(usage_error(option, zero == Zero::kAllowed
+                                        ? "give a time in seconds, such as 30 or 0.5"
+                                        : "give a time in seconds, more than 0, such as 0.1"));
   }
   return std::chrono::round<std::chrono::milliseconds>(*time);
 }
 
-Result<StreamMap> read_streams(const Given& given) {
+Result<StreamMap> read_streams(const ResolvedOption& option) {
   StreamMap streams;
-  if (const auto all = stream_set(given.text())) {
+  if (const auto all = stream_set(option.text())) {
     streams.all = *all;
     return streams;
   }
-  for (const std::string_view part : split(given.text(), ',')) {
+  for (const std::string_view part : split(option.text(), ',')) {
     const std::size_t colon = part.find(':');
     const auto rank = rank_number(part.substr(0, colon));
     const auto set =
         colon == std::string_view::npos ? std::nullopt : stream_set(part.substr(colon + 1));
     if (!rank || !set) {
-      return fail(wrong(given,
-                        "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
-                        "local rank as in 0:3,1:2"));
+      return fail(
+          usage_error(option,
+                      "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
+                      "local rank as in 0:3,1:2"));
     }
     streams.of_rank[*rank] = *set;
   }
   return streams;
 }
 
-Result<std::vector<int>> read_ranks(const Given& given) {
+Result<std::vector<int>> read_ranks(const ResolvedOption& option) {
   std::vector<int> ranks;
-  if (given.text().empty()) return ranks;
-  for (const std::string_view part : split(given.text(), ',')) {
+  if (option.text().empty()) return ranks;
+  for (const std::string_view part : split(option.text(), ',')) {
     const auto rank = rank_number(trimmed(part));
-    if (!rank) return fail(wrong(given, "give ranks, such as 0,2,5"));
+    if (!rank) return fail(usage_error(option, "give ranks, such as 0,2,5"));
     ranks.push_back(*rank);
   }
   return ranks;
 }
 
-std::vector<std::string> read_filters(const Given& given) {
-  if (given.is_default()) return {};
+std::vector<std::string> read_filters(const ResolvedOption& option) {
+  if (option.is_default()) return {};
   std::vector<std::string> filters(1);
-  const std::string& text = given.text();
+  const std::string& text = option.text();
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != ',') {
       filters.back() += text[i];
@@ -175,21 +177,24 @@ std::vector<std::string> read_filters(const Given& given) {
   return filters;
 }
 
-Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings) {
+Result<std::vector<int>> read_signals(const ResolvedOption& option,
+                                      std::vector<std::string>& warnings) {
   std::vector<int> signals;
-  for (const std::string_view part : split(given.text(), ',')) {
+  for (const std::string_view part : split(option.text(), ',')) {
     const auto number = signal_number(trimmed(part));
     if (number == 0) {
       warnings.push_back(
-          wrong(given, "'" + std::string(part) + "' is no signal; it is skipped").to_string());
+          usage_error(option, "'" + std::string(part) + "' is no signal; it is skipped")
+              .to_string());
       continue;
     }
     if (number == SIGKILL || number == SIGSTOP) {
-      return fail(wrong(given, "no process can catch " + signal_name(number)));
+      return fail(usage_error(option, "no process can catch " + signal_name(number)));
     }
     if (std::ranges::find(signals, number) == signals.end()) signals.push_back(number);
   }
-  if (signals.empty()) return fail(wrong(given, "name at least one signal, such as SIGTERM"));
+  if (signals.empty())
+    return fail(usage_error(option, "name at least one signal, such as SIGTERM"));
   return signals;
 }
 

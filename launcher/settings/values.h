@@ -18,45 +18,47 @@ namespace ddprun::cli {
 
 // An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ...". It does not show
 // a password in the text.
-Error wrong(const Given& given, std::string_view sentence);
+Error usage_error(const ResolvedOption& option, std::string_view sentence);
 
 // A decimal whole number with nothing around it.
 std::optional<long long> whole_number(std::string_view text);
 
-Result<int> read_integer(const Given& given, int least, int most = std::numeric_limits<int>::max());
-Result<bool> read_flag(const Given& given);
+Result<int> read_integer(const ResolvedOption& option, int least,
+                         int most = std::numeric_limits<int>::max());
+Result<bool> read_flag(const ResolvedOption& option);
 
 // "2", or "1:4" for an elastic job.
 struct NodeCount {
   int least;
   int most;
 };
-Result<NodeCount> read_node_count(const Given& given);
+Result<NodeCount> read_node_count(const ResolvedOption& option);
 
 // One of the option's choices; an empty default stays empty.
-Result<std::string> read_choice(const Given& given);
+Result<std::string> read_choice(const ResolvedOption& option);
 
 // A time in seconds, "30" or "0.5": finite, not negative, and small enough to be added to a clock.
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
 
 enum class Zero { kAllowed, kRefused };
-Result<std::chrono::milliseconds> read_seconds(const Given& given, Zero zero);
+Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zero zero);
 
 // -r and -t: one digit for all ranks, or RANK:DIGIT[,RANK:DIGIT...] where ranks not named get 0.
 struct StreamMap {
   agent::StreamSet all = agent::StreamSet::kNone;
   std::map<int, agent::StreamSet> of_rank;
 };
-Result<StreamMap> read_streams(const Given& given);
+Result<StreamMap> read_streams(const ResolvedOption& option);
 
 // "0,2,5"; empty: none.
-Result<std::vector<int>> read_ranks(const Given& given);
+Result<std::vector<int>> read_ranks(const ResolvedOption& option);
 
 // "app,,le,ora" is "app,le" and "ora"; an empty text is one filter that matches every line.
-std::vector<std::string> read_filters(const Given& given);
+std::vector<std::string> read_filters(const ResolvedOption& option);
 
 // Names that are no signals are skipped with a warning, as in torchrun. A signal that no process can
 // catch is an Error, and so is a list in which no signal is left.
-Result<std::vector<int>> read_signals(const Given& given, std::vector<std::string>& warnings);
+Result<std::vector<int>> read_signals(const ResolvedOption& option,
+                                      std::vector<std::string>& warnings);
 
 }  // namespace ddprun::cli

@@ -72,16 +72,16 @@ TEST(ConfigFile, IsReadFromTheFileThatIsNamed) {
   const TemporaryTree tree;
   const std::string file = tree.write("job.toml", "role = 'trainer'\n");
   Settings settings = resolve({}, {{"DDPRUN_CONFIG", file}}, {});
-  auto values = read_config(given(settings, OptionId::kConfig));
+  auto values = read_config(resolved(settings, OptionId::kConfig));
   ASSERT_TRUE(values);
   EXPECT_EQ(values->at(OptionId::kRole).text, "trainer");
   EXPECT_EQ(values->at(OptionId::kRole).where, file + ":1");
 
   settings = resolve({}, {}, {});
-  EXPECT_TRUE(read_config(given(settings, OptionId::kConfig))->empty());
+  EXPECT_TRUE(read_config(resolved(settings, OptionId::kConfig))->empty());
   for (const std::string& bad : {tree / "missing.toml", tree.path(), std::string()}) {
     settings = resolve({}, {{"DDPRUN_CONFIG", bad}}, {});
-    const auto refused = read_config(given(settings, OptionId::kConfig));
+    const auto refused = read_config(resolved(settings, OptionId::kConfig));
     ASSERT_FALSE(refused) << bad;
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(refused.error().message, HasSubstr("DDPRUN_CONFIG=" + bad));
