@@ -2,13 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <random>
+#include <string>
 
 namespace ddprun {
 
 inline std::uint64_t random_number() {
   std::random_device random;
   return (static_cast<std::uint64_t>(random()) << 32) | random();
+}
+
+// 16 hexadecimal digits.
+inline std::string random_name() {
+  char name[17];
+  std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(random_number()));
+  return name;
 }
 
 }  // namespace ddprun

@@ -256,7 +256,7 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   const RoundInput input{time(), node, std::move(what)};
   auto messages = step(core_, input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
-  if (options_.gate) return release(options_.gate(core_, std::move(messages)));
+  if (options_.write_ahead) return release(options_.write_ahead(core_, std::move(messages)));
   release({std::move(messages), false});
 }
 

@@ -42,7 +42,7 @@ struct RoundServerOptions {
     std::vector<ToNode> messages;
     bool is_holding = false;
   };
-  std::function<Passed(const RoundCore&, std::vector<ToNode>)> gate = {};
+  std::function<Passed(const RoundCore&, std::vector<ToNode>)> write_ahead = {};
 };
 
 class RoundServer final : public Leader {

@@ -581,13 +581,13 @@ void Simulation::watch(Agent& agent) {
   });
   // From the read's revision on, as the real watch does.
   queue_.after(10ms, agent.process,
-               [this, &agent] { perform(agent, agent.election.lost_sight(queue_.now())); });
+               [this, &agent] { perform(agent, agent.election.watch_ended(queue_.now())); });
 }
 
 void Simulation::lose_sight(Agent& agent) {
   if (!std::exchange(agent.is_watching, false)) return;
   queue_.after(1ms, agent.process,
-               [this, &agent] { perform(agent, agent.election.lost_sight(queue_.now())); });
+               [this, &agent] { perform(agent, agent.election.watch_ended(queue_.now())); });
 }
 
 void Simulation::perform(Agent& agent, const rdzv::Lead& action) {
@@ -617,7 +617,7 @@ void Simulation::keep_lease(Agent& agent) {
         agent, [this, lease = agent.leases.leader] { return etcd_.keep_alive(lease); },
         [this, &agent, lease = agent.leases.leader](std::optional<bool> is_kept) {
           if (is_kept && !*is_kept && lease == agent.leases.leader) {
-            perform(agent, agent.election.doubted());
+            perform(agent, agent.election.leadership_uncertain());
           }
         });
   });
@@ -725,7 +725,7 @@ void Simulation::write(Agent& agent) {
         }
         const rdzv::RecordWrite result = rdzv::result_of_write(leader, record, *answer);
         if (result.kind == rdzv::RecordWrite::Kind::kFenced) {
-          perform(agent, agent.election.doubted());
+          perform(agent, agent.election.leadership_uncertain());
         } else if (result.kind == rdzv::RecordWrite::Kind::kOvertaken) {
           agent.election.overtaken(result.job_revision);
           write(agent);
