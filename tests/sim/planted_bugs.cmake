@@ -95,6 +95,15 @@ plant(EtcdLeaderBeginsTheRoundAgain rendezvous/etcd/election_core.cpp
 plant(EtcdOutcomeIsNotSeen rendezvous/etcd/election_core.cpp
       "has_ended && !incarnation_.empty() && nobody_will_tell" "false")
 
+# In the shells and cores of a leader under etcd.
+set(leadership rendezvous/etcd/leadership_core.cpp)
+plant(EtcdLeaseInUseIsRevoked rendezvous/etcd/claim_leases.h "won->leader != claimed.leader" "true")
+plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/claim_leases.h "asked_.leader == 0" "false")
+plant(EtcdFencedWriteIsTakenForDone ${leadership} "kind == RecordWrite::Kind::kFenced" "false")
+plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
+plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")
+plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.cpp "held_.empty()" "true")
+
 # The copies, written only when they change.
 set(planted_sources "")
 foreach(file ${planted_files})
