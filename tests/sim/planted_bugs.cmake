@@ -62,17 +62,17 @@ plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 # In the shells of leader and agents.
 set(server rendezvous/leader/round_server.cpp)
 set(client rendezvous/leader/round_client.cpp)
-plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{session_.received()}"
-      "wire::Heartbeat{session_.received() + 1}")
-plant(ShellOfAgentForgetsItsResendQueue ${client} "session_.unconfirmed()"
+plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{resend_.received()}"
+      "wire::Heartbeat{resend_.received() + 1}")
+plant(ShellOfAgentForgetsItsResendQueue ${client} "resend_.unconfirmed()"
       "std::deque<Numbered<ToLeader>>()")
-plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.session.unconfirmed()"
+plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.resend.unconfirmed()"
       "std::deque<Numbered<ToAgent>>()")
 plant(ShellResumesTheSessionOfALostNode ${server} "core_.can_resume(id, session)" "true")
-plant(ShellJoinsAnewWithItsOldNumbers ${client} "session_ = {}" "session_")
+plant(ShellJoinsAnewWithItsOldNumbers ${client} "resend_ = {}" "resend_")
 plant(ShellKeepsABrokenConnectionToItself ${server} "feed(id, LinkEvent(NodeDisconnected{}))" "void()")
 plant(ShellKeepsAResumedConnectionToItself ${server} "feed(id, LinkEvent(NodeResumed{}))" "void()")
-plant(ShellDoesNotCountTheHello ${server} "peer.session.receive(1)" "peer.session.receive(0)")
+plant(ShellDoesNotCountTheHello ${server} "peer.resend.receive(1)" "peer.resend.receive(0)")
 plant(ShellGivesTwoNodesOneId ${server} "next_node_++" "next_node_")
 plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
 plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
