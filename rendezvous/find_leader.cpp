@@ -128,7 +128,7 @@ class Search final : public LeaderSearch {
   }
 
   void elect() {
-    auto leader = EtcdLeader::make(
+    auto leader = make_etcd_leader(
         io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_);
     if (!leader) return finish(fail(std::move(leader.error())));
     finish(FoundLeader{std::move(*leader)});

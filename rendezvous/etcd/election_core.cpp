@@ -92,7 +92,7 @@ ElectionCore::Out ElectionCore::leader_deleted(CoreTime, std::int64_t revision) 
   return out;
 }
 
-ElectionCore::Out ElectionCore::lost_sight(CoreTime now) {
+ElectionCore::Out ElectionCore::watch_ended(CoreTime now) {
   Out out;
   if (!is_over_ && doing_ == Doing::kNothing) read_later(now);
   return out;
@@ -110,7 +110,7 @@ ElectionCore::Out ElectionCore::connection_gone(CoreTime now, bool was_refused) 
   return out;
 }
 
-ElectionCore::Out ElectionCore::doubted() {
+ElectionCore::Out ElectionCore::leadership_uncertain() {
   Out out;
   if (!is_over_ && leads_) read(out);
   return out;

@@ -112,10 +112,10 @@ class ElectionCore {
   Out failed(CoreTime now, const std::string& why, bool is_final);
   Out leader_put(CoreTime now, const LeaderKey& key);
   Out leader_deleted(CoreTime now, std::int64_t revision);
-  Out lost_sight(CoreTime now);  // of the leader's key: the watch has ended
+  Out watch_ended(CoreTime now);  // of the leader's key: the watch has ended
   Out connection_gone(CoreTime now, bool was_refused);
   // This leader's lease is gone, or etcd has refused to write its record.
-  Out doubted();
+  Out leadership_uncertain();
   void written(std::int64_t revision, const JobRecord& record);
   // An earlier write of this leader, whose answer was lost, is in etcd.
   void overtaken(std::int64_t job_revision) { job_revision_ = job_revision; }

@@ -23,16 +23,18 @@ bool is_about_the_token(const wire::EtcdRefusal& refusal) {
 
 }  // namespace
 
+bool is_final(const Error& error) {
+  return error.code == ErrorCode::kPermissionDenied || error.code == ErrorCode::kProtocol ||
+         error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kDataLoss;
+}
+
 class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
  public:
   // An answer's body, with status 200.
   using Answer = std::function<void(Result<std::string>)>;
 
-  Impl(boost::asio::io_context& io, EtcdOptions options) : io_(io), options_(std::move(options)) {
-    for (const Endpoint& each : options_.endpoints) {
-      clients_.push_back(std::make_unique<HttpClient>(io_, http_options(each)));
-    }
-  }
+  Impl(std::unique_ptr<EtcdHttp> http, EtcdOptions options)
+      : http_(std::move(http)), options_(std::move(options)) {}
 
   void ask(std::string target, std::string body, Answer answer) {
     send({std::move(target), std::move(body), std::move(answer), options_.endpoints.size(), true});
@@ -48,15 +50,14 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
     heard.on_open = [this](unsigned status) { refused_ = status != kOk; };
     heard.on_line = [this](std::string_view line) { take(line); };
     heard.on_end = [this](Error error) { end_watch(std::move(error)); };
-    stream_ = std::make_unique<HttpStream>(io_, http_options(options_.endpoints[endpoint_]),
-                                           std::move(request), heard);
+    stream_ = http_->open_stream(endpoint_, std::move(request), std::move(heard));
   }
 
   const std::string& local_address() const { return local_address_; }
 
   void close() {
     stream_.reset();
-    clients_.clear();
+    http_.reset();
   }
 
  private:
@@ -68,13 +69,6 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
     bool may_log_in = false;
   };
 
-  HttpOptions http_options(const Endpoint& server) const {
-    return {.server = server,
-            .tls = options_.tls,
-            .time_limit = options_.time_limit,
-            .max_reply_bytes = std::size_t{4} << 20};
-  }
-
   HttpRequest request_of(const std::string& target, std::string body) const {
     HttpRequest request{.target = target, .body = std::move(body)};
     if (!token_.empty()) request.headers.emplace_back("Authorization", token_);
@@ -84,18 +78,18 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
   // ---- questions
 
   void send(Question question) {
-    if (clients_.empty()) return;
+    if (!http_) return;
     if (!options_.user.empty() && token_.empty() && question.may_log_in) {
       return log_in(std::move(question));
     }
     HttpRequest request = request_of(question.target, question.body);
     const std::size_t endpoint = endpoint_;
-    clients_[endpoint]->send(std::move(request),
-                             [weak = weak_from_this(), endpoint,
-                              question = std::move(question)](Result<HttpReply> reply) {
-                               if (const auto self = weak.lock())
-                                 self->take(question, endpoint, std::move(reply));
-                             });
+    http_->send(endpoint, std::move(request),
+                [weak = weak_from_this(), endpoint,
+                 question = std::move(question)](Result<HttpReply> reply) {
+                  if (const auto self = weak.lock())
+                    self->take(question, endpoint, std::move(reply));
+                });
   }
 
   void take(Question question, std::size_t endpoint, Result<HttpReply> reply) {
@@ -201,20 +195,19 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
     on_end(std::move(error));
   }
 
-  boost::asio::io_context& io_;
+  std::unique_ptr<EtcdHttp> http_;  // none: closed
   const EtcdOptions options_;
   std::size_t endpoint_ = 0;
-  std::vector<std::unique_ptr<HttpClient>> clients_;  // of each endpoint
   std::string token_;
   std::string local_address_;
-  std::unique_ptr<HttpStream> stream_;
+  std::unique_ptr<Attempt> stream_;
   std::uint64_t watches_ = 0;  // so far
   WatchEvents watch_events_;
   bool refused_ = false;
 };
 
-EtcdClient::EtcdClient(boost::asio::io_context& io, EtcdOptions options)
-    : impl_(std::make_shared<Impl>(io, std::move(options))) {}
+EtcdClient::EtcdClient(std::unique_ptr<EtcdHttp> http, EtcdOptions options)
+    : impl_(std::make_shared<Impl>(std::move(http), std::move(options))) {}
 EtcdClient::~EtcdClient() { impl_->close(); }
 
 void EtcdClient::txn(wire::EtcdTxn txn, Done<wire::EtcdTxnAnswer> done) {

@@ -1,14 +1,13 @@
 // A client of etcd's v3 JSON gateway: the few things that an election needs, over one connection that
 // is kept, to one of several endpoints. Whatever fails because of the endpoint (it is away, has no
 // leader, says nothing) is asked of the next one, each once; a login that has expired is renewed.
-// Everything happens on the thread that runs the io_context.
+// Everything happens on the thread of its EtcdHttp.
 //
 // The mistake to avoid: a transaction that must not happen twice. What gets no answer is asked
 // again, and may have been done; so every transaction here is guarded by a revision, or sets what
 // it would set again.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,25 +18,26 @@
 
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/etcd/etcd_http.h"
 #include "rendezvous/etcd/etcd_messages.h"
-#include "rendezvous/http/http_client.h"
 
 namespace ddprun::rdzv {
 
 struct EtcdOptions {
   std::vector<Endpoint> endpoints;
-  std::shared_ptr<TlsContext> tls = nullptr;  // none: plain
-  std::string user = "";                      // empty: etcd asks for none
+  std::string user = "";  // empty: etcd asks for none
   std::string password = "";
-  std::chrono::milliseconds time_limit{3000};  // of one question to one endpoint
 };
+
+// Asking again helps only if something is changed first: a setting, a role, or what is in etcd.
+bool is_final(const Error& error);
 
 class EtcdClient {
  public:
   template <typename T>
   using Done = std::function<void(Result<T>)>;
 
-  EtcdClient(boost::asio::io_context& io, EtcdOptions options);
+  EtcdClient(std::unique_ptr<EtcdHttp> http, EtcdOptions options);
   ~EtcdClient();  // nothing is called any more
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;

@@ -1,7 +1,7 @@
 // The leader under etcd, as an agent sees it: this agent itself, or another one, and over time now
-// this one and then that one. The shell of the ElectionCore: asks etcd, keeps the lease, watches the
-// leader's key; owns a RoundServer while it leads and a RoundClient while it follows. Owned by the
-// agent; everything happens on the thread that runs the io_context.
+// this one and then that one. The shell of the ElectionCore and the LeadershipCore: asks etcd, keeps
+// the lease, watches the leader's key; owns a RoundServer while it leads and a RoundClient while it
+// follows. Owned by the agent; everything happens on the transport's thread.
 //
 // What an agent sees of a change: LeaderGone with was_replaced, after which it stops its workers and
 // joins anew; the next leader then has it. The mistake to avoid: destroying a server or client from within one of
@@ -10,12 +10,16 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "rendezvous/etcd/etcd_client.h"
+#include "rendezvous/etcd/etcd_http.h"
 #include "rendezvous/etcd/etcd_spec.h"
 #include "rendezvous/leader/leader.h"
+#include "rendezvous/net/transport.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/round_core.h"
 
@@ -29,25 +33,20 @@ struct EtcdLeaderOptions {
   std::string token;  // secret; empty: none
 };
 
-class EtcdLeader final : public Leader {
- public:
-  // The files that options.etcd names are read here: kInvalidArgument where one is no good.
-  static Result<std::unique_ptr<EtcdLeader>> make(boost::asio::io_context& io,
-                                                  EtcdLeaderOptions options, LeaderEvents events);
-  ~EtcdLeader() override;
-
-  void join(NodeHello hello) override;
-  void tell(const ToLeader& message) override;
-  void ask(PeerRequest question) override;
-  void answer(PeerReply answer) override;
-  bool may_exit() override;
-  bool is_here() const override;
-  std::string local_address() const override;
-
- private:
-  class Impl;
-  explicit EtcdLeader(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+// What it stands on.
+struct EtcdLeaderParts {
+  std::shared_ptr<Transport> transport;
+  std::unique_ptr<EtcdHttp> http;
+  // The port of a leader at this host, whose numeric addresses are these (none: not known).
+  std::function<Result<Listener>(const std::string& host, const std::vector<std::string>&)>
+      open_port;
 };
+std::unique_ptr<Leader> make_etcd_leader(EtcdLeaderParts parts, EtcdLeaderOptions options,
+                                         LeaderEvents events);
+
+// Over real sockets. The files that options.etcd names are read here: kInvalidArgument where one is
+// no good.
+Result<std::unique_ptr<Leader>> make_etcd_leader(boost::asio::io_context& io,
+                                                 EtcdLeaderOptions options, LeaderEvents events);
 
 }  // namespace ddprun::rdzv

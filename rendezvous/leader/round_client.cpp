@@ -55,8 +55,8 @@ void RoundClient::join(NodeHello hello) {
   close();
   hello.session = random_number();
   hello_ = std::move(hello);
-  session_ = {};
-  session_.send(hello_);
+  resend_ = {};
+  resend_.send(hello_);
   is_over_ = was_welcome_ = false;
   leader_id_.reset();
   liveness_ = LeaderLiveness(options_.keep_alive);
@@ -69,14 +69,14 @@ void RoundClient::join(NodeHello hello) {
 
 void RoundClient::tell(const ToLeader& message) {
   if (is_over_) return;
-  const auto& numbered = session_.send(message);
+  const auto& numbered = resend_.send(message);
   if (!is_welcome_) return;
   stream_->send(wire::encode(wire::AgentFrame(
-      wire::Message<ToLeader>{numbered.number, session_.received(), numbered.message})));
+      wire::Message<ToLeader>{numbered.number, resend_.received(), numbered.message})));
 }
 
 // Beside what the session keeps: lost, where it cannot be sent now.
-void RoundClient::send_beside(wire::AgentFrame frame) {
+void RoundClient::send_unnumbered(wire::AgentFrame frame) {
   if (!is_welcome_ || stream_->unsent() > limits::kMaxUnreadAnswerBytes) return;
   stream_->send(wire::encode(frame));
 }
@@ -219,7 +219,7 @@ bool RoundClient::take_opening() {
   theirs_ = opening->nonce;
   wire::Connect connect;
   connect.session = hello_.session;
-  connect.received = session_.received();
+  connect.received = resend_.received();
   if (!options_.token.empty()) {
     connect.proof = proof_of(ProofOf::kAgent, options_.token, ours_, theirs_);
   }
@@ -232,15 +232,15 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
   if (is_welcome_) {
     liveness_.heard(transport_->now());
     if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
-      session_.confirm(heartbeat->received);
+      resend_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
       take_message(std::move(*message));
-    } else if (auto* question = std::get_if<PeerRequest>(&frame)) {
-      events_.on_event(std::move(*question));
-    } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
-      events_.on_event(std::move(*answer));
-    } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
-      events_.on_event(std::move(*asked));
+    } else if (auto* request = std::get_if<PeerRequest>(&frame)) {
+      events_.on_event(std::move(*request));
+    } else if (auto* reply = std::get_if<PeerReply>(&frame)) {
+      events_.on_event(std::move(*reply));
+    } else if (auto* ack = std::get_if<PeerAck>(&frame)) {
+      events_.on_event(std::move(*ack));
     } else {
       lose_connection("the leader breaks the protocol");
     }
@@ -271,18 +271,18 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
   const bool is_first = !was_welcome_;
   is_welcome_ = was_welcome_ = true;
   liveness_.heard(transport_->now());
-  session_.confirm(welcome.received);
-  for (const auto& each : session_.unconfirmed()) {
+  resend_.confirm(welcome.received);
+  for (const auto& each : resend_.unconfirmed()) {
     stream_->send(wire::encode(
-        wire::AgentFrame(wire::Message<ToLeader>{each.number, session_.received(), each.message})));
+        wire::AgentFrame(wire::Message<ToLeader>{each.number, resend_.received(), each.message})));
   }
   await_loss();
   if (is_first) keep_alive();
 }
 
 void RoundClient::take_message(wire::Message<ToAgent> message) {
-  session_.confirm(message.received);
-  const auto arrival = session_.receive(message.number);
+  resend_.confirm(message.received);
+  const auto arrival = resend_.receive(message.number);
   if (arrival == ResendQueue<ToLeader>::Arrival::kGap) {
     return lose_connection("the leader breaks the protocol");
   }
@@ -317,7 +317,7 @@ void RoundClient::refuse_leader(const std::string& why) {
 
 void RoundClient::keep_alive() {
   if (is_welcome_) {
-    stream_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{session_.received()})));
+    stream_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{resend_.received()})));
   }
   // Asked at every interval, so that a pause of our own is noticed.
   if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());

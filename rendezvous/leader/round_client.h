@@ -38,9 +38,9 @@ class RoundClient final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  void ask(PeerRequest question) override { send_beside(std::move(question)); }
-  void answer(PeerReply answer) override { send_beside(std::move(answer)); }
-  bool may_exit() override { return is_over_ || session_.unconfirmed().empty(); }
+  void ask(PeerRequest request) override { send_unnumbered(std::move(request)); }
+  void answer(PeerReply reply) override { send_unnumbered(std::move(reply)); }
+  bool may_exit() override { return is_over_ || resend_.unconfirmed().empty(); }
   bool is_here() const override { return false; }
   std::string local_address() const override { return local_address_; }
 
@@ -61,7 +61,7 @@ class RoundClient final : public Leader {
   void take_frame(wire::LeaderFrame frame);
   void take_welcome(const wire::Welcome& welcome);
   void take_message(wire::Message<ToAgent> message);
-  void send_beside(wire::AgentFrame frame);
+  void send_unnumbered(wire::AgentFrame frame);
   void lose_connection(const std::string& why);
   void refuse_leader(const std::string& why);
 
@@ -102,7 +102,7 @@ class RoundClient final : public Leader {
   bool is_over_ = true;       // there is no session: not yet, or the leader said its last word
   std::optional<std::uint64_t> leader_id_;  // of the leader of this session; none: not welcome yet
   NodeHello hello_;
-  ResendQueue<ToLeader> session_;
+  ResendQueue<ToLeader> resend_;
   LeaderLiveness liveness_;
   std::string local_address_ = "127.0.0.1";
 };

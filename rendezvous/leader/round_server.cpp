@@ -88,7 +88,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
   sessions_[session] = id;
   Peer& peer = peers_[id];
   peer.session_number = session;
-  peer.session.receive(1);  // the hello, which opens a session
+  peer.resend.receive(1);  // the hello, which opens a session
   NodeHello hello = *std::move(applicant.connect.hello);
   hello.session = session;
   if (hello.address.empty()) hello.address = address_for_workers(applicant.address);
@@ -100,11 +100,11 @@ void RoundServer::admit(Admission::Applicant applicant) {
 void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
   Peer& peer = peers_.at(id);
   if (peer.stream) peer.stream->close();  // the agent has given it up already
-  peer.session.confirm(applicant.connect.received);
+  peer.resend.confirm(applicant.connect.received);
   attach(id, peer, applicant);
-  for (const auto& each : peer.session.unconfirmed()) {
+  for (const auto& each : peer.resend.unconfirmed()) {
     peer.stream->send(wire::encode(wire::LeaderFrame(
-        wire::Message<ToAgent>{each.number, peer.session.received(), each.message})));
+        wire::Message<ToAgent>{each.number, peer.resend.received(), each.message})));
   }
   feed(id, LinkEvent(NodeResumed{}));
   read(id, applicant.stream, {});
@@ -118,7 +118,7 @@ void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant)
   set_address(peer, applicant.address);
   liveness_.heard(id, transport_->now());
   stream->send(wire::encode(wire::LeaderFrame(
-      wire::Welcome{peer.session.received(), leader_id_, std::move(applicant.proof)})));
+      wire::Welcome{peer.resend.received(), leader_id_, std::move(applicant.proof)})));
   const std::weak_ptr<Stream> weak = stream;
   stream->start(
       {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },
@@ -151,16 +151,15 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
   Peer& peer = peers_.at(id);
   if (core_.has(id)) liveness_.heard(id, transport_->now());
   if (const auto* heartbeat = std::get_if<wire::Heartbeat>(&frame)) {
-    peer.session.confirm(heartbeat->received);
+    peer.resend.confirm(heartbeat->received);
     return true;
   }
-  if (auto* question = std::get_if<PeerRequest>(&frame))
-    return relay(id, std::move(*question)), true;
-  if (auto* answer = std::get_if<PeerReply>(&frame)) return relay(id, std::move(*answer)), true;
+  if (auto* request = std::get_if<PeerRequest>(&frame)) return relay(id, std::move(*request)), true;
+  if (auto* reply = std::get_if<PeerReply>(&frame)) return relay(id, std::move(*reply)), true;
   const auto* message = std::get_if<wire::Message<ToLeader>>(&frame);
   if (message == nullptr || std::holds_alternative<NodeHello>(message->body)) return false;
-  peer.session.confirm(message->received);
-  const auto arrival = peer.session.receive(message->number);
+  peer.resend.confirm(message->received);
+  const auto arrival = peer.resend.receive(message->number);
   if (arrival == ResendQueue<ToAgent>::Arrival::kGap) return false;
   peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
   if (arrival == ResendQueue<ToAgent>::Arrival::kNew) feed(id, message->body);
@@ -168,7 +167,7 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
 }
 
 void RoundServer::confirm(Peer& peer) {
-  peer.stream->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.session.received()})));
+  peer.stream->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.resend.received()})));
 }
 
 void RoundServer::lose(NodeId id, const StreamPtr& stream) {
@@ -202,32 +201,32 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
   return is_loopback(seen) && !options_.host.empty() ? options_.host : seen;
 }
 
-// ---- questions
+// ---- requests of nodes to each other
 
-void RoundServer::ask(PeerRequest question) { relay(kOwnNode, std::move(question)); }
+void RoundServer::ask(PeerRequest request) { relay(kOwnNode, std::move(request)); }
 
-void RoundServer::answer(PeerReply answer) { relay(kOwnNode, std::move(answer)); }
+void RoundServer::answer(PeerReply reply) { relay(kOwnNode, std::move(reply)); }
 
-void RoundServer::relay(NodeId from, PeerRequest question) {
-  const std::optional<NodeId> to = std::exchange(question.peer, from);
+void RoundServer::relay(NodeId from, PeerRequest request) {
+  const std::optional<NodeId> to = std::exchange(request.peer, from);
   if (to) {
-    if (!send_beside(*to, question)) send_beside(from, PeerReply{question.id, *to, {}});
+    if (!send_unnumbered(*to, request)) send_unnumbered(from, PeerReply{request.id, *to, {}});
     return;
   }
-  send_beside(from, PeerAck{question.id, from, core_.view(time())});
-  if (from != kOwnNode) send_beside(kOwnNode, question);
+  send_unnumbered(from, PeerAck{request.id, from, core_.view(time())});
+  if (from != kOwnNode) send_unnumbered(kOwnNode, request);
   for (const auto& [id, peer] : peers_) {
-    if (id != from) send_beside(id, question);
+    if (id != from) send_unnumbered(id, request);
   }
 }
 
-void RoundServer::relay(NodeId from, PeerReply answer) {
-  const NodeId to = std::exchange(answer.peer, from);
-  send_beside(to, std::move(answer));
+void RoundServer::relay(NodeId from, PeerReply reply) {
+  const NodeId to = std::exchange(reply.peer, from);
+  send_unnumbered(to, std::move(reply));
 }
 
 // False: it is not there. Who does not read is sent nothing, and shows as late.
-bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
+bool RoundServer::send_unnumbered(NodeId to, wire::LeaderFrame frame) {
   if (to == kOwnNode) {
     if (!core_.has(kOwnNode)) return false;
     post([this, frame = std::move(frame)]() mutable { take_own(std::move(frame)); });
@@ -241,12 +240,12 @@ bool RoundServer::send_beside(NodeId to, wire::LeaderFrame frame) {
 }
 
 void RoundServer::take_own(wire::LeaderFrame frame) {
-  if (auto* question = std::get_if<PeerRequest>(&frame)) {
-    events_.on_event(std::move(*question));
-  } else if (auto* answer = std::get_if<PeerReply>(&frame)) {
-    events_.on_event(std::move(*answer));
-  } else if (auto* asked = std::get_if<PeerAck>(&frame)) {
-    events_.on_event(std::move(*asked));
+  if (auto* request = std::get_if<PeerRequest>(&frame)) {
+    events_.on_event(std::move(*request));
+  } else if (auto* reply = std::get_if<PeerReply>(&frame)) {
+    events_.on_event(std::move(*reply));
+  } else if (auto* ack = std::get_if<PeerAck>(&frame)) {
+    events_.on_event(std::move(*ack));
   }
 }
 
@@ -256,7 +255,7 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   const RoundInput input{time(), node, std::move(what)};
   auto messages = step(core_, input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
-  if (options_.gate) return release(options_.gate(core_, std::move(messages)));
+  if (options_.write_ahead) return release(options_.write_ahead(core_, std::move(messages)));
   release({std::move(messages), false});
 }
 
@@ -281,11 +280,11 @@ void RoundServer::send(NodeId to, ToAgent message) {
   Peer& peer = found->second;
   const bool is_last =
       std::holds_alternative<Refused>(message) || std::holds_alternative<DeclaredLost>(message);
-  const auto& numbered = peer.session.send(std::move(message));
+  const auto& numbered = peer.resend.send(std::move(message));
   peer.owes_confirmation = false;
   if (peer.stream) {
     peer.stream->send(wire::encode(wire::LeaderFrame(
-        wire::Message<ToAgent>{numbered.number, peer.session.received(), numbered.message})));
+        wire::Message<ToAgent>{numbered.number, peer.resend.received(), numbered.message})));
   }
   if (is_last) forget(to);
 }

@@ -42,7 +42,7 @@ struct RoundServerOptions {
     std::vector<ToNode> messages;
     bool is_holding = false;
   };
-  std::function<Passed(const RoundCore&, std::vector<ToNode>)> gate = {};
+  std::function<Passed(const RoundCore&, std::vector<ToNode>)> write_ahead = {};
 };
 
 class RoundServer final : public Leader {
@@ -54,8 +54,8 @@ class RoundServer final : public Leader {
 
   void join(NodeHello hello) override;
   void tell(const ToLeader& message) override;
-  void ask(PeerRequest question) override;
-  void answer(PeerReply answer) override;
+  void ask(PeerRequest request) override;
+  void answer(PeerReply reply) override;
   bool may_exit() override { return core_.was_everyone_told(); }
   bool is_here() const override { return true; }
   std::string local_address() const override;
@@ -69,7 +69,7 @@ class RoundServer final : public Leader {
  private:
   struct Peer {
     std::uint64_t session_number = 0;
-    ResendQueue<ToAgent> session;
+    ResendQueue<ToAgent> resend;
     StreamPtr stream;             // none: it is broken
     wire::FrameReader reader{0};  // of that connection
     std::string address;          // numeric, of its last connection
@@ -86,10 +86,10 @@ class RoundServer final : public Leader {
   void hand_to_store(const StreamPtr& stream, std::string received);
   std::string address_for_workers(const std::string& seen) const;
 
-  // ---- questions
-  void relay(NodeId from, PeerRequest question);
-  void relay(NodeId from, PeerReply answer);
-  bool send_beside(NodeId to, wire::LeaderFrame frame);
+  // ---- requests of nodes to each other
+  void relay(NodeId from, PeerRequest request);
+  void relay(NodeId from, PeerReply reply);
+  bool send_unnumbered(NodeId to, wire::LeaderFrame frame);
   void take_own(wire::LeaderFrame frame);
   template <typename Handler>
   void post(Handler handler);

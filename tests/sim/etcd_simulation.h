@@ -1,8 +1,8 @@
-// One job under etcd in virtual time: for each agent the real NodeCore and ElectionCore, for each
-// leader the real RoundCore and RoundLedger, and the real transactions, between simulated processes,
-// connections and an etcd (etcd_model.h). What the connections themselves may do is simulation.h's
-// to try; here leaders are killed, paused, stopped and cut off from etcd, answers of etcd are lost,
-// what it is asked is done late, and etcd is away.
+// One job under etcd in virtual time: for each agent the shipped EtcdLeader, with its client of etcd,
+// its RoundServer while it leads and its RoundClient while it follows, and the real NodeCore, over a
+// virtual network and a virtual etcd (virtual_etcd.h). Agents are killed, paused, stopped, cut off
+// from etcd and from each other, connections break, answers of etcd are lost, what it is asked is
+// done late, and etcd is away.
 //
 // clang-format off
 //   one round    all who start workers of a round were told the same of it, each with a rank of its

@@ -64,17 +64,17 @@ plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 # In the shells of leader and agents.
 set(server rendezvous/leader/round_server.cpp)
 set(client rendezvous/leader/round_client.cpp)
-plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{session_.received()}"
-      "wire::Heartbeat{session_.received() + 1}")
-plant(ShellOfAgentForgetsItsResendQueue ${client} "session_.unconfirmed()"
+plant(ShellAcknowledgesWhatHasNotCome ${client} "wire::Heartbeat{resend_.received()}"
+      "wire::Heartbeat{resend_.received() + 1}")
+plant(ShellOfAgentForgetsItsResendQueue ${client} "resend_.unconfirmed()"
       "std::deque<Numbered<ToLeader>>()")
-plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.session.unconfirmed()"
+plant(ShellOfLeaderForgetsItsResendQueue ${server} "peer.resend.unconfirmed()"
       "std::deque<Numbered<ToAgent>>()")
 plant(ShellResumesTheSessionOfALostNode ${server} "core_.can_resume(id, session)" "true")
-plant(ShellJoinsAnewWithItsOldNumbers ${client} "session_ = {}" "session_")
+plant(ShellJoinsAnewWithItsOldNumbers ${client} "resend_ = {}" "resend_")
 plant(ShellKeepsABrokenConnectionToItself ${server} "feed(id, LinkEvent(NodeDisconnected{}))" "void()")
 plant(ShellKeepsAResumedConnectionToItself ${server} "feed(id, LinkEvent(NodeResumed{}))" "void()")
-plant(ShellDoesNotCountTheHello ${server} "peer.session.receive(1)" "peer.session.receive(0)")
+plant(ShellDoesNotCountTheHello ${server} "peer.resend.receive(1)" "peer.resend.receive(0)")
 plant(ShellGivesTwoNodesOneId ${server} "next_node_++" "next_node_")
 plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
 plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
@@ -96,6 +96,15 @@ plant(EtcdLeaderBeginsTheRoundAgain rendezvous/etcd/election_core.cpp
       "next(*lead.record.round)" "*lead.record.round")
 plant(EtcdOutcomeIsNotSeen rendezvous/etcd/election_core.cpp
       "has_ended && !incarnation_.empty() && nobody_will_tell" "false")
+
+# In the shells and cores of a leader under etcd.
+set(leadership rendezvous/etcd/leadership_core.cpp)
+plant(EtcdLeaseInUseIsRevoked rendezvous/etcd/claim_leases.h "won->leader != claimed.leader" "true")
+plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/claim_leases.h "asked_.leader == 0" "false")
+plant(EtcdFencedWriteIsTakenForDone ${leadership} "kind == RecordWrite::Kind::kFenced" "false")
+plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
+plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")
+plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.cpp "held_.empty()" "true")
 
 # The copies, written only when they change.
 set(planted_sources "")

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "tests/sim/etcd_simulation.h"
+#include "tests/sim/seeds.h"
 #include "tests/sim/simulation.h"
 
 namespace ddprun::sim {
@@ -27,46 +28,35 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
+// `simulate_one(seed, with_trace)`; `replay`: what else a replay needs.
+template <typename Simulate>
+void hold_invariants(std::uint64_t count, const std::string& replay, Simulate simulate_one) {
   if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {
-    const Result result = simulate(schedule_of(seed), /*with_trace=*/true);
+    const Result result = simulate_one(seed, /*with_trace=*/true);
     std::cout << result.trace;
     EXPECT_EQ(result.violation, "");
     return;
   }
-  const std::uint64_t first = number_from("DDPRUN_SIM_FIRST", 1);
-  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules);
-  std::uint64_t rounds = 0;
-  std::uint64_t events = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const Result result = simulate(schedule_of(seed));
-    rounds += static_cast<std::uint64_t>(result.rounds);
-    events += result.events;
-    ASSERT_EQ(result.violation, "")
-        << simulate(schedule_of(seed), /*with_trace=*/true).trace << "seed " << seed
-        << "; replay it with DDPRUN_SIM_SEED=" << seed;
-  }
-  std::cout << count << " schedules, " << rounds << " rounds, " << events << " events\n";
+  const ManyResults all =
+      simulate_seeds(number_from("DDPRUN_SIM_FIRST", 1), count,
+                     [&](std::uint64_t seed) { return simulate_one(seed, /*with_trace=*/false); });
+  ASSERT_EQ(all.violation, "") << simulate_one(all.violating_seed, /*with_trace=*/true).trace
+                               << "seed " << all.violating_seed
+                               << "; replay it with DDPRUN_SIM_SEED=" << all.violating_seed
+                               << replay;
+  std::cout << count << " schedules, " << all.rounds << " rounds, " << all.events << " events\n";
+}
+
+TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
+  hold_invariants(
+      number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules), "",
+      [](std::uint64_t seed, bool with_trace) { return simulate(schedule_of(seed), with_trace); });
 }
 
 TEST(SimulationUnderEtcd, HoldsItsInvariantsInEverySchedule) {
-  if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {
-    const Result result = simulate_etcd(seed, /*with_trace=*/true);
-    std::cout << result.trace;
-    EXPECT_EQ(result.violation, "");
-    return;
-  }
-  const std::uint64_t first = number_from("DDPRUN_SIM_FIRST", 1);
-  const std::uint64_t count = number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules) / 5;
-  std::uint64_t rounds = 0;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    const Result result = simulate_etcd(seed);
-    rounds += static_cast<std::uint64_t>(result.rounds);
-    ASSERT_EQ(result.violation, "")
-        << simulate_etcd(seed, /*with_trace=*/true).trace << "seed " << seed
-        << "; replay it with DDPRUN_SIM_SEED=" << seed << " --gtest_filter=*UnderEtcd*";
-  }
-  std::cout << count << " schedules, " << rounds << " rounds\n";
+  hold_invariants(
+      number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules) / 5, " --gtest_filter=*UnderEtcd*",
+      [](std::uint64_t seed, bool with_trace) { return simulate_etcd(seed, with_trace); });
 }
 
 }  // namespace

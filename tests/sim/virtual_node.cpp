@@ -6,6 +6,12 @@ namespace ddprun::sim {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+constexpr int kSlowStorePercent = 15;  // a busy node
+
+}  // namespace
+
 VirtualNode::VirtualNode(VirtualJob& job, int number, const agent::NodeConfig& config,
                          ProcessPtr process, Hooks hooks)
     : job_(job),
@@ -39,7 +45,8 @@ void VirtualNode::pump() {
 void VirtualNode::perform(const agent::OpenRoundStore& action) {
   facts_->store = action.round;
   facts_->store_port = ++job_.last_port;
-  job_.queue.after(job_.random.time(200us, 5ms), process_,
+  const bool is_slow = job_.random.chance(kSlowStorePercent);
+  job_.queue.after(is_slow ? job_.random.time(5ms, 400ms) : job_.random.time(200us, 5ms), process_,
                    [this, round = action.round, port = job_.last_port] {
                      const bool is_open = facts_->store == round && facts_->store_port == port;
                      if (is_open) step(agent::StoreResult{round, port, {}});

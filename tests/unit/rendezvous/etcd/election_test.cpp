@@ -328,7 +328,7 @@ TEST_F(Election, KeepsALeaderThatClaimsItsLeaseAgain) {
 TEST_F(Election, ALeaderWithoutItsLeaseClaimsItAgainIfNobodyElseHasLed) {
   lead(5);
   core_.written(6, a_record());
-  EXPECT_NE(find<ReadEtcd>(core_.doubted()), nullptr);
+  EXPECT_NE(find<ReadEtcd>(core_.leadership_uncertain()), nullptr);
   const auto out = core_.view(now_, deserted(6));
   ASSERT_NE(find<Claim>(out), nullptr);
   EXPECT_EQ(find<StopLeading>(out), nullptr);
@@ -339,7 +339,7 @@ TEST_F(Election, ALeaderWithoutItsLeaseClaimsItAgainIfNobodyElseHasLed) {
 TEST_F(Election, ALeaderAfterWhomAnotherHasLedBeginsAnew) {
   lead(5);
   core_.written(6, a_record());
-  core_.doubted();
+  core_.leadership_uncertain();
   const auto out = core_.view(now_, deserted(8));
   EXPECT_NE(find<StopLeading>(out), nullptr);
   EXPECT_NE(find<LoseLeader>(out), nullptr);

@@ -396,7 +396,7 @@ TEST_F(Rounds, NobodyIsLateWithAnAnswerToWhatIsHeldBack) {
   bool is_holding = false;
   RoundServerOptions options;
   options.round.stop_margin = 200ms;
-  options.gate = [&](const RoundCore&, std::vector<ToNode> messages) {
+  options.write_ahead = [&](const RoundCore&, std::vector<ToNode> messages) {
     for (ToNode& each : messages) {
       is_holding |= std::holds_alternative<RoundStart>(each.message);
       if (is_holding) held.push_back(each);

@@ -1,0 +1,53 @@
+// Simulations of many seeds, by as many threads as there are processors; each simulation is of one
+// thread.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/sim/simulation.h"
+
+namespace ddprun::sim {
+
+struct ManyResults {
+  std::uint64_t violating_seed = 0;  // the lowest; 0: every invariant held
+  std::string violation;
+  std::uint64_t rounds = 0;
+  std::uint64_t events = 0;
+};
+
+// Of the seeds from `first` on; ends at the first violation.
+template <typename Simulate>
+ManyResults simulate_seeds(std::uint64_t first, std::uint64_t count, Simulate simulate_one) {
+  ManyResults all;
+  std::mutex mutex;
+  std::atomic<std::uint64_t> next = first;
+  std::atomic<std::uint64_t> end = first + count;
+  const auto work = [&] {
+    for (std::uint64_t seed = next++; seed < end; seed = next++) {
+      const Result result = simulate_one(seed);
+      const std::scoped_lock lock(mutex);
+      all.rounds += static_cast<std::uint64_t>(result.rounds);
+      all.events += result.events;
+      const bool is_lowest = all.violating_seed == 0 || seed < all.violating_seed;
+      if (result.violation.empty() || !is_lowest) continue;
+      all.violating_seed = seed;
+      all.violation = result.violation;
+      end = seed;
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 1; i < std::max(1U, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back(work);
+  }
+  work();
+  threads.clear();
+  return all;
+}
+
+}  // namespace ddprun::sim

@@ -1,0 +1,317 @@
+#include "tests/sim/virtual_etcd.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <deque>
+#include <utility>
+
+#include "rendezvous/common/base64.h"
+
+namespace ddprun::sim {
+
+using namespace std::chrono_literals;
+using rdzv::HttpReply;
+using rdzv::HttpRequest;
+using rdzv::HttpStream;
+using rdzv::wire::EtcdEvent;
+using rdzv::wire::EtcdKeyValue;
+using rdzv::wire::EtcdPut;
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr auto kTimeLimit = 666ms;  // of a request
+constexpr int kLostPercent = 2;
+constexpr int kLatePercent = 2;
+
+std::string quoted(std::int64_t number) { return "\"" + std::to_string(number) + "\""; }
+
+std::string in_json(const EtcdKeyValue& entry) {
+  return "{\"key\":\"" + to_base64(entry.key) +
+         "\",\"create_revision\":" + quoted(entry.create_revision) +
+         ",\"mod_revision\":" + quoted(entry.mod_revision) + ",\"value\":\"" +
+         to_base64(entry.value) + "\",\"lease\":" + quoted(entry.lease) + "}";
+}
+
+std::string header(std::int64_t revision) {
+  return "\"header\":{\"revision\":" + quoted(revision) + "}";
+}
+
+std::int64_t number_at(const json::value& text) {
+  return std::stoll(std::string(text.as_string()));
+}
+
+std::string key_at(const json::value& object) {
+  return from_base64(std::string_view(object.at("key").as_string())).value();
+}
+
+HttpReply reply(unsigned status, std::string body) { return {status, std::move(body), "10.0.0.1"}; }
+
+}  // namespace
+
+// ---- what an agent has of it
+
+// Requests to an endpoint go one after another, as over the connection that an HttpClient keeps.
+class VirtualEtcdHttp final : public rdzv::EtcdHttp {
+ public:
+  VirtualEtcdHttp(VirtualEtcd& etcd, int who, ProcessPtr process)
+      : state_(std::make_shared<State>(State{etcd, who, std::move(process), {}})) {}
+
+  void send(std::size_t endpoint, HttpRequest request, rdzv::HttpClient::Done done) override {
+    auto& waiting = state_->waiting[endpoint];
+    waiting.push_back(std::make_shared<Request>(Request{std::move(request), std::move(done)}));
+    if (waiting.size() == 1) ask(state_, endpoint);
+  }
+
+  std::unique_ptr<rdzv::Attempt> open_stream(std::size_t, HttpRequest request,
+                                             HttpStream::Events events) override {
+    auto stream = std::make_unique<OpenStream>();
+    stream->events = std::make_shared<HttpStream::Events>(std::move(events));
+    const json::value asked = json::parse(request.body).at("create_request");
+    auto watch = std::make_shared<VirtualEtcd::Watch>();
+    watch->who = state_->who;
+    watch->process = state_->process;
+    watch->key = key_at(asked);
+    watch->from = number_at(asked.at("start_revision"));
+    watch->events = stream->events;
+    VirtualEtcd& etcd = state_->etcd;
+    etcd.queue_.after(etcd.random_.time(200us, 5ms), [&etcd, watch] { etcd.open(watch); });
+    return stream;
+  }
+
+ private:
+  struct Request {
+    HttpRequest request;
+    rdzv::HttpClient::Done done;
+  };
+  using RequestPtr = std::shared_ptr<Request>;
+  struct State {
+    VirtualEtcd& etcd;
+    int who;
+    ProcessPtr process;
+    std::map<std::size_t, std::deque<RequestPtr>> waiting;  // the first is under way
+  };
+  struct OpenStream final : rdzv::Attempt {
+    std::shared_ptr<HttpStream::Events> events;
+  };
+
+  static void ask(const std::shared_ptr<State>& state, std::size_t endpoint) {
+    VirtualEtcd& etcd = state->etcd;
+    const RequestPtr request = state->waiting[endpoint].front();
+    const auto weak = std::weak_ptr(state);
+    etcd.queue_.after(kTimeLimit, state->process, [weak, endpoint, request] {
+      take(weak, endpoint, request, fail(ErrorCode::kTimeout, "no answer in time"));
+    });
+    if (!etcd.reaches(state->who)) return;
+    Random& random = etcd.random_;
+    const bool is_lost = random.chance(kLostPercent) && etcd.queue_.now() < etcd.calm_;
+    // A member of etcd that hung does what it was asked when it goes on.
+    const bool is_late = random.chance(kLatePercent) && etcd.queue_.now() < etcd.calm_;
+    const auto on_its_way = is_late ? random.time(5ms, 3s) : random.time(200us, 5ms);
+    etcd.queue_.after(on_its_way, [&etcd, who = state->who, process = state->process, weak,
+                                   endpoint, request, is_lost] {
+      if (!etcd.reaches(who)) return;
+      HttpReply answer = etcd.answer(who, request->request);  // also of who has died meanwhile
+      if (is_lost) return;
+      etcd.queue_.after(etcd.random_.time(200us, 5ms), process,
+                        [weak, endpoint, request, answer = std::move(answer)] {
+                          take(weak, endpoint, request, answer);
+                        });
+    });
+  }
+
+  static void take(const std::weak_ptr<State>& weak, std::size_t endpoint,
+                   const RequestPtr& request, Result<HttpReply> answer) {
+    const auto state = weak.lock();
+    if (!state) return;
+    auto& waiting = state->waiting[endpoint];
+    if (waiting.empty() || waiting.front() != request) return;  // its time was over
+    waiting.pop_front();
+    if (!waiting.empty()) ask(state, endpoint);
+    request->done(std::move(answer));
+  }
+
+  const std::shared_ptr<State> state_;
+};
+
+std::unique_ptr<rdzv::EtcdHttp> VirtualEtcd::client(int who, ProcessPtr process) {
+  return std::make_unique<VirtualEtcdHttp>(*this, who, std::move(process));
+}
+
+// ---- requests
+
+HttpReply VirtualEtcd::answer(int who, const HttpRequest& request) {
+  if (request.target == "/v3/kv/txn") return transact(who, request.body);
+  const json::value asked = json::parse(request.body);
+  if (request.target == "/v3/lease/grant") {
+    const std::int64_t seconds = number_at(asked.at("TTL"));
+    const std::int64_t lease = ++last_lease_;
+    const auto time = std::chrono::seconds(seconds);
+    leases_[lease] = {time, queue_.now() + time};
+    await_end(lease);
+    return reply(200, "{\"ID\":" + quoted(lease) + ",\"TTL\":" + quoted(seconds) + "}");
+  }
+  const std::int64_t lease = number_at(asked.at("ID"));
+  if (request.target == "/v3/lease/keepalive") return reply(200, keep_alive(lease));
+  on_revoke(who, lease);
+  revoke(lease);
+  return reply(200, "{" + header(revision_) + "}");
+}
+
+HttpReply VirtualEtcd::transact(int who, const std::string& body) {
+  const json::value txn = json::parse(body);
+  bool holds = true;
+  for (const json::value& each : txn.at("compare").as_array()) {
+    const EtcdKeyValue entry = find(key_at(each));
+    const bool is_create = each.at("target").as_string() == "CREATE";
+    holds &= is_create ? entry.create_revision == number_at(each.at("createRevision"))
+                       : entry.mod_revision == number_at(each.at("modRevision"));
+  }
+  const json::array& operations = txn.at(holds ? "success" : "failure").as_array();
+  bool changes = false;
+  for (const json::value& each : operations) {
+    const json::value* put = each.as_object().if_contains("requestPut");
+    changes |= !each.as_object().contains("requestRange");
+    const std::int64_t lease = put == nullptr ? 0 : number_at(put->at("lease"));
+    if (lease != 0 && !leases_.contains(lease)) {
+      return reply(404, R"({"code":5,"message":"etcdserver: requested lease not found"})");
+    }
+  }
+  if (changes) revision_ += 1;
+  std::string responses;
+  for (const json::value& each : operations) {
+    if (!responses.empty()) responses += ',';
+    if (const json::value* its = each.as_object().if_contains("requestPut")) {
+      const auto value = from_base64(std::string_view(its->at("value").as_string())).value();
+      put(who, {key_at(*its), value, number_at(its->at("lease"))});
+      responses += "{\"response_put\":{}}";
+    } else if (const json::value* range = each.as_object().if_contains("requestRange")) {
+      const EtcdKeyValue entry = find(key_at(*range));
+      const bool is_there = entry.create_revision != 0;
+      responses +=
+          "{\"response_range\":{" + (is_there ? "\"kvs\":[" + in_json(entry) + "]" : "") + "}}";
+    } else {
+      remove(key_at(each.at("requestDeleteRange")));
+      responses += "{\"response_delete_range\":{}}";
+    }
+  }
+  return reply(200, "{" + header(revision_) + (holds ? ",\"succeeded\":true" : "") +
+                        ",\"responses\":[" + responses + "]}");
+}
+
+EtcdKeyValue VirtualEtcd::find(const std::string& key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? EtcdKeyValue{} : found->second;
+}
+
+void VirtualEtcd::put(int who, const EtcdPut& put) {
+  on_put(who, put);
+  EtcdKeyValue& entry = entries_[put.key];
+  const std::int64_t created = entry.create_revision == 0 ? revision_ : entry.create_revision;
+  entry = {put.key, put.value, created, revision_, put.lease};
+  tell({false, entry});
+}
+
+void VirtualEtcd::remove(const std::string& key) {
+  if (entries_.erase(key) > 0) tell({true, {key, "", 0, revision_, 0}});
+}
+
+// ---- leases
+
+std::string VirtualEtcd::keep_alive(std::int64_t lease) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return "{\"result\":{\"ID\":" + quoted(lease) + "}}";
+  found->second.ends = queue_.now() + found->second.time;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(found->second.time);
+  return "{\"result\":{\"ID\":" + quoted(lease) + ",\"TTL\":" + quoted(seconds.count()) + "}}";
+}
+
+void VirtualEtcd::revoke(std::int64_t lease) {
+  if (leases_.erase(lease) == 0) return;
+  std::vector<std::string> keys;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.lease == lease) keys.push_back(key);
+  }
+  if (!keys.empty()) revision_ += 1;
+  for (const auto& key : keys) remove(key);
+}
+
+void VirtualEtcd::await_end(std::int64_t lease) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end() || found->second.time > 1h - 1s) return;  // long after all this
+  queue_.at(found->second.ends, [this, lease] {
+    const auto still = leases_.find(lease);
+    if (still == leases_.end()) return;
+    if (is_up_ && queue_.now() >= still->second.ends) return revoke(lease);
+    if (still->second.ends <= queue_.now()) still->second.ends = queue_.now() + still->second.time;
+    await_end(lease);
+  });
+}
+
+// ---- watches
+
+void VirtualEtcd::tell(const EtcdEvent& event) {
+  history_.push_back(event);
+  std::erase_if(watches_, [](const WatchPtr& each) { return each->events.expired(); });
+  for (const WatchPtr& each : watches_) send(each, event);
+}
+
+void VirtualEtcd::open(const WatchPtr& watch) {
+  if (!reaches(watch->who)) {
+    queue_.after(kTimeLimit, watch->process, [watch] {
+      const auto events = watch->events.lock();
+      if (events) events->on_end({ErrorCode::kTimeout, "no answer in time", {}});
+    });
+    return;
+  }
+  watches_.push_back(watch);
+  watch->last_arrival = queue_.now() + random_.time(200us, 5ms);
+  queue_.at(watch->last_arrival, watch->process, [watch] {
+    if (const auto events = watch->events.lock()) events->on_open(200);
+  });
+  for (const EtcdEvent& event : history_) send(watch, event);
+}
+
+void VirtualEtcd::send(const WatchPtr& watch, const EtcdEvent& event) {
+  if (event.entry.key != watch->key || event.entry.mod_revision < watch->from) return;
+  std::string line = "{\"result\":{" + header(event.entry.mod_revision) + ",\"events\":[{" +
+                     (event.is_delete ? "\"type\":\"DELETE\"," : "") +
+                     "\"kv\":" + in_json(event.entry) + "}]}}";
+  watch->last_arrival = std::max(watch->last_arrival, queue_.now() + random_.time(200us, 5ms));
+  queue_.at(watch->last_arrival, watch->process, [watch, line = std::move(line)] {
+    if (const auto events = watch->events.lock()) events->on_line(line);
+  });
+}
+
+void VirtualEtcd::end_watches() {
+  for (const WatchPtr& watch : std::exchange(watches_, {})) {
+    if (reaches(watch->who)) {
+      watches_.push_back(watch);
+      continue;
+    }
+    queue_.at(std::max(watch->last_arrival, queue_.now() + 1ms), watch->process, [watch] {
+      const auto events = watch->events.lock();
+      if (events) events->on_end({ErrorCode::kClosed, "the connection broke", {}});
+    });
+  }
+}
+
+// ---- faults
+
+void VirtualEtcd::set_up(bool is_up) {
+  is_up_ = is_up;
+  for (auto& [lease, each] : leases_) each.ends = queue_.now() + each.time;
+  end_watches();
+}
+
+void VirtualEtcd::set_cut_off(int who, bool is_cut_off) {
+  if (is_cut_off) {
+    cut_off_.insert(who);
+  } else {
+    cut_off_.erase(who);
+  }
+  end_watches();
+}
+
+}  // namespace ddprun::sim

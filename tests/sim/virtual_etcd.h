@@ -1,0 +1,85 @@
+// etcd as the election needs it, in virtual time, behind the JSON of its gateway: keys with revisions,
+// transactions, leases that run out, and watches from a revision on. It is one process, however many
+// members the real one has; it can be away, and its leases then wait for it, as those of the real one
+// do. Answers are lost, and what a member that hung was asked is done late.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/common/clock.h"
+#include "rendezvous/etcd/etcd_http.h"
+#include "rendezvous/etcd/etcd_messages.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/random.h"
+
+namespace ddprun::sim {
+
+class VirtualEtcd {
+ public:
+  // Until `calm` answers are lost, and requests done late.
+  VirtualEtcd(EventQueue& queue, Random& random, CoreTime calm)
+      : queue_(queue), random_(random), calm_(calm) {}
+
+  // Of agent `who`, to any number of endpoints.
+  std::unique_ptr<rdzv::EtcdHttp> client(int who, ProcessPtr process);
+
+  // For what must hold. Before a put takes place: whose transaction it is; before a lease is let go.
+  std::function<void(int who, const rdzv::wire::EtcdPut&)> on_put;
+  std::function<void(int who, std::int64_t lease)> on_revoke;
+
+  // ---- faults
+  void set_up(bool is_up);
+  void set_cut_off(int who, bool is_cut_off);
+
+  rdzv::wire::EtcdKeyValue find(const std::string& key) const;
+
+ private:
+  friend class VirtualEtcdHttp;
+
+  struct Lease {
+    CoreTime::duration time{};
+    CoreTime ends;
+  };
+  struct Watch {
+    int who = 0;
+    ProcessPtr process;
+    std::string key;
+    std::int64_t from = 0;
+    std::weak_ptr<rdzv::HttpStream::Events> events;  // none: it was closed
+    CoreTime last_arrival{};
+  };
+  using WatchPtr = std::shared_ptr<Watch>;
+
+  bool reaches(int who) const { return is_up_ && !cut_off_.contains(who); }
+  rdzv::HttpReply answer(int who, const rdzv::HttpRequest& request);
+  rdzv::HttpReply transact(int who, const std::string& body);
+  std::string keep_alive(std::int64_t lease);
+  void revoke(std::int64_t lease);
+  void put(int who, const rdzv::wire::EtcdPut& put);
+  void remove(const std::string& key);
+  void await_end(std::int64_t lease);
+  void tell(const rdzv::wire::EtcdEvent& event);
+  void open(const WatchPtr& watch);
+  void send(const WatchPtr& watch, const rdzv::wire::EtcdEvent& event);
+  void end_watches();
+
+  EventQueue& queue_;
+  Random& random_;
+  const CoreTime calm_;
+  bool is_up_ = true;
+  std::set<int> cut_off_;
+  std::int64_t revision_ = 1;
+  std::int64_t last_lease_ = 0;
+  std::map<std::string, rdzv::wire::EtcdKeyValue> entries_;
+  std::map<std::int64_t, Lease> leases_;
+  std::vector<rdzv::wire::EtcdEvent> history_;
+  std::vector<WatchPtr> watches_;
+};
+
+}  // namespace ddprun::sim
