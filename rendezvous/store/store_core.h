@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -23,7 +24,6 @@
 #include <vector>
 
 #include "rendezvous/common/limits.h"
-#include "rendezvous/store/sip_hash.h"
 #include "rendezvous/store/store_value.h"
 #include "rendezvous/store_wire/reply_queue.h"
 #include "rendezvous/store_wire/store_protocol.h"
@@ -52,8 +52,8 @@ class StoreCore {
     std::size_t bytes = 0;
   };
 
-  explicit StoreCore(HashSeed seed = {}, std::size_t memory_limit = limits::kDefaultStoreMemory)
-      : table_(0, Hash{seed}), memory_limit_(memory_limit) {}
+  explicit StoreCore(std::size_t memory_limit = limits::kDefaultStoreMemory)
+      : memory_limit_(memory_limit) {}
 
   ClientId connect();
   void disconnect(ClientId client, std::vector<ClientId>& released);
@@ -87,10 +87,9 @@ class StoreCore {
 
   struct Hash {
     using is_transparent = void;
-    HashSeed seed;
     // Not noexcept on purpose: the standard library then keeps the hash beside each key, and
     // growing the table need not compute it again.
-    std::size_t operator()(std::string_view key) const { return sip_hash(seed, key); }
+    std::size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
   };
   using Table = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
   using Named = Table::value_type;  // stable in memory, unlike iterators

@@ -110,7 +110,7 @@ class StoreServer::Loop {
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         max_sessions_(most_sessions()),
-        core_(random_hash_seed(), options.memory_limit),
+        core_(options.memory_limit),
         log_(options.log),
         read_buffer_(new char[kReadBytes]) {}
 

@@ -15,7 +15,7 @@ namespace ddprun::rdzv::testing {
 class MemoryStore {
  public:
   explicit MemoryStore(std::size_t memory_limit = limits::kDefaultStoreMemory)
-      : core_({}, memory_limit) {}
+      : core_(memory_limit) {}
 
   ClientId connect() {
     const ClientId client = core_.connect();
