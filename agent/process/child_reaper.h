@@ -64,6 +64,11 @@ class ChildReaper {
   // bounded time. `done` may be called from here.
   void end_orphans(std::function<void()> done);
 
+  // The agent ends: so does its keeper, beside it. The event loop must not run any more.
+  void let_keeper_go() {
+    if (keeper_) keeper_->let_go();
+  }
+
  private:
   void await();
   bool is_known(pid_t pid) const;

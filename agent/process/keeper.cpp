@@ -144,10 +144,14 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
   file[path.size()] = '\0';
 }
 
-void Keeper::dismiss() {
+void Keeper::let_go() {
   if (pipe_fd_ >= 0) ::close(std::exchange(pipe_fd_, -1));
+  if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
+}
+
+void Keeper::dismiss() {
+  let_go();
   if (pid_ > 0) {
-    ::kill(pid_, SIGCONT);  // somebody may have stopped it
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
     pid_ = -1;

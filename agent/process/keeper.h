@@ -53,6 +53,9 @@ class Keeper {
   // before it is made. Empty: there is none.
   void set_control_group(std::string_view path) { set_path(count_, path); }
 
+  // It does its work now, and ends; the destructor waits for that. Nothing is registered any more.
+  void let_go();
+
   // Reaps a keeper that has died and says so, once; then replace() is due.
   bool has_died();
 

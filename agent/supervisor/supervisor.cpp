@@ -23,6 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for what is recorded
+constexpr auto kQueriesPause = 2ms;
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 // That an end takes at most beside the workers' grace: stacks, workers that do not die, orphans,
 // the other nodes, the last words.
@@ -61,7 +62,8 @@ Supervisor::Supervisor(const Job& job)
           {io_, job, console_, output_, observers_, queries_, leader_},
           [this] { return workers_.stacks_text(); }, log_->should_log(spdlog::level::info)),
       core_(node_config(job)),
-      timer_(io_) {}
+      timer_(io_),
+      open_queries_(io_) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -70,7 +72,8 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
-    queries_.open();
+    // Not in the way of the first workers, who are there by then on a node that waits for no other.
+    open_queries_.arm(kQueriesPause, [this] { queries_.open(); });
   } else {
     cannot_run(ready.error());
   }
@@ -260,7 +263,7 @@ void Supervisor::perform(const TakeStep& action) {
   end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 
-void Supervisor::perform(const Exit&) { timer_.cancel(); }
+void Supervisor::perform(const Exit&) { workers_.let_keeper_go(); }
 
 // ---- those who look at the job, and those who want it otherwise
 

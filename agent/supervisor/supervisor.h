@@ -109,6 +109,7 @@ class Supervisor {
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
   Timer timer_;  // the core's
+  Timer open_queries_;
 
   std::chrono::milliseconds grace_{};  // of the workers that are killed because it is over
   bool was_told_to_wait_ = false;

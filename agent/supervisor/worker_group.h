@@ -80,6 +80,9 @@ class WorkerGroup {
   // When all have ended: ends what they left behind. RoundClosed follows, maybe from here.
   void close();
 
+  // Nothing of this node is left to be ended, and the loop does not run any more.
+  void let_keeper_go() { reaper_.let_keeper_go(); }
+
   // ---- at any time
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
   void pause_all();

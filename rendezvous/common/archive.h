@@ -1,6 +1,6 @@
-// How the values of a message become bytes and come back: the layout of each message is written
-// down once (round_wire.cpp), as a function `fields(archive, message)` that names its fields in
-// their order, and runs with either of these two.
+// Serialises messages and reads them back. The layout of each message is written down once
+// (round_wire.cpp), as a function `fields(archive, message)` that names its fields in order and
+// runs with a Writer or a Reader.
 //
 //   static void fields(auto& archive, Is<NodeGone> auto& gone) {
 //     archive(gone.how, gone.node_rank);
@@ -8,8 +8,8 @@
 //   }
 //
 // The Writer cuts texts that are too long; the Reader refuses what the Writer would not have
-// written, so that every value has one spelling. Values for one thread. The mistake to avoid: using
-// what a Reader filled in without asking its error(); after the first mistake it reads nothing.
+// written, so that every value has exactly one encoding. Values for one thread. Check the Reader's
+// error() before you use what it filled in: after the first error it reads nothing more.
 #pragma once
 
 #include <algorithm>
@@ -34,17 +34,18 @@ namespace ddprun::rdzv::wire {
 template <typename T, typename Message>
 concept Is = std::same_as<std::remove_const_t<T>, Message>;
 
-// Which number an alternative of a variant has on the wire. Each has one, and 0 is none.
+// The number of a variant's alternative on the wire. Every alternative has one; 0 means that none
+// was assigned.
 template <typename Alternative>
 inline constexpr std::uint8_t kNumber = 0;
 
-// The values of an enumeration; the place of each is its number on the wire. The first stands for
-// values that are none of them.
+// The values of an enumeration; the index of each is its number on the wire. Values that are not in
+// the list are written as the first one.
 template <typename Enumeration>
 inline constexpr std::nullptr_t kValues{};
 
-// The beginning of `text`, ended by "…" within `bytes_max` where that is not all of it. UTF-8 stays
-// UTF-8.
+// `text`, or if it is longer than `bytes_max`, its beginning and "…" within that size. A UTF-8
+// character is never cut in two.
 inline std::string cut(std::string_view text, std::size_t bytes_max) {
   if (text.size() <= bytes_max) return std::string(text);
   static constexpr std::string_view kEllipsis = "…";
@@ -67,7 +68,7 @@ class Writer {
   void opaque(std::string_view value, std::size_t /*bytes_max*/) { string(value); }
   void within(int value, int /*low*/, int /*high*/) { field(value); }
 
-  // The latest that fit.
+  // Writes the latest lines that fit.
   void lines(const std::vector<std::string>& lines) {
     std::vector<std::string> kept;
     std::size_t bytes = 0;
@@ -170,7 +171,7 @@ class Reader {
   void end() {
     if (!rest_.empty()) refuse("it goes on after its end");
   }
-  // What was wrong first; empty: nothing so far.
+  // The first error; empty if there is none so far.
   std::string_view error() const { return error_; }
 
  private:
@@ -215,7 +216,7 @@ class Reader {
   void field(std::optional<T>& value) {
     if (get<bool>()) field(value.emplace());
   }
-  // Grows with what is really there, whatever the count says.
+  // The vector grows with the elements that really arrive, whatever the count says.
   template <typename T>
   void field(std::vector<T>& values) {
     for (std::uint32_t left = count(); left > 0 && error_.empty(); --left)
@@ -240,7 +241,7 @@ class Reader {
     field(value);
     return value;
   }
-  // Of elements that take a byte at least.
+  // A count of elements, each of which takes at least one byte.
   std::uint32_t count() {
     const auto count = get<std::uint32_t>();
     if (count > rest_.size()) refuse("it ends too early");

@@ -1,4 +1,4 @@
-// Base64 as RFC 4648 has it, with padding. Pure; any thread.
+// Base64 as in RFC 4648, with padding. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@ namespace ddprun {
 
 std::string to_base64(std::string_view bytes);
 
-// None: it is not base64.
+// nullopt if it is not base64.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace ddprun

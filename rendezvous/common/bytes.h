@@ -1,5 +1,5 @@
-// Little-endian integers in byte strings, as c10d's wire has them. Pure; any thread. The callers
-// check that the bytes are there.
+// Little-endian integers in byte strings, as in c10d's wire format. Pure; any thread. The caller
+// checks that there are enough bytes.
 #pragma once
 
 #include <bit>

@@ -1,6 +1,6 @@
-// What the control groups that this process is in let it have, of version 1 and 2: files of /proc and
-// /sys below a root that tests replace by a tree of their own. Nothing is kept, any thread. The
-// mistake to avoid: asking only the process's own group. A limit of any group around it holds too.
+// The limits of this process's control groups, version 1 and 2, read from /proc and /sys below a
+// root that tests replace by a tree of their own. No state; any thread. The limits of all enclosing
+// groups apply too, not only those of the process's own group.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 
 namespace ddprun::cgroup {
 
-// The folders of a controller's groups, from this process's own to the outermost that is seen.
+// The folders of a controller's groups, from this process's own to the outermost visible one.
 std::vector<std::string> folders(std::string_view controller, const std::string& root = "");
 
-// The number behind the word `key` in a text of words and numbers, as memory.stat and memory.events are.
+// The number after the word `key` in a text of words and numbers, such as memory.stat and
+// memory.events.
 std::optional<std::uint64_t> field(const std::string& text, std::string_view key);
 
-// The number that a file of the kernel's begins with; none for "max" and for no file.
+// The number at the beginning of a kernel file; nullopt for "max" and if there is no file.
 std::optional<std::uint64_t> number_in(const std::string& path);
 
-// Of those groups that have a limit.
+// Memory of the groups that have a limit.
 struct Memory {
   std::string folder;
   std::uint64_t limit = 0;
   std::uint64_t used = 0;
-  // Pages of files among them, which the kernel takes back where memory is wanted: those at hand,
-  // and those that were used more than once.
+  // Page cache included in `used`, which the kernel reclaims when memory is needed: pages on the
+  // inactive list, and pages that were used more than once.
   std::uint64_t inactive_files = 0;
   std::uint64_t active_files = 0;
 };
@@ -36,7 +37,7 @@ std::vector<Memory> memory(const std::string& root = "");
 struct Room {
   std::string folder;
   std::uint64_t limit = 0;
-  std::uint64_t left = 0;  // when every page of a file has been given back
+  std::uint64_t left = 0;  // after the whole page cache is reclaimed
 };
 std::optional<Room> memory_room(const std::string& root = "");
 

@@ -1,5 +1,5 @@
-// Time as the cores know it: how long after the start of their process something happened. The
-// clock has no now(): whoever drives a core says what time it is, so that a test can say it too.
+// The time that the cores use: the time since the start of their process. The clock has no now():
+// the shell that drives a core passes the time in, and so can a test.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,12 @@ struct CoreClock {
 };
 using CoreTime = CoreClock::time_point;
 
-// A time that can stand still, for a core whose limits must not run out while what it says is held
-// back. A value; who drives the core says what real time it is.
+// A time that can be paused, for a core whose time limits must not expire while its messages are
+// held back. A value; the caller passes in the real time.
 class PausableTime {
  public:
   CoreTime at(CoreTime real) const { return paused_since_.value_or(real) - paused_for_; }
-  // Where it runs.
+  // The real time of `time`, while not paused.
   CoreTime real(CoreTime time) const { return time + paused_for_; }
 
   bool is_paused() const { return paused_since_.has_value(); }

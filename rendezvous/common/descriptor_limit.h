@@ -1,5 +1,5 @@
-// The limit on open files, for programs whose every connection takes a descriptor. The agent does not
-// let its workers inherit what it has raised (agent/process/process.h). Any thread.
+// The limit on open files, for programs in which every connection takes a descriptor. Workers do
+// not inherit the limit that the agent has raised (agent/process/process.h). Any thread.
 #pragma once
 
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ inline rlimit descriptor_limit() {
   return files;
 }
 
-// What to do about it, for a message.
+// The limit and how to raise it, for a message.
 inline std::string descriptor_limit_in_words() {
   const rlimit files = descriptor_limit();
   return "the limit on open files is " + std::to_string(files.rlim_cur) +
@@ -23,7 +23,7 @@ inline std::string descriptor_limit_in_words() {
          "; raise it: ulimit -n 65536, LimitNOFILE= in a unit, --ulimit nofile= for Docker";
 }
 
-// To all that this process may have; returns how many that is.
+// Raises the limit to the hard limit and returns it.
 inline std::size_t raise_descriptor_limit() {
   rlimit files = descriptor_limit();
   files.rlim_cur = files.rlim_max;

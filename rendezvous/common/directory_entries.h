@@ -1,5 +1,5 @@
-// What is in a folder, by system calls only: for a child between fork or clone and exec, and for code
-// that runs in a process forked from one with threads.
+// Lists a folder with system calls only: for a child between fork or clone and exec, and for code
+// in a process that was forked from one with threads.
 #pragma once
 
 #include <sys/syscall.h>
@@ -11,7 +11,7 @@
 namespace ddprun {
 
 // Calls `each(name, type)`, with a type as in dirent.h, for every entry of the open folder, "." and
-// ".." among them. What is made or removed meanwhile may be missed.
+// ".." included. Entries that are created or removed meanwhile may be missed.
 template <typename Each>
 void for_each_entry(int folder, const Each& each) {
   // Where getdents64 puts an entry's length (u16), its type (u8) and its name.

@@ -1,6 +1,6 @@
 // Where something listens: a host (a name or a numeric address, never brackets) and a port, as
-// people write it: "host:port", "10.0.0.5:29400", "[fe80::1]:29400". Values: copy freely, any
-// thread. The mistake to avoid: taking `host` for a numeric address; nothing here looks a name up.
+// people write it: "host:port", "10.0.0.5:29400", "[fe80::1]:29400". Values; any thread. `host` may
+// be a name: nothing here looks it up.
 #pragma once
 
 #include <cstdint>

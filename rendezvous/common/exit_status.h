@@ -19,7 +19,7 @@ struct ExitStatus {
 
   bool is_success() const { return code == 0 && signal == 0; }
 
-  // What a shell would make of it: the code, or 128 + signal.
+  // The exit code that a shell would report: the code, or 128 + signal.
   int as_shell_code() const { return signal != 0 ? 128 + signal : code; }
 
   // "exit code 3", "SIGSEGV (signal 11, core dumped)"
@@ -28,10 +28,10 @@ struct ExitStatus {
   bool operator==(const ExitStatus&) const = default;
 };
 
-// "SIGTERM"; "SIGRTMIN+3"; "signal 99" where there is no name.
+// "SIGTERM"; "SIGRTMIN+3"; "signal 99" if it has no name.
 std::string signal_name(int signal);
 
-// The number of "SIGTERM", "TERM", "term" or "15"; 0 where there is none.
+// The number of "SIGTERM", "TERM", "term" or "15"; 0 if there is no such signal.
 int signal_number(std::string_view name);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// The whole of a small file of the kernel's (/proc, /sys); empty where it cannot be read. Any thread.
-// Not for files that others write: theirs may have any size.
+// The contents of a small kernel file (/proc, /sys); empty if it cannot be read. Any thread. Not
+// for files that other programs write: the size is not bounded.
 #pragma once
 
 #include <string>

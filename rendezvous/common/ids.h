@@ -1,4 +1,4 @@
-// Numbers that must not be mixed up get types of their own.
+// Strong types for numbers that must not be mixed up.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 namespace ddprun {
 
-// One life of the group; counts from 0. What carries an older round than the current one is stale.
+// One run of the group; counts from 0. A message of an older round than the current one is stale.
 enum class Round : std::uint32_t {};
 
 constexpr std::uint32_t number(Round round) { return static_cast<std::uint32_t>(round); }
 constexpr Round next(Round round) { return Round{number(round) + 1}; }
 inline std::string to_string(Round round) { return std::to_string(number(round)); }
 
-// One agent, as its leader knows it; given in the order of arrival.
+// One agent; its leader assigns these in the order of arrival.
 enum class NodeId : std::uint32_t {};
 
 constexpr std::uint32_t number(NodeId node) { return static_cast<std::uint32_t>(node); }

@@ -1,5 +1,5 @@
-// Handlers that must not come when their owner is gone: a handler that an event loop holds ready
-// already cannot be cancelled any more. Held by the owner; one thread.
+// For handlers that must not run after their owner is destroyed: a handler that is already queued
+// in an event loop cannot be cancelled any more. Held by the owner; one thread.
 //
 //   timer_.async_wait(lifetime_.guard([this](const error_code& ec) { … }));
 #pragma once
@@ -15,7 +15,7 @@ class Lifetime {
   Lifetime(const Lifetime&) = delete;
   Lifetime& operator=(const Lifetime&) = delete;
 
-  // The same handler, which does nothing once this is gone, or was renewed.
+  // The same handler, which does nothing after this object is destroyed or renewed.
   template <typename Handler>
   auto guard(Handler handler) const {
     return
@@ -24,7 +24,7 @@ class Lifetime {
         };
   }
 
-  // What was guarded before never comes.
+  // Handlers that were guarded before never run.
   void renew() { token_ = std::make_shared<Token>(); }
 
  private:

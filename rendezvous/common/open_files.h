@@ -1,13 +1,13 @@
-// Which files stay open in a child. System calls only: between fork or clone and exec. Where the
-// kernel or a container's filter refuses close_range (Linux before 5.9, for close-on-exec before 5.11),
-// the numbers are read from /proc/self/fd.
+// Which files stay open in a child. System calls only: for use between fork or clone and exec. If
+// the kernel or a container's filter refuses close_range (Linux before 5.9, for close-on-exec
+// before 5.11), the numbers are read from /proc/self/fd.
 #pragma once
 
 namespace ddprun {
 
 void close_all_files_but(int fd);
 
-// All from this number on, `first` among them, are closed by the next exec.
+// The next exec closes all descriptors from `first` on, `first` included.
 void close_files_on_exec_from(int first);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// A number that is the whole of a text, without blanks or a plus sign: none for anything else, and
-// for what the type cannot hold. Any thread.
+// Parses a text that consists of a number only, without blanks or a plus sign; nullopt for anything
+// else and for a number that the type cannot hold. Any thread.
 #pragma once
 
 #include <charconv>

@@ -1,7 +1,7 @@
-// Result<T>: what a call returns when it can go wrong on a healthy day (a port is taken, a peer is
-// away, a file is not there). Bugs assert; a user's mistake becomes an Error with a hint at the
-// place that knows the hint; exceptions of Asio, CLI11 or Torch are caught once, in the shell that
-// called.
+// Result<T>: the return value of a call that can fail without a bug (a port is taken, a peer is not
+// reachable, a file does not exist). Bugs assert; a user's mistake becomes an Error with a hint at
+// the place that knows the hint; exceptions of Asio, CLI11 or Torch are caught once, in the shell
+// that called.
 //
 //   Result<Listener> open(const Endpoint& at);
 //   auto listener = open(at);
@@ -21,11 +21,11 @@ namespace ddprun {
 enum class ErrorCode {
   kInvalidArgument,    // the caller or the user gave something that can never work
   kNotFound,           // a file, program, key or host does not exist
-  kPermissionDenied,   // it exists and we may not
+  kPermissionDenied,   // it exists, but access is denied
   kAddressInUse,       // a port is taken
   kUnavailable,        // a peer cannot be reached now; trying again may help
   kTimeout,            // a deadline passed
-  kProtocol,           // a peer sent what it must not
+  kProtocol,           // a peer broke the protocol
   kClosed,             // the other side ended the connection
   kResourceExhausted,  // memory, descriptors, disk, a limit of ours
   kDataLoss,           // a file is damaged or cut off
@@ -35,7 +35,7 @@ enum class ErrorCode {
 // The code's name in lower case, for logs and JSON ("not_found").
 std::string_view name_of(ErrorCode code);
 
-// What went wrong, as a sentence, and where: `context` grows on the way up (host, rank, pid, file).
+// What went wrong, as a sentence, and where: callers add to `context` (host, rank, pid, file).
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kIo;
   std::string message;
@@ -57,11 +57,12 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
   return fail(Error{code, std::move(message), {}});
 }
 
-// An Error from errno: code from the number, message "<what>: <strerror>". Where a limit was met, the
-// message goes on with the limit and what to try.
+// An Error from errno: code from the number, message "<what>: <strerror>". If a limit was reached,
+// the message names the limit and what to try.
 Error error_from_errno(int errno_value, std::string_view what);
 
-// The same for calls that make a process or a thread, where EAGAIN means that there may be no more.
+// The same for calls that create a process or a thread, where EAGAIN means that their number is
+// limited.
 Error error_of_start(int errno_value, std::string_view what);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// Real time as the cores have it (clock.h), for a shell that drives one: counts from when it was
-// made. A value; any thread.
+// Real time as a CoreTime (clock.h), for a shell that drives a core: counts from the object's
+// construction. A value; any thread.
 #pragma once
 
 #include <chrono>

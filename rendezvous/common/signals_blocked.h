@@ -1,5 +1,5 @@
-// While one of these lives, its thread gets no signal; what the thread starts meanwhile, threads and
-// processes, inherits that. One thread, as a local variable.
+// Blocks all signals in this thread during its lifetime; threads and processes that the thread
+// starts meanwhile inherit that. Use it as a local variable.
 #pragma once
 
 #include <csignal>

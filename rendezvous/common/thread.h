@@ -1,6 +1,6 @@
-// A named thread with a small stack and every signal blocked, joined by its destructor: for the
-// shells that run beside the agent, whose signals are the agent's own to handle. The body must end
-// by itself when its owner tells it to; the destructor only waits.
+// A named thread with a small stack and every signal blocked, joined by its destructor: for code
+// that runs beside the agent, which handles all signals itself. The owner must tell the body to
+// end; the destructor only waits.
 #pragma once
 
 #include <pthread.h>
@@ -29,7 +29,7 @@ class Thread {
   ~Thread() { join(); }
 
   void join();
-  // For a body that touches nothing but what it owns.
+  // Only for a body that uses nothing but what it owns.
   void detach();
 
  private:

@@ -1,4 +1,4 @@
-// A text without the blanks, tabs and ends of lines around it; a view into it. Any thread.
+// A view of a text without leading and trailing blanks, tabs and line ends. Any thread.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// A file descriptor with one owner, closed with it. Moves; any thread, one at a time.
+// A file descriptor with one owner; the destructor closes it. Movable; any thread, one at a time.
 #pragma once
 
 #include <unistd.h>

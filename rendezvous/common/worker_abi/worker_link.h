@@ -1,14 +1,14 @@
-// The link between an agent and each of its workers, as both sides see it: one page of shared
-// memory in which the worker notes how far it is, and a socket for requests. Layout, messages and
-// rules are written down in agent/README.md, for whoever speaks it from another language; the
-// agent's side is agent/process/worker_link.h, the worker's worker_lib/src/agent_link.h.
+// The link between an agent and each of its workers: one page of shared memory in which the worker
+// writes its progress, and a socket for requests. agent/README.md specifies layout, messages and
+// rules, for implementations in other languages; the agent's side is agent/process/worker_link.h,
+// the worker's worker_lib/src/agent_link.h.
 //
 // The page has one writer (the worker, one thread at a time) and any number of readers. A note is
 // written into the slot that is not the latest and then made the latest, so that a worker that is
-// stopped or killed at any instruction leaves a whole note behind, and the writer never waits.
+// stopped or killed at any instruction leaves a complete note, and the writer never waits.
 //
-// The mistake to avoid: changing what is here. Workers are other programs, linked with another
-// release. Fields may be put where "reserved" is (it is zero), with the version counted up.
+// Do not change the layout: workers are other programs, linked with other releases. New fields may
+// replace "reserved" (which is zero); then increase the version.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@
 
 namespace ddprun::link {
 
-// Decimal descriptor numbers, for the worker alone: its children find them closed or not theirs.
+// Decimal descriptor numbers, for the worker alone: in its children they are closed, or the page
+// names another pid.
 inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
@@ -38,21 +39,21 @@ inline constexpr std::uint64_t kMagic = 0x4b4e494c'50444400;  // "\0DDPLINK" in 
 
 // ---- the page
 
-// Written once, before the worker's first instruction.
+// Written once, before the worker starts.
 struct Header {
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;  // of the agent
   std::uint32_t bytes = kPageBytes;
-  std::int32_t worker_pid = 0;  // whose link this is: nobody else may use it
+  std::int32_t worker_pid = 0;  // only this process may use the link
   std::int32_t agent_pid = 0;   // the socket's other end
-  // That announces a preemption; 0: none. Some schedulers send it to the worker too, which hears of
-  // it over the link and must not die of it.
+  // The signal that announces a preemption; 0: none. Some schedulers send it to the worker too,
+  // which learns of the preemption over the link and must not be killed by the signal.
   std::int32_t preempt_signal = 0;
   std::int32_t reserved_0 = 0;
   std::uint64_t reserved_1[4] = {};
 };
 
-// A number with a name of at most 24 bytes; what is left of them is NUL.
+// A number with a name of at most 24 bytes, padded with NUL.
 struct Value {
   std::array<std::uint64_t, kValueNameWords> name{};
   double number = 0;
@@ -73,7 +74,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// What a worker notes. Times are nanoseconds of CLOCK_MONOTONIC, or of its coarse sister.
+// What a worker reports. Times are nanoseconds of CLOCK_MONOTONIC or CLOCK_MONOTONIC_COARSE.
 struct Note {
   std::int64_t step = 0;
   std::int64_t total_steps = 0;   // 0: not known
@@ -81,7 +82,7 @@ struct Note {
   std::uint64_t collectives = 0;  // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::int64_t phase_since_ns = 0;
-  std::uint32_t value_count = 0;  // of the values, those that count
+  std::uint32_t value_count = 0;  // how many of the values are set
   std::array<Value, kValuesMax> values{};
 
   bool operator==(const Note&) const = default;
@@ -135,7 +136,7 @@ inline void write_note(Page& page, const Note& note) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::uint64_t next = page.notes.load(kRelaxed) + 1;
   Slot& slot = page.slots[next % 2];
-  // A reader that sees any of the stores below also sees that the slot was given up before.
+  // A reader that sees any of the stores below also sees that this slot is no longer the latest.
   std::atomic_thread_fence(std::memory_order_release);
   slot.step.store(note.step, kRelaxed);
   slot.total_steps.store(note.total_steps, kRelaxed);
@@ -155,8 +156,8 @@ inline void write_note(Page& page, const Note& note) {
   page.notes.store(next, std::memory_order_release);
 }
 
-// The latest note. Nothing: none was written, or the worker writes so fast that none could be read
-// whole in `attempts` tries (a note takes nanoseconds: then the page is not what it should be).
+// The latest note. nullopt: none was written, or no consistent note could be read in `attempts`
+// tries (writing takes nanoseconds, so the page is then probably corrupt).
 inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   while (attempts-- > 0) {
@@ -179,7 +180,7 @@ inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
       }
       note.values[i].number = std::bit_cast<double>(value_slot.values[i].number.load(kRelaxed));
     }
-    // The slot is written again only after the other one has become the latest.
+    // The writer uses this slot again only after the other one has become the latest.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (page.notes.load(kRelaxed) == latest) return note;
   }
@@ -189,7 +190,7 @@ inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
 // ---- the socket: SOCK_SEQPACKET, every message is one Message, in the machine's byte order
 
 enum class Kind : std::uint32_t {
-  kHello = 1,  // worker to agent: `requests` are those that I act upon; the last hello counts
+  kHello = 1,  // worker to agent: `requests` are those that it supports; the last hello counts
   kLeave = 2,  // agent to worker: leave at the next step
 };
 

@@ -1,8 +1,8 @@
-// How far a worker is, as it last said over its link (worker_link.h): a value for reports, events,
-// status and metrics. Times are distances to the moment at which the page was read, so that the
-// value means the same on another machine. Any thread.
+// A worker's progress, as it last reported over its link (worker_link.h): a value for reports,
+// events, status and metrics. Times are durations before the moment at which the page was read, so
+// that the value means the same on another machine. Any thread.
 //
-// The mistake to avoid: believing it. A worker writes its page itself, and may write anything.
+// Do not trust these values: the worker writes its page itself and may write anything.
 #pragma once
 
 #include <chrono>
@@ -15,17 +15,17 @@
 
 namespace ddprun {
 
-// What a worker is doing. Numbers of the link's page: they stay.
+// What a worker is doing. The numbers are part of the link's layout: do not change them.
 enum class WorkerPhase : std::uint32_t {
   kUnknown = 0,     // it did not say
   kJoining = 1,     // waits for the other ranks at the start
-  kRunning = 2,     // its own code, the training step among it
-  kCollective = 3,  // inside of a collective call that it waits for
+  kRunning = 2,     // its own code, such as the training step
+  kCollective = 3,  // waits in a collective call
   kSaving = 4,      // writes a checkpoint
-  kLeaving = 5,     // on its way out
+  kLeaving = 5,     // is about to exit
 };
 
-// "running", …; "unknown" for any number that is none of them.
+// "running", …; "unknown" for any other number.
 constexpr std::string_view name_of(WorkerPhase phase) {
   switch (phase) {
     case WorkerPhase::kUnknown:
@@ -44,7 +44,7 @@ constexpr std::string_view name_of(WorkerPhase phase) {
   return "unknown";
 }
 
-// A number to which the program gave the name: {"loss", 0.41}. It may be NaN or infinite.
+// A number that the program has named: {"loss", 0.41}. It may be NaN or infinite.
 struct NamedValue {
   std::string name;  // printable ASCII, at most 24 bytes
   double value = 0;
@@ -53,13 +53,13 @@ struct NamedValue {
 };
 
 struct WorkerProgress {
-  std::optional<std::int64_t> step;       // that is done; nothing: no step was reported yet
+  std::optional<std::int64_t> step;       // the last completed one; nullopt: none was reported yet
   std::int64_t total_steps = 0;           // 0: not known
-  std::chrono::nanoseconds since_step{};  // from the report of `step`
-  std::uint64_t collectives = 0;          // that it has begun
+  std::chrono::nanoseconds since_step{};  // since the report of `step`
+  std::uint64_t collectives = 0;          // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
-  std::chrono::nanoseconds since_phase{};  // from the beginning of `phase`
-  // The newest that it gave. Not sent to the leader with a failure.
+  std::chrono::nanoseconds since_phase{};  // since the beginning of `phase`
+  // The newest ones. Not sent to the leader with a failure.
   std::vector<NamedValue> values = {};
 
   bool operator==(const WorkerProgress&) const = default;
