@@ -32,9 +32,9 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
     is_announced_ = false;
   } else {
     const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
-    // Who comes to a job that has ended is told of that, and not asked.
-    const bool is_learnt = hello != nullptr && hello->last_round && !core.has_ended();
-    const int told = is_learnt ? hello->last_round->restarts : 0;
+    // A leader whose job has ended, or that refuses the node, learns nothing from it.
+    const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
+    const int told = learns ? hello->last_round->restarts : 0;
     require(core.restarts() == std::max(restarts_before_, told),
             "budget was spent in the middle of a round");
   }

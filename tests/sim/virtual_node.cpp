@@ -56,6 +56,11 @@ void VirtualNode::perform(const agent::OpenRoundStore& action) {
 void VirtualNode::perform(const agent::CloseStore& action) {
   require(facts_->store == action.round, "an agent closed another store than it has");
   facts_->store.reset();
+  // The supervisor opens a store within the action, so no result comes after this.
+  std::erase_if(events_, [&](const agent::NodeEvent& event) {
+    const auto* result = std::get_if<agent::StoreResult>(&event);
+    return result != nullptr && result->round == action.round;
+  });
 }
 
 void VirtualNode::perform(const agent::StartWorkers& action) {

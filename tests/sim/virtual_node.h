@@ -30,7 +30,10 @@ class VirtualNode;
 struct GroupKey {
   Round round{};
   std::uint16_t port = 0;
-  auto operator<=>(const GroupKey&) const = default;
+  bool operator==(const GroupKey&) const = default;
+  friend bool operator<(const GroupKey& a, const GroupKey& b) {
+    return std::pair(a.round, a.port) < std::pair(b.round, b.port);
+  }
 };
 struct WorkerGroup {
   int world_size = 0;
