@@ -436,12 +436,12 @@ void NodeCore::on(Out& out, const StepTaken& taken) {
   if (ending != nullptr && ending->step == taken.step) take_next_step(out);
 }
 
-// What others want of the end is left out, and the wait for the workers' output is over. What is said of
-// the end still gets its time, however many signals come.
+// The first signal leaves out what others want of the end, the next one ends the wait for the workers'
+// output. What is said of the end still gets its time, however many signals come.
 void NodeCore::hurry(Out& out) {
   auto& ending = std::get<Ending>(state_);
-  const bool was_hurried = std::exchange(ending.is_hurried, true);
   if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);
+  const bool was_hurried = std::exchange(ending.is_hurried, true);
   if (ending.step == EndStep::kOutput) return take_next_step(out);
   if (!was_hurried) arm(out, Limit::kEndStep, kHurriedStep);
 }
@@ -453,7 +453,7 @@ milliseconds NodeCore::limit_of(const Ending& ending) const {
     case EndStep::kLogs:
     case EndStep::kFollowers:
       return kFollowers;
-    case EndStep::kLeader:
+    case EndStep::kLeader:  // one here; for one elsewhere LeaderPort has a shorter limit
       return config_.leader_leave_timeout;
     case EndStep::kProgress:
       return kProgress;

@@ -34,7 +34,7 @@
 //
 //   Finish begins Ending, which takes the steps of EndStep in their order, then says Exit:
 //   StepTaken, TimerExpired       of the present step: the next one
-//   StopSignal, PreemptSignal     kOutput, or the one after it; those that are left have half a second each
+//   StopSignal, PreemptSignal     before kOutput: kOutput; then the next one, and those that are left have half a second each
 //
 //   Ending ignores all other events, Ended every event.
 //   (1) a node without the leader then ends by itself, when its workers have; with the leader, it awaits JobEnd
@@ -101,8 +101,8 @@ struct LeaderReplaced {};  // another process leads the job now, or will, and ca
 struct LeaderFound {
   bool is_hosted = false;  // as NodeConfig::hosts_leader
 };
-struct
-    CannotRun {  // before there is a leader: there is none, or what this agent needs is not there
+// Before there is a leader: there is none, or what this agent needs is not there.
+struct CannotRun {
   int exit_code = 0;
   std::string sentence;
 };

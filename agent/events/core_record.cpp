@@ -158,6 +158,8 @@ NodeEvent own_event_from(const Reader& from) {
     case OwnEvent::kPreempt:
       return PreemptSignal{from.number<int>("signal")};
     case OwnEvent::kTimer:
+      // Of an earlier version, which said for which round it was: it is none that this one has armed.
+      if (!from.object.contains("timer")) return TimerExpired{};
       return TimerExpired{TimerId{from.number<std::uint32_t>("timer")}};
     case OwnEvent::kStacksTaken:
       return StacksTaken{round()};
@@ -227,16 +229,22 @@ struct ConfigWriter {
   }
 };
 
+// What an earlier version did not record stays as it is by default.
 struct ConfigReader {
   Reader from;
 
-  void operator()(const char* name, std::string& value) const { value = from.text(name); }
-  void operator()(const char* name, int& value) const { value = from.number<int>(name); }
-  void operator()(const char* name, bool& value) const { value = from.truth(name); }
-  void operator()(const char* name, milliseconds& value) const {
+  void operator()(const char* name, auto& value) const {
+    if (from.object.contains(name)) read(name, value);
+  }
+
+ private:
+  void read(const char* name, std::string& value) const { value = from.text(name); }
+  void read(const char* name, int& value) const { value = from.number<int>(name); }
+  void read(const char* name, bool& value) const { value = from.truth(name); }
+  void read(const char* name, milliseconds& value) const {
     value = std::chrono::duration_cast<milliseconds>(from.us(name) * 1000);
   }
-  void operator()(const char* name, std::vector<int>& values) const {
+  void read(const char* name, std::vector<int>& values) const {
     for (const json::value& each : from.list(name)) values.push_back(each.to_number<int>());
   }
 };

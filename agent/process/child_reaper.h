@@ -83,7 +83,7 @@ class ChildReaper {
   const Hooks hooks_;
   EnvironmentLooks looks_;
   std::optional<Keeper> keeper_;
-  std::optional<ControlGroup> group_;  // after the keeper: it is removed before the keeper looks
+  std::optional<ControlGroup> group_;  // the keeper removes it, too, where it is let go before
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;
   std::function<void()> done_;  // while orphans are being ended

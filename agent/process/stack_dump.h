@@ -1,8 +1,9 @@
 // What workers were doing that have to be killed because their grace is over: their stacks, taken
 // before the kill. From /proc always; from py-spy (a Python process) or gdb where installed.
 //
-// The kill waits for it, so whoever wants the stacks bounds that, and takes what there is then. Files are read and written on a thread of its own, and a debugger is a process that the event
-// loop watches, so that nothing here blocks.
+// The kill waits for it, so whoever wants the stacks bounds that, and takes what there is then. Files
+// are read and written on a thread of its own, and a debugger is a process that the event loop
+// watches, so that nothing here blocks.
 //
 // Owned by the WorkerGroup, event loop only. Destroyed early it ends its debuggers and never calls
 // back. Its debuggers must not be reaped as orphans: owns() tells them.

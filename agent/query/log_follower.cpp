@@ -27,9 +27,10 @@ LogFollower::LogFollower(boost::asio::io_context& io, LogReader& logs, JobQuery&
       timer_(io) {}
 
 void LogFollower::finish(std::shared_ptr<const void> until_told) {
-  if (!is_done_) until_told_ = std::move(until_told);
   follows_ = false;
-  if (!is_asking_ && !is_done_) ask();
+  if (is_done()) return;
+  until_told_ = std::move(until_told);
+  if (!is_asking_) ask();
 }
 
 void LogFollower::ask() {
@@ -75,11 +76,11 @@ void LogFollower::asked() {
   timer_.cancel();
   is_asking_ = false;
   const bool was_last = !asked_as_follower_;
+  if (was_last) until_told_.reset();
   const auto client = client_.lock();
   if (!client || !client->is_open()) return;
   if (was_last) {
     is_done_ = true;
-    until_told_.reset();
     client->send("{\"end\":true}\n");
     return;
   }

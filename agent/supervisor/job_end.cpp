@@ -21,7 +21,7 @@ void JobEnd::take(EndStep step, std::function<void()> done) {
   const auto is_done = [this, step] {
     if (unfinished_ != step) return;
     unfinished_.reset();
-    done_();
+    std::exchange(done_, nullptr)();
   };
   switch (step) {
     case EndStep::kLogs:
@@ -69,11 +69,11 @@ void JobEnd::report(std::function<void()> done) {
   std::string text = failure_report(outcome_, program);
   if (!text.empty()) {
     text += remarks_();
-    const std::size_t headline = text.find('\n');
+    const std::size_t first_line = text.find('\n');
     const bool has_colour = parts_.console.is_coloured(Stream::kStderr);
     parts_.console.say(
         Stream::kStderr,
-        coloured(text.substr(0, headline), Colour::kRed, has_colour) + text.substr(headline));
+        coloured(text.substr(0, first_line), Colour::kRed, has_colour) + text.substr(first_line));
   }
   if (wants_summary_ || number(outcome_.last_round) > 0) {
     const JobTimes& times = parts_.observers.times();

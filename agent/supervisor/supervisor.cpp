@@ -27,7 +27,7 @@ constexpr auto kQueriesPause = 2ms;
 constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
 // That an end takes at most beside the workers' grace: stacks, workers that do not die, orphans,
 // the other nodes, the last words.
-constexpr std::chrono::milliseconds kEndLimit = 40s;
+constexpr std::chrono::milliseconds kEndLimit = 60s;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -46,6 +46,7 @@ Supervisor::Supervisor(const Job& job)
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
       observers_({io_, console_, log_, job, host_}, [this] { return snapshot(); }),
+      core_(node_config(job)),
       signals_(
           io_, [this](int signal) { on_stop_signal(signal); },
           [this](int signal) { on_control_signal(signal); }),
@@ -61,7 +62,6 @@ Supervisor::Supervisor(const Job& job)
       end_(
           {io_, job, console_, output_, observers_, queries_, leader_},
           [this] { return workers_.stacks_text(); }, log_->should_log(spdlog::level::info)),
-      core_(node_config(job)),
       timer_(io_),
       open_queries_(io_) {}
 
@@ -73,7 +73,9 @@ int Supervisor::run() {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
     // Not in the way of the first workers, who are there by then on a node that waits for no other.
-    open_queries_.arm(kQueriesPause, [this] { queries_.open(); });
+    open_queries_.arm(kQueriesPause, [this] {
+      if (!core_.is_over()) queries_.open();
+    });
   } else {
     cannot_run(ready.error());
   }
@@ -81,6 +83,7 @@ int Supervisor::run() {
     io_.run_one();
     leader_.look();
   }
+  workers_.let_keeper_go();
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
   return exit_code_of(job_, *outcome_);
 }
@@ -105,6 +108,7 @@ Result<void> Supervisor::prepare() {
 
 // A log folder that does not answer is waited for, as by every round; a signal ends the wait.
 void Supervisor::find_leader() {
+  if (core_.is_over()) return;
   output_.prepare([this](const Result<void>& made) {
     if (!made) return cannot_run(made.error());
     if (core_.is_over()) return;
@@ -239,7 +243,7 @@ WorkerGroup::Events Supervisor::worker_events() {
             observers_.worker_ending(workers_.round().rank_offset + local_rank);
             // Slurm may signal the whole tree of processes below it, so that workers get it first.
             const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
-            if (is_notice && !core_.is_stopping()) preempted_by(*job_.preempt_signal);
+            if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
           },
       .ended = [this](const rdzv::WorkerFailure& ended,
                       bool was_told_to_stop) { observers_.worker_exited(ended, was_told_to_stop); },
@@ -263,7 +267,7 @@ void Supervisor::perform(const TakeStep& action) {
   end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 
-void Supervisor::perform(const Exit&) { workers_.let_keeper_go(); }
+void Supervisor::perform(const Exit&) {}  // core_.has_ended(): run() returns
 
 // ---- those who look at the job, and those who want it otherwise
 
@@ -341,12 +345,15 @@ Result<Round> Supervisor::restart_round() {
 // ---- signals
 
 void Supervisor::on_stop_signal(int signal) {
-  if (core_.is_over()) return post(StopSignal{signal});
+  if (core_.is_over()) {
+    log_->warn("got {}: the end of the job is not waited for any longer", signal_name(signal));
+    return post(StopSignal{signal});
+  }
   observers_.signal_received(signal);
   if (signal == job_.preempt_signal) return preempted_by(signal);
   log_->warn("got {}, stopping the workers", signal_name(signal));
-  post(StopSignal{signal});
   observers_.stopping(job_.shutdown_timeout + kEndLimit);
+  post(StopSignal{signal});
 }
 
 void Supervisor::preempted_by(int signal) {

@@ -97,6 +97,10 @@ class Supervisor {
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
   Observers observers_;
+  std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
+  NodeCore core_;
+  std::deque<NodeEvent> queue_;
+  bool is_pumping_ = false;
   AgentSignals signals_;
   WorkerGroup workers_;
   RoundStore store_;
@@ -104,10 +108,6 @@ class Supervisor {
   LeaderPort leader_;
   JobEnd end_;
 
-  std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
-  NodeCore core_;
-  std::deque<NodeEvent> queue_;
-  bool is_pumping_ = false;
   Timer timer_;  // the core's
   Timer open_queries_;
 

@@ -80,7 +80,7 @@ class WorkerGroup {
   // When all have ended: ends what they left behind. RoundClosed follows, maybe from here.
   void close();
 
-  // Nothing of this node is left to be ended, and the loop does not run any more.
+  // Nothing of this node is left to be ended, and the event loop does not run any more.
   void let_keeper_go() { reaper_.let_keeper_go(); }
 
   // ---- at any time
