@@ -40,7 +40,7 @@ struct OutputSpec {
   std::string log_dir;                     // --log-dir; empty: not given
   StreamSet redirects = StreamSet::kNone;  // -r, for ranks that redirects_of does not list
   std::map<int, StreamSet> redirects_of;   // -r 0:1,3:2 by local rank
-  StreamSet tee = StreamSet::kNone;        // -t
+  StreamSet tee = StreamSet::kNone;        // -t, for ranks that tee_of does not list
   std::map<int, StreamSet> tee_of;         // -t, by local rank
   std::vector<int> local_ranks_filter;     // the console shows only these; empty: all
   std::vector<std::string> duplicate_stdout_filters;

@@ -66,7 +66,7 @@
 
 namespace ddprun::agent {
 
-// ---- events (with everything of rdzv::ToAgent)
+// ---- events (every message of rdzv::ToAgent is one too)
 
 struct StoreResult {  // the answer to the OpenRoundStore action
   Round round{};
@@ -164,7 +164,7 @@ struct TakeStacks {  // of the workers that still run
   Round round{};
   bool operator==(const TakeStacks&) const = default;
 };
-struct CloseRound {  // disarm the timer, end what workers left behind, close the store
+struct CloseRound {  // disarm the timer, kill the workers' orphans, close the store
   Round round{};
   bool operator==(const CloseRound&) const = default;
 };
@@ -220,8 +220,9 @@ class NodeCore {
   bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
-  bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }  // Finish
-  bool has_ended() const { return std::holds_alternative<Ended>(state_); }                // Exit
+  // After Finish, and after Exit.
+  bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }
+  bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   // Preempted: the workers were asked to leave, and have not been told to stop.
   bool leaves_in_its_own_time() const;
   // This node ends on its own: the leader, on another node, goes on without it.
@@ -239,8 +240,8 @@ class NodeCore {
   };
   struct Stopping {
     std::vector<bool> has_ended;
-    std::vector<rdzv::WorkerFailure> failures;  // of workers that ended meanwhile
-    bool leader_asked = false;                  // RoundStop came: it awaits RoundStopped
+    std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping
+    bool leader_asked = false;                  // RoundStop came: the leader awaits RoundStopped
     bool has_only_notice = false;               // preempted: workers leave without a deadline
     std::optional<rdzv::NodeLeaving> untold;    // of a preemption; the leader is told later (3)
     bool is_preempted = false;                  // a preemption came
@@ -326,7 +327,7 @@ class NodeCore {
   Round round_{};
   std::optional<rdzv::LastRound> last_round_;  // that ran here
   std::optional<Armed> armed_;
-  std::uint32_t timers_ = 0;  // that were armed
+  std::uint32_t timers_ = 0;  // number of timers armed so far
 };
 
 }  // namespace ddprun::agent

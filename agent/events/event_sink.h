@@ -47,8 +47,9 @@ class EventSink {
   Console& console_;
   const OnLost on_lost_;
   LogFiles files_;
-  std::shared_ptr<LogFile> file_;         // this one, or
-  std::optional<Stream> console_stream_;  // this one
+  // One of these two is set.
+  std::shared_ptr<LogFile> file_;
+  std::optional<Stream> console_stream_;
   std::uint64_t lost_ = 0;
 };
 

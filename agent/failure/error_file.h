@@ -1,7 +1,7 @@
 // The file in which a worker says why it failed (TORCHELASTIC_ERROR_FILE), as torch's @record and
 // our worker_lib write it:
-//   {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "…", "timestamp":
-//   "…"}}}
+//   {"message": {"message": "<Type>: <text>",
+//                "extraInfo": {"py_callstack": "…", "timestamp": "…"}}}
 // or with a plain string under "message". Text in another form is not an error: it is shown as it
 // is (torchrun's agent fails on it).
 //

@@ -59,7 +59,7 @@ class BackgroundWriter {
   // Calls `done` once, on the event loop, when every queue is empty: earlier bytes were written, or
   // reported as lost.
   void when_written(std::function<void()> done);
-  // Waits until then, blocking; false when the deadline came first.
+  // Blocks until then; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
   // How long the current write or close has been running; none: none is running.

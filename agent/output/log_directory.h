@@ -33,9 +33,9 @@ class LogDirectory {
   LogDirectory() = default;  // no directory: all paths are empty
   explicit LogDirectory(std::string path) : path_(std::move(path)) {}
 
-  // Of the whole run.
+  // Folder of the whole run.
   const std::string& path() const { return path_; }
-  // Of a round, and of one worker in it.
+  // Folder of a round, and of one worker in it.
   std::string path_of(std::uint64_t round) const;
   std::string path_of(std::uint64_t round, int local_rank) const;
 

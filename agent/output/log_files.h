@@ -59,11 +59,11 @@ class LogFiles {
   // Takes a descriptor that is open for writing and in blocking mode; `name` is for messages.
   std::shared_ptr<LogFile> adopt(int fd, const std::string& name);
   bool all_closed() const { return paths_.empty(); }
-  // As of BackgroundWriter.
+  // See BackgroundWriter.
   void when_written(std::function<void()> done) { writer_.when_written(std::move(done)); }
   // Blocks until everything was written or lost; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline) { return writer_.flush(deadline); }
-  // As of BackgroundWriter.
+  // See BackgroundWriter.
   auto busy_for() const { return writer_.busy_for(); }
 
  private:

@@ -57,7 +57,7 @@ SignalState& inherited_signals() {
 }
 
 std::optional<rlimit>& inherited_files() {
-  static std::optional<rlimit> limit;  // none: it was not adopted
+  static std::optional<rlimit> limit;  // none: adopt_descriptor_limit() was not called
   return limit;
 }
 

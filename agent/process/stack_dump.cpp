@@ -66,7 +66,7 @@ std::string first_lines(int fd) {
 struct StackDump::Taken {
   Worker worker;
   std::string file;
-  rdzv::UniqueFd fd;  // of the file, or of memory
+  rdzv::UniqueFd fd;  // the file, or a memfd
   std::vector<std::string> debugger;
 };
 

@@ -31,7 +31,7 @@ class LeaderPort {
  public:
   struct Events {
     std::function<void(NodeEvent)> event;
-    std::function<void(rdzv::StoreClientArrived)> store_client;  // at the port that both share
+    std::function<void(rdzv::StoreClientArrived)> store_client;  // at the leader's port
   };
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
              std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events);

@@ -63,7 +63,7 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
   is_grace_over_ = false;
   stacks_.reset();
-  if (!stacks_text_.empty()) {  // of the round before
+  if (!stacks_text_.empty()) {  // of the previous round
     parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
   std::vector<int> local_ranks(workers_.size());
