@@ -1,6 +1,6 @@
-// What one agent has to do, as one value: made by the launcher before a process exists (it is the
-// part of the Plan that the agent needs), printed by --dry-run, compared by tests. Nothing here is
-// a default by accident: every value was decided by the launcher.
+// What one agent has to do, as one value: the part of the launcher's Plan that the agent needs. The
+// launcher decides every value before it starts a process; --dry-run prints them, tests compare
+// them.
 #pragma once
 
 #include <chrono>
@@ -22,28 +22,27 @@ namespace ddprun::agent {
 
 // The program that every worker runs.
 struct Program {
-  std::string path;               // what execve gets: holds a '/', exists, is executable
-  std::vector<std::string> argv;  // whole, argv[0] included
-  // From this index on the arguments are the user's, and ${local_rank}, $local_rank and $$ in them
-  // are replaced for each worker (torchrun's string.Template rules). == argv.size(): nothing is
-  // replaced.
+  std::string path;               // for execve: contains a '/', exists, is executable
+  std::vector<std::string> argv;  // argv[0] included
+  // Index of the user's first argument. In the user's arguments ${local_rank}, $local_rank and $$
+  // are replaced for each worker (torchrun's string.Template rules). argv.size(): replace nothing.
   std::size_t first_user_argument = 1;
-  std::string name;  // for people: the script, module or program as it was typed
+  std::string name;  // for messages: the script, module or program as the user typed it
 
   bool operator==(const Program&) const = default;
 };
 
-// Which of a worker's streams an output option is about; the digits are torchrun's.
+// The streams of a worker that an output option applies to; torchrun's digits.
 enum class StreamSet { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
 
-// Where the workers' output goes; what each part means is described in agent/output/output.h.
+// Where the workers' output goes; agent/output/output.h describes the effect.
 struct OutputSpec {
-  std::string log_dir;                     // --log-dir; empty: none was asked for
+  std::string log_dir;                     // --log-dir; empty: not given
   StreamSet redirects = StreamSet::kNone;  // -r, for ranks that redirects_of does not list
   std::map<int, StreamSet> redirects_of;   // -r 0:1,3:2 by local rank
-  StreamSet tee = StreamSet::kNone;        // -t
-  std::map<int, StreamSet> tee_of;         //
-  std::vector<int> local_ranks_filter;     // console shows only these; empty: all
+  StreamSet tee = StreamSet::kNone;        // -t, for ranks that tee_of does not list
+  std::map<int, StreamSet> tee_of;         // -t, by local rank
+  std::vector<int> local_ranks_filter;     // the console shows only these; empty: all
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
   std::optional<std::string> line_prefix_template;  // ${role_name} ${rank} ${local_rank}
@@ -52,14 +51,14 @@ struct OutputSpec {
   bool operator==(const OutputSpec&) const = default;
 };
 
-// The address and the ports that the workers of a round meet at.
+// Address and ports of the store through which the workers of a round meet.
 struct StoreEndpoint {
-  // MASTER_ADDR as given, also where the store listens; empty, on several nodes only: found out.
+  // MASTER_ADDR as given, where the store also listens. Empty (several nodes): found at run time.
   std::string address = "127.0.0.1";
-  std::uint16_t first_port = 0;   // the store takes a free one of first_port to last_port;
-  std::uint16_t last_port = 0;    // equal: exactly that one; 0: whichever the kernel gives
-  bool agent_hosts_store = true;  // false: rank 0 does, at a port that the agent only reserves
-  std::size_t store_memory = rdzv::limits::kDefaultStoreMemory;  // that it may hold, in bytes
+  std::uint16_t first_port = 0;   // the store listens on a free port from first_port to last_port;
+  std::uint16_t last_port = 0;    // equal: on exactly this port; both 0: the kernel chooses
+  bool agent_hosts_store = true;  // false: rank 0 does, on a port that the agent reserves for it
+  std::size_t store_memory = rdzv::limits::kDefaultStoreMemory;  // memory limit in bytes
 
   bool operator==(const StoreEndpoint&) const = default;
 };
@@ -69,10 +68,10 @@ struct Nodes {
   rdzv::LeaderSpec leader;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::optional<int> node_rank;    // that this node asks for
+  std::optional<int> node_rank;    // that this node asks for; none: the leader chooses
   bool has_exact_ranks = false;    // static: node ranks are unique and below max_nodes
   bool shares_store_port = false;  // static: workers find the store at the leader's port
-  std::string local_addr;          // that this node's workers are reached at; empty: found out
+  std::string local_addr;          // address for this node's workers; empty: found at run time
   std::chrono::milliseconds last_call_timeout{30'000};
 
   bool is_alone() const { return leader.where == rdzv::LeaderSpec::Where::kAlone; }
@@ -83,9 +82,9 @@ struct Nodes {
 // Where the event log goes, one JSON line per event.
 struct EventSpec {
   std::string file;               // empty: no file
-  std::optional<int> descriptor;  // an inherited one, open for writing; 1 for "-"
+  std::optional<int> descriptor;  // inherited, open for writing; 1 for "-"
   bool as_torchrun = false;       // also torchrun's records on stderr (--event-log-handler=console)
-  std::string rdzv_backend = "static";  // which those name
+  std::string rdzv_backend = "static";  // the name in torchrun's records
 
   bool operator==(const EventSpec&) const = default;
 };
@@ -101,22 +100,22 @@ struct Job {
   Environment environment;  // the launcher's own, which workers inherit
   OutputSpec output;
   EventSpec events;
-  std::optional<std::uint16_t> metrics_port;  // of loopback, 0: any; none: nobody is to watch
+  std::optional<std::uint16_t> metrics_port;  // on loopback; 0: any free port; none: no metrics
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
-  // The same when a worker has failed or a node is lost; not more than the other.
+  // The same after a worker failed or a node was lost; at most shutdown_timeout.
   std::chrono::milliseconds failure_shutdown_timeout{1'000};
-  // Signals to the agent that stop the job; an inherited "ignore" of SIGHUP is the agent's to
-  // respect.
+  // Signals to the agent that stop the job. One that is ignored when the agent starts (nohup) stays
+  // ignored.
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::optional<int> preempt_signal;  // notice to the workers, then exit with the requeue code
+  std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue
   // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES is the entry
-  // here at its local rank. Empty: both as usual.
+  // of its local rank here. Empty: the option is not set.
   std::vector<std::string> visible_devices_of;
   std::vector<std::vector<int>> cpus_of;  // by local rank, for sched_setaffinity; empty: not bound
   bool exit_code_as_torchrun = false;     // 1 for any failure
-  std::string record;                     // file for what the cores are told; empty: none
-  std::string version;                    // of this ddprun, for people
-  std::vector<int> debugged_ranks;  // of the whole job; each waits for a debugger, in every round
+  std::string record;                     // --record: file for the cores' inputs; empty: none
+  std::string version;                    // of this ddprun, for messages
+  std::vector<int> debugged_ranks;        // global ranks that wait for a debugger, in every round
 
   bool operator==(const Job&) const = default;
 };

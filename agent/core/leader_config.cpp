@@ -7,7 +7,7 @@
 namespace ddprun::agent {
 namespace {
 
-// The entry at this place of a list between commas.
+// The entry with this index of a comma-separated list; empty: there is none.
 std::string entry(const std::string& list, int place) {
   std::size_t begin = 0;
   for (; place > 0; --place) {
@@ -39,7 +39,7 @@ NodeConfig node_config(const Job& job) {
           .shutdown_timeout = job.shutdown_timeout,
           .hosts_leader = false,
           .failure_shutdown_timeout = job.failure_shutdown_timeout,
-          // Who is silent for longer is no longer waited for.
+          // A node that is silent for longer counts as lost, so the leader need not wait for it.
           .leader_leave_timeout = keep_alive.timeout() + 2 * keep_alive.interval};
 }
 

@@ -1,5 +1,5 @@
-// What an agent tells the leader of its job: by which rules to lead, if it does so itself, and who
-// this node is. Pure functions of the Job.
+// Made from the Job by pure functions: the rules for a leader in this process, the configuration of
+// the NodeCore, and what this node says of itself when it joins.
 #pragma once
 
 #include <string>
@@ -11,14 +11,15 @@
 namespace ddprun::agent {
 
 rdzv::RoundConfig leader_config(const Job& job);
-// As long as the leader is not found.
+// The configuration before the leader is found: hosts_leader is false until LeaderFound.
 NodeConfig node_config(const Job& job);
-// `host`: this node's name; `leads_at_endpoint`: the leader is here, at the endpoint.
+// `host`: this node's name; `leads_at_endpoint`: the leader is in this process, at the rendezvous
+// endpoint.
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint);
-// What names this job among those with the same id: how its nodes find their leader. `agent_id`:
-// of the agent, for a job that has no other.
+// Tells this job apart from others with the same run id: the endpoint or etcd prefix where its
+// nodes find their leader, and the run id. On a single node it is `agent_id`.
 std::string key_of(const Job& job, const std::string& agent_id);
-// The device that this worker is meant for, as far as the environment says; empty: it does not.
+// "cuda:N" of this worker, from --virtual-local-rank or CUDA_VISIBLE_DEVICES; empty: unknown.
 std::string device_of(const Job& job, int local_rank);
 
 }  // namespace ddprun::agent

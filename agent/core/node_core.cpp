@@ -12,21 +12,21 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStacks = 5s;     // that a kill waits for them, at most
-constexpr milliseconds kFollowers = 2s;  // that read slowly, or whose files do not answer
+constexpr milliseconds kStacks = 5s;     // SIGKILL is delayed for the stacks by at most this
+constexpr milliseconds kFollowers = 2s;  // clients may read slowly, and files may not answer
 constexpr milliseconds kProgress = 2s;
-constexpr milliseconds kReport = 2500ms;  // its copies may lie on a file server
-constexpr milliseconds kEvents = 5s;      // with a reader that does not read
+constexpr milliseconds kReport = 2500ms;  // its copies may be on a file server
+constexpr milliseconds kEvents = 5s;      // a reader of events may have stopped reading
 constexpr milliseconds kNoHurry = 24h;
 constexpr milliseconds kHurriedStep = 500ms;
 
-// For what workers wrote, and what is said of them, to be written.
+// How long to wait until the workers' output and the report are written.
 milliseconds patience_of(rdzv::JobOutcome::Kind kind) {
   using Kind = rdzv::JobOutcome::Kind;
   switch (kind) {
-    case Kind::kStopped:  // who stops a job does not want to wait for a reader that may never come
+    case Kind::kStopped:  // a user who stops a job does not want to wait for a slow reader
       return kHurriedStep;
-    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its end
+    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its pipe
       return 5s;
     case Kind::kSucceeded:
     case Kind::kFailed:
@@ -39,7 +39,7 @@ bool all(const std::vector<bool>& flags) {
   return std::all_of(flags.begin(), flags.end(), [](bool flag) { return flag; });
 }
 
-// What happens within a round is of that round; what opens or starts one names a later one.
+// Most events must name the current round; those that open or start a round name a later one.
 template <typename Event>
 constexpr bool kBeginsARound =
     std::is_same_v<Event, rdzv::OpenStore> || std::is_same_v<Event, rdzv::RoundStart>;
@@ -128,7 +128,7 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
     out.push_back(TellLeader{rdzv::RoundStopped{stop.round, {}}});
     return;
   }
-  // A stop that this node's own notice brought about leaves the workers their time.
+  // If this node was preempted, its workers keep leaving without a deadline.
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !stopping->has_only_notice) {
     const bool is_failure = stop.why == rdzv::RoundStop::Why::kFailure;
@@ -177,7 +177,7 @@ void NodeCore::on(Out& out, const LeaderLost& lost) {
   outcome.sentence = lost.sentence;
   if (std::holds_alternative<Waiting>(state_)) return finish(out, std::move(outcome));
   auto* stopping = std::get_if<Stopping>(&state_);
-  // Preempted, too, and sooner done: the workers here still have their time.
+  // This node was preempted, and its workers have their own time, so it no longer needs the leader.
   if (stopping != nullptr && stopping->has_only_notice) return tell_of_preemption(out, *stopping);
   stop_workers(out, SIGTERM);
   finish_by_ourselves(out, std::move(outcome));
@@ -220,18 +220,18 @@ void NodeCore::on(Out& out, const StopSignal& stop) {
     kill_workers(out, *stopping);
     return;
   }
-  // What came first is why this node leaves.
+  // A preemption that came before the signal is the reason why this node leaves.
   const bool is_preempted = stopping != nullptr && stopping->untold;
   const rdzv::NodeLeaving leaving = is_preempted ? *std::exchange(stopping->untold, std::nullopt)
                                                  : rdzv::NodeLeaving{stop.signal};
-  // Before the workers are signalled, so that the leader takes what follows for no failure.
+  // Before the workers are signalled, so that the leader does not count their ends as failures.
   out.push_back(TellLeader{leaving});
   stopping = stop_workers(out, stop.signal);
   if (stopping != nullptr) stopping->is_leaving = true;
   leave(out, leaving);
 }
 
-// No timer: the scheduler that gave notice will also say when its patience ends.
+// No timer: the scheduler that sent the notice also sends a stop signal when the time is over.
 void NodeCore::on(Out& out, const PreemptSignal& preempt) {
   if (is_over()) return hurry(out);
   const rdzv::NodeLeaving leaving{preempt.signal, /*is_preemption=*/true};
@@ -258,7 +258,7 @@ void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
   leave(out, leaving);
 }
 
-// The leader goes on without a node that leaves, unless it is the leader's own.
+// The job goes on without a node that leaves, unless that node hosts the leader.
 void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
   if (leads()) return go_on(out);
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
@@ -332,7 +332,7 @@ NodeCore::Stopping* NodeCore::begin_stopping() {
   return std::get_if<Stopping>(&state_);
 }
 
-// Signals the workers unless that was done before.
+// Signals the workers, unless they were signalled before, and begins the grace period.
 NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, Limit grace) {
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
@@ -351,7 +351,7 @@ void NodeCore::signal_live_workers(Out& out, const std::vector<bool>& has_ended,
     if (has_ended[i]) continue;
     const int local_rank = static_cast<int>(i);
     out.push_back(SignalWorker{local_rank, signal});
-    // A stopped process does not act on the signal before it is continued.
+    // A stopped process handles the signal only after it is continued.
     if (signal != SIGKILL) out.push_back(SignalWorker{local_rank, SIGCONT});
   }
 }
@@ -363,8 +363,8 @@ void NodeCore::kill_workers(Out& out, Stopping& stopping) {
   arm(out, Limit::kKill, config_.kill_timeout);
 }
 
-// The next step of stopping that has become possible: close the round when all workers have ended,
-// then end the job or answer the leader, whichever it asked for.
+// Takes the next step of stopping if all workers have ended: close the round; after that finish,
+// join again or answer the leader.
 void NodeCore::go_on(Out& out) {
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || !all(stopping->has_ended)) return;
@@ -398,7 +398,7 @@ rdzv::JobOutcome NodeCore::own_outcome(rdzv::JobOutcome::Kind kind, int exit_cod
   return outcome;
 }
 
-// When the workers have ended; what the leader has said of the job's end goes before.
+// Takes effect when the workers have ended. A JobEnd that came before has precedence.
 void NodeCore::finish_by_ourselves(Out& out, rdzv::JobOutcome outcome) {
   auto& stopping = std::get<Stopping>(state_);
   if (!stopping.outcome) {
@@ -436,8 +436,8 @@ void NodeCore::on(Out& out, const StepTaken& taken) {
   if (ending != nullptr && ending->step == taken.step) take_next_step(out);
 }
 
-// The first signal leaves out what others want of the end, the next one ends the wait for the workers'
-// output. What is said of the end still gets its time, however many signals come.
+// The first signal skips the steps that serve others, the next one ends the wait for the workers' output.
+// The report and the steps after it still get their time, however many signals come.
 void NodeCore::hurry(Out& out) {
   auto& ending = std::get<Ending>(state_);
   if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);

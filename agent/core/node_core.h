@@ -1,7 +1,7 @@
-// The agent's decisions about the workers of its node, as a pure state machine: what the leader
-// says, what happens to the workers and to the agent itself comes in; what to do comes out, in
-// order. The supervisor performs the actions and feeds the events back. No I/O, no clock, no
-// threads.
+// The agent's decisions about the workers of its node, as a pure state machine. Its input is
+// events: messages of the leader, and what happens to the workers and to the agent. Its output is
+// an ordered list of actions. The supervisor performs the actions and reports their results as
+// events. No I/O, no clock, no threads.
 //
 // clang-format off
 //
@@ -30,28 +30,29 @@
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
 //   TimerExpired      ignore                     ignore                           TakeStacks or KILL (5); then give up (2)
 //   StacksTaken       ignore                     ignore                           KILL
-//   RoundClosed       ignore                     ignore                           what was to come when all ended
+//   RoundClosed       ignore                     ignore                           what is listed above for "all ended"
 //
-//   Finish begins Ending, which takes the steps of EndStep in their order, then says Exit:
-//   StepTaken, TimerExpired       of the present step: the next one
-//   StopSignal, PreemptSignal     before kOutput: kOutput; then the next one, and those that are left have half a second each
+//   Finish begins Ending, which takes the steps of EndStep in their order, and then returns Exit:
+//   StepTaken, TimerExpired       of the current step: take the next step
+//   StopSignal, PreemptSignal     before kOutput: go to kOutput; in kOutput: take the next step; from then on every step
+//                                 has at most half a second
 //
 //   Ending ignores all other events, Ended every event.
-//   (1) a node without the leader then ends by itself, when its workers have; with the leader, it awaits JobEnd
-//   (2) tell NodeStuck and await JobEnd; where no leader listens any more: Finish
-//   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round does: until then they finish
-//       their step together with the workers of the other nodes, who may not have their own notice yet
-//   (4) the short one when a worker has failed or a node is lost: a peer is gone, so workers have nothing left that they
-//       could save together. Whatever is planned (leave, arrival, restart, stop) leaves them the whole grace period
-//   (5) the workers' time is over (GraceOver). After a failure they wait for a peer that is gone, and with no grace at all
-//       nobody wants to know: KILL. Else only their stacks say why they hang: TakeStacks, a limit for that, then KILL
+//   (1) a node that does not host the leader then ends as soon as its workers have ended; one that does awaits JobEnd
+//   (2) tell NodeStuck and await JobEnd; if the leader no longer counts on this node: Finish
+//   (3) a preempted node tells NodeLeaving (1) when its workers have ended or the round is stopped. Until then its workers
+//       finish their step together with those of other nodes, which may not have a notice of their own yet
+//   (4) failure_shutdown_timeout when a worker has failed or a node is lost: a peer is missing, so the workers cannot
+//       save anything together. After a planned stop (leave, arrival, restart, stop) it is shutdown_timeout
+//   (5) the grace period is over (GraceOver). After a failure the workers wait for a missing peer, and a grace period of
+//       zero asks for no diagnosis: KILL. Otherwise the stacks show why the workers hang: TakeStacks with a limit, then KILL
 //
 // clang-format on
 //
-// Closing a round is an action of its own, because orphans that the workers left behind have to
-// be ended too, which takes an event: only RoundClosed tells the leader RoundStopped, or ends the
-// job. Events of another round than the current one, and of another timer than the armed one, are
-// dropped first (is_stale).
+// CloseRound is a separate action, because orphans that the workers left behind must be killed too,
+// which takes time. RoundStopped is sent, or the job ends, only after the event RoundClosed. Events
+// of another round than the current one, and of another timer than the armed one, are dropped first
+// (is_stale).
 #pragma once
 
 #include <chrono>
@@ -65,26 +66,26 @@
 
 namespace ddprun::agent {
 
-// ---- events (with everything of rdzv::ToAgent)
+// ---- events (every message of rdzv::ToAgent is one too)
 
 struct StoreResult {  // the answer to the OpenRoundStore action
   Round round{};
   std::uint16_t port = 0;
-  std::string error;  // a sentence; empty: it is open
+  std::string error;  // a sentence; empty: the store is open
 };
 struct WorkerEnded {
   Round round{};
   int local_rank = 0;
-  std::optional<rdzv::WorkerFailure> failure;  // nothing: it ended with 0
+  std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
 };
 struct StopSignal {
   int signal = 0;
 };
-struct PreemptSignal {  // the scheduler will want the node back
+struct PreemptSignal {  // the scheduler will soon take the node back
   int signal = 0;
 };
 enum class TimerId : std::uint32_t {};
-struct TimerExpired {  // ignored where another one was armed since, or none is needed any more
+struct TimerExpired {  // ignored if another timer was armed since, or none is armed
   TimerId timer{};
 };
 struct StacksTaken {  // the answer to the TakeStacks action
@@ -93,31 +94,31 @@ struct StacksTaken {  // the answer to the TakeStacks action
 struct RoundClosed {  // the answer to the CloseRound action
   Round round{};
 };
-struct LeaderLost {  // its connection broke and did not come back, or it is silent
+struct LeaderLost {  // the connection broke and was not restored, or the leader is silent
   std::string sentence;
-  bool was_reached = true;  // false: it was never there
+  bool was_reached = true;  // false: there was never a connection
 };
-struct LeaderReplaced {};  // another process leads the job now, or will, and can be joined
+struct LeaderReplaced {};  // another process leads the job now, or soon will: join it
 struct LeaderFound {
   bool is_hosted = false;  // as NodeConfig::hosts_leader
 };
-// Before there is a leader: there is none, or what this agent needs is not there.
+// Before a leader is found: there is none, or this agent lacks something it needs.
 struct CannotRun {
   int exit_code = 0;
   std::string sentence;
 };
 
-// What the end of a job consists of, in this order, so that nothing is lost that can still be
-// delivered, and the report is the last thing on the console.
+// The steps at the end of a job, in this order: everything that can still be delivered is
+// delivered, and the report is the last text on the console.
 enum class EndStep {
-  kLogs,       // what workers wrote is in their files, where somebody follows those
-  kFollowers,  // who follows logs has been sent the last of them
-  kLeader,     // it knows of this node's end; a leader here: nobody needs it any more
-  kProgress,   // the last progress is reported (Kubeflow Trainer)
-  kOutput,     // what workers wrote is on the console
-  kReport,     // it is said, and copied for others than the user
-  kEvents,     // the last events are written
-  kConsole,    // what was said is written
+  kLogs,       // if clients follow logs: write the workers' output to the log files
+  kFollowers,  // send these clients the last lines
+  kLeader,     // tell the leader of this node's end; a leader here: wait until no node needs it
+  kProgress,   // report the last progress (Kubeflow Trainer)
+  kOutput,     // write the workers' output to the console
+  kReport,     // print the report, and copy it (Kubernetes, an outer launcher)
+  kEvents,     // write the last events
+  kConsole,    // write what is queued for the console
 };
 struct StepTaken {  // the answer to the TakeStep action
   EndStep step{};
@@ -144,12 +145,12 @@ struct SignalWorker {  // its whole process group
   int signal = 0;
   bool operator==(const SignalWorker&) const = default;
 };
-struct AskToLeave {  // in its own time
+struct AskToLeave {  // asks the worker to finish its step and exit; no deadline
   int local_rank = 0;
-  int signal = 0;  // for a worker that takes no such request over its link
+  int signal = 0;  // sent instead to a worker that accepts no such request over its link
   bool operator==(const AskToLeave&) const = default;
 };
-struct ArmTimer {  // replaces the one that is armed
+struct ArmTimer {  // replaces the timer that is armed
   TimerId timer{};
   std::chrono::milliseconds after{};
   bool operator==(const ArmTimer&) const = default;
@@ -163,11 +164,11 @@ struct TakeStacks {  // of the workers that still run
   Round round{};
   bool operator==(const TakeStacks&) const = default;
 };
-struct CloseRound {  // disarm the timer, end what workers left behind, close the store
+struct CloseRound {  // disarm the timer, kill the workers' orphans, close the store
   Round round{};
   bool operator==(const CloseRound&) const = default;
 };
-struct CloseStore {  // that was opened for a round which never began
+struct CloseStore {  // of a round for which it was opened and which never began
   Round round{};
   bool operator==(const CloseStore&) const = default;
 };
@@ -175,15 +176,15 @@ struct TellLeader {
   rdzv::ToLeader message;
   bool operator==(const TellLeader&) const = default;
 };
-struct Join {  // say NodeHello, as a new node; one that was in a round knows this
-  std::optional<rdzv::LastRound> last_round;
+struct Join {                                 // send NodeHello as a new node
+  std::optional<rdzv::LastRound> last_round;  // that this node was in; none: it was in none
   bool operator==(const Join&) const = default;
 };
 struct Announce {  // to the user
   std::variant<rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare> notice;
   bool operator==(const Announce&) const = default;
 };
-struct Finish {  // this is how it ended; what is left to do are the steps of its end
+struct Finish {  // the outcome of the job on this node; the steps of EndStep follow
   rdzv::JobOutcome outcome;
   bool operator==(const Finish&) const = default;
 };
@@ -202,10 +203,10 @@ struct NodeConfig {
   int local_world_size = 1;
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   std::chrono::milliseconds kill_timeout{10'000};      // from SIGKILL until we give up on a worker
-  bool hosts_leader = true;  // this node's leave is the end of the job, which the leader settles
+  bool hosts_leader = true;  // if this node leaves, the job ends: the leader decides the outcome
   // As shutdown_timeout, when a worker has failed or a node is lost.
   std::chrono::milliseconds failure_shutdown_timeout{1'000};
-  // How long a leader here stays for nodes that have not heard of the end.
+  // How long a leader here waits for nodes that do not know of the job's end yet.
   std::chrono::milliseconds leader_leave_timeout{10'000};
 };
 
@@ -219,18 +220,19 @@ class NodeCore {
   bool is_running() const { return std::holds_alternative<Running>(state_); }
   bool is_waiting() const { return std::holds_alternative<Waiting>(state_); }
   bool is_stopping() const { return std::holds_alternative<Stopping>(state_); }
-  bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }  // Finish
-  bool has_ended() const { return std::holds_alternative<Ended>(state_); }                // Exit
-  // Preempted: the workers have a notice, and were not told to stop.
+  // After Finish, and after Exit.
+  bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }
+  bool has_ended() const { return std::holds_alternative<Ended>(state_); }
+  // Preempted: the workers were asked to leave, and have not been told to stop.
   bool leaves_in_its_own_time() const;
-  // The leader, elsewhere, goes on without this node, which only ends what it has begun.
+  // This node ends on its own: the leader, on another node, goes on without it.
   bool has_left() const;
 
  private:
   using Out = std::vector<NodeAction>;
 
   struct Waiting {
-    std::optional<Round> store;  // was opened, and its round has not begun
+    std::optional<Round> store;  // of a round that has not begun; none: no store is open
   };
   struct Running {
     std::vector<bool> has_ended;  // by local rank
@@ -238,18 +240,18 @@ class NodeCore {
   };
   struct Stopping {
     std::vector<bool> has_ended;
-    std::vector<rdzv::WorkerFailure> failures;  // of workers that ended meanwhile
-    bool leader_asked = false;                  // RoundStop came: it awaits RoundStopped
-    bool has_only_notice = false;               // of a preemption: workers leave in their own time
-    std::optional<rdzv::NodeLeaving> untold;  // the preemption, as long as the leader need not know
-    bool is_preempted = false;                // a preemption came
-    bool is_leaving = false;                  // a stop signal came: the next one means now
-    bool was_killed = false;                  // SIGKILL was sent
-    bool is_closing = false;                  // CloseRound was asked for
-    bool is_closed = false;                   // RoundClosed came
-    bool is_disowned = false;  // the leader, or another one, goes on without this node
-    std::optional<rdzv::JobOutcome> outcome;  // JobEnd came, or this node ends by itself:
-    bool is_own_outcome = false;
+    std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping
+    bool leader_asked = false;                  // RoundStop came: the leader awaits RoundStopped
+    bool has_only_notice = false;               // preempted: workers leave without a deadline
+    std::optional<rdzv::NodeLeaving> untold;    // of a preemption; the leader is told later (3)
+    bool is_preempted = false;                  // a preemption came
+    bool is_leaving = false;                    // a stop signal came: the next one kills
+    bool was_killed = false;                    // SIGKILL was sent
+    bool is_closing = false;                    // CloseRound was asked for
+    bool is_closed = false;                     // RoundClosed came
+    bool is_disowned = false;  // declared lost, or the leader was replaced: join again
+    std::optional<rdzv::JobOutcome> outcome;  // JobEnd came, or this node ends on its own
+    bool is_own_outcome = false;              // true: the latter
   };
   struct Ending {
     rdzv::JobOutcome::Kind kind{};
@@ -261,11 +263,11 @@ class NodeCore {
 
   // What the armed timer limits.
   enum class Limit {
-    kGrace,              // the workers' time until SIGKILL
-    kGraceAfterFailure,  // the same, when a peer of theirs is gone
-    kStacks,             // of workers that are about to get SIGKILL
-    kKill,               // the kernel's, which has SIGKILL for them
-    kEndStep,
+    kGrace,              // from the stop signal to SIGKILL
+    kGraceAfterFailure,  // the same after a failure, or when a node is lost
+    kStacks,             // taking the stacks of workers that will get SIGKILL
+    kKill,               // from SIGKILL to the end of the workers
+    kEndStep,            // one step of the end
   };
   struct Armed {
     TimerId timer{};
@@ -325,7 +327,7 @@ class NodeCore {
   Round round_{};
   std::optional<rdzv::LastRound> last_round_;  // that ran here
   std::optional<Armed> armed_;
-  std::uint32_t timers_ = 0;  // that were armed
+  std::uint32_t timers_ = 0;  // number of timers armed so far
 };
 
 }  // namespace ddprun::agent

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::string_view kLocalRankMacro = "local_rank";
 
-// Said to the agent (systemd_notify.h): a worker that used them would speak as the whole service,
-// which systemd's NotifyAccess=main refuses and NotifyAccess=all believes.
+// systemd sets these for the agent (systemd_notify.h). A worker that used them would send messages
+// in the name of the whole service; systemd accepts those under NotifyAccess=all.
 constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
 
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -74,7 +74,7 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
     env["LOCAL_RANK"] = "0";
     env["CUDA_VISIBLE_DEVICES"] = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
   }
-  // As torchrun: several workers that each start a thread per core would fight for the cores.
+  // As torchrun does: otherwise each of several workers would start a thread for every core.
   if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
   return env;
 }

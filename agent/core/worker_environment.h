@@ -1,10 +1,9 @@
 // What one worker sees: its environment and its arguments, as pure functions of the job, the round
 // and the local rank. The variables are torchrun 2.11's, with its values, except:
 //   TORCHELASTIC_RESTART_COUNT  the round number, the same on every node (torchrun counts each
-//   node's
-//                               own failures, so it differs between nodes)
-//   MASTER_ADDR                 an address, never a reverse-resolved name
-// Values may be computed by any thread.
+//                               node's own failures, so its value differs between nodes)
+//   MASTER_ADDR                 as given or found, never a reverse-resolved name
+// Any thread may call these functions.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ namespace ddprun::agent {
 Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
                                const std::string& error_file);
 
-// The program's argv with $local_rank, ${local_rank} and $$ replaced in the user's arguments as
+// The program's argv. In the user's arguments $local_rank, ${local_rank} and $$ are replaced as
 // Python's string.Template.safe_substitute does; any other $name stays.
 std::vector<std::string> worker_arguments(const Program& program, int local_rank);
 

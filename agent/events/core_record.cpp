@@ -14,11 +14,11 @@ namespace {
 using namespace status_json;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kLengthBytes = 4;  // of a frame, before it
+constexpr std::size_t kLengthBytes = 4;  // length prefix of a frame
 
 // ---- messages
 
-// Uncut, unlike a text.
+// Unlike text(), does not shorten.
 json::value plain(const std::string& ascii) { return json::value(json::string(ascii)); }
 
 json::value packed(const rdzv::ToLeader& message) {
@@ -51,7 +51,7 @@ rdzv::ToAgent to_agent_in(const Reader& from, std::string_view name) {
   return std::move(message->body);
 }
 
-// ---- what an agent sees of its workers
+// ---- inputs of an agent's core
 
 constexpr std::array<std::string_view, 12> kOwnEvents{
     "store",           "worker_ended", "stop_signal",  "preempt_signal",
@@ -185,7 +185,7 @@ NodeInput group_input_from(const Reader& from) {
                     to_agent_in(from, "message"));
 }
 
-// ---- what a leader sees of its nodes
+// ---- inputs of a leader's core
 
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
@@ -215,7 +215,7 @@ rdzv::RoundInput round_input_from(const Reader& from) {
   return input;
 }
 
-// ---- how they were set up: each field once, for both directions
+// ---- the configuration: each field is listed once, for writing and reading
 
 struct ConfigWriter {
   json::object& object;

@@ -1,10 +1,11 @@
-// What the cores of one process were told, as lines that can be played again (--record, `ddpctl
-// replay`): because the cores are pure, the same inputs give the same decisions, and a job that went
-// wrong in the field can be looked at step by step. Pure; agent/README.md has the format.
+// The inputs of the cores of one process, as lines that can be replayed (--record, `ddpctl
+// replay`): the cores are pure, so the same inputs give the same decisions, and a job that failed
+// in production can be examined step by step. Pure; agent/README.md has the format.
 //
-// Each line is a JSON object: `core` is "group" (an agent) or "round" (the leader); the first line of
-// each core has its `config`, the others an input and how many decisions came of it. Messages are
-// base64 of their frames in the round protocol, which has their bounds already.
+// Each line is a JSON object. `core` is "group" (an agent), "round" (the leader) or "none" (lines
+// were lost). The first line of each core has its `config`, the others have an input and the number
+// of decisions that followed. Messages are base64 of their frames in the round protocol, which
+// limits their size.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct RoundBegan {
 struct NodeInput {
   NodeEvent event;
 };
-struct InputsLost {  // the disk was too slow for these
+struct InputsLost {  // were not recorded, because the disk was too slow
   std::uint64_t count = 0;
 };
 using Recorded = std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost>;
@@ -38,10 +39,10 @@ using Recorded = std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput
 struct RecordedStep {
   std::int64_t unix_us = 0;
   Recorded what;
-  std::size_t decisions = 0;  // that were made then
+  std::size_t decisions = 0;  // number of actions or messages that the core returned
 };
 
-std::string record_line(const RecordedStep& step);  // with its end
+std::string record_line(const RecordedStep& step);  // with a newline
 Result<RecordedStep> recorded_step_from(std::string_view line);
 
 }  // namespace ddprun::agent

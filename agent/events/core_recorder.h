@@ -1,8 +1,9 @@
-// Writes what the cores of this process are told to a file (--record), for `ddpctl replay`. Like the
-// event file it holds up nothing: what a disk does not take in time is dropped, and said to be lost.
+// Writes the inputs of this process's cores to a file (--record), for `ddpctl replay`. Like the
+// event file it never blocks: if the disk is too slow, lines are dropped, and their number is
+// recorded.
 //
-// Owned by the supervisor, event loop only; the Console outlives it. The mistake to avoid:
-// feeding a core past it. What it was not told of cannot be played again.
+// Owned by the Supervisor, event loop only; the Console outlives it. Note every input of a core,
+// because a replay without one of them makes other decisions.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,10 +23,10 @@ class CoreRecorder {
   static Result<std::unique_ptr<CoreRecorder>> open(const boost::asio::any_io_executor& executor,
                                                     Console& console, const std::string& file);
 
-  // In the order in which it happens; `decisions`: how many came of it.
+  // Call it in the order of the inputs. `decisions`: how many followed.
   void note(Recorded what, std::size_t decisions = 0);
 
-  // Waits, blocking, until all was written; false when the deadline came first.
+  // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline) { return sink_->flush(deadline); }
 
  private:

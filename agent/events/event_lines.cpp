@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kTextBytesMax = 4096;  // a call stack is in the error file; here is the gist
+constexpr std::size_t kTextBytesMax = 4096;  // the error file has the whole text
 
 std::string utc(std::chrono::system_clock::time_point time) {
   const auto since_epoch =
@@ -100,7 +100,7 @@ std::string_view name_of(const rdzv::JobOutcome& outcome) {
   return "cannot_run";
 }
 
-// What the job ended with, more closely than its outcome says.
+// Why the job ended; more precise than the outcome.
 std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kFailed) return "worker_failed";
@@ -216,7 +216,7 @@ static_assert(std::size(kNames) == std::variant_size_v<JobEvent>, "in the order 
 }  // namespace
 
 JobEvent without_what_no_line_shows(JobEvent event) {
-  // A little more than a line shows, so that the line ends in "…" all the same.
+  // Keeps a little more than a line shows, so that text() still ends the line with "…".
   const auto shorten = [](std::string& text) {
     constexpr std::size_t kKept = kTextBytesMax + 4;
     if (text.size() > kKept) text = text.substr(0, kKept);

@@ -1,9 +1,9 @@
-// The events of a job's life as JSON lines (--events). Pure: tests compare whole lines. The schema
-// is a promise to programs that read it: agent/README.md documents it, fields may be added, and
-// whatever else changes gets another kEventSchema.
+// The events of a job as JSON lines (--events). Pure: tests compare whole lines. Programs rely on
+// the schema, which agent/README.md documents: fields may be added, and any other change needs
+// another kEventSchema.
 //
-// The mistake to avoid: putting bytes of a worker into a line in any other way than these functions
-// do. They need not be UTF-8, and a line must be JSON whatever a worker wrote.
+// Put text of a worker into a line only through these functions, because it need not be UTF-8, and
+// every line must be valid JSON.
 #pragma once
 
 #include <chrono>
@@ -30,16 +30,16 @@ struct RoundStarted {
   struct Worker {
     int rank = 0;
     int local_rank = 0;
-    int pid = 0;  // 0: it could not be started
+    int pid = 0;  // 0: it was not started
   };
   Round round{};
   std::string master_addr;
   std::uint16_t master_port = 0;
   std::vector<Worker> workers;
-  std::chrono::microseconds since_cause{};  // the job's start, or what ended the round before
+  std::chrono::microseconds since_cause{};  // since job start, or what ended the last round
   int node_rank = 0;
   int node_count = 1;
-  int world_size = 1;  // workers of all nodes
+  int world_size = 1;  // number of workers on all nodes
 };
 struct WorkerExited {
   Round round{};
@@ -59,12 +59,12 @@ struct Restarted {
   Round round{};  // the new one
   int restart = 0;
   int max_restarts = 0;
-  std::optional<rdzv::WorkerFailure> failure;  // why the round before ended
+  std::optional<rdzv::WorkerFailure> failure;  // that ended the previous round
   std::chrono::microseconds lost{};
-  std::optional<rdzv::NodeGone> lost_node = {};  // the first that went since the round before
+  std::optional<rdzv::NodeGone> lost_node = {};  // the first that is gone since the previous round
   int nodes_gone = 0;
   int nodes_joined = 0;
-  bool was_asked_for = false;  // by a person
+  bool was_asked_for = false;  // with ddpctl restart
 };
 struct SignalReceived {
   int signal = 0;
@@ -79,14 +79,14 @@ struct KeeperReplaced {
 };
 struct JobFinished {
   rdzv::JobOutcome outcome;
-  int exit_code = 0;  // the agent's own
+  int exit_code = 0;  // of the agent
   std::chrono::microseconds wall{};
-  std::chrono::microseconds lost{};  // to all restarts together
+  std::chrono::microseconds lost{};  // by all restarts together
 };
 struct EventsLost {
-  std::uint64_t count = 0;  // the reader was too slow for these
+  std::uint64_t count = 0;  // lines that were dropped because the reader was too slow
 };
-struct Requested {        // by a person, of this agent
+struct Requested {        // with ddpctl, from this agent
   std::string_view what;  // stop, restart
 };
 using JobEvent =
@@ -103,8 +103,8 @@ struct EventHead {
 // One JSON object and a newline.
 std::string event_line(const EventHead& head, const JobEvent& event);
 
-// Only what its line shows: for who keeps events. A failure may bring 64 KiB of text and as much of
-// stderr along, and the line has 4 KiB of it.
+// Removes what event_line() does not show, for a history that keeps events: a failure may contain
+// 64 KiB of text and as much of stderr, of which a line shows 4 KiB.
 JobEvent without_what_no_line_shows(JobEvent event);
 
 }  // namespace ddprun::agent

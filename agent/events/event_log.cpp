@@ -14,8 +14,8 @@ microseconds in_us(steady_clock::duration duration) {
   return std::chrono::duration_cast<microseconds>(duration);
 }
 
-// What a round's stopping began with, as the event file names it. A job that has simply succeeded
-// has nothing to stop.
+// The `reason` of the event round_stopping. Empty if the job has succeeded: then nothing is
+// stopped.
 std::string_view reason_of(const NodeEvent& cause, bool has_local_failure) {
   if (std::holds_alternative<StopSignal>(cause)) return "signal";
   if (std::holds_alternative<PreemptSignal>(cause)) return "preemption";
@@ -58,7 +58,7 @@ void EventLog::write(const JobEvent& event) {
   if (!sink_ && followers_.empty()) return;
   const std::string line = event_line(head, event);
   if (sink_) sink_->write(line);
-  // Who is told may follow, or cease to.
+  // A copy, because a follower may add or remove followers.
   for (const auto& each : std::vector(followers_)) {
     if (const auto told = each.lock()) (*told)(line);
   }
@@ -80,7 +80,7 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   const bool is_first = round_.world_size == 0;
   const auto since_cause = in_us(times_.round_runs(steady_clock::now()));
   if (job_.events.as_torchrun) {
-    // torchrun knows the rank from before, and the restarts from now.
+    // torchrun's records have the rank of the previous round and the restarts of the new one.
     TorchrunScene before = scene();
     before.round.restarts = start.restarts;
     console_.say(Stream::kStderr, torchrun_agent_line(before, "RENDEZVOUS", since_cause));

@@ -1,10 +1,10 @@
-// The account of a job while it runs: is told what happens, writes it as JSON lines (--events) and
-// as torchrun's records (--event-log-handler=console) where one was asked for, and adds up what
-// restarts cost. Keeps what status and page show of the past (JobHistory), and tells those who follow
-// it. While there is none of those and neither option, it makes no line and opens nothing.
+// Logs the events of a job: writes JSON lines (--events) and torchrun's records
+// (--event-log-handler=console) if the user wants them, adds up the time lost by restarts, keeps
+// the history for ddpctl and the live page (JobHistory), and passes lines on to followers. Without
+// both options and without followers it makes no lines and opens no file.
 //
-// Owned by the Supervisor, which tells it; event loop only, the Console outlives it. The mistake
-// to avoid: telling of an end twice, once when a worker was stopped and once when it ended.
+// Owned by the Observers; event loop only, the Console outlives it. Report the end of a worker
+// once, when it has ended, and not already when it is stopped: every call is an event.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -38,11 +38,11 @@ class EventLog {
   Result<void> open();
 
   void job_started();
-  // The workers of a round run, or the first of them could not be started (pid 0, with those after
-  // it); pids by local rank.
+  // The workers of a round run. `pids` by local rank; 0: it could not be started, or was not tried
+  // after one that could not.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
-  // `cause`: the event with which the round's stopping began.
+  // `cause`: the event that made the round stop.
   void round_stopping(Round round, const NodeEvent& cause);
   void signal_received(int signal);
   void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
@@ -53,15 +53,15 @@ class EventLog {
 
   const JobTimes& times() const { return times_; }
   const JobHistory& history() const { return history_; }
-  // Each line from now on, with its end, as long as what is returned lives. It may be let go of
-  // from within the call.
+  // Calls `told` with each following line, newline included, until the returned pointer is
+  // released, which `told` may do itself.
   std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
-  // Calls `done` once, when all was written or lost; from here where there is nothing to write to.
+  // Calls `done` once, when everything was written or lost; before it returns if there is no file.
   void when_written(std::function<void()> done);
 
  private:
-  struct Ended {  // torchrun tells of workers' ends when the job has ended
+  struct Ended {  // for torchrun's records of the workers' ends, written at the end of the job
     pid_t pid = 0;
     std::optional<rdzv::WorkerFailure> failure;
   };

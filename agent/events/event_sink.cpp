@@ -12,13 +12,14 @@
 namespace ddprun::agent {
 namespace {
 
-// O_RDWR, because a FIFO opened so waits for no reader. It then blocks when it is full, as every
-// other target does, in the writer's thread.
+// O_RDWR, because opening a FIFO this way does not wait for a reader. When it is full it blocks the
+// writer's thread, as every other file does.
 Result<rdzv::UniqueFd> open_file(const std::string& path) {
   constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY;
   int fd = ::open(path.c_str(), O_RDWR | kFlags, 0644);
   if (fd < 0 && errno == EACCES) {
-    // May be written only: then a FIFO does need its reader, but is not waited for.
+    // Write permission only: then a FIFO must have a reader already, and open() does not wait for
+    // one.
     fd = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | kFlags, 0644);
     if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);
   }
@@ -57,7 +58,7 @@ Result<std::unique_ptr<EventSink>> EventSink::open(boost::asio::any_io_executor 
 }
 
 void EventSink::write(std::string_view line) {
-  // Once lines were lost the next to be written says how many, in their place.
+  // After a lost line the next line must be the one with their number, so drop all until then.
   const bool taken =
       lost_ == 0 && (console_stream_ ? console_.write(*console_stream_, line) : file_->write(line));
   if (!taken && lost_++ == 0) when_space();

@@ -1,10 +1,11 @@
-// Where the lines of --events go: a file, a FIFO or an inherited descriptor. Written behind the
-// scenes (LogFiles, or the Console where the descriptor is its own), so that neither a full disk
-// nor a reader that has stopped reading ever holds up the event loop. What does not fit into the
-// bounded queue is dropped, and `lost` is told how many lines that were as soon as there is room.
+// Where the lines of --events and --record go: a file, a FIFO or an inherited descriptor. A thread
+// writes them (that of LogFiles, or of the Console if the descriptor is the Console's), so that
+// neither a full disk nor a reader that has stopped reading blocks the event loop. Lines that do
+// not fit into the bounded queue are dropped, and `on_lost` gets their number as soon as there is
+// space.
 //
-// Owned by EventLog, event loop only; the Console outlives it. Whoever cares for the last lines
-// calls flush() before the end.
+// Owned by EventLog and by CoreRecorder, event loop only; the Console outlives it. Without
+// when_written() or flush() at the end the last lines may be lost.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -37,7 +38,7 @@ class EventSink {
 
   // Calls `done` once, on the event loop, when all was written or lost.
   void when_written(std::function<void()> done);
-  // Waits, blocking, until all was written; false when the deadline came first.
+  // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
@@ -46,8 +47,9 @@ class EventSink {
   Console& console_;
   const OnLost on_lost_;
   LogFiles files_;
-  std::shared_ptr<LogFile> file_;         // this one, or
-  std::optional<Stream> console_stream_;  // this one
+  // One of these two is set.
+  std::shared_ptr<LogFile> file_;
+  std::optional<Stream> console_stream_;
   std::uint64_t lost_ = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kSentenceBytesMax = 1024;  // the whole message is in the report
+constexpr std::size_t kSentenceBytesMax = 1024;  // the report has the whole message
 
 constexpr std::size_t index(RestartReason reason) { return static_cast<std::size_t>(reason); }
 
@@ -39,7 +39,7 @@ std::string sentence_of(const Restarted& restarted, RestartReason reason) {
     case RestartReason::kOther:
       break;
   }
-  return "the round before ended elsewhere";
+  return "the previous round ended; the leader gave no reason";
 }
 
 template <typename T>

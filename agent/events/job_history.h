@@ -1,9 +1,9 @@
-// What a node remembers of its job for those who look at it later: how each worker of the round is,
-// which restarts there were for which reasons and what they cost, and the latest events. Pure, and
-// bounded: the totals count everything, the lists hold the latest.
+// The history of the job on this node: the state of each worker of the current round, the restarts
+// with reasons and lost time, and the latest events. Pure and bounded: the totals count everything,
+// the lists keep the latest entries.
 //
-// Owned by the EventLog, which tells it of every event. The mistake to avoid: making lines here of
-// what perhaps nobody will ever ask for; events are kept as values.
+// Owned by the EventLog, which passes every event to it. Events are kept as values, and become
+// lines only in fill(), because often nobody asks for them.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ class JobHistory {
 
   void note(const EventHead& head, const JobEvent& event);
 
-  // The parts of the status that are memory: the round, workers without their progress, restarts,
-  // and at most so many events.
+  // Fills in the parts of the status that are kept here: the round, the workers without their
+  // current progress, the restarts, and at most `events_max` events.
   void fill(NodeStatus& status, std::chrono::steady_clock::time_point now,
             std::size_t events_max) const;
 
@@ -35,7 +35,7 @@ class JobHistory {
   void on(const EventHead& head, const WorkerExited& exited);
   void on(const EventHead& head, const Restarted& restarted);
   void on(const EventHead& head, const JobStarted& started);
-  void on(const EventHead&, const auto&) {}  // nothing that is not in its line
+  void on(const EventHead&, const auto&) {}  // kept in events_ only
 
   int local_world_size_;
   int max_restarts_ = 0;

@@ -23,7 +23,7 @@ struct WorkerFields {
   std::optional<rdzv::WorkerFailure> failure;
 };
 
-// torchrun's "metadata" inside of the metadata: a JSON text.
+// The field "metadata" inside of a record's metadata: JSON as a string.
 std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worker) {
   const rdzv::RoundStart& round = scene.round;
   json::object inner;
@@ -38,7 +38,7 @@ std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worke
     inner["local_rank"] = json::array{worker->local_rank};
     inner["role_rank"] = json::array{round.role_rank_offset + worker->local_rank};
     inner["role_world_size"] = json::array{round.role_world_size};
-    // Braces would make a nested array's copy of a single value.
+    // Not with braces: json::array{value} may copy a nested array instead of making one.
     inner["exit_code"] = json::array(1, exit_code);
     inner["worker_pid"] = json::array(1, failure ? json::value(failure->pid) : json::value());
   }

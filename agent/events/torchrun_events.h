@@ -1,8 +1,8 @@
-// torchrun's own event records (--event-log-handler=console), for programs that read those: one
-// JSON line each, with torchrun's names, field by field, its always-zero timestamp included. Pure.
+// torchrun's event records (--event-log-handler=console), for programs that read them: one JSON
+// line each, with torchrun's fields, including the timestamp, which is always zero. Pure.
 //
-// torchrun writes a worker's end only when the job has ended, and AGENT SUCCEEDED whenever the
-// agent did its work, also after a worker failed; so does this.
+// As torchrun does, a worker's end is written only when the job has ended, and AGENT SUCCEEDED
+// whenever the agent itself worked, also after a worker failed.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,15 @@
 
 namespace ddprun::agent {
 
-// What is the same in all records of one moment.
+// The fields that all records of one moment have in common.
 struct TorchrunScene {
   std::string run_id;
   std::string role;
   std::string host;
   std::string rdzv_backend;
-  std::string entry_point;          // file name of the program that is executed
+  std::string entry_point;          // file name of the executed program
   std::chrono::seconds run_time{};  // since the job's start
-  rdzv::RoundStart round;           // latest one; world_size 0: there was none yet
+  rdzv::RoundStart round;           // the latest; world_size 0: there was none yet
 };
 
 // RENDEZVOUS, ASSIGN_WORKER_RANKS, SUCCEEDED, FAILED. raw_error: empty for none.
@@ -34,7 +34,7 @@ std::string torchrun_agent_line(const TorchrunScene& scene, std::string_view sta
 
 std::string torchrun_start_line(const TorchrunScene& scene, int local_rank, int pid);
 
-// SUCCEEDED, FAILED (with the failure), or TERMINATED: ended well in a job that failed.
+// SUCCEEDED, FAILED (with the failure), or TERMINATED: exit code 0 in a job that failed.
 std::string torchrun_end_line(const TorchrunScene& scene, int local_rank, int pid,
                               bool has_job_succeeded,
                               const std::optional<rdzv::WorkerFailure>& failure);

@@ -1,12 +1,11 @@
 // The file in which a worker says why it failed (TORCHELASTIC_ERROR_FILE), as torch's @record and
 // our worker_lib write it:
-//   {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "…", "timestamp":
-//   "…"}}}
-// or with a plain string under "message". What cannot be understood is no error of the job: the raw
-// text is as good an account as any (torchrun's agent fails on it).
+//   {"message": {"message": "<Type>: <text>",
+//                "extraInfo": {"py_callstack": "…", "timestamp": "…"}}}
+// or with a plain string under "message". Text in another form is not an error: it is shown as it
+// is (torchrun's agent fails on it).
 //
-// Reading it may hang where its folder does (a file server that does not answer): not for the event
-// loop.
+// Reading may hang if the file server does not answer: not for the event loop.
 #pragma once
 
 #include <optional>
@@ -22,11 +21,11 @@ struct WorkerError {
 
 WorkerError parse_error_file(std::string_view text);
 
-// Empty where the file is not there, cannot be read or is no regular one. At most 1 MiB is read.
+// Empty if the file does not exist, cannot be read or is not regular. Reads at most 1 MiB.
 std::string error_file_text(const std::string& path);
 
-// Nothing where the file has no text. Of message and call stack as much as other nodes are told, 64 KiB
-// each: every report and history of the job may keep them.
+// None if the file has no text. Message and call stack are cut to 64 KiB each, the limit of
+// messages to other nodes, because reports and histories keep them.
 std::optional<WorkerError> read_error_file(const std::string& path);
 
 }  // namespace ddprun::agent

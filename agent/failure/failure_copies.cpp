@@ -22,7 +22,7 @@ namespace json = boost::json;
 constexpr std::size_t kTerminationMessageBytesMax = 4096;
 constexpr std::size_t kTextBytesMax = 64 * 1024;
 
-// torchrun's number: Python's returncode.
+// As torchrun: Python's returncode.
 int error_code_of(const rdzv::JobOutcome& outcome) {
   if (!outcome.cause) return outcome.exit_code;
   const ExitStatus& status = outcome.cause->status;
@@ -67,7 +67,7 @@ std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_v
     json::value root = json::parse(json::string_view(cause_file.data(), cause_file.size()), ec);
     json::object* fields = ec ? nullptr : root.if_object();
     json::value* message = fields == nullptr ? nullptr : fields->if_contains("message");
-    // Any other form has no place for the code, and is as good without it.
+    // Other forms have no place for the code, so they are copied unchanged.
     if (message == nullptr || !message->is_object()) return std::string(cause_file);
     message->get_object()["errorCode"] = error_code_of(outcome);
     return json::serialize(root);

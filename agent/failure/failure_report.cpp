@@ -92,9 +92,9 @@ bool wants_local_rank(const rdzv::WorkerFailure& cause) {
          });
 }
 
-// CPython ends a thread that needs it after its end; within a C++ destructor that is an abort. It
-// happens to threads of Gloo when a script ends right after a collective and does not destroy the
-// process group.
+// CPython ends a thread that calls it after the interpreter has ended; inside of a C++ destructor
+// that is an abort. Threads of Gloo do this if a script ends right after a collective without
+// destroying the process group.
 bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
   return cause.status.signal == SIGABRT &&
          std::ranges::any_of(cause.stderr_tail, [](const std::string& line) {
@@ -102,7 +102,7 @@ bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
          });
 }
 
-// A remark where the bare status needs one to be understood.
+// An explanation of an exit status that is not clear by itself.
 std::string hint(const rdzv::WorkerFailure& cause) {
   if (wants_local_rank(cause)) {
     return field("hint",
@@ -115,10 +115,10 @@ std::string hint(const rdzv::WorkerFailure& cause) {
                  "torch.distributed.destroy_process_group() before the end");
   }
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
-    return field("hint", "the kernel killed a process of this job for want of memory");
+    return field("hint", "the kernel killed a process of this job: out of memory");
   }
   if (cause.status.signal != SIGKILL || cause.killed_for_memory) return {};
-  return field("hint", "if nobody sent SIGKILL, the kernel did for want of memory: see dmesg");
+  return field("hint", "if nobody sent SIGKILL, the kernel did: out of memory; see dmesg");
 }
 
 std::string cause_in_full(const rdzv::WorkerFailure& cause) {
@@ -132,7 +132,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
-  // Without a log folder it is a temporary file, which goes with the job.
+  // Without a log folder it is a temporary file, which is removed at the end.
   if (!cause.error_file.empty() && !cause.log_dir.empty()) {
     out += field("error file", cause.error_file);
   }
@@ -146,7 +146,8 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   return out;
 }
 
-// Workers that ended as they were told to are one line together; what else ended is a line each.
+// One line for all workers that ended because they were told to stop, and one for each other
+// worker.
 std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   std::string out;
   std::vector<int> stopped;
@@ -175,7 +176,7 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   return "  " + std::string(outcome.cause ? "after it" : "workers") + "\n" + out;
 }
 
-// What to look at, and which knob there is, where nodes or the leader are the trouble.
+// What the user should check, and which option helps, if nodes or the leader are the problem.
 std::string check(const rdzv::JobOutcome& outcome) {
   if (outcome.kind != rdzv::JobOutcome::Kind::kCannotRun) return {};
   switch (outcome.exit_code) {
@@ -195,7 +196,8 @@ std::string check(const rdzv::JobOutcome& outcome) {
   switch (outcome.lost_node->how) {
     case rdzv::NodeGone::How::kDisconnected:
     case rdzv::NodeGone::How::kReplaced:
-      return "whether " + host + " is up, and what killed ddprun there (dmesg tells of memory)";
+      return "whether " + host +
+             " is up, and what killed ddprun there (dmesg shows if memory ran out)";
     case rdzv::NodeGone::How::kSilent:
       return "whether " + host +
              " hangs or is cut off; --rdzv-conf=keep_alive_interval=SECONDS gives it longer";
@@ -220,7 +222,7 @@ std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
   return out;
 }
 
-// Nodes came or went that often.
+// The number of rounds that began because nodes joined or left.
 int changes_of_nodes(const rdzv::JobOutcome& outcome) {
   const std::int64_t others = std::int64_t{outcome.restarts} + outcome.restarts_asked_for;
   const std::int64_t changes = std::int64_t{number(outcome.last_round)} - others;
@@ -271,7 +273,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
   if (failure.pid == 0) return text + host + " could not be started: " + printable(failure.message);
   text += " (pid " + std::to_string(failure.pid) + host + ") ";
   if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
-    return text + "was killed by the kernel for want of memory (SIGKILL)";
+    return text + "was killed by the kernel: out of memory (SIGKILL)";
   }
   if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
   return text + "ended with " + failure.status.to_string();

@@ -11,10 +11,10 @@ namespace ddprun::agent {
 using std::chrono::steady_clock;
 
 struct BlockingCalls::Call {
-  std::function<void()> make;               // the thread's
-  std::function<void(bool is_there)> done;  // the event loop's, and so is the timer
+  std::function<void()> make;               // runs on the thread
+  std::function<void(bool is_there)> done;  // used by the event loop only, as is `timer`
   std::unique_ptr<boost::asio::steady_timer> timer;
-  bool is_settled = false;  // `done` gets its answer, or has been told that there is none
+  bool is_settled = false;  // decided: `done` gets the answer, or gets none
 };
 
 struct BlockingCalls::State : std::enable_shared_from_this<State> {
@@ -30,9 +30,9 @@ struct BlockingCalls::State : std::enable_shared_from_this<State> {
   std::mutex mutex;
   std::condition_variable work;
   std::deque<std::shared_ptr<Call>> calls;
-  std::set<std::shared_ptr<Call>> unanswered;  // the event loop's
+  std::set<std::shared_ptr<Call>> unanswered;  // used by the event loop only
   std::optional<steady_clock::time_point> busy_since;
-  bool is_stopping = false;  // the owner is gone, and the executor may be
+  bool is_stopping = false;  // the owner is gone, and the executor may be gone
 };
 
 BlockingCalls::BlockingCalls(boost::asio::any_io_executor executor, const char* thread_name)
@@ -46,7 +46,7 @@ BlockingCalls::~BlockingCalls() {
     is_busy = state_->busy_since.has_value();
   }
   state_->work.notify_one();
-  // Here, because the thread may come too late for the executor.
+  // Destroyed here, because when the thread drops the calls the executor may be gone.
   for (const auto& call : state_->unanswered) {
     call->done = nullptr;
     call->timer.reset();
@@ -113,13 +113,13 @@ void BlockingCalls::State::make(std::unique_lock<std::mutex>& lock,
   const bool is_unwanted = is_stopping || std::exchange(call->is_settled, true);
   if (is_unwanted) {
     lock.unlock();
-    call->make = nullptr;  // with its answer; to close a file may hang, too
+    call->make = nullptr;  // destroys the answer too: closing a file may hang
     lock.lock();
   }
   busy_since.reset();
   if (is_unwanted) return;
-  // Without the lock, which the event loop wants at once. The owner waits for a thread that is not
-  // busy, so the executor is there.
+  // Without the lock, which the posted handler takes at once. The owner waits for a thread that is
+  // not busy, so the executor still exists.
   lock.unlock();
   boost::asio::post(executor, [state = shared_from_this(), call] {
     {

@@ -1,14 +1,14 @@
-// Calls that may hang (a file server that does not answer, a process that is stuck in the kernel), one
-// after the other on a thread of their own, so that the event loop never waits for them. The thread
-// starts with the first call; where none can be had, the call is made at once.
+// Runs calls that may hang (a file server that does not answer, a process that hangs in the kernel)
+// one after the other on a separate thread, so that the event loop never waits for them. The first
+// call starts the thread; if no thread can be started, run() makes the call itself.
 //
-// Owned by whoever wants the answers, event loop only. `done` gets what the call returned, on the
-// event loop, never from within run(), and never once this object is gone. With a limit it gets
-// nothing when the answer is not there in time; a later one is dropped, by the thread.
+// Event loop only. `done` gets the result on the event loop, never from within run(), and never
+// after this object is destroyed. With a limit, `done` gets no value if the call does not return in
+// time; the thread drops a later result.
 //
 //   calls.run<std::string>([path] { return text_of(path); }, [this](std::string text) { … });
 //
-// The mistake to avoid: a call that refers to anything of its owner's. It may outlive it.
+// Do not let `call` refer to anything of its owner, because it may run longer than the owner lives.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -27,7 +27,7 @@ class BlockingCalls {
  public:
   // `thread_name`: at most 15 characters, and a constant.
   BlockingCalls(boost::asio::any_io_executor executor, const char* thread_name);
-  // Does not wait for a call that is under way.
+  // Does not wait for a call that is running.
   ~BlockingCalls();
   BlockingCalls(const BlockingCalls&) = delete;
   BlockingCalls& operator=(const BlockingCalls&) = delete;
@@ -50,12 +50,12 @@ class BlockingCalls {
           limit);
   }
 
-  // For how long the call that is under way has not returned; nothing: none is.
+  // How long the current call has been running; none: no call is running.
   std::optional<std::chrono::steady_clock::duration> busy_for() const;
 
  private:
   struct Call;
-  struct State;  // shared with the thread, which may outlive this object
+  struct State;  // shared with the thread, which may live longer than this object
 
   void start(std::function<void()> make, std::function<void(bool)> done,
              std::optional<std::chrono::milliseconds> limit);

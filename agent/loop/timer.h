@@ -1,12 +1,12 @@
-// One timer of an event loop: arm(), and the callback comes once; cancel(), another arm() or the end
-// of this object, and it never comes.
+// A timer of the event loop. After arm() the callback is called once, but never after cancel(),
+// another arm() or the destructor.
 //
-// An Asio timer alone does not promise that. When it has expired, and the loop holds its handler
-// ready behind others, cancel() comes too late: the handler is called without an error. So each
-// arming has a token of its own here, and a handler whose token is gone does nothing. Callbacks may
-// therefore capture the owner of the timer, and a callback may destroy the timer that calls it.
+// An Asio timer alone does not guarantee this: if it has expired and its handler is queued,
+// cancel() has no effect and the handler runs without an error. So each arm() makes a token here,
+// and a handler whose token is gone does nothing. A callback may therefore capture the owner of the
+// timer, and may destroy the timer.
 //
-// Owned by whoever waits; event loop thread only.
+// Event loop thread only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -27,7 +27,7 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Each replaces what was armed before.
+  // Replace what was armed before.
   template <typename Callback>
   void arm(Clock::duration after, Callback callback) {
     arm_at(Clock::now() + after, std::move(callback));
@@ -38,7 +38,7 @@ class Timer {
     timer_.expires_at(when);
     timer_.async_wait([this, token = std::weak_ptr(token_), callback = std::move(callback)](
                           const boost::system::error_code& ec) mutable {
-      if (ec || token.expired()) return;  // stale: the only place where that is decided
+      if (ec || token.expired()) return;  // stale; this is decided only here
       token_.reset();
       callback();  // may destroy this object
     });
@@ -55,7 +55,7 @@ class Timer {
   struct Token {};
 
   boost::asio::steady_timer timer_;
-  std::shared_ptr<Token> token_;  // of what is armed; gone with this object
+  std::shared_ptr<Token> token_;  // null: not armed
 };
 
 }  // namespace ddprun::agent

@@ -28,9 +28,9 @@ namespace {
 constexpr std::size_t kSliceBytes = 64 * 1024;
 constexpr std::chrono::seconds kClosePatience{1};
 
-// How much of `bytes` to hand to one write(2): whole lines up to `limit`, or one longer line. A
-// pipe keeps writes of up to PIPE_BUF together, so lines of a worker that inherited the same pipe
-// fall between ours and never into one.
+// The bytes for one write(2): whole lines up to `limit`, or one longer line. Writes of up to
+// PIPE_BUF to a pipe are atomic, so lines of a worker that inherited the same pipe cannot split
+// ours.
 std::string_view next_slice(std::string_view bytes, std::size_t limit) {
   if (bytes.size() <= limit) return bytes;
   std::size_t end = bytes.substr(0, limit).rfind('\n');
@@ -60,8 +60,8 @@ int write_fully(int fd, std::string_view& bytes) {
   return 0;
 }
 
-// Signals are the event loop's business. Blocking SIGPIPE turns it into EPIPE for this thread
-// alone; SIGTTOU stays, so that `stty tostop` still stops a background job that writes.
+// The event loop handles signals. With SIGPIPE blocked this thread gets EPIPE only. SIGTTOU stays
+// unblocked, so that `stty tostop` still stops a background job that writes.
 void block_signals() {
   sigset_t signals;
   sigfillset(&signals);
@@ -75,11 +75,11 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   struct Target {
     int fd = -1;
     bool open = false;         // between add() and close()
-    bool in_use = false;       // until `closed` was announced
+    bool in_use = false;       // until `closed` was called
     bool wants_space = false;  // a write() was refused since the last `space`
     bool failing = false;      // the last write to it failed
     std::size_t limit = 0;
-    std::size_t slice = 0;  // not known before the first write: even fstat() may hang
+    std::size_t slice = 0;  // set by the thread before the first write: even fstat() may hang
     std::string queued;
     std::size_t being_written = 0;
     std::uint64_t lost = 0;
@@ -90,8 +90,8 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   State(boost::asio::any_io_executor the_executor, Events the_events)
       : executor(std::move(the_executor)), events(std::move(the_events)) {}
 
-  // Posts only while the owner lives: afterwards the executor may be gone. What is posted by then
-  // is not called any more. Needs the mutex.
+  // Posts only while the owner exists: later the executor may be gone. Handlers that were posted
+  // before do nothing then. Needs the mutex.
   template <typename... Arguments>
   void announce(std::function<void(Arguments...)> Events::*handler,
                 std::type_identity_t<Arguments>... arguments) {
@@ -124,8 +124,8 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   std::deque<Target> targets;  // a deque: references stay valid while the thread writes unlocked
   std::vector<std::function<void()>> when_written;
   bool stopping = false;
-  bool ended = false;  // the thread, after `stopping`
-  // Inside a write or close that may never return.
+  bool ended = false;  // the thread has ended, after `stopping`
+  // Set during a write or close, which may never return.
   std::optional<std::chrono::steady_clock::time_point> busy_since;
 };
 
@@ -182,7 +182,7 @@ bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t head
   try {
     thread_ = std::thread([state = state_] { state->run(); });
   } catch (const std::system_error&) {
-    // There may be no more threads. What has to be said then is better said late than never.
+    // No thread can be started: write here, although this may block.
     std::string buffer;
     state_->write_queued(lock, sink, buffer);
   }
@@ -237,7 +237,7 @@ void BackgroundWriter::State::run() {
   while (!stopping) {
     bool found = false;
     for (std::size_t step = 1; step <= targets.size() && !found; ++step) {
-      const Sink sink = (last + step) % targets.size();  // in turn: nobody starves behind a flood
+      const Sink sink = (last + step) % targets.size();  // in turn, so that no sink starves
       Target& target = targets[sink];
       if (!target.queued.empty()) {
         write_queued(lock, sink, buffer);
@@ -245,7 +245,7 @@ void BackgroundWriter::State::run() {
         found = true;
       } else if (target.fd >= 0 && !target.open) {
         release(lock, sink);
-        found = true;  // there may be work again since this sink was looked at
+        found = true;  // others may have queued work meanwhile: look again
       }
     }
     if (!found && !stopping) work.wait(lock);
@@ -256,7 +256,7 @@ void BackgroundWriter::State::run() {
   progress.notify_all();
 }
 
-// What may hang happens without the mutex, for which the event loop waits.
+// Calls that may hang run without the mutex, because the event loop takes it.
 void BackgroundWriter::State::blocking(std::unique_lock<std::mutex>& lock,
                                        const std::function<void()>& call) {
   busy_since = std::chrono::steady_clock::now();
@@ -306,7 +306,7 @@ void BackgroundWriter::State::release(std::unique_lock<std::mutex>& lock, Sink s
   const std::uint64_t lost = target.lost;
   target = Target{};
   if (stopping) return;
-  target.in_use = true;  // until its owner knows that it is gone
+  target.in_use = true;  // until `closed` was called
   boost::asio::post(executor, [state = shared_from_this(), sink, lost] {
     if (state->is_stopping()) return;
     if (state->events.closed) state->events.closed(sink, lost);

@@ -80,7 +80,7 @@ void Console::when_space(Stream stream, std::function<void()> ready) {
 }
 
 void Console::call_waiting(std::size_t queue) {
-  // Those that find the queue full again come back behind the ones not yet served.
+  // A caller that finds the queue full again is queued behind those that were not served yet.
   const auto ready = std::exchange(waiting_[queue], {});
   for (const auto& call : ready) call();
 }
@@ -102,7 +102,7 @@ void Console::notify_with(std::function<void(std::string_view)> handler) {
 
 void Console::when_written(std::function<void()> done) { await_written(0, std::move(done)); }
 
-// Each stream twice: that one of them cannot be written is said on the other.
+// Each stream twice: the message that one cannot be written is queued on the other.
 void Console::await_written(std::size_t turn, std::function<void()> done) {
   if (turn == 2 * writers_.size()) return done();
   const auto& writer = writers_[turn % writers_.size()];

@@ -1,11 +1,11 @@
-// The agent's own stdout and stderr. All that the agent itself prints goes through here (workers'
-// lines, the log, the failure report), so that nothing comes between the bytes of one call, and a
-// console that blocks (a stopped terminal, a full pipe) never blocks the event loop.
+// The agent's own stdout and stderr. Everything that the agent prints goes through here (workers'
+// lines, the log, the failure report), so that the bytes of one call stay together, and a console
+// that blocks (a stopped terminal, a full pipe) never blocks the event loop.
 //
-// Made by main, outlives Output. write(), say() and flush() may be called by any thread, the rest
-// by the event loop's. When stdout and stderr are one file (a terminal, 2>&1) they share one queue,
-// and so keep the order in which they were written. The mistake to avoid: printing to fd 1 or 2 in
-// any other way while this object lives.
+// Owned by the Supervisor; outlives Output. Any thread may call write(), say() and flush(); the
+// other functions are for the event loop. If stdout and stderr are the same file (a terminal,
+// 2>&1), they share one queue and so keep the order of the calls. Do not print to fd 1 or 2 in
+// another way while this object lives, because that could block and would mix with its output.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class Console {
     int stdout_fd = 1;
     int stderr_fd = 2;
     std::size_t queue_bytes = 1024 * 1024;  // for each stream
-    TerminalLook look = {};                 // of those that are terminals
+    TerminalLook look = {};                 // for streams that are terminals
   };
 
   Console(boost::asio::any_io_executor executor, Options options);
@@ -39,25 +39,26 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Takes all of `bytes` or, when the queue is full, nothing. Whole lines: the next call may be
-  // another worker's.
+  // Takes all of `bytes` or, if the queue is full, nothing (false). Write whole lines, because the
+  // next call may be for another worker.
   bool write(Stream stream, std::string_view bytes);
 
-  // Calls `ready` once, on the event loop, when a refused write() is worth another try. First come,
-  // first served.
+  // After a refused write(): calls `ready` once, on the event loop, when there is space again.
+  // Callers are served in order.
   void when_space(Stream stream, std::function<void()> ready);
 
-  // For what the agent itself has to say, which cannot wait: has a reserve beyond the queue. What
-  // does not fit there either is dropped.
+  // For the agent's own messages, which cannot wait: may use a reserve beyond the queue's limit. If
+  // that is full too, `lines` are dropped.
   void say(Stream stream, std::string_view lines);
 
-  // A sentence about the console or a log file that a person should see: "ddprun: <sentence>" on
-  // stderr (on stdout when stderr is what failed), or wherever `notify_with` leads it.
+  // Tells the user a sentence about the console or a log file: "ddprun: <sentence>" on stderr (on
+  // stdout if stderr cannot be written), or the handler of notify_with().
   void notify(std::string_view sentence);
   void notify_with(std::function<void(std::string_view sentence)> handler);
 
-  // Where `stream` is a terminal that can show one. Empty: none any more. A line that is unfinished
-  // (a worker's progress bar) is not disturbed, and neither is a queue that is full.
+  // Shows `text` as the last row of a terminal; empty: removes it. Does nothing if `stream` is not
+  // a terminal that can redraw, if its last line is unfinished (a worker's progress bar), or if the
+  // queue is full.
   void set_live_line(Stream stream, std::string_view text);
   bool can_have_live_line(Stream stream) const { return is_terminal(stream) && look_.can_redraw; }
   bool is_coloured(Stream stream) const { return is_terminal(stream) && look_.has_colour; }
@@ -65,10 +66,10 @@ class Console {
   bool is_terminal(Stream stream) const { return is_terminal_[index(stream)]; }
   int fd(Stream stream) const { return fds_[index(stream)]; }
 
-  // Calls `done` once, on the event loop, when all was written, and also what there is to say of a
-  // stream that cannot be written.
+  // Calls `done` once, on the event loop, when everything was written, including the message about
+  // a stream that cannot be written.
   void when_written(std::function<void()> done);
-  // Waits, blocking, until all was written; false when the deadline came first.
+  // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
@@ -84,18 +85,18 @@ class Console {
   TerminalLook look_;
   std::array<bool, 2> failed_{};
 
-  // What a terminal's last row holds.
+  // The content of a terminal's last row.
   struct LastRow {
-    bool is_empty = true;  // but for the live line
+    bool is_empty = true;  // except for the live line
     bool has_live_line = false;
   };
-  std::mutex last_row_mutex_;  // also keeps the bytes in the order of what it guards
+  std::mutex last_row_mutex_;  // also held while queueing, so bytes and last_row_ change together
   std::array<LastRow, 2> last_row_;
 
   std::array<std::vector<std::function<void()>>, 2> waiting_;
   std::function<void(std::string_view)> notice_handler_;
   std::array<std::unique_ptr<BackgroundWriter>, 2>
-      writers_;  // last: their events use what is above
+      writers_;  // last: their events use the members above
 };
 
 }  // namespace ddprun::agent

@@ -12,7 +12,7 @@ namespace ddprun::agent {
 
 class LineSplitter {
  public:
-  // A line longer than this is cut: it must be held whole before it can be shown.
+  // A longer line is cut, because a line is kept in memory until it is complete.
   static constexpr std::size_t kLineBytesMax = 1024 * 1024;
 
   // Calls on_line(std::string_view) for each line that `bytes` completes, without its end.
@@ -22,7 +22,7 @@ class LineSplitter {
       if (bytes.front() == '\n') bytes.remove_prefix(1);
       after_return_ = false;
     }
-    // Searched apart, because each is a memchr, and \r is rare.
+    // Two searches, because each is a fast memchr, and \r is rare.
     std::size_t next_return = bytes.find('\r');
     while (true) {
       const std::size_t end = std::min(bytes.find('\n'), next_return);
@@ -50,7 +50,7 @@ class LineSplitter {
     if (partial_.size() >= kLineBytesMax) finish(on_line);
   }
 
-  // The stream is at its end: what is left is a line too.
+  // At the end of the stream: the rest is a line too.
   template <typename OnLine>
   void finish(OnLine&& on_line) {
     if (partial_.empty()) return;

@@ -13,14 +13,14 @@
 namespace ddprun::agent {
 namespace {
 
-// With a mutex: the store's thread logs, too, and spdlog's formatter is for one thread at a time.
+// With a mutex, because the store's thread logs too, and spdlog's formatter is not thread-safe.
 class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit ConsoleSink(Console& console) : console_(console) {}
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    // Hosts, programs and nodes have their words in it.
+    // Messages contain text of hosts, programs and other nodes, which may have escape sequences.
     const std::string sentence = printable({message.payload.data(), message.payload.size()});
     spdlog::details::log_msg safe = message;
     safe.payload = sentence;

@@ -1,6 +1,6 @@
 // The agent's log: spdlog, written through the Console so that a blocked terminal cannot block the
-// event loop. Any thread may log. One logger per agent, made by the supervisor and handed to whoever logs; the cores
-// never do.
+// event loop. Any thread may log. The Supervisor makes one logger and passes it to the parts that
+// log; the cores do not log.
 #pragma once
 
 #include <memory>

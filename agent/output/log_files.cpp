@@ -15,7 +15,7 @@ constexpr std::size_t kQueueBytes = 128 * 1024;  // for each file
 }  // namespace
 
 Result<rdzv::UniqueFd> open_log_file(const std::string& path) {
-  // Appending, so that a file that somebody empties meanwhile (logrotate) goes on at its new end.
+  // O_APPEND, so that writing continues at the new end if the file is emptied (logrotate).
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
   if (fd < 0) return fail(error_from_errno(errno, "cannot open the log file " + path));
   return rdzv::UniqueFd(fd);
@@ -41,7 +41,7 @@ void LogFiles::look_at_writer() {
   if (hangs && !std::exchange(has_told_, true)) {
     const std::string& path = paths_.at(waiting_.begin()->first);
     console_.notify(path + " has taken nothing for " + std::to_string(patience_->count()) +
-                    " s, as if its file system did not answer; what its worker prints waits");
+                    " s; its file system seems to hang, and its worker waits when it prints");
   }
   if (!hangs) has_told_ = false;
   if (!waiting_.empty()) watch();
@@ -57,7 +57,7 @@ BackgroundWriter::Events LogFiles::events() {
   };
   events.failed = [this](Sink sink, int error) {
     console_.notify("cannot write " + paths_[sink] + " (" + std::strerror(error) +
-                    "); the job goes on, and the file when it can");
+                    "); the job goes on, and writing is tried again");
   };
   events.recovered = [this](Sink sink, std::uint64_t lost_bytes) {
     console_.notify("writing " + paths_[sink] + " again; " + std::to_string(lost_bytes) +

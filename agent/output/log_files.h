@@ -1,9 +1,10 @@
-// The workers' log files as the agent writes them: behind one BackgroundWriter, so that a slow disk
-// holds up the workers that write to it and nothing else. A full disk is reported once with the
-// file's name; writing goes on when it can, and then says how much is missing. Of a disk that does not
-// answer at all the user is told, too, where workers wait for it.
+// Log files that the agent writes, with one BackgroundWriter, so that a slow disk delays only the
+// workers that write to it. A full disk is reported once, with the file's name; when writing works
+// again, the user is told how many bytes are missing. If workers wait for a file system that does
+// not answer, the user is told too.
 //
-// Owned by Output, event loop only. The Console outlives it, it outlives its files.
+// Owned by Output and by EventSink, event loop only. The Console outlives it; it outlives its
+// files.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -26,10 +27,11 @@ namespace ddprun::agent {
 
 class LogFiles;
 
-// Made, or emptied. May hang where its folder does: not for the event loop.
+// Makes the file, or empties it. May hang if its file system does not answer: not for the event
+// loop.
 Result<rdzv::UniqueFd> open_log_file(const std::string& path);
 
-// One open file; closed, when what is queued was written, with the last pointer to it.
+// One open file. After the last pointer is gone it is closed as soon as its queue was written.
 class LogFile {
  public:
   LogFile(LogFiles& files, BackgroundWriter::Sink sink, std::string path);
@@ -49,19 +51,19 @@ class LogFile {
 
 class LogFiles {
  public:
-  // on_closed: a file was closed, and nothing of it is queued any more. With `patience`, the user is
-  // told when somebody waits for space, and a write has not come to its end for so long.
+  // `on_closed`: a file was closed, and its queue is empty. With `patience` the user is told if a
+  // worker waits for space and a write has been running for that long.
   LogFiles(boost::asio::any_io_executor executor, Console& console, std::function<void()> on_closed,
            std::optional<std::chrono::seconds> patience = std::nullopt);
 
   // Takes a descriptor that is open for writing and in blocking mode; `name` is for messages.
   std::shared_ptr<LogFile> adopt(int fd, const std::string& name);
   bool all_closed() const { return paths_.empty(); }
-  // As of BackgroundWriter.
+  // See BackgroundWriter.
   void when_written(std::function<void()> done) { writer_.when_written(std::move(done)); }
-  // Waits, blocking, until all was written or lost.
+  // Blocks until everything was written or lost; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline) { return writer_.flush(deadline); }
-  // As of BackgroundWriter.
+  // See BackgroundWriter.
   auto busy_for() const { return writer_.busy_for(); }
 
  private:
@@ -78,9 +80,9 @@ class LogFiles {
   std::map<Sink, std::vector<std::function<void()>>> waiting_;
   const std::optional<std::chrono::seconds> patience_;
   bool is_watching_ = false;
-  bool has_told_ = false;  // of the write that hangs now
+  bool has_told_ = false;  // the user knows of the write that hangs
   Timer watch_timer_;
-  BackgroundWriter writer_;  // last: its events use what is above
+  BackgroundWriter writer_;  // last: its events use the members above
 };
 
 }  // namespace ddprun::agent

@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr std::chrono::seconds kDiskPatience{5};
 constexpr std::chrono::seconds kFolderPatience{5};          // before the user is told
-constexpr std::chrono::milliseconds kUnansweredAfter{250};  // a write that is still under way
+constexpr std::chrono::milliseconds kUnansweredAfter{250};  // a write that takes longer
 
 std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
 
@@ -73,7 +73,7 @@ void Output::prepare(Made made) {
       });
 }
 
-// Unguessable: others may write to the same folder.
+// The name must not be predictable, because other users may write to the same folder.
 Result<void> Output::name_error_files() {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) < 0) {
@@ -110,7 +110,7 @@ Output::RoundFiles Output::files_of_round(std::uint64_t round,
   return wanted;
 }
 
-// On the thread.
+// Runs on the thread of folders_.
 Result<Output::OpenFiles> Output::make_round(const RoundFiles& wanted) {
   if (auto made = make_folders(wanted.folders); !made) return fail(std::move(made.error()));
   OpenFiles opened;
@@ -123,7 +123,7 @@ Result<Output::OpenFiles> Output::make_round(const RoundFiles& wanted) {
 }
 
 void Output::take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made) {
-  // Also where nobody waits for them any more: then they are closed, on the writer's thread.
+  // Also if the round was cancelled: the files are then closed on the writer's thread.
   std::map<std::string, std::shared_ptr<LogFile>> taken;
   if (opened) {
     for (auto& [path, fd] : *opened) taken[path] = files().adopt(fd.release(), path);
@@ -160,7 +160,7 @@ std::string Output::unanswering_folder() const {
 }
 
 Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& identity) {
-  ended(identity.local_rank);  // of the round before, in case nobody said so
+  ended(identity.local_rank);  // of the previous round, if ended() was not called
   Worker& worker = workers_[identity.local_rank];
   remove_error_file(identity.local_rank, worker);
   worker = Worker{};
@@ -199,7 +199,7 @@ Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity,
   } else {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe"));
-    // The agent's end only: the worker finds its own as it expects.
+    // Only the agent's end: the worker expects a blocking one.
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     agent_fd = ends[0];
     child_fd = ends[1];
@@ -227,7 +227,7 @@ WorkerStream::Destinations Output::destinations(const StreamPlan& plan, std::uin
   if (plan.is_prefixed) to.prefix = line_prefix(spec_, identity);
   if (plan.keeps_tail) to.tail_lines = spec_.stderr_tail_lines;
   if (plan.is_filtered) {
-    // One for all workers of a round; closed when no worker of its round uses it any more.
+    // One file for all workers of a round; closed when none of them uses it any more.
     auto& filtered = filtered_files_[index(stream)];
     if (!filtered) filtered = opened_file(filtered_file_of(round, stream));
     to.filtered_file = filtered;

@@ -1,29 +1,29 @@
-// What becomes of the workers' stdout and stderr. Without options a worker inherits stdout, and its
-// stderr passes through unchanged while the last lines are kept for the failure report (through a
-// pseudo-terminal where the agent's own stderr is a terminal). -r sends streams to files, -t to
-// files and, line by line behind a prefix, to the console; a prefix template alone does the latter
-// without files. Files are written by the agent, not by the worker: a full disk is then reported
-// and survived, instead of failing the worker's print().
+// Where the workers' stdout and stderr go. Without options a worker inherits stdout, and its stderr
+// passes through the agent unchanged, which keeps the last lines for the failure report (through a
+// pseudo-terminal if the agent's own stderr is a terminal). -r sends streams to files, -t to files
+// and also, line by line with a prefix, to the console; a prefix template alone does the latter
+// without files. The agent writes the files, not the worker: a full disk is then reported, and the
+// worker's print() does not fail.
 //
-// Error files lie beside the logs as under torchrun. A job without files of its own gets error
-// files in $TMPDIR that are removed with this object (read them before): no folder is made for
-// them, because that would take longer than starting the workers.
+// Error files are beside the logs as under torchrun. A job without log files gets error files in
+// $TMPDIR, which are removed with this object (read them before); no folder is made for them,
+// because that would take longer than starting the workers.
 //
-// Nothing here waits for the log folder, which may lie on a file server that does not answer: folders
-// and files are made on a thread of their own, and written and closed on the one of the LogFiles.
-// Workers start when their files are there, so that nothing that they say early is lost.
+// Nothing here waits for the log folder, which may be on a file server that does not answer: a
+// thread makes folders and files, and the thread of LogFiles writes and closes them. Workers start
+// when their files are open, so no output is lost.
 //
-// Owned by the supervisor, event loop only; the Console outlives it. The order of calls for one
+// Owned by the Supervisor, event loop only; the Console outlives it. The order of calls for one
 // round, and then for each worker:
 //
 //   output.prepare_round(round, workers, [&](Result<void> made) { … });
 //   auto streams = output.open(round, {local_rank, rank, role});
 //   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
 //   output.started(local_rank);     // the agent closes its copies
-//   output.ended(local_rank);       // its whole group is dead (or it could not be started at all)
+//   output.ended(local_rank);       // its whole process group is dead, or it could not be started
 //
-// The mistake to avoid: calling ended() when only the worker itself is dead. What its children
-// write after that is lost.
+// Do not call ended() when only the worker itself is dead, because what its children write later
+// would be lost.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@
 
 namespace ddprun::agent {
 
-// For the child, in place of its 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
+// Descriptors for the child's fds 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
 // Output.
 struct ChildStreams {
   int stdout_fd = -1;
@@ -68,15 +68,15 @@ class Output {
 
   using Made = std::function<void(Result<void>)>;
 
-  // Makes the folder of this run, if there are files to put there. Once, before everything else.
-  // `made` is called from here where nothing has to be made.
+  // Makes the folder of this run, if the job has files. Call it once, first. `made` is called
+  // before prepare() returns if there is nothing to make.
   void prepare(Made made);
-  // Makes the folders and files of these local ranks in this round; likewise.
+  // Makes the folders and files of these local ranks in this round; calls `made` likewise.
   void prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made);
-  // The round is not to begin any more: `made` is not called.
+  // The round will not begin: `made` of prepare_round() is not called any more.
   void cancel_round();
-  // At the end of the job: the folder of this run, where what was asked of its file system has not
-  // come to its end. Else empty.
+  // At the end of the job: the folder of this run if its file system has not answered a call yet,
+  // else empty.
   std::string unanswering_folder() const;
 
   // After prepare_round().
@@ -84,36 +84,35 @@ class Output {
   void started(int local_rank);
   void ended(int local_rank);
 
-  // Calls `done`, once, when all streams are at their end and their bytes are queued for the console
-  // and written to files. For the end of the job: then its report. Replaces an earlier call.
+  // Calls `done` once, when all streams have ended and their bytes are queued for the console and
+  // written to files: the report of the job can then follow. Replaces an earlier call.
   void when_delivered(std::function<void()> done);
 
-  // Whether the agent writes all that its terminals show: no worker inherits one.
+  // Whether only the agent writes to its terminals: no worker inherits one.
   bool owns_terminals(int local_world_size) const;
 
   // The agent's terminal changed its size (SIGWINCH).
   void window_changed();
 
-  // The last lines a worker wrote to stderr; until the next open() of that local rank.
+  // The last lines that a worker wrote to stderr; valid until the next open() of that local rank.
   std::vector<std::string> stderr_tail(int local_rank) const;
-  // Where a stream of a worker can be read in its latest round: in a file, or in what is kept of it
-  // for the report, or not at all, because the worker writes to where this agent's own goes.
+  // Where a stream of a worker in its latest round can be read: in a file, in the lines kept for
+  // the report, or nowhere, because the worker writes to the agent's own stdout or stderr.
   struct Readable {
     std::uint64_t round = 0;
-    std::string file;            // empty: there is none
-    const Tail* kept = nullptr;  // until the next call of anything here; null: nothing is
+    std::string file;            // empty: none
+    const Tail* kept = nullptr;  // null: none; valid until the next call of this object
   };
   Readable readable(int local_rank, Stream stream) const;
   // The file of an earlier round.
   std::string file_of(std::uint64_t round, int local_rank, Stream stream) const;
 
-  // Folder of the whole run, and what belongs to one worker in its latest round. Empty when there
-  // is none.
+  // Folder of the whole run, and of one worker in its latest round. Empty: there is none.
   const std::string& log_directory() const { return directory_.path(); }
   std::string log_directory_of(int local_rank) const;
-  // For TORCHELASTIC_ERROR_FILE, in a folder that is there. Empty with --log-dir /dev/null.
+  // For TORCHELASTIC_ERROR_FILE; its folder exists. Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
-  // Whether they are temporary, as said above. Who is killed cannot: that is the keeper's.
+  // Whether error files are temporary (see above). If the agent is killed, the keeper removes them.
   bool removes_error_files() const { return !error_file_prefix_.empty(); }
 
  private:
@@ -152,13 +151,13 @@ class Output {
   const std::string run_id_;
   const std::string temporary_directory_;
   LogDirectory directory_;
-  std::string error_file_prefix_;                           // without a directory
+  std::string error_file_prefix_;                           // for a job without log files
   std::unique_ptr<LogFiles> files_;                         // made for the first file
-  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // that no worker has taken yet
+  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // not yet used by a worker
   std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
   std::uint64_t filtered_round_ = 0;
   std::map<int, Worker> workers_;
-  // Of any round, until their last bytes are delivered.
+  // Streams of any round, until their last bytes are delivered.
   std::vector<std::shared_ptr<WorkerStream>> undelivered_;
   std::function<void()> when_delivered_;
   std::uint64_t rounds_asked_for_ = 0;

@@ -15,7 +15,7 @@ Result<PseudoTerminal> open_pseudo_terminal(int like) {
   result.agent_fd = ::open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
   if (result.agent_fd < 0) return fail(error_from_errno(errno, "cannot open /dev/ptmx"));
   if (::unlockpt(result.agent_fd) == 0) {
-    // By number instead of by name: right in any mount namespace.
+    // Without the device's name, which may be wrong in another mount namespace.
     result.worker_fd = ::ioctl(result.agent_fd, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
   }
   termios mode{};

@@ -1,5 +1,5 @@
-// A pseudo-terminal for a worker's stderr, so that the program sees a terminal where there is one.
-// Raw: no byte is changed on the way.
+// A pseudo-terminal for a worker's stderr, so that the program sees a terminal if the agent has
+// one. In raw mode: no byte is changed.
 #pragma once
 
 #include "rendezvous/common/result.h"
@@ -8,10 +8,10 @@ namespace ddprun::agent {
 
 struct PseudoTerminal {
   int agent_fd = -1;   // non-blocking
-  int worker_fd = -1;  // inherited, it does not become the worker's controlling terminal
+  int worker_fd = -1;  // does not become the worker's controlling terminal
 };
 
-// Both descriptors are close-on-exec. The window's size is taken from `like`.
+// Both descriptors are close-on-exec. The window size is that of the terminal `like`.
 Result<PseudoTerminal> open_pseudo_terminal(int like);
 
 void copy_window_size(int from, int to);

@@ -22,7 +22,7 @@ std::string clock_text(std::chrono::seconds wall) {
   return std::to_string(seconds / 3600) + two_digits(seconds / 60 % 60) + two_digits(seconds % 60);
 }
 
-// One less than there are: a character in the last column makes some terminals begin a new row.
+// One less than the terminal has: some begin a new row after a character in the last column.
 std::size_t columns_of(int fd) {
   winsize size{};
   if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return kUsualColumns - 1;

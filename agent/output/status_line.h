@@ -1,9 +1,8 @@
-// The live line of a job on a terminal: which round runs, for how long, what is being waited for.
-// Only where the agent writes all that the terminal shows; a worker that writes there itself would
-// write into the line.
+// The status line of a job on a terminal: which round runs, for how long, and what the job waits
+// for. Used only if nobody but the agent writes to the terminal, because a worker's output would
+// mix with it.
 //
-// Owned by the supervisor, event loop only. It wakes up once a second while it is shown, and
-// never where there is no terminal.
+// Owned by the Observers, event loop only. Its timer runs once a second while the line is shown.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -29,17 +28,17 @@ struct Status {
   std::chrono::seconds wall{};
   int restarts = 0;
   int max_restarts = 0;
-  std::string progress;  // of the workers
+  std::string progress;  // progress_text() of the workers
 };
 
-// How far they are, in words: "step 412 of 1000", "steps 400 to 412 of 1000", and the values of the
-// first who gives any: ", loss 0.31"; empty when none says a step.
+// The workers' progress: "step 412 of 1000", "steps 400 to 412 of 1000", and the values of the
+// first worker that reports any: ", loss 0.31". Empty if none reports a step. Pure.
 std::string progress_text(const std::vector<WorkerProgress>& workers);
 
-// Which round runs and how it is: "round 2, 8 workers, step 412 of 1000". Pure.
+// The round and its state: "round 2, 8 workers, step 412 of 1000". Pure.
 std::string situation_text(const Status& status);
 
-// The same after the time: one line of at most `columns` characters, without its end. Pure.
+// The elapsed time and situation_text(): at most `columns` characters, without a newline. Pure.
 std::string status_text(const Status& status, std::size_t columns);
 
 class StatusLine {
@@ -50,7 +49,7 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Shown once a second from now on: a job that is over within one never flickers.
+  // Shows the line every second, first after one second: a shorter job never shows it.
   void start();
   void hide();
 

@@ -1,4 +1,4 @@
-// Which of its two streams a process writes to. A value.
+// One of the two output streams of a process.
 #pragma once
 
 namespace ddprun::agent {

@@ -1,5 +1,5 @@
-// Where one stream of one worker goes: the output options as a pure function, so that every
-// combination is a row of a table in the test.
+// Where one stream of one worker goes, as a pure function of the output options; a test has a table
+// of all combinations.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ddprun::agent {
 
-// Of a worker, what its output needs to know.
+// The properties of a worker that its output depends on.
 struct WorkerIdentity {
   int local_rank = 0;
   int rank = 0;
@@ -19,23 +19,24 @@ struct WorkerIdentity {
 struct StreamPlan {
   enum class Route {
     kInherit,     // the worker writes to the agent's own descriptor
-    kDevNull,     // nobody wants it
-    kAgent,       // through a pipe to the agent, which passes it on as the fields below say
-    kAgentAsTty,  // as kAgent, through a pseudo-terminal: isatty(2) answers as without an agent
+    kDevNull,     // the output is discarded
+    kAgent,       // through a pipe to the agent, which handles it as the fields below say
+    kAgentAsTty,  // as kAgent, but through a pseudo-terminal: isatty(2) is true for the worker
   };
   Route route = Route::kInherit;
   bool to_file = false;
   bool to_console = false;
-  bool is_prefixed = false;  // whole lines with a prefix, instead of bytes as they come
+  bool is_prefixed = false;  // whole lines with a prefix, instead of unchanged bytes
   bool is_filtered = false;  // lines that match the duplicate filters also go to the filtered file
   bool keeps_tail = false;
 
   bool operator==(const StreamPlan&) const = default;
 };
 
-// --log-dir /dev/null: no files at all, and the options that need one or choose ranks are ignored.
+// False with --log-dir /dev/null: no files, and options that need files or choose ranks are
+// ignored.
 bool has_files(const OutputSpec& spec);
-// Whether some stream of some rank goes to a file, or a place for files was named.
+// Whether a stream of any rank goes to a file, or --log-dir names a folder.
 bool needs_files(const OutputSpec& spec);
 
 StreamPlan plan_stream(const OutputSpec& spec, Stream stream, int local_rank,

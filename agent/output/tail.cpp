@@ -23,7 +23,7 @@ void Tail::append(std::string_view bytes) {
     bytes_.assign(bytes.substr(bytes.size() - kBytesMin));
     return;
   }
-  // Seldom, and many bytes at once: dropping a few at every call would move all of them each time.
+  // Drops many bytes at once, because erasing at the front moves all the others.
   if (bytes_.size() + bytes.size() > 2 * kBytesMin) {
     bytes_.erase(0, bytes_.size() - kBytesMin);
     is_cut_ = true;

@@ -1,5 +1,5 @@
-// The last lines of a stream, for the failure report. Pure; holds a bounded number of bytes however
-// long the lines are.
+// The last lines of a stream, for the failure report. Pure; its size is bounded even if lines are
+// long.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,17 @@ class Tail {
 
   void append(std::string_view bytes);
 
-  // How many bytes there were in all, and the last of them.
+  // Number of bytes appended in total, and the last of these bytes.
   std::uint64_t total() const { return total_; }
   std::string_view bytes() const { return bytes_; }
 
-  // At most lines_max, the last one perhaps unfinished. Of a line that was overwritten by \r (a
-  // progress bar) only what a terminal would still show; bytes are otherwise as the worker wrote
-  // them.
+  // At most lines_max lines; the last one may be unfinished. Of a line that \r overwrites (a
+  // progress bar) only the part after the last \r is kept; other bytes are unchanged.
   std::vector<std::string> lines() const;
 
  private:
   std::size_t lines_max_;
-  std::string bytes_;  // between kBytesMin and twice as many, once there were that many
+  std::string bytes_;  // the last kBytesMin to 2 * kBytesMin bytes, or all if there were fewer
   std::uint64_t total_ = 0;
   bool is_cut_ = false;  // bytes_ does not begin where a line begins
 };

@@ -1,6 +1,5 @@
-// What a terminal may be shown besides plain lines, by the conventions that users know: NO_COLOR
-// (no-color.org) takes colour away, TERM=dumb (or none) everything. Whether a stream is a terminal
-// at all is for the Console to say.
+// Which escape sequences a terminal may get: NO_COLOR (no-color.org) disables colour, and an empty
+// TERM or TERM=dumb disables all. The Console knows whether a stream is a terminal.
 #pragma once
 
 #include <string>
@@ -11,7 +10,7 @@
 namespace ddprun::agent {
 
 struct TerminalLook {
-  bool can_redraw = false;  // understands "erase to the end of the row"
+  bool can_redraw = false;  // supports "erase to the end of the row"
   bool has_colour = false;
 
   bool operator==(const TerminalLook&) const = default;
@@ -19,7 +18,7 @@ struct TerminalLook {
 
 TerminalLook look_from(const Environment& environment);
 
-// Inline, between the escape sequence and its end; without colour the text as it is.
+// `text` between the escape sequences that begin and end the colour; unchanged if !has_colour.
 enum class Colour { kRed = 31, kYellow = 33 };
 std::string coloured(std::string_view text, Colour colour, bool has_colour);
 

@@ -11,11 +11,12 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::size_t kReadBytes = 64 * 1024;
-// A byte can become a prefixed line, so that text can be many times as large as what was read.
+// Smaller, because with prefixes the text can be many times as large as the bytes read.
 constexpr std::size_t kReadBytesOfLines = 16 * 1024;
 constexpr std::size_t kReadBytesAtEnd = 1024 * 1024;
 constexpr std::size_t kHeldBytesMax = 64 * 1024;
-// Long enough for a program that writes a line in pieces (std::cerr does), short for a prompt.
+// Enough for a program that writes a line in pieces (std::cerr does), and no visible delay of a
+// prompt.
 constexpr std::chrono::milliseconds kHold{10};
 
 }  // namespace
@@ -32,8 +33,8 @@ WorkerStream::WorkerStream(boost::asio::any_io_executor executor, Console& conso
 
 void WorkerStream::start() { wait_readable(); }
 
-// Unless that is under way already, or what was read last must be delivered first: then retry()
-// goes on.
+// Does nothing if a wait is running already, or if earlier bytes must be delivered first: then
+// retry() calls this again.
 void WorkerStream::wait_readable() {
   if (is_at_end_ || is_blocked() || std::exchange(is_waiting_to_read_, true)) return;
   descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
@@ -55,7 +56,7 @@ std::size_t WorkerStream::read_some() {
     take({buffer, static_cast<std::size_t>(count)});
     return static_cast<std::size_t>(count);
   }
-  // The end is 0 from a pipe, and EIO from a pseudo-terminal that nobody has open any more.
+  // At the end read() returns 0 for a pipe, and fails with EIO for a pseudo-terminal.
   if (count == 0 || (errno != EAGAIN && errno != EINTR)) close();
   return 0;
 }
@@ -68,7 +69,7 @@ std::size_t WorkerStream::bytes_there() {
 
 void WorkerStream::end() {
   if (is_at_end_) return;
-  // What is there now and not much more: a process that left the group may go on writing for ever.
+  // Bounded, because a process that left the group may go on writing for ever.
   std::size_t limit = std::max(kReadBytesAtEnd, bytes_there());
   while (limit > 0) {
     const std::size_t count = read_some();
@@ -124,8 +125,8 @@ void WorkerStream::deliver_lines() {
   lines_.clear();
 }
 
-// Whole lines at once; an unfinished one when nothing more comes within a moment (a prompt, a
-// progress bar), so that lines which two workers write in pieces do not mix.
+// Passes on whole lines at once, and an unfinished line (a prompt, a progress bar) if nothing
+// follows within kHold, so that lines which two workers write in pieces do not mix.
 void WorkerStream::take_raw(std::string_view bytes) {
   const std::size_t last_end = bytes.find_last_of("\r\n");
   const std::size_t whole = last_end == std::string_view::npos ? 0 : last_end + 1;
@@ -148,7 +149,7 @@ void WorkerStream::hold() {
   hold_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
     const auto self = weak.lock();
     if (!self || error || self->is_at_end_) return;
-    // Not while there is more to read that may finish the line: reading it comes back to hold().
+    // Not if there is more to read, which may finish the line: reading it calls hold() again.
     if (!self->is_blocked() && self->bytes_there() == 0) self->release_held();
   });
 }
@@ -211,7 +212,7 @@ void WorkerStream::when_space(Target target) {
 void WorkerStream::retry(Target target) {
   if (target == kConsole && destinations_.file) {
     is_waiting_to_tell_ = false;
-    to_console({});  // tells of the dropped lines
+    to_console({});  // prints the number of dropped lines
   } else if (offer(target, undelivered_[target])) {
     undelivered_[target] = std::string();
     wait_readable();

@@ -1,12 +1,12 @@
-// One stream of one worker on its way through the agent: from the pipe (or pseudo-terminal) into
-// the log file, onto the console, and into the tail that the failure report shows.
+// One stream of one worker inside of the agent: reads the pipe (or pseudo-terminal), and writes to
+// the log file, the console, and the tail for the failure report.
 //
-// Owned by Output; event loop only. Reads at most one buffer for each time the pipe is ready, and
-// stops reading while something it read still waits for room, so that the worker waits, memory
-// stays bounded and other events get their turn. The exception: with a log file the console's copy
-// is dropped when the console is full, counted, and the count is shown.
+// Owned by Output; event loop only. Reads at most one buffer each time the pipe is ready, and does
+// not read while earlier bytes wait for space, so that the worker blocks, memory is bounded and
+// other events get their turn. Exception: if there is a log file and the console is full, lines are
+// dropped from the console only, and their number is shown.
 //
-// A stream whose worker has ended is kept until its last bytes are delivered (on_done).
+// After the end of its worker the stream is kept until its last bytes are delivered (on_done).
 #pragma once
 
 #include <array>
@@ -33,21 +33,21 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   struct Destinations {
     Stream stream = Stream::kStdout;
     bool console = false;
-    std::optional<std::string> prefix;  // whole lines behind it; without: bytes as they come
+    std::optional<std::string> prefix;  // of whole lines; none: unchanged bytes
     std::shared_ptr<LogFile> file;
-    std::shared_ptr<LogFile> filtered_file;  // also gets the lines that contain one of these
+    std::shared_ptr<LogFile> filtered_file;  // gets the lines that contain one of `filters`
     std::vector<std::string> filters;
     std::size_t tail_lines = 0;
   };
 
-  // Takes `fd`, which must be non-blocking. on_done is called once, when all was delivered after
-  // the end.
+  // Takes `fd`, which must be non-blocking. `on_done` is called once, after the end, when
+  // everything was delivered.
   WorkerStream(boost::asio::any_io_executor executor, Console& console, int fd,
                Destinations destinations, std::function<void(const WorkerStream*)> on_done);
 
   void start();
 
-  // The worker and its group are dead: takes what the pipe still holds, and closes it.
+  // Call it when the worker's process group is dead: reads the rest of the pipe and closes it.
   void end();
 
   std::vector<std::string> tail() const { return tail_.lines(); }
@@ -58,9 +58,9 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   enum Target { kFile, kFilteredFile, kConsole, kTargets };
 
   void wait_readable();
-  std::size_t read_some();  // 0: nothing there now, or the end
+  std::size_t read_some();  // bytes read; 0: nothing to read now, or the end
   std::size_t bytes_there();
-  void close();  // the pipe is at its end
+  void close();  // at the end of the pipe
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
   void take_raw(std::string_view bytes);
@@ -83,13 +83,13 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   std::function<void(const WorkerStream*)> on_done_;
   Tail tail_;
   LineSplitter splitter_;
-  std::string lines_;           // prefixed, of the bytes just read
-  std::string filtered_lines_;  // those of them that match
-  std::string held_;            // an unfinished line that may still be finished in a moment
+  std::string lines_;           // with prefix, of the bytes just read
+  std::string filtered_lines_;  // those of them that match a filter
+  std::string held_;            // an unfinished line, kept for kHold
   std::array<std::string, kTargets> undelivered_;
   std::uint64_t dropped_lines_ = 0;
   bool is_waiting_to_read_ = false;
-  bool is_waiting_to_tell_ = false;  // of the dropped lines
+  bool is_waiting_to_tell_ = false;  // the number of dropped lines
   bool is_at_end_ = false;
 };
 

@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kOrphanLimit = 2s;  // that orphans get to end, at most
-// Before it is looked again; doubled each time. The end of an orphan is also told by SIGCHLD.
+constexpr auto kOrphanLimit = 2s;  // time for orphans to end after SIGKILL
+// Pause before the next look, doubled each time. SIGCHLD also tells of the end of an orphan.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
@@ -26,7 +26,7 @@ ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_i
 
 Result<void> ChildReaper::start(std::size_t workers) {
   become_subreaper();
-  signal_.add(SIGCHLD);  // from the first child on: the keeper may be killed at once
+  signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
   auto keeper = Keeper::start(workers);
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_ = std::move(*keeper);
@@ -35,7 +35,8 @@ Result<void> ChildReaper::start(std::size_t workers) {
   return {};
 }
 
-// The keeper knows of it first: there is no moment in which it would be left behind.
+// The keeper gets the path before the group is made, so it removes the group whenever the agent
+// dies.
 void ChildReaper::make_control_group() {
   auto path = ControlGroup::new_path();
   if (path) {
@@ -52,7 +53,8 @@ void ChildReaper::make_control_group() {
   hooks_.debug("workers have no control group of their own: " + path.error().to_string());
 }
 
-// Newer kernels kill who is started in a group that was killed once (see process.cpp).
+// Newer kernels kill processes that are started in a group that was killed before (see
+// process.cpp).
 void ChildReaper::renew_control_group() {
   group_.reset();
   was_group_killed_ = false;
@@ -99,14 +101,14 @@ void ChildReaper::end_orphans(std::function<void()> done) {
   kill_orphans();
 }
 
-// Where the control group knows of all, no process has to be looked at.
+// If the control group contains all workers, there is no need to look at other processes.
 Orphans ChildReaper::orphans_outside() {
   if (are_all_in_group_) return {};
   return orphans_of(looks_, [this](pid_t pid) { return is_known(pid); });
 }
 
-// A killed orphan's children become ours in turn, so this goes on until there is none left. What
-// does not end hangs in the kernel.
+// The children of a killed orphan become children of this process, so this is repeated until none
+// is left. A process that does not end hangs in the kernel.
 void ChildReaper::kill_orphans() {
   Orphans orphans = orphans_outside();
   const bool is_populated = group_ && group_->is_populated();
@@ -128,7 +130,7 @@ void ChildReaper::kill_orphans() {
   for (const pid_t pid : orphans.hanging) {
     hooks_.warn(
         "process " + std::to_string(pid) +
-        " hangs in the kernel; whether it is of this job cannot be told, and it is left alone");
+        " hangs in the kernel; it is not known if it belongs to this job, so it is not killed");
   }
   timer_.cancel();
   if (group_ && are_all_gone) was_group_killed_ ? renew_control_group() : group_->tidy();

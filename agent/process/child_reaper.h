@@ -1,10 +1,10 @@
-// The agent's children that are no workers: its keeper, which is replaced when somebody kills it, and
-// orphans, which workers left behind and which are ended when a round closes. Orphans are those
-// who are left in the workers' control group; where there can be none, those children of the agent
-// whose environment says so (agent/process/orphans.h).
+// The agent's children that are not workers: its keeper, which is replaced if somebody kills it,
+// and orphans, which workers left behind and which are killed when a round closes. Orphans are the
+// processes left in the workers' control group; without such a group, the children of the agent
+// whose environment has the agent's id (agent/process/orphans.h).
 //
-// Owned by the WorkerGroup; event loop thread only. The mistake to avoid: reaping a child that has an
-// owner (a worker, a stack dump), who then waits for ever; hence `is_owned`.
+// Owned by the WorkerGroup; event loop thread only. Do not reap a child that has an owner (a
+// worker, a stack dump), because the owner would wait for its end for ever: `is_owned` names those.
 #pragma once
 
 #include <sys/types.h>
@@ -36,15 +36,15 @@ class ChildReaper {
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
-  // `agent_id` marks this job's own (kAgentVariable).
+  // `agent_id`: value of kAgentVariable in the environment of this agent's workers.
   ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
-  // Before the agent has another thread or child. Orphans of workers come to this process from here
-  // on, and the keeper has room for `workers`.
+  // Call it before the agent has another thread or child. From then on this process adopts the
+  // workers' orphans. The keeper gets `workers` slots.
   Result<void> start(std::size_t workers);
 
-  // For the keeper, once it has been started: where a worker enters its group, and its temporary error
-  // file, which is removed with the agent.
+  // After start(): the keeper's slot where a worker enters its process group, and the temporary
+  // error file that the keeper removes when the agent ends.
   std::atomic<pid_t>* keeper_slot(std::size_t worker) {
     return keeper_ ? &keeper_->slot(worker) : nullptr;
   }
@@ -52,16 +52,16 @@ class ChildReaper {
     if (keeper_) keeper_->set_file(worker, file);
   }
 
-  // Where workers start: the folder of their control group; -1: there is none.
+  // Descriptor of the control group in which workers start; -1: there is none.
   int control_group() const { return are_all_in_group_ ? group_->directory() : -1; }
-  // A worker could not be started there, so that the group does not know of all any more.
+  // A worker could not be started in it, so the group does not contain all workers any more.
   void leave_control_group();
 
-  // For the owner of a child that has just reaped it: others may have waited behind it.
+  // Call it after reaping a child of one's own: reaping may have stopped at it (see reap_orphans).
   void reap();
 
-  // Kills orphans until there is none left; names and leaves behind what does not end within a
-  // bounded time. `done` may be called from here.
+  // Kills orphans until none is left. Those that do not end within two seconds are logged and left
+  // alone. `done` may be called before end_orphans() returns.
   void end_orphans(std::function<void()> done);
 
   // The agent ends: so does its keeper, beside it. The event loop must not run any more.
@@ -83,7 +83,7 @@ class ChildReaper {
   const Hooks hooks_;
   EnvironmentLooks looks_;
   std::optional<Keeper> keeper_;
-  std::optional<ControlGroup> group_;  // the keeper removes it, too, where it is let go before
+  std::optional<ControlGroup> group_;  // the keeper removes it as well, if it is let go first
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;
   std::function<void()> done_;  // while orphans are being ended

@@ -27,7 +27,7 @@ using rdzv::UniqueFd;
 constexpr std::string_view kNamePrefix = "ddprun-";  // then pid, "-" and when, since boot, in ns
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 constexpr std::int64_t kNewForSeconds = 10;
-constexpr int kDepthMax = 16;  // of groups below ours: agents that are workers of agents
+constexpr int kDepthMax = 16;  // of nested groups: an agent may be a worker of another agent
 
 // ---- system calls only: the keeper may have been forked from a process with threads
 
@@ -35,7 +35,7 @@ UniqueFd open_folder(int parent, const char* name) {
   return UniqueFd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
 }
 
-// Of the file `events` that is open.
+// `events`: descriptor of a cgroup.events file.
 bool is_populated_by(int events) {
   char text[256];
   const ssize_t size = ::pread(events, text, sizeof text, 0);
@@ -74,13 +74,13 @@ void for_each_member(int folder, int depth, const Each& each) {
 void kill_all_in(int folder) {
   const UniqueFd file(::openat(folder, "cgroup.kill", O_WRONLY | O_CLOEXEC));
   if (file && ::write(file.get(), "1", 1) == 1) return;
-  // A kernel before 5.14. Who forks meanwhile is seen the next time.
+  // A kernel before 5.14. Processes forked meanwhile are killed by the next call.
   for_each_member(folder, 0, [](pid_t pid) { ::kill(pid, SIGKILL); });
 }
 
 void remove_groups_below(int folder, int depth) {
   if (depth >= kDepthMax) return;
-  // A list that is being read does not miss what is removed meanwhile: the kernel keeps it by name.
+  // Removing entries while reading the directory skips none: the kernel keeps the position by name.
   for_each_group_below(folder, [&](const char* name) {
     if (const auto below = open_folder(folder, name)) remove_groups_below(below.get(), depth + 1);
     ::unlinkat(folder, name, AT_REMOVEDIR);
@@ -93,7 +93,7 @@ std::int64_t now_ms() {
   return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
 }
 
-// ---- where it can be
+// ---- the path of a new group
 
 // Calls `each` with every line until it returns true.
 template <typename Each>
@@ -105,7 +105,7 @@ void for_each_line(std::string_view text, const Each& each) {
   }
 }
 
-// The word with this number, from 0.
+// The word with this index, from 0.
 std::string_view word_of(std::string_view line, int number) {
   for (; number > 0; --number) line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);
   return line.substr(0, line.find(' '));
@@ -126,7 +126,7 @@ std::string own_group(std::string_view text) {
 // is the part of the hierarchy that is seen at the mount point.
 std::string own_folder(const std::string& root) {
   const std::string group = own_group(file_text(root + "/proc/self/cgroup"));
-  if (group.empty() || group.starts_with("/..")) return "";  // not below what is mounted here
+  if (group.empty() || group.starts_with("/..")) return "";  // outside of the mounted part
   std::string folder;
   for_each_line(file_text(root + "/proc/self/mountinfo"), [&](std::string_view line) {
     if (line.find(" - cgroup2 ") == std::string_view::npos) return false;
@@ -141,8 +141,8 @@ std::string own_folder(const std::string& root) {
   return folder;
 }
 
-// Empty groups whose agent and keeper were both killed: nobody has them locked. One that is new may
-// be about to be.
+// Removes empty groups whose agent and keeper were both killed: no process holds their lock. A new
+// group is skipped, because its agent may not have locked it yet.
 void remove_abandoned_beside(const std::string& path) {
   const UniqueFd folder =
       open_folder(AT_FDCWD, path.substr(0, std::max<std::size_t>(path.rfind('/'), 1)).c_str());
@@ -168,7 +168,7 @@ Result<std::string> ControlGroup::new_path(const std::string& root) {
     return fail(ErrorCode::kNotFound,
                 "no control groups of version 2 are mounted for this process");
   }
-  // It would be a group with limits and shares of its own.
+  // The new group would get the controllers, and so limits and shares of its own.
   if (file_text(root + folder + "/cgroup.subtree_control").find_first_not_of(" \n") !=
       std::string::npos) {
     return fail(ErrorCode::kUnavailable,
@@ -187,7 +187,7 @@ Result<ControlGroup> ControlGroup::make(const std::string& path) {
   }
   ControlGroup group(path, open_folder(AT_FDCWD, path.c_str()), UniqueFd());
   if (!group.directory_) return fail(error_from_errno(errno, "cannot open " + path));
-  ::flock(group.directory(), LOCK_EX | LOCK_NB);  // as long as this agent lives
+  ::flock(group.directory(), LOCK_EX | LOCK_NB);  // held as long as this agent lives
   group.events_.reset(::openat(group.directory(), "cgroup.events", O_RDONLY | O_CLOEXEC));
   if (!group.events_)
     return fail(error_from_errno(errno, "cannot open " + path + "/cgroup.events"));
@@ -215,7 +215,7 @@ std::vector<pid_t> ControlGroup::members() const {
   return pids;
 }
 
-// A folder has a link from each folder in it.
+// The link count shows if there are groups below: each one is a link to its parent.
 void ControlGroup::tidy() const {
   struct stat status {};
   if (::fstat(directory_.get(), &status) == 0 && status.st_nlink <= 2) return;

@@ -1,10 +1,10 @@
-// The control group of an agent's workers (version 2), below the one that the agent is in: who is in
-// it cannot leave it by clearing its environment, making a session of its own or losing its
-// parents. No controller is enabled there, so that limits and accounts stay those of the agent's
-// group; nothing that the agent did not make is touched, but groups below this one.
+// The control group (cgroup v2) of an agent's workers, a child of the agent's own group. A process
+// cannot leave it by clearing its environment, making a new session or losing its parent. No
+// controller is enabled in it, so the limits and accounting of the agent's group apply. The agent
+// changes no group that it did not make, except groups below this one.
 //
-// The agent makes it; the keeper ends and removes it when the agent cannot. Owner and only caller:
-// the agent's event loop thread.
+// The agent makes it; if the agent is killed, the keeper kills its members and removes it. Used by
+// the agent's event loop thread only.
 #pragma once
 
 #include <sys/types.h>
@@ -19,26 +19,26 @@ namespace ddprun::agent {
 
 class ControlGroup {
  public:
-  // Where a new group for this process can be, with a name that no other agent has. An error where
-  // there is no hierarchy of version 2, or the agent's own group gives its controllers to groups
-  // below. `root` is for tests: a tree with /proc.
+  // Path for a new group of this process, with a unique name. Fails if no cgroup v2 hierarchy is
+  // mounted, or if the agent's own group enables controllers for its children. `root` is for tests:
+  // a folder that contains a /proc.
   static Result<std::string> new_path(const std::string& root = "");
 
-  // Also removes empty groups beside it whose agents were killed together with their keepers.
+  // Also removes empty groups with the same parent whose agent and keeper were both killed.
   static Result<ControlGroup> make(const std::string& path);
 
   ControlGroup(ControlGroup&& other) noexcept;
   ControlGroup& operator=(ControlGroup&&) = delete;
-  ~ControlGroup();  // removes it, if nobody is in it any more
+  ~ControlGroup();  // removes the group if it is empty
 
   // For CLONE_INTO_CGROUP.
   int directory() const { return directory_.get(); }
 
-  // Somebody who is not dead is in it, or in a group below.
+  // A living process is in it, or in a group below it.
   bool is_populated() const;
   void kill() const;
   std::vector<pid_t> members() const;
-  // When nobody is in it: groups below it, of agents that were killed, are removed.
+  // Removes empty groups below it, which killed agents left behind.
   void tidy() const;
 
  private:
@@ -50,8 +50,8 @@ class ControlGroup {
   rdzv::UniqueFd events_;
 };
 
-// For the keeper: kills who is in the group at `path`, waits for their end and removes it. System
-// calls only. Nothing happens if there is no such group.
+// For the keeper, with system calls only: kill the members of the group at `path`; wait until it is
+// empty, at most `patience_ms`, and remove it. Nothing happens if there is no such group.
 void kill_control_group(const char* path);
 void remove_control_group(const char* path, int patience_ms);
 

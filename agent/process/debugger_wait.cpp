@@ -6,9 +6,9 @@ namespace ddprun::agent {
 
 namespace {
 
-// gdb would report the signal that stopped the worker as if it had come now, and leave the worker
-// stopped after "detach". So it is told to continue it once it has hold of it, which then moves
-// nothing, and to say nothing of either signal.
+// Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
+// stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
+// worker run, and ignores both signals.
 std::string gdb_line(const std::string& attach, const std::string& kill) {
   return "  gdb " + attach + " -ex 'handle SIGSTOP SIGCONT nostop noprint nopass' -ex 'shell " +
          kill + "'\n";

@@ -1,9 +1,9 @@
-// --attach-debugger: what the user is told of a worker that waits, stopped before its first
-// instruction (ProcessSpec::waits_for_debugger). Looks for gdbserver on PATH and at nothing else; any
-// thread.
+// --attach-debugger: the text for the user about a worker that is stopped before its first
+// instruction (ProcessSpec::waits_for_debugger). Any thread may call; the only I/O is to look for
+// gdbserver on PATH.
 //
-// No debug server is started: whoever reaches its port owns the worker, and on a shared node that
-// is everybody. The command that is printed runs it over ssh instead.
+// No debug server is started, because everybody who reaches its port controls the worker, and on a
+// shared node that is every user. The printed command runs gdbserver over ssh instead.
 #pragma once
 
 #include <sys/types.h>
@@ -14,11 +14,12 @@
 
 namespace ddprun::agent {
 
-// Lines with their ends.
+// Whole lines.
 std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
                                     const Environment& environment);
 
-// Several nodes: only when they have met is it known which ranks there are.
+// The warning that no worker has this rank. With several nodes the world size is known only when a
+// round starts.
 std::string nobody_to_debug(int rank, int world_size);
 
 }  // namespace ddprun::agent

@@ -23,8 +23,8 @@
 namespace ddprun::agent {
 namespace {
 
-// Killed is not yet dead, but what hangs in the kernel, or is reaped by nobody, is not waited for
-// longer than this.
+// How long to wait for killed processes to end. One that hangs in the kernel, or is not reaped,
+// does not end.
 constexpr std::int64_t kPatienceMs = 250;
 constexpr int kControlGroupPatienceMs = 1000;
 
@@ -50,7 +50,7 @@ void await_group(pid_t group, std::int64_t until_ms) {
 
 // Runs in a process that may have been forked from one with threads: system calls only.
 void Keeper::keep(int pipe_fd) const {
-  ::setsid();  // the terminal's signals are not for us
+  ::setsid();  // gets no signals of the terminal
   ::prctl(PR_SET_NAME, "ddprun-keeper");
   close_all_files_but(pipe_fd);
   char nothing = 0;
@@ -72,8 +72,9 @@ void Keeper::keep(int pipe_fd) const {
   const std::int64_t until = now_ms() + kPatienceMs;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
-  // Who else is in a group may have made its file since. That takes longer where dead orphans are
-  // not reaped (a container without an init): they still count as members.
+  // Other members of a group may have made the file meanwhile, so it is removed again. This waits
+  // longer if dead orphans are not reaped (a container without an init): they still count as
+  // members.
   each_group([until](pid_t group) { await_group(group, until); });
   remove_files();
   if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatienceMs);
@@ -84,7 +85,7 @@ Result<Keeper> Keeper::start(std::size_t slots) {
   void* memory = ::mmap(nullptr, (slots + 1) * sizeof(Entry), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
-  // Zeroed pages are entries without a group; touching them all would cost a fault each.
+  // Zeroed pages are valid empty entries; initialising them would cost a page fault each.
   Keeper keeper(std::launder(static_cast<Entry*>(memory)), slots);
   if (auto forked = keeper.replace(); !forked) return fail(std::move(forked.error()));
   return keeper;
@@ -99,7 +100,7 @@ Result<void> Keeper::replace() {
     const AllSignalsBlocked blocked;
     const pid_t forked = ::fork();
     if (forked == 0) {
-      ::close(fds[1]);  // of its own it would never see the end
+      ::close(fds[1]);  // with it open, read() would never see the end of file
       keep(fds[0]);
     }
     fork_errno = errno;
@@ -135,8 +136,8 @@ Keeper::~Keeper() {
   if (entries_ != nullptr) ::munmap(entries_, (count_ + 1) * sizeof(Entry));
 }
 
-// The agent may be killed in the middle of this. Then the path is neither the old nor the new one,
-// but both are of this agent, and the last byte of an entry is always 0.
+// The agent may be killed during this. The path is then a mixture of the old and the new one, but
+// both are of this agent, and the last byte of an entry is always 0.
 void Keeper::set_path(std::size_t index, std::string_view path) {
   char* file = entries_[index].file;
   if (path.size() >= sizeof entries_[index].file) path = {};  // too long to be made anywhere

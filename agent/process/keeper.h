@@ -1,18 +1,16 @@
-// A tiny process that outlives the agent by a moment: when the agent vanishes (SIGKILL, out of
-// memory) it kills every process group that a worker had registered, so that no worker, and no
-// child of one that stayed in its group, is left behind, and whoever is in the workers' control
-// group, where there is one; then it removes that group and the files that nobody else would.
+// A small process that cleans up when the agent dies without doing so (SIGKILL, out of memory). It
+// kills every registered process group of a worker and every member of the workers' control group,
+// if there is one. Then it removes that group and the temporary files of the workers.
 //
-// How: agent and keeper share a table of process groups, an entry for each local rank, and a pipe
-// whose writing end the agent alone holds (it is close-on-exec). The keeper sleeps in a read of
-// that pipe; end of file means that the agent is gone. A worker enters itself between fork and
-// exec, so there is no moment in which it runs unknown; the agent takes a group off the table
-// before it reaps the group's leader, so the number cannot have been given to somebody else. Neither
-// wakes the keeper.
+// Agent and keeper share a table of process groups, with an entry for each local rank, and a pipe
+// whose writing end only the agent holds (it is close-on-exec). The keeper blocks in a read of that
+// pipe; end of file means that the agent is gone. A worker enters its group between fork and exec,
+// so no worker runs unregistered. The agent clears the entry before it reaps the group's leader, so
+// the number cannot belong to another process yet. Neither wakes the keeper.
 //
-// The agent makes it first, before it has a thread. When the keeper itself is killed, the agent
-// learns of it as of any child and makes a new one on the same table. Owner and only caller: the
-// agent's event loop thread.
+// The agent starts the keeper first, before it has a thread. If the keeper itself is killed, the
+// agent gets SIGCHLD and starts a new one on the same table. Used by the agent's event loop thread
+// only.
 #pragma once
 
 #include <sys/types.h>
@@ -27,8 +25,8 @@ namespace ddprun::agent {
 
 class Keeper {
  public:
-  // Where a worker enters itself; 0: no group. Lock-free, hence usable between fork and exec and
-  // from another process.
+  // Process group of a worker; 0: none. Lock-free, so it can be used between fork and exec and from
+  // another process.
   using Slot = std::atomic<pid_t>;
   static_assert(Slot::is_always_lock_free);
 
@@ -39,32 +37,34 @@ class Keeper {
   Keeper& operator=(Keeper&& other) noexcept;
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
-  ~Keeper();  // lets the keeper go (it kills and removes what is still registered) and reaps it
+  // Closes the pipe, upon which the keeper kills and removes what is still registered, and reaps
+  // it.
+  ~Keeper();
 
   pid_t pid() const { return pid_; }
 
   Slot& slot(std::size_t index) { return entries_[index].group; }
 
-  // A file that goes with the agent, if the worker of that slot has made it; an absolute path, or
-  // empty for none. It replaces the one named before for that slot.
+  // A file of the worker in that slot, which the keeper removes if it exists; an absolute path, or
+  // empty for none. Replaces the slot's previous path.
   void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
 
-  // The workers' control group (agent/process/control_group.h), which goes with the agent too; to be named
-  // before it is made. Empty: there is none.
+  // Path of the workers' control group (agent/process/control_group.h), which the keeper removes
+  // too. Set it before the group is made. Empty: there is none.
   void set_control_group(std::string_view path) { set_path(count_, path); }
 
-  // It does its work now, and ends; the destructor waits for that. Nothing is registered any more.
+  // The keeper finishes and exits; the destructor waits for it. Only when nothing is registered.
   void let_go();
 
-  // Reaps a keeper that has died and says so, once; then replace() is due.
+  // True, once, if the keeper has died; it is then reaped, and the caller must call replace().
   bool has_died();
 
   // Forks another keeper on the same table.
   Result<void> replace();
 
  private:
-  // A page each: only those that are used cost memory. One for each slot, and a last one whose file
-  // is the control group.
+  // Each entry is one page, so unused entries cost no memory. There is one for each slot, and a
+  // last one whose `file` is the path of the control group.
   struct Entry {
     Slot group;
     char file[4096 - sizeof(Slot)];

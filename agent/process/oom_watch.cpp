@@ -8,12 +8,12 @@
 namespace ddprun::agent {
 namespace {
 
-// Of a memory.events (version 2) or memory.oom_control (version 1).
+// From memory.events (cgroup v2) or memory.oom_control (v1).
 std::optional<std::uint64_t> oom_kills_in(const std::string& file) {
   return cgroup::field(file_text(file), "oom_kill");
 }
 
-// The file with the counter; none where memory is not counted.
+// The file with the counter; empty if there is no memory controller.
 std::string find_counter(const std::string& root) {
   for (const std::string& folder : cgroup::folders("memory", root)) {
     for (const char* const name : {"/memory.events", "/memory.oom_control"}) {

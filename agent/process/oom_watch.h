@@ -1,10 +1,9 @@
-// Tells whether the kernel has killed for want of memory: the oom_kill counter of the cgroup that
-// the agent, and so its workers, run in (a worker that was moved into a cgroup below is counted
-// there too), else of the nearest one around it that has one. Nothing else tells such a SIGKILL from
-// anybody's.
+// Tells whether the kernel's OOM killer killed a worker, which an exit status cannot tell from any
+// other SIGKILL. Reads the oom_kill counter of the cgroup in which the agent and its workers run
+// (it includes cgroups below), or of its nearest ancestor that has one.
 //
-// Owned by the WorkerGroup, event loop only. The mistake to avoid: asking twice for one dead
-// worker. Every kill is told once, since each of several dead workers may have one of its own.
+// Owned by the WorkerGroup, event loop only. Do not ask twice for one dead worker, because every
+// kill is reported once: several dead workers may each have one.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +14,20 @@ namespace ddprun::agent {
 
 class OomWatch {
  public:
-  // `root` is for tests: a tree with /proc and /sys.
+  // `root` is for tests: a folder that contains /proc and /sys.
   explicit OomWatch(std::string root = "");
 
-  // When the workers of a round have started: earlier kills are none of theirs.
+  // Call it when the workers of a round have started: earlier kills are not counted for them.
   void begin_round();
 
-  // A worker failed: has the kernel killed since, once more than was asked for?
+  // Call it when a worker failed. True if there is a kill that was not reported yet; reports it.
   bool take_kill();
 
  private:
   std::optional<std::uint64_t> read() const;
 
   std::string root_;
-  std::string counter_file_;  // empty: not looked for yet, or there is none
+  std::string counter_file_;  // empty: not found, or not looked for yet
   std::optional<std::uint64_t> seen_;
 };
 

@@ -63,13 +63,13 @@ std::optional<MemoryOfProcess> memory_of(pid_t pid) {
                          .environment_end = std::stoull(field(51))};
 }
 
-// While a process exchanges its memory for that of another program, and once it has given its
-// memory back on the way to its end, its environment reads as shorter than it is, or as empty. The
-// kernel sets the start of the code last: an empty environment beside it is an empty one.
+// During exec, and after a process released its memory in order to end, its environment reads as
+// shorter than it is, or as empty. exec sets the start of the code last: if that is set, an
+// environment that reads as empty is empty.
 Found environment_has(pid_t pid, const std::string& entry) {
   const std::string path = "/proc/" + std::to_string(pid) + "/environ";
   const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return Found::kNo;  // gone, or another user's
+  if (!file) return Found::kNo;  // gone, or of another user
   std::string all;
   std::array<char, 16 * 1024> part{};
   for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {

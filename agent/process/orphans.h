@@ -1,11 +1,11 @@
-// Processes that workers left behind outside their process groups: those that made a session of
-// their own (setsid, double fork) and lost their parent. The agent is a child subreaper, so they
-// become its children; it reaps them, and when a round closes it ends those that are of this job.
+// Orphans: processes that workers left behind outside of their process groups, because they made a
+// new session (setsid, double fork) and lost their parent. The agent is a child subreaper, so they
+// become its children. It reaps them, and when a round closes it kills those of this job.
 //
-// Which are of this job? Their environment tells (kAgentVariable, which every worker gets): a
-// container's first process has children that are none of its business. To read it may hang, where
-// the process itself hangs in the kernel, so that a thread does it (EnvironmentLooks). Called from the
-// event loop thread only.
+// An orphan is of this job if its environment has kAgentVariable, which every worker gets: the
+// first process of a container also adopts processes of others. Reading the environment of a
+// process that hangs in the kernel may hang, so a thread does it (EnvironmentLooks). Event loop
+// thread only.
 #pragma once
 
 #include <sys/types.h>
@@ -31,21 +31,21 @@ std::string make_agent_id(const std::string& host);
 // From now on orphaned descendants become children of this process.
 void become_subreaper();
 
-// What a process has in its environment, looked up beside the event loop: asked for once, and there
-// when asked for again a little later.
+// Looks up the environment of processes on a thread: the first take() of a process starts the
+// look-up, and a later one returns the result.
 class EnvironmentLooks {
  public:
   enum class Found {
     kYes,
-    kNo,      // or it is gone, or another user's
-    kUnseen,  // not yet: ask again
-    kHangs,   // for so long that it is not worth waiting for
+    kNo,      // also if the process is gone, or belongs to another user
+    kUnseen,  // not known yet: ask again
+    kHangs,   // the look-up did not return in time
   };
 
   // `entry`: NAME=value.
   EnvironmentLooks(boost::asio::any_io_executor executor, std::string entry);
 
-  // A look is good for one answer, and kHangs for all until forget().
+  // Returns a result once and then forgets it; kHangs is kept until forget().
   Found take(pid_t pid);
   void forget() { found_.clear(); }
 
@@ -54,25 +54,25 @@ class EnvironmentLooks {
 
   const boost::asio::any_io_executor executor_;
   const std::string entry_;
-  std::deque<pid_t> wanted_;  // the first is being looked at
+  std::deque<pid_t> wanted_;  // the first one is being looked up
   std::map<pid_t, Found> found_;
-  std::unique_ptr<BlockingCalls> calls_;  // a new one where one hangs
+  std::unique_ptr<BlockingCalls> calls_;  // replaced if a call hangs
 };
 
 struct Orphans {
   std::vector<pid_t> pids;
-  // A child's environment could not be seen: nobody has looked yet, or it is about to execute a
-  // program or to end. None takes long: look again before concluding that there are no more.
+  // The environment of a child is not known: it was not looked up yet, or the child is in exec or
+  // about to end. This does not last long: look again before concluding that there are no more.
   bool some_unseen = false;
-  std::vector<pid_t> hanging;  // children of whom nobody can tell
+  std::vector<pid_t> hanging;  // children whose environment cannot be read
 };
 
-// The living children of this process, but for those that `is_known` accepts, whose environment has
-// the entry of `looks`.
+// The living children of this process whose environment has the entry of `looks`, except those that
+// `is_known` accepts.
 Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known);
 
-// Reaps children that have ended. Stops at one that `is_known` accepts, leaving it to its owner,
-// who calls this again after reaping it.
+// Reaps children that have ended. Stops at one that `is_known` accepts: its owner must reap it and
+// then call this again.
 void reap_orphans(const std::function<bool(pid_t)>& is_known);
 
 }  // namespace ddprun::agent

@@ -39,7 +39,7 @@ namespace asio = boost::asio;
 using Process = boost::process::v2::basic_process<asio::io_context::executor_type>;
 
 constexpr int kFirstRealTimeSignal = 32;              // the agent handles none of those
-constexpr std::chrono::milliseconds kLookAgain{100};  // at a worker whose end nobody tells yet
+constexpr std::chrono::milliseconds kLookAgain{100};  // if the exit status is not available yet
 
 struct SignalState {
   sigset_t mask;
@@ -57,11 +57,12 @@ SignalState& inherited_signals() {
 }
 
 std::optional<rlimit>& inherited_files() {
-  static std::optional<rlimit> limit;  // none: it was not adopted
+  static std::optional<rlimit> limit;  // none: adopt_descriptor_limit() was not called
   return limit;
 }
 
-// exec resets them, but only at its end. An ignored signal was inherited so, and stays.
+// exec resets handlers, but only at its end. Ignored signals are inherited, so they stay
+// ignored.
 std::vector<int> signals_with_handlers() {
   std::vector<int> signals;
   for (int signal = 1; signal < kFirstRealTimeSignal; ++signal) {
@@ -82,16 +83,15 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// The thread sanitizer keeps an account of signal handlers, which a child that shares it would change;
-// of vfork it makes a fork.
+// The thread sanitizer records signal handlers in memory, which a child that shares the memory
+// would change; it turns vfork into fork.
 #if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)
 #define DDPRUN_HAS_CLONE3
 #endif
 
 #ifdef DDPRUN_HAS_CLONE3
-// vfork with a pidfd: a child for which there is no descriptor left does not come to life. The
-// child runs on this frame, which the parent leaves as it is until the child has executed its
-// program or ended; so `body` must not return.
+// vfork with a pidfd: if no descriptor is left, no child is made. The child runs on this stack
+// frame while the parent waits for its exec or end; so `body` must not return.
 [[gnu::noinline]] pid_t clone_child(clone_args& arguments, void (*body)(void*), void* context) {
 #if defined(__x86_64__)
   long result = SYS_clone3;
@@ -115,8 +115,8 @@ std::vector<const char*> pointers_to(const std::vector<std::string>& strings) {
 }
 #endif
 
-// What is over with the child, whatever it was about to do. Its group may have had members already;
-// the zombie holds the number until the group is off the keeper's table.
+// Kills and reaps a child that must not run, with its process group, which may have members
+// already. The zombie keeps the number reserved until the keeper's slot is cleared.
 void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   ::kill(-pid, SIGKILL);
   ::kill(pid, SIGKILL);
@@ -129,10 +129,10 @@ void end_and_reap(pid_t pid, std::atomic<pid_t>* keeper_slot) {
   }
 }
 
-// Starts the child that Boost.Process is handed then. Its own default_launcher forks and lets Asio
-// rebuild the whole reactor in the child; its vfork_launcher lets it do so in memory that the parent
-// shares. A child that only execs needs neither: here everything is prepared before vfork, and the
-// child makes system calls alone.
+// Starts the child, which Boost.Process then only watches. Boost's default_launcher forks and lets
+// Asio rebuild its reactor in the child; its vfork_launcher does so in memory shared with the
+// parent. A child that only calls exec needs neither: here everything is prepared before vfork, and
+// the child makes system calls only.
 class Starter {
  public:
   struct Started {
@@ -180,8 +180,8 @@ class Starter {
            "needs the capability SYS_PTRACE)";
   }
 
-  // Of its program nothing has run when exec has stopped it for us, who trace it. Let go of with
-  // SIGSTOP it is stopped as by anybody, and free for another tracer.
+  // We trace the child, so it stops in exec, before its first instruction. Detaching with SIGSTOP
+  // leaves it stopped, and another process can then trace it.
   static void leave_stopped(pid_t pid) {
     siginfo_t info{};
     while (::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
@@ -198,7 +198,7 @@ class Starter {
       if (started.pid >= 0 || is_shortage(errno)) return started;
     }
     started = clone_into(-1);
-    // Older kernels do not know it, and filters of containers refuse what they do not know.
+    // Older kernels do not have clone3, and seccomp filters of containers may refuse it.
     if (started.pid >= 0 || is_shortage(errno)) return started;
 #endif
     started.pid = vfork_child();
@@ -222,8 +222,8 @@ class Starter {
     if (started.pid < 0) return started;
     started.end.reset(pid_fd);
     if (control_group >= 0 && !has_begun_) {
-      // Linux 6.14 and later kill a child at birth where one of the two groups, its own and its
-      // parent's, was killed once more often than the other.
+      // Since Linux 6.14 the kernel kills a new child if its control group and that of its parent
+      // were not killed the same number of times.
       end_and_reap(started.pid, nullptr);
       errno = EBUSY;
       return {};
@@ -232,22 +232,21 @@ class Starter {
     return started;
   }
 
-  // What another way to start a child would meet as well.
+  // An error that any other way to start a child would get as well.
   static bool is_shortage(int error) {
     return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
   }
 #endif
 
-  // A function of its own, so that nothing of the caller's frame is shared with the child.
+  // A separate function, so that the child does not share the caller's stack frame.
   [[gnu::noinline]] pid_t vfork_child() {
     const pid_t pid = ::vfork();
     if (pid == 0) become_worker();
     return pid;
   }
 
-  // Runs in the child, in the parent's memory: system calls only. The session comes late: where the
-  // kernel groups tasks by session for scheduling, a new one queues up behind everybody, and the
-  // parent waits.
+  // Runs in the child, in the parent's memory: system calls only. setsid() comes late: with
+  // autogroup scheduling a new session has to wait for its turn, and the parent waits with it.
   [[noreturn]] void become_worker() {
     has_begun_ = true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -255,13 +254,12 @@ class Starter {
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
-    // What ddprun itself inherited stays here: a worker gets fds 0, 1 and 2, as under torchrun, and
-    // its link.
+    // A worker gets fds 0, 1 and 2, as under torchrun, and its link; no other descriptor.
     close_files_on_exec_from(STDERR_FILENO + 1);
     if (spec_.link_socket_fd >= 0) hand_over_link();
     if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
-    // Handlers of the agent must not run in memory that it shares, so they are gone before the mask
-    // is.
+    // The agent's handlers must not run in the child, which shares its memory: reset them before
+    // the signal mask.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::setsid();
@@ -270,19 +268,19 @@ class Starter {
     if (spec_.waits_for_debugger) be_traced();
     ::execve(spec_.path.c_str(), const_cast<char* const*>(argv_.data()),
              const_cast<char* const*>(environment_.data()));
-    exec_errno_ = errno;  // seen by the parent, whose memory this is
+    exec_errno_ = errno;  // the parent reads it: the memory is shared
     ::_exit(127);
   }
 
-  // Right before exec: until then a signal would stop the child for its parent, who waits for exec.
-  // exec itself tells by SIGTRAP. Never returned from after exec: the address sanitizer would keep
-  // the frame as it is.
+  // Right before exec, because from then on a signal stops the child for its parent, which waits
+  // for exec. exec itself stops it with SIGTRAP, so that is unblocked. No address sanitizer here:
+  // after exec or _exit() its marks would stay in the shared stack.
   [[gnu::no_sanitize_address]] void be_traced() {
     sigset_t trap;
     sigemptyset(&trap);
     sigaddset(&trap, SIGTRAP);
     ::sigprocmask(SIG_UNBLOCK, &trap, nullptr);
-    // Where a process may be traced by its ancestors alone (Yama), also by the user's debugger.
+    // Yama may allow tracing by ancestors only: allow the user's debugger too.
     ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) return;
     exec_errno_ = errno;
@@ -290,8 +288,8 @@ class Starter {
     ::_exit(127);
   }
 
-  // In the child too, because its pid has to be on the page before the worker looks. Without it the
-  // worker takes the link for somebody else's.
+  // Runs in the child, because the page must contain its pid before the worker reads it: a worker
+  // ignores a link with another pid.
   void hand_over_link() {
     link_header_.worker_pid = ::getpid();
     link_header_.agent_pid = parent_;
@@ -313,14 +311,14 @@ class Starter {
   volatile bool is_tracing_refused_ = false;
 };
 
-// Of /proc/PID/stat what follows the process's name: its state is a letter. Empty: there is none.
+// The part of /proc/PID/stat after the process's name; it begins with the state. Empty: no process.
 std::string after_name(pid_t pid) {
   const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t name_end = stat.rfind(") ");
   return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
 }
 
-// By a signal, and not by somebody who traces it.
+// Stopped by a signal, not by a tracer.
 bool is_stopped(pid_t pid) { return after_name(pid).starts_with('T'); }
 
 ExitStatus status_of(int wait_status) {
@@ -330,8 +328,9 @@ ExitStatus status_of(int wait_status) {
   return ExitStatus::exited(WEXITSTATUS(wait_status));
 }
 
-// How a process has ended that a debugger traces, and which only that may wait for until then. The
-// last field of /proc/PID/stat is what waitpid() would give. None: it has not ended.
+// The exit status of a process that a debugger traces: until the debugger has waited for it, its
+// parent cannot. The last field of /proc/PID/stat is the status of waitpid(). None: it has not
+// ended.
 std::optional<ExitStatus> status_of_traced(pid_t pid) {
   const std::string fields = after_name(pid);
   if (!fields.starts_with('Z')) return std::nullopt;
@@ -357,10 +356,10 @@ class Worker final : public WorkerProcess {
     if (process_) process_->detach();
   }
 
-  // Takes the child over; after an error it is still the caller's.
+  // Takes over the child, but not if it fails: then the caller must reap it.
   Result<void> watch(rdzv::UniqueFd end) {
-    // One for Boost.Process and one to wait on: its own wait reaps, and what is left of the group has
-    // to be killed before that.
+    // One descriptor for Boost.Process and one to wait on: Boost's wait reaps the child, and the
+    // rest of the group must be killed before that.
     rdzv::UniqueFd other(::fcntl(end.get(), F_DUPFD_CLOEXEC, 0));
     if (!other) return fail(error_from_errno(errno, "cannot watch a worker"));
     try {
@@ -386,7 +385,7 @@ class Worker final : public WorkerProcess {
     if (!has_ended_) ::kill(pid_, signal);
   }
 
-  // One that is stopped already, before we stopped it, is waiting still.
+  // A worker that is stopped already still waits for its debugger.
   void pause() override {
     if (waits_for_debugger_ && is_stopped(pid_)) return;
     is_paused_ = true;
@@ -423,12 +422,11 @@ class Worker final : public WorkerProcess {
       status = status_of_traced(pid_);
     }
     if (!status) return look_again_.arm(kLookAgain, [this] { await_end(); });
-    // The zombie still holds the number, so this reaches what its leader left behind and nobody
-    // else.
+    // The zombie keeps the number reserved, so this kills the rest of its group and nothing else.
     ::kill(-pid_, SIGKILL);
     if (keeper_slot_ != nullptr) keeper_slot_->store(0);
     boost::system::error_code ignored;
-    process_->running(ignored);  // reaps; a traced one is reaped when it comes back to us
+    process_->running(ignored);  // reaps it; a traced one is reaped when its tracer is done
     has_ended_ = true;
     // The callback may destroy this object.
     std::exchange(on_end_, nullptr)(*status);

@@ -1,11 +1,11 @@
-// One worker process of Boost.Process v2: started by clone3 as vfork would, watched through its pidfd
-// in the event loop, signalled as a process group.
+// One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its
+// pidfd in the event loop, signalled as a process group.
 //
-// The leader of the group is reaped only after what is left of the group was killed: as long as the
-// leader is a zombie nobody else can be given its number, so the kill cannot hit anybody else.
+// The rest of the process group is killed before its leader is reaped: as long as the leader is a
+// zombie, its number cannot be reused, so the kill cannot hit another process.
 //
-// Owner and only caller: the agent's event loop thread (PR_SET_PDEATHSIG is bound to the thread
-// that starts a worker, so that thread must be the one that lives longest).
+// Used by the agent's event loop thread only: PR_SET_PDEATHSIG acts when the thread that started
+// the worker ends, so that thread must live as long as the agent.
 #pragma once
 
 #include <sys/types.h>
@@ -26,23 +26,24 @@ struct ProcessSpec {
   std::string path;  // for execve
   std::vector<std::string> argv;
   std::vector<std::string> environment;  // "NAME=value"
-  int stdout_fd = -1;                    // becomes the worker's fd 1; -1: the agent's own
+  int stdout_fd = -1;                    // becomes the worker's fd 1; -1: inherits the agent's
   int stderr_fd = -1;                    // likewise fd 2
   std::atomic<pid_t>* keeper_slot =
-      nullptr;            // where the worker enters its group; cleared at its end
-  std::vector<int> cpus;  // it may run on these alone; empty: wherever the agent may
-  // Its ends of the link (agent/process/worker_link.h), which it inherits under the same numbers; -1: none.
+      nullptr;            // the worker stores its process group here; cleared at its end
+  std::vector<int> cpus;  // CPU affinity; empty: as the agent
+  // The worker's ends of the link (agent/process/worker_link.h), inherited under the same numbers;
+  // -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
-  int preempt_signal = 0;  // told to the worker over its link; 0: none
-  int control_group = -1;  // folder of the control group that it starts in; -1: the agent's
-  // It is stopped before its first instruction, until a debugger or SIGCONT lets it go on.
+  int preempt_signal = 0;  // written to the link's page for the worker; 0: none
+  int control_group = -1;  // descriptor of the control group to start in; -1: the agent's
+  // The worker is stopped before its first instruction until a debugger or SIGCONT continues it.
   bool waits_for_debugger = false;
 };
 
 class WorkerProcess {
  public:
-  // Called once from the event loop, when the worker has ended and its process group is gone.
+  // Called once from the event loop, when the worker has ended and its process group was killed.
   using OnEnd = std::function<void(ExitStatus)>;
 
   static Result<std::unique_ptr<WorkerProcess>> start(boost::asio::io_context& io,
@@ -50,27 +51,27 @@ class WorkerProcess {
   virtual ~WorkerProcess() = default;
 
   virtual pid_t pid() const = 0;                 // also the id of its process group and session
-  virtual bool is_in_control_group() const = 0;  // false: none was given, or it takes nobody
+  virtual bool is_in_control_group() const = 0;  // false: none was given, or it cannot be used
 
-  // To the whole process group, or to the worker alone. Nothing happens when it has ended.
+  // To the whole process group, or to the worker alone. No effect after the worker has ended.
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
 
-  // Job control: SIGSTOP and SIGCONT to the group, but one that still waits for its debugger is left
-  // to wait.
+  // Job control: SIGSTOP and SIGCONT to the group, except if the worker still waits for its
+  // debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;
 
-  // Gives up on a process that SIGKILL did not end: it is no longer watched.
+  // Stops watching a process that SIGKILL did not end.
   virtual void abandon() = 0;
 };
 
-// Remembers the signal mask and the disposition of SIGPIPE that the agent was started with, and
-// ignores SIGPIPE from then on. To be called once, before anything changes a signal.
+// Saves the inherited signal mask and disposition of SIGPIPE for the workers, and then ignores
+// SIGPIPE. To be called once, before anything changes a signal.
 void adopt_signal_state();
 
-// Remembers the soft limit on open files that the agent was started with, which its workers get, and
-// raises its own to the hard limit: every worker has connections to the store. To be called once.
+// Saves the inherited soft limit on open files for the workers, and raises the agent's to the hard
+// limit, because every worker has connections to the store. To be called once.
 void adopt_descriptor_limit();
 
 }  // namespace ddprun::agent

@@ -57,7 +57,7 @@ std::string indented(const std::string& text, const std::string& indent) {
   return out;
 }
 
-// What a thread does, without what it is called.
+// State, wait channel and kernel stack of a thread, without its name.
 std::string doing(const std::string& folder) {
   const std::string waits_in = text_of(folder + "/wchan");
   std::string out = field(text_of(folder + "/status"), "State");
@@ -98,7 +98,7 @@ std::string stacks_of(pid_t pid, const std::string& proc) {
     if (!value.empty()) out += "  " + std::string(name) + " " + value + "\n";
   }
   threads.resize(std::min(threads.size(), kThreadsMax));
-  std::vector<std::pair<std::string, std::string>> groups;  // what they do, who they are
+  std::vector<std::pair<std::string, std::string>> groups;  // what they do, and their names
   for (const pid_t thread : threads) {
     const std::string of_thread = task_folder(pid, proc) + "/" + std::to_string(thread);
     std::string does = doing(of_thread);

@@ -1,5 +1,5 @@
-// A program by its name, as an exec with PATH finds it, but never in a relative folder: for helpers
-// such as debuggers, whose folder of the moment is the job's. Any thread.
+// Finds a program on PATH as execvp does, but never in a relative folder, because the working
+// directory is the job's. For helpers such as debuggers. Any thread.
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 namespace ddprun::agent {
 
-// Its whole path; empty where it is not there.
+// The absolute path of `program`; empty: not found. `path`: the value of PATH.
 inline std::string find_in_path(const std::string& path, const std::string& program) {
   for (std::size_t begin = 0; begin <= path.size();) {
     const auto end = std::min(path.find(':', begin), path.size());

@@ -19,7 +19,7 @@
 namespace ddprun::agent {
 namespace {
 
-constexpr std::size_t kTextBytesMax = 4096;  // where there is no file, for each worker
+constexpr std::size_t kTextBytesMax = 4096;  // for each worker without a file
 
 bool is_python(pid_t pid) {
   std::array<char, 4096> target{};
@@ -29,7 +29,7 @@ bool is_python(pid_t pid) {
   return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-// Empty where neither is installed. gdb asks no server for symbols: that is a network's time.
+// Empty if neither is installed. gdb must not ask a server for symbols, which may take long.
 std::vector<std::string> debugger_for(pid_t pid, const std::string& path) {
   if (is_python(pid)) {
     const std::string py_spy = find_in_path(path, "py-spy");
@@ -48,7 +48,7 @@ std::vector<std::string> debugger_for(pid_t pid, const std::string& path) {
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written <= 0) return;  // a full disk: the kill is what matters
+    if (written <= 0) return;  // for example a full disk: do not delay the kill
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
@@ -66,13 +66,13 @@ std::string first_lines(int fd) {
 struct StackDump::Taken {
   Worker worker;
   std::string file;
-  rdzv::UniqueFd fd;  // of the file, or of memory
+  rdzv::UniqueFd fd;  // the file, or a memfd
   std::vector<std::string> debugger;
 };
 
 struct StackDump::Shared {
   std::mutex mutex;
-  StackDump* owner = nullptr;  // null: nobody waits any more
+  StackDump* owner = nullptr;  // null: it was destroyed
   boost::asio::io_context* io = nullptr;
 };
 
@@ -91,7 +91,7 @@ StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) 
     taken.file.clear();
     taken.fd.reset(::memfd_create("ddprun-stacks", MFD_CLOEXEC));
   }
-  // In a wrapper script's tree the program is the one with threads.
+  // If the worker is a wrapper script, the program is the descendant with the most threads.
   pid_t busiest = worker.pid;
   std::size_t threads_max = 1;
   for (const pid_t pid : process_tree(worker.pid)) {
@@ -127,7 +127,7 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
     });
   };
   auto thread = rdzv::Thread::start("ddprun-stacks", std::move(body));
-  // It may wait for a process that hangs, and nobody waits for it.
+  // Detached, because it may block on a process that hangs.
   if (thread) thread->detach();
 }
 
@@ -138,7 +138,7 @@ StackDump::~StackDump() {
     if (debugger) debugger->signal_group(SIGKILL);
   }
   if (taken_.empty()) return;
-  // To close a file may hang where its folder does.
+  // Closing a file may hang if its file system does not answer.
   const auto files = std::make_shared<std::vector<Taken>>(std::move(taken_));
   auto closer = rdzv::Thread::start("ddprun-closer", [files] { files->clear(); });
   if (closer) closer->detach();
@@ -166,7 +166,7 @@ void StackDump::on_taken(std::vector<Taken> taken) {
   on_debugger_ended(taken_.size());
 }
 
-// Of this worker; an index beyond them all asks whether there is one left.
+// Calls done_ if no debugger is left. `index`: the one that ended; debuggers_.size(): none did.
 void StackDump::on_debugger_ended(std::size_t index) {
   if (index < debuggers_.size()) debuggers_[index].reset();
   const bool is_one_left = std::any_of(debuggers_.begin(), debuggers_.end(),

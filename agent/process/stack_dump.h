@@ -1,12 +1,11 @@
-// What workers were doing that have to be killed because their grace is over: their stacks, taken
-// before the kill. From /proc always; from py-spy (a Python process) or gdb where installed.
+// The stacks of workers that will be killed because their grace period is over: always from /proc,
+// and from py-spy (a Python process) or gdb if installed.
 //
-// The kill waits for it, so whoever wants the stacks bounds that, and takes what there is then. Files
-// are read and written on a thread of its own, and a debugger is a process that the event loop
-// watches, so that nothing here blocks.
+// The kill waits for the stacks, so the caller sets a limit and then uses what there is. Nothing
+// here blocks: a thread reads and writes the files, and the event loop watches the debuggers.
 //
-// Owned by the WorkerGroup, event loop only. Destroyed early it ends its debuggers and never calls
-// back. Its debuggers must not be reaped as orphans: owns() tells them.
+// Owned by the WorkerGroup, event loop only. The destructor kills the debuggers, and `done` is not
+// called after it. Debuggers must not be reaped as orphans: see owns().
 #pragma once
 
 #include <sys/types.h>
@@ -27,29 +26,29 @@ class StackDump {
   struct Worker {
     int rank = 0;
     pid_t pid = 0;
-    std::string folder;  // gets a stacks.txt; empty: the text comes back instead
+    std::string folder;  // for stacks.txt; empty: Account::text has the stacks instead
   };
   struct Account {
     Worker worker;
-    std::string file;  // where the stacks are; empty: `text` has their first lines
+    std::string file;  // with the stacks; empty: `text` has their first lines
     std::string text;
   };
-  struct Taken;                        // what the thread found out about one worker
+  struct Taken;                        // what the thread found for one worker
   using Done = std::function<void()>;  // may destroy this object
 
-  // `environment`: the agent's, for the debuggers and to find them.
+  // `environment`: for the debuggers, which are searched on its PATH.
   StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
             const Environment& environment, Done done);
   ~StackDump();
   StackDump(const StackDump&) = delete;
   StackDump& operator=(const StackDump&) = delete;
 
-  // What there is by now: all of it, when `done` is called.
+  // The stacks taken so far; complete when `done` is called.
   std::vector<Account> so_far() const;
   bool owns(pid_t pid) const;
 
  private:
-  struct Shared;  // with the thread, which may outlive this object
+  struct Shared;  // with the thread, which may live longer than this object
 
   void on_taken(std::vector<Taken> taken);
   void on_debugger_ended(std::size_t index);
@@ -59,7 +58,7 @@ class StackDump {
   Done done_;
   std::shared_ptr<Shared> shared_;
   std::vector<Taken> taken_;
-  std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; empty: none, or it ended
+  std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; null: none, or it has ended
 };
 
 }  // namespace ddprun::agent

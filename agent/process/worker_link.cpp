@@ -17,8 +17,8 @@ namespace {
 namespace asio = boost::asio;
 using rdzv::UniqueFd;
 
-// In one go; the rest when the event loop comes round again, so that a worker that talks without
-// end keeps nobody from being served.
+// Messages read at once; the event loop serves others before the rest, so a worker that sends
+// without end blocks nobody.
 constexpr int kMessagesAtOnce = 16;
 
 std::int64_t monotonic_ns() {
@@ -27,12 +27,13 @@ std::int64_t monotonic_ns() {
   return now.tv_sec * 1'000'000'000L + now.tv_nsec;
 }
 
-// Times that a worker made up must not become a negative age.
+// A worker may write any time; the age must not become negative.
 std::chrono::nanoseconds since(std::int64_t at_ns, std::int64_t now_ns) {
   return std::chrono::nanoseconds(at_ns <= 0 || at_ns > now_ns ? 0 : now_ns - at_ns);
 }
 
-// One page whose size is sealed: nothing that the worker does to it can make reading it fault.
+// One page with a sealed size, so the worker cannot shrink it and make the agent fault while
+// reading.
 Result<UniqueFd> make_page() {
   UniqueFd page(::memfd_create("ddprun-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!page || ::ftruncate(page.get(), link::kPageBytes) != 0 ||
@@ -42,7 +43,7 @@ Result<UniqueFd> make_page() {
   return page;
 }
 
-// Names go to terminals as they are.
+// Names are printed on terminals without escaping.
 bool is_printable(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, [](char c) { return c >= ' ' && c < '\x7f'; });
 }
@@ -77,13 +78,13 @@ void WorkerLink::started(pid_t pid, OnMisuse on_misuse) {
 
 bool WorkerLink::ask_to_leave() {
   must_leave_ = true;
-  read_messages();  // a hello that is on its way counts
+  read_messages();  // there may be a hello that was not read yet
   send_leave();
   return was_told_ && socket_.is_open();
 }
 
 std::optional<WorkerProgress> WorkerLink::progress() const {
-  // Mapped for this moment only: most workers end without anybody having asked.
+  // Mapped only while it is read: most workers end without a single request.
   void* memory = ::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, page_.get(), 0);
   if (memory == MAP_FAILED) return std::nullopt;
   const auto note = link::read_note(*static_cast<const link::Page*>(memory));
@@ -119,12 +120,12 @@ void WorkerLink::await_message() {
 void WorkerLink::read_messages() {
   for (int left = kMessagesAtOnce; left > 0 && socket_.is_open(); --left) {
     link::Message message;
-    // MSG_TRUNC: the length that it had. Descriptors that came along are dropped by the kernel.
+    // MSG_TRUNC returns the full length of the message. The kernel drops descriptors sent with it.
     const ssize_t length =
         ::recv(socket_.native_handle(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (length <= 0) return close();  // the worker has ended, or wants no link
+    if (length <= 0) return close();  // the worker has ended, or closed its link
     if (length == sizeof message && on_message(message)) continue;
     close();
     on_misuse_("sent " + std::to_string(length) +
@@ -133,7 +134,7 @@ void WorkerLink::read_messages() {
 }
 
 bool WorkerLink::on_message(const link::Message& message) {
-  // Of a version that we do not know there may be more to a hello, but not less.
+  // A hello of a newer version has these fields too.
   const bool is_hello = message.kind == static_cast<std::uint32_t>(link::Kind::kHello) &&
                         message.version >= 1 && message.pid == pid_;
   if (!is_hello) return false;
@@ -147,7 +148,7 @@ void WorkerLink::send_leave() {
   link::Message leave;
   leave.kind = static_cast<std::uint32_t>(link::Kind::kLeave);
   leave.pid = ::getpid();
-  // Never full: this is all that is ever sent.
+  // The buffer has room: nothing else is ever sent.
   was_told_ = ::send(socket_.native_handle(), &leave, sizeof leave, MSG_DONTWAIT | MSG_NOSIGNAL) ==
               sizeof leave;
 }

@@ -1,11 +1,10 @@
-// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h): the socket for requests,
-// and the page in which the worker notes how far it is, which is looked at only when somebody asks.
+// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h): a socket for
+// requests, and a page in which the worker writes its progress. The page is read only on request.
 //
-// Whoever starts the worker makes the link before, lets the worker inherit its two descriptors
-// (ProcessSpec), says started() after, and keeps the link as long as the worker. Event loop only.
-// The mistake to avoid: taking anything a worker says for true, or for well-formed. A worker that
-// sends what it must not loses its link and runs on; one that never uses the link is none the
-// worse.
+// The caller makes the link before it starts the worker, lets the worker inherit the two
+// descriptors (ProcessSpec), calls started() afterwards, and keeps the link as long as the worker.
+// Event loop only. Do not trust what a worker sends: it may be false or malformed. A worker that
+// breaks the protocol loses its link and runs on; a worker need not use the link at all.
 #pragma once
 
 #include <sys/types.h>
@@ -25,23 +24,23 @@ namespace ddprun::agent {
 
 class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  public:
-  // Told once, with a sentence, when the worker broke the rules and the link was closed.
+  // Called once, with a sentence, when the worker broke the protocol and the link was closed.
   using OnMisuse = std::function<void(std::string_view)>;
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
   WorkerLink(const WorkerLink&) = delete;
   WorkerLink& operator=(const WorkerLink&) = delete;
 
-  // What the worker inherits.
+  // The descriptors that the worker inherits.
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
   int worker_page() const { return page_.get(); }
   void started(pid_t pid, OnMisuse on_misuse);
 
-  // True: the worker acts upon such requests, and has this one. False: tell it in another way. It
-  // is remembered, for a worker that opens its link only later.
+  // True: the worker accepts such requests, and this one was sent. False: use a signal instead; the
+  // request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
 
-  // How far the worker has said it is; nothing if it never did. Also after its end.
+  // The progress that the worker reported; none if it reported none. Also valid after its end.
   std::optional<WorkerProgress> progress() const;
 
  private:
@@ -50,7 +49,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
 
   void await_message();
   void read_messages();
-  bool on_message(const link::Message& message);  // false: it must not have come
+  bool on_message(const link::Message& message);  // false: it breaks the protocol
   void send_leave();
   void close();
 
@@ -59,7 +58,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   rdzv::UniqueFd page_;
   pid_t pid_ = -1;
   OnMisuse on_misuse_;
-  std::uint32_t taken_ = 0;  // the requests of its last hello
+  std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent
 };

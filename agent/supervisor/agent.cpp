@@ -18,15 +18,15 @@
 namespace ddprun::agent {
 namespace {
 
-// Started with one of them closed, the next file opened would take its number, and a worker's
-// output.
+// If the agent was started with one of them closed, the next file that it opens would get that
+// number, and workers would write into that file.
 void open_standard_streams() {
   for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) std::ignore = ::open("/dev/null", O_RDWR);
   }
 }
 
-// The supervisor is gone, and its keeper has ended what was left of the workers.
+// After an exception: the supervisor is destroyed, and its keeper has killed the remaining workers.
 int end_by(const std::exception& exception, const Job& job) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;

@@ -1,7 +1,7 @@
-// What the agent is told by signals: to stop or to make room (stop signals), and what a terminal or a
-// user tells the workers through it (job control, notices, a window's new size).
+// The signals that the agent handles: on_stop gets the stop signals and the preemption signal;
+// on_control gets job control (SIGTSTP, SIGCONT), SIGUSR1, SIGUSR2 and SIGWINCH.
 //
-// Owned by the Supervisor; event loop thread only, on which the callbacks come, once for each signal.
+// Owned by the Supervisor. Event loop thread only; a callback is called once for each signal.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,8 +18,8 @@ class AgentSignals {
   using OnSignal = std::function<void(int signal)>;
   AgentSignals(boost::asio::io_context& io, OnSignal on_stop, OnSignal on_control);
 
-  // A signal that was ignored when we were started (nohup) stays ignored, but for the one that
-  // preempts: somebody named it.
+  // A signal that was ignored when the agent started (nohup) stays ignored. The preemption signal
+  // is always handled, because the user named it.
   void start(const Job& job);
 
  private:

@@ -53,7 +53,7 @@ void JobEnd::tell_of_unfinished() {
   }
 }
 
-// What there is to say of the end in one line.
+// The outcome of the job in one line.
 std::string JobEnd::headline() const {
   const std::string& program = parts_.job.program.name;
   const std::string report = failure_report(outcome_, program);

@@ -1,7 +1,7 @@
-// The steps of a job's end (EndStep), performed: which one, and for how long, is the core's decision.
-// Nothing here blocks, however slow a reader, a file server or another node is.
+// Performs the steps of a job's end (EndStep). The core decides which step is next and how long it
+// may take. Nothing here blocks, however slow a reader, a file server or another node is.
 //
-// Made and owned by the Supervisor; event loop only.
+// Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -31,17 +31,18 @@ class JobEnd {
     QueryPort& queries;
     LeaderPort& leader;
   };
-  // `remarks`: whole lines, which stand under the report of a job that did not succeed.
+  // `remarks`: whole lines to print after the report of a job that did not succeed.
   JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary);
   JobEnd(const JobEnd&) = delete;
   JobEnd& operator=(const JobEnd&) = delete;
 
   void begin(rdzv::JobOutcome outcome) { outcome_ = std::move(outcome); }
-  // Calls `done` when the step is taken, maybe from here; not any more once the next one begins.
+  // Calls `done` when the step is complete, possibly before take() returns. Not if the next step
+  // has begun by then.
   void take(EndStep step, std::function<void()> done);
 
  private:
-  // Says so where the step before this one was not done in time, and something may be lost by it.
+  // Tells the user if the previous step did not complete in time and something may be lost.
   void tell_of_unfinished();
   std::string headline() const;
   void report(std::function<void()> done);

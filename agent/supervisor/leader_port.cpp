@@ -14,15 +14,15 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kFlushLimit =
-    500ms;  // for our last words to a leader elsewhere
+    500ms;  // for the last messages to a leader on another node
 
-// Under etcd another node leads on when this one leaves.
+// With etcd another node becomes the leader when this one leaves.
 bool is_elected(const Job& job) {
   return job.nodes.leader.where == rdzv::LeaderSpec::Where::kElected;
 }
 
 int exit_code_of(const Error& error) {
-  if (error.code == ErrorCode::kTimeout) return kExitRendezvousTimeout;  // its name was never known
+  if (error.code == ErrorCode::kTimeout) return kExitRendezvousTimeout;  // name not resolved
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitCannotRun;
 }
 

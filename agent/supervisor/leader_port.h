@@ -1,8 +1,8 @@
-// The leader of the job as the supervisor has it: found, joined, told, and heard. What it says becomes
-// events of the one queue; what other nodes ask goes to the JobQuery, and who looks for the store to
-// the supervisor.
+// The supervisor's connection to the leader: finds it, joins it, sends messages and receives them.
+// Messages of the leader become events of the supervisor's queue; requests of other nodes go to the
+// JobQuery, and connections of store clients to the supervisor.
 //
-// Owned by the Supervisor; event loop only. Nothing of it is called from within join() or tell().
+// Owned by the Supervisor; event loop only. join() and tell() never call back.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -31,31 +31,32 @@ class LeaderPort {
  public:
   struct Events {
     std::function<void(NodeEvent)> event;
-    std::function<void(rdzv::StoreClientArrived)> store_client;  // of the job's shared port
+    std::function<void(rdzv::StoreClientArrived)> store_client;  // at the leader's port
   };
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
              std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events);
   LeaderPort(const LeaderPort&) = delete;
   LeaderPort& operator=(const LeaderPort&) = delete;
 
-  // LeaderFound or CannotRun follows, maybe from here. `recorder` of what a leader that is in this
-  // process decides; null: nobody records.
+  // LeaderFound or CannotRun follows, possibly before find() returns. `recorder` records the core
+  // of a leader in this process; null: no recording.
   void find(CoreRecorder* recorder);
 
-  // Once it is found. `after`: the round that this node was in under a leader of before.
+  // Call it after LeaderFound. `after`: the last round that ran on this node, if there was one.
   void join(std::optional<rdzv::LastRound> after);
   void tell(const rdzv::ToLeader& message);
 
   rdzv::Leader* leader() const { return leader_.get(); }  // null: not found yet
   bool is_here() const { return leader_ && leader_->is_here(); }
-  // It was heard, and has not lost this node, nor this node it, since.
+  // A message of the leader came, and since then neither side has declared the other lost.
   bool has_been_heard() const { return has_been_heard_; }
   std::string local_address() const { return leader_->local_address(); }
 
-  // At the end of this node. Calls `done` once, when nobody needs the leader here any more; one
-  // elsewhere: when it knows of the end, or half a second later. From here where that is so already.
+  // At the end of this node. Calls `done` once, possibly before leave() returns: when no node needs
+  // the leader in this process any more, or when a leader elsewhere knows of this node's end, after
+  // half a second at the latest.
   void leave(std::function<void()> done);
-  // To be called after every event of the loop.
+  // Checks whether leave() is complete. To be called after every event of the loop.
   void look();
 
  private:
@@ -79,7 +80,7 @@ class LeaderPort {
   bool has_been_heard_ = false;
   std::unique_ptr<rdzv::LeaderSearch> search_;
   std::unique_ptr<rdzv::Leader> leader_;
-  std::function<void()> when_left_;  // none: nobody leaves
+  std::function<void()> when_left_;  // empty: leave() was not called, or is complete
   Timer leave_timer_;
 };
 

@@ -1,5 +1,5 @@
-// How this node is at one moment, as the parts of the supervisor have it, and what those who show the
-// job make of it: the status line, systemd, Kubeflow, ddpctl. A value and pure functions.
+// The state of this node at one moment, collected by the supervisor, and its conversion for those
+// who display it: the status line, systemd, Kubeflow, ddpctl. A value and pure functions.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,20 @@ struct NodeSnapshot {
   bool is_waiting = false;  // for a round to begin
   bool is_stopping = false;
   bool leads = false;
-  rdzv::RoundStart round;                               // the present one, or the last
-  int running = 0;                                      // workers
-  std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: it never said
+  rdzv::RoundStart round;                               // the current one, or the last
+  int running = 0;                                      // number of workers that run
+  std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: not reported
   std::optional<StoreStatus> store;
   std::chrono::microseconds wall{};
 };
 
 Status status_of(const NodeSnapshot& node);
 
-// Rank 0's agent speaks for all: none elsewhere, and before it has said a step.
+// The progress of rank 0 stands for the job. None on other nodes, and before rank 0 reports a step.
 std::optional<JobProgress> job_progress_of(const NodeSnapshot& node);
 
-// What is not memory: the state, the progress of the workers that `status` lists, the store.
+// Fills in what JobHistory does not keep: the state, the store, and the progress of the workers
+// that `status` lists.
 void fill(NodeStatus& status, const NodeSnapshot& node);
 
 }  // namespace ddprun::agent

@@ -1,8 +1,8 @@
-// All that watches the job from here and changes nothing: the event lines and the history behind
-// ddpctl, the line at the bottom of a terminal, systemd, Kubeflow Trainer. Told once what happens;
-// how the node is at that moment they take from the snapshot.
+// Everything that reports on the job and does not change it: the event log, the history for ddpctl,
+// the status line of a terminal, systemd, Kubeflow Trainer. The supervisor calls one function for
+// each occurrence; the state of the node at that moment comes from the snapshot.
 //
-// Owned by the Supervisor; event loop only. Whatever goes wrong with one of them, the job goes on.
+// Owned by the Supervisor; event loop only. An error of an observer does not stop the job.
 #pragma once
 
 #include <sys/types.h>
@@ -44,16 +44,16 @@ class Observers {
   Observers(const Observers&) = delete;
   Observers& operator=(const Observers&) = delete;
 
-  // What cannot be opened (--events) ends the job before it begins.
+  // An error (--events cannot be opened) ends the job before it begins.
   Result<void> open();
-  // `has_status_line`: the terminal is the agent's alone.
+  // `has_status_line`: only the agent writes to the terminal.
   void job_started(bool has_status_line);
-  void ready();  // the agent supervises
+  void ready();  // the agent is up: systemd's READY=1
 
   // ---- a round; see EventLog
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void round_stopping(Round round, const NodeEvent& cause);
-  void worker_ending(int rank);  // its progress can still be seen
+  void worker_ending(int rank);  // its progress can still be read
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
   void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
                                  std::chrono::milliseconds grace);
@@ -63,12 +63,12 @@ class Observers {
   void signal_received(int signal) { events_.signal_received(signal); }
   void requested(std::string_view what) { events_.requested(what); }
   void stopping(std::chrono::milliseconds at_most) { systemd_.stopping(at_most); }
-  void pause();  // the agent is about to be stopped, and then continued
+  void pause();  // the agent will be stopped (Ctrl-Z), and continued later
   void resume();
 
   // ---- the end
   void finished(const rdzv::JobOutcome& outcome, int exit_code);
-  // Calls `done` once; maybe from here.
+  // Calls `done` once, possibly before it returns.
   void report_last_progress(std::function<void()> done) { kubeflow_.send_last(std::move(done)); }
   void over(const std::string& headline);
   void when_written(std::function<void()> done) { events_.when_written(std::move(done)); }
@@ -85,7 +85,7 @@ class Observers {
   Console& console_;
   const std::function<NodeSnapshot()> snapshot_;
   EventLog events_;
-  std::optional<StatusLine> status_line_;  // where there is a terminal for it
+  std::optional<StatusLine> status_line_;  // if there is a terminal for it
   SystemdNotify systemd_;
   KubeflowReporter kubeflow_;
 };

@@ -38,11 +38,11 @@ void QueryPort::open_metrics() {
   auto server = MetricsServer::start(io_, *job_.metrics_port, query_,
                                      {job_.run_id, job_.program.name, job_.version});
   if (!server) {
-    return log_->warn("--metrics-port={}: {}; nobody can watch the job there, the job goes on",
-                      *job_.metrics_port, server.error().to_string());
+    return log_->warn("--metrics-port={}: {}; the job runs without metrics", *job_.metrics_port,
+                      server.error().to_string());
   }
   metrics_ = *std::move(server);
-  // A port that was given is known already.
+  // A warning only if the kernel chose the port: a port that was given is known.
   log_->log(*job_.metrics_port == 0 ? spdlog::level::warn : spdlog::level::info,
             "metrics and a live page: http://127.0.0.1:{}/", metrics_->port());
 }

@@ -1,8 +1,8 @@
-// What others ask of this node while it runs, and how they change what the job does: ddpctl over the
-// control socket, other nodes through the leader, Prometheus and browsers at --metrics-port.
+// Serves queries about the job and requests to stop or restart it: from ddpctl over the control
+// socket, from other nodes through the leader, from Prometheus and browsers at --metrics-port.
 //
-// Owned by the Supervisor; event loop only. A socket or port that cannot be had is worth a sentence,
-// and no more.
+// Owned by the Supervisor; event loop only. If a socket or port cannot be opened, the user is told,
+// and the job goes on.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -37,16 +37,16 @@ class QueryPort {
   };
   struct Access {
     JobQuery::Access job;
-    std::function<int()> first_rank;         // of this node, in the present round
+    std::function<int()> first_rank;         // of this node, in the current round
     std::function<Result<void>()> stop;      // the whole job
-    std::function<Result<Round>()> restart;  // the round that is to end
+    std::function<Result<Round>()> restart;  // returns the round that will end
   };
   QueryPort(const Parts& parts, Access access);
   QueryPort(const QueryPort&) = delete;
   QueryPort& operator=(const QueryPort&) = delete;
 
   void open();
-  // For what the leader passes on.
+  // For the requests of other nodes that the leader forwards.
   JobQuery& query() { return query_; }
 
   // ---- the end of the job; see ControlService

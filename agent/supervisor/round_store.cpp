@@ -47,7 +47,7 @@ Result<std::uint16_t> RoundStore::open_at(const std::string& address) {
   options.log = log_;
   options.listens = !job_.nodes.shares_store_port;
   auto server = rdzv::StoreServer::start(options);
-  // --local-addr may be one that is translated on the way here.
+  // With NAT --local-addr may not be an address of this host: then listen on all addresses.
   const bool may_be_translated = !job_.nodes.is_alone() && !address_.empty();
   if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
     options.address = "::";

@@ -1,8 +1,8 @@
-// Where the workers of a round meet, on the node that has group rank 0: a store that this agent
-// serves, or a port that it only holds for the store of rank 0 itself. A fresh one for every round.
+// The store through which the workers of a round meet, on the node with group rank 0: a store
+// server in this agent, or a port that the agent reserves for a store in rank 0.
 //
-// Owned by the supervisor, event loop only; `log` is called by the store's thread. The mistake to
-// avoid: keeping it open into the next round, whose workers would read keys of dead ones.
+// Owned by the Supervisor, event loop only; the store's thread calls `log`. Every round needs a new
+// store, because its workers would otherwise read keys of the round before.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,16 @@ class RoundStore {
   RoundStore(const RoundStore&) = delete;
   RoundStore& operator=(const RoundStore&) = delete;
 
-  // Finds out at which address it is to listen. Once, before everything else; `done` is called from
-  // here where no name server has to be asked.
+  // Finds the address to listen on. Call it once, first. `done` is called before prepare() returns
+  // if no name has to be looked up.
   void prepare(std::function<void(Result<void>)> done);
 
-  // `own`: the address that this node has towards its leader, for a store that was given none.
+  // `own`: this node's address on its connection to the leader, used if no address was given.
   StoreResult open(Round round, const std::string& own);
   void close();
 
-  // Of the port that is the leader's too. Nothing to do where no store is open.
+  // Takes a client that connected to the port which leader and store share. Closes the connection
+  // if no store is open.
   void adopt(rdzv::UniqueFd client, std::string received);
 
   std::optional<StoreStatus> status() const;
@@ -51,7 +52,7 @@ class RoundStore {
   rdzv::NameLookup lookup_;
   std::string address_;  // numeric; empty: none was given
   std::unique_ptr<rdzv::StoreServer> server_;
-  std::optional<rdzv::Listener> reserved_port_;  // where rank 0 hosts the store instead
+  std::optional<rdzv::Listener> reserved_port_;  // if rank 0 hosts the store
 };
 
 }  // namespace ddprun::agent

@@ -22,11 +22,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for what is recorded
+constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for the recording
 constexpr auto kQueriesPause = 2ms;
-constexpr auto kPausePatience = 100ms;  // with a console that does not take what is queued
-// That an end takes at most beside the workers' grace: stacks, workers that do not die, orphans,
-// the other nodes, the last words.
+constexpr auto kPausePatience = 100ms;  // until the console has written what is queued
+// Upper limit for the end of the job after the workers' grace period: stacks, SIGKILL, orphans, the
+// other nodes, the report.
 constexpr std::chrono::milliseconds kEndLimit = 60s;
 
 std::string host_name() {
@@ -106,7 +106,7 @@ Result<void> Supervisor::prepare() {
   return {};
 }
 
-// A log folder that does not answer is waited for, as by every round; a signal ends the wait.
+// Waits for a log folder that does not answer, as every round does; a signal ends the wait.
 void Supervisor::find_leader() {
   if (core_.is_over()) return;
   output_.prepare([this](const Result<void>& made) {
@@ -158,12 +158,12 @@ void Supervisor::perform(const Announce& action) {
   } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
     log_->warn("this node waits: {}",
                spare->why == rdzv::WaitAsSpare::Why::kNoRoom
-                   ? "the job has all the nodes that it takes; it gets the place of one that goes"
+                   ? "the job has its maximum number of nodes; this one joins when another leaves"
                    : "some workers of the job have finished already");
   }
 }
 
-// The first one only says that the others are not there yet, as nobody expects them to be.
+// The first notice is not a warning: it is normal that nodes do not start at the same moment.
 void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
   const std::string needed =
       wait.min_nodes == wait.max_nodes
@@ -206,7 +206,7 @@ void Supervisor::perform(const ArmTimer& action) {
   timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });
 }
 
-// Where all have ended, and only the last error file is still being read, nobody is killed.
+// No message if all workers have ended (only an error file is still being read): none is killed.
 void Supervisor::perform(const GraceOver& action) {
   workers_.grace_is_over();
   grace_ = action.grace;
@@ -241,7 +241,7 @@ WorkerGroup::Events Supervisor::worker_events() {
       .ending =
           [this](int local_rank, ExitStatus status) {
             observers_.worker_ending(workers_.round().rank_offset + local_rank);
-            // Slurm may signal the whole tree of processes below it, so that workers get it first.
+            // Slurm may signal all processes of the job, and a worker may get its signal first.
             const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
             if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
           },
@@ -269,7 +269,7 @@ void Supervisor::perform(const TakeStep& action) {
 
 void Supervisor::perform(const Exit&) {}  // core_.has_ended(): run() returns
 
-// ---- those who look at the job, and those who want it otherwise
+// ---- queries, and requests to stop or restart
 
 QueryPort::Access Supervisor::query_access() {
   return {.job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
@@ -316,14 +316,14 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   return status;
 }
 
-// The leader ends the job for all; where there is none that would hear of it, this node ends.
+// The leader stops the job on all nodes. If it cannot be reached, this node alone stops.
 Result<void> Supervisor::stop_job() {
   if (core_.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
   observers_.requested("stop");
   log_->warn("a stop of the job was asked for");
   const bool has_left = core_.has_left();
   if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM});
-  // Preempted workers have their own time, whatever the leader says.
+  // Preempted workers leave without a deadline, even after a RoundStop, so they are stopped here.
   if (!leader_.has_been_heard() || core_.leaves_in_its_own_time()) post(StopSignal{SIGTERM});
   if (!has_left) return {};
   return fail(ErrorCode::kUnavailable,
@@ -375,7 +375,7 @@ void Supervisor::pause() {
   observers_.pause();
   console_.flush(std::chrono::steady_clock::now() + kPausePatience);
   ::kill(::getpid(), SIGSTOP);
-  // Continued: our own SIGCONT handler forwards it to the workers.
+  // Runs after SIGCONT, which on_control_signal() forwards to the workers.
   observers_.resume();
 }
 

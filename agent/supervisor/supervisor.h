@@ -1,12 +1,12 @@
-// The agent's shell: awaits an event, lets the core decide, performs the actions it returns. The only
-// owner of the agent's io_context; everything here happens on the thread that calls run().
+// The agent's shell: waits for an event, passes it to the core, performs the actions that the core
+// returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
 //   WorkerGroup, LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
 //   AgentSignals, the timer, JobEnd                                 └─▶ Observers
 //
-// The leader is here or elsewhere (rendezvous/leader/leader.h), which makes no difference to what happens
-// here: what it says goes through the same queue as all events, so that nothing is decided inside of
-// another decision.
+// The leader is in this process or on another node (rendezvous/leader/leader.h); both are handled
+// alike. Its messages go through the same queue as all events, so NodeCore::step() never runs
+// inside of another step.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -97,7 +97,7 @@ class Supervisor {
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
   Observers observers_;
-  std::unique_ptr<CoreRecorder> recorder_;  // where one was asked for
+  std::unique_ptr<CoreRecorder> recorder_;  // with --record
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
@@ -111,7 +111,7 @@ class Supervisor {
   Timer timer_;  // the core's
   Timer open_queries_;
 
-  std::chrono::milliseconds grace_{};  // of the workers that are killed because it is over
+  std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   bool was_told_to_wait_ = false;
   bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;

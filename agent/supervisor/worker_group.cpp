@@ -20,11 +20,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // that a failure waits for its file
+constexpr std::chrono::milliseconds kErrorFileLimit = 2s;  // a failure waits for its file
 
 void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std::string& file) {
   failure.error_file = file;
-  // With a tail of stderr the call stack was printed already.
+  // The tail of stderr contains the call stack already.
   const bool shows_stack = failure.stderr_tail.empty() && !error.callstack.empty();
   failure.message = shows_stack ? error.callstack : error.message;
 }
@@ -63,7 +63,7 @@ void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
   is_grace_over_ = false;
   stacks_.reset();
-  if (!stacks_text_.empty()) {  // of the round before
+  if (!stacks_text_.empty()) {  // of the previous round
     parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
   }
   std::vector<int> local_ranks(workers_.size());
@@ -93,7 +93,7 @@ void WorkerGroup::start_all(Result<void> files) {
       if (started) continue;
       refused = std::move(started.error());
     }
-    // The first one is the cause; those after it were not even tried.
+    // After the first failure the remaining workers are not tried.
     rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
     failure.message = refused->to_string();
     if (files && is_missing_program(*refused)) {
@@ -163,9 +163,9 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   return {};
 }
 
-// A worker can do without: what the kernel refuses here (a limit, a seccomp filter) stops no job.
+// A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
 std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
-  environment.erase(link::kSocketVariable);  // those of the worker that we ourselves may be
+  environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
   environment.erase(link::kPageVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
@@ -192,7 +192,7 @@ void WorkerGroup::ask_to_leave(int local_rank, int signal) {
   do_not_start();
   const auto& [process, link] = worker(local_rank);
   if (!process || (link && link->ask_to_leave())) return;
-  process->signal_worker(signal);  // the worker alone: its children may not expect it
+  process->signal_worker(signal);  // not to its children: they may not handle the signal
 }
 
 void WorkerGroup::take_stacks() {
@@ -209,7 +209,7 @@ void WorkerGroup::take_stacks() {
   });
 }
 
-// Those that are there, before it ends who they are of.
+// Reports the stacks that were taken so far; the rest is given up.
 void WorkerGroup::finish_stacks() {
   if (!stacks_) return;
   tell_of_stacks(stacks_->so_far());
@@ -238,7 +238,7 @@ void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
   output_.ended(local_rank);
   rdzv::WorkerFailure ended = failure_of(local_rank, status);
   events_.ending(local_rank, status);
-  // One that we stopped is not asked for, unless the kernel was quicker.
+  // If it was told to stop, only SIGKILL may mean that it ran out of memory.
   const bool was_told_to_stop = events_.is_stopping();
   const bool may_be_out_of_memory = status.signal == SIGKILL || !was_told_to_stop;
   if (!status.is_success() && may_be_out_of_memory) {
@@ -250,7 +250,7 @@ void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
   if (status.is_success() || error_file.empty()) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
   }
-  // A temporary folder is where this node's own files are; a log folder may be on a file server.
+  // A temporary folder is on a local disk; a log folder may be on a file server that hangs.
   if (output_.removes_error_files()) {
     if (const auto error = read_error_file(error_file)) add_error(ended, *error, error_file);
     return tell_of_end(round, std::move(ended), was_told_to_stop);
@@ -297,7 +297,7 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status) c
 void WorkerGroup::signal_all(int signal) {
   for (const Worker& each : workers_) {
     if (!each.process) continue;
-    // Notices are for the worker: its own children, which may not expect them, are spared.
+    // A notice goes to the worker alone: its children may not handle the signal.
     signal == SIGCONT ? each.process->resume() : each.process->signal_worker(signal);
   }
 }

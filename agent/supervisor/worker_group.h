@@ -1,9 +1,9 @@
-// The workers of this node: started, signalled and watched, with what belongs to each of them (its
-// streams, its link, its error file) and what they leave behind. Decides nothing: the supervisor
-// performs the core's actions on it, and what it tells are the core's events.
+// The workers of this node: starts, signals and watches them, with their streams, links and error
+// files, and kills the orphans that they leave behind. Decides nothing: the supervisor performs the
+// core's actions on it, and it reports events for the core.
 //
-// Owned by the Supervisor; event loop only. The mistake to avoid: taking a worker's end for the end
-// of the round. The round ends with close(), when nothing that it has started is left.
+// Owned by the Supervisor; event loop only. The end of the last worker is not the end of the round:
+// the round ends with close(), when no process that it started is left.
 #pragma once
 
 #include <sys/types.h>
@@ -51,11 +51,11 @@ class WorkerGroup {
 
   struct Events {
     std::function<void(NodeEvent)> event;  // WorkerEnded, StacksTaken, RoundClosed
-    // For those who watch, before the event that follows.
-    std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it could not be
-    std::function<void(int local_rank, ExitStatus)> ending;  // its progress can still be seen
+    // For the observers; each is called before the event that belongs to it.
+    std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it was not started
+    std::function<void(int local_rank, ExitStatus)> ending;  // its progress can still be read
     std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
-    std::function<void(int local_rank, pid_t)> killed;  // when its grace was over
+    std::function<void(int local_rank, pid_t)> killed;  // after its grace period
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
   };
@@ -64,20 +64,21 @@ class WorkerGroup {
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
-  // Before the agent has another thread or child.
+  // Call it before the agent has another thread or child.
   Result<void> prepare();
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
-  // Where log files do not answer yet, workers that were to start end without having begun.
+  // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
   void ask_to_leave(int local_rank, int signal);
-  // From now on a SIGKILL in this round is one after the grace.
+  // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
-  // Of the workers that are about to be killed, who else would take the reason along. StacksTaken
-  // follows from the loop, unless the first of them is killed before.
+  // Takes the stacks of the workers that are about to be killed, because they show why these hang.
+  // StacksTaken follows from the loop, unless one of them is killed before.
   void take_stacks();
-  // When all have ended: ends what they left behind. RoundClosed follows, maybe from here.
+  // Call it when all workers have ended: kills their orphans. RoundClosed follows, possibly before
+  // close() returns.
   void close();
 
   // Nothing of this node is left to be ended, and the event loop does not run any more.
@@ -87,17 +88,17 @@ class WorkerGroup {
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
   void pause_all();
 
-  const rdzv::RoundStart& round() const { return round_; }  // the present one, or the last
+  const rdzv::RoundStart& round() const { return round_; }  // the current one, or the last
   int running() const;
-  // By local rank; none: it has not said any, has no link, or has ended.
+  // None: the worker reported none, has no link, or has ended.
   std::optional<WorkerProgress> progress(int local_rank) const;
-  // Stacks of killed workers that have no log folder, to be told beside the report.
+  // Stacks of killed workers that have no log folder, to print after the report.
   const std::string& stacks_text() const { return stacks_text_; }
 
  private:
   struct Worker {
-    std::unique_ptr<WorkerProcess> process;  // none: it has ended, or not begun
-    std::shared_ptr<WorkerLink> link;        // none: likewise, or it has none
+    std::unique_ptr<WorkerProcess> process;  // null: it has ended, or was not started
+    std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
   };
 
   ChildReaper::Hooks reaper_hooks();
@@ -129,7 +130,7 @@ class WorkerGroup {
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank
-  bool awaits_files_ = false;    // before the workers can start
+  bool awaits_files_ = false;    // the workers start when their log files are open
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;

@@ -127,7 +127,7 @@ TEST(Failure, AKillForWantOfMemoryIsToldAsOne) {
   Job job(group.with(ddprun({"--nproc-per-node=2", "--events=" + (folder / "events")},
                             worker({"on-rank", "1", "take-memory", "2000", "wait"}))));
   EXPECT_EQ(job.wait(), exited(137));
-  EXPECT_THAT(job.err(), HasSubstr("was killed by the kernel for want of memory"));
+  EXPECT_THAT(job.err(), HasSubstr("was killed by the kernel: out of memory"));
   EXPECT_THAT(read_file(folder / "events"), HasSubstr(R"("killed_for_memory":true)"));
 }
 

@@ -113,7 +113,7 @@ TEST_F(FailureReport, SaysWhichNodeIsMissingAndWhatToCheck) {
     return report.substr(begin, report.find('\n', begin) - begin);
   };
   EXPECT_EQ(check(How::kDisconnected),
-            "whether b12 is up, and what killed ddprun there (dmesg tells of memory)");
+            "whether b12 is up, and what killed ddprun there (dmesg shows if memory ran out)");
   EXPECT_EQ(check(How::kLeft),
             "who stopped ddprun on b12; --nnodes=MIN:MAX goes on with fewer nodes");
   EXPECT_EQ(check(How::kUnresponsive),
@@ -245,19 +245,18 @@ TEST_F(FailureReport, AKillForWantOfMemoryIsToldAsSuch) {
   outcome.consequences = {failure(0, ExitStatus::killed(SIGKILL))};
   outcome.consequences[0].was_told_to_stop = true;
   outcome.consequences[0].killed_for_memory = true;
-  EXPECT_EQ(
-      failure_report(outcome, "train.py"),
-      "ddprun: train.py FAILED: rank 1 (pid 4701) was killed by the kernel for want of memory "
-      "(SIGKILL)\n"
-      "  rank        1 (local rank 1)\n"
-      "  host        node0, pid 4701\n"
-      "  time        2025-10-09 08:53:20.042\n"
-      "  after it\n"
-      "    rank 0 (pid 4700) was killed by the kernel for want of memory (SIGKILL)\n");
+  EXPECT_EQ(failure_report(outcome, "train.py"),
+            "ddprun: train.py FAILED: rank 1 (pid 4701) was killed by the kernel: out of memory "
+            "(SIGKILL)\n"
+            "  rank        1 (local rank 1)\n"
+            "  host        node0, pid 4701\n"
+            "  time        2025-10-09 08:53:20.042\n"
+            "  after it\n"
+            "    rank 0 (pid 4700) was killed by the kernel: out of memory (SIGKILL)\n");
   // A data loader's worker was killed, and its parent noticed.
   outcome.cause->status = ExitStatus::exited(1);
   EXPECT_NE(failure_report(outcome, "train.py")
-                .find("  hint        the kernel killed a process of this job for want of memory\n"),
+                .find("  hint        the kernel killed a process of this job: out of memory\n"),
             std::string::npos);
 }
 
@@ -265,7 +264,8 @@ TEST_F(FailureReport, AnUnexplainedSigkillGetsAHint) {
   rdzv::JobOutcome outcome;
   outcome.kind = Kind::kFailed;
   outcome.cause = failure(0, ExitStatus::killed(SIGKILL));
-  EXPECT_NE(failure_report(outcome, "train").find("for want of memory"), std::string::npos);
+  EXPECT_NE(failure_report(outcome, "train").find("the kernel did: out of memory"),
+            std::string::npos);
 }
 
 TEST_F(FailureReport, AnAbortByAThreadAtTheEndGetsAHint) {
