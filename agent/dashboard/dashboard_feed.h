@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "agent/status/job_status.h"
 #include "agent/dashboard/step_times.h"
+#include "agent/status/job_status.h"
 
 namespace ddprun::agent {
 

@@ -79,9 +79,8 @@ void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->path();
   if (path == "/") return serve_page(*exchange);
   if (path == "/metrics") {
-    return exchange->reply(
-        {.content_type = std::string(kPrometheusContentType),
-         .body = metrics_text(job_.node_status(), labels_)});
+    return exchange->reply({.content_type = std::string(kPrometheusContentType),
+                            .body = metrics_text(job_.node_status(), labels_)});
   }
   if (path == "/events") {
     if (!exchange->begin_events()) return;
