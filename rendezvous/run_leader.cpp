@@ -21,7 +21,7 @@ namespace {
 
 void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", printable(line).c_str()); }
 
-// Whoever starts a leader by itself starts it where its name is known.
+// The machine that runs `ddpctl leader` is expected to know the endpoint's name.
 Result<Listener> open_port(const Endpoint& listen) {
   const auto addresses = addresses_of(listen.host);
   if (addresses) return open_leader_port(listen, *addresses);
@@ -66,7 +66,7 @@ class StandaloneLeader {
   }
 
  private:
-  // The first one ends the job in good order, the second one this process.
+  // The first signal stops the job in good order; the second one ends this process.
   void await_signals() {
     signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
       if (ec) return;

@@ -77,7 +77,7 @@ class HttpClient::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // What `done` does may be the end of the client.
+  // `done` may destroy the client.
   void finish(Result<HttpReply> reply) {
     if (queue_.empty()) return;
     const Done done = std::move(queue_.front().second);
@@ -92,7 +92,7 @@ class HttpClient::Impl : public std::enable_shared_from_this<Impl> {
 
   boost::asio::io_context& io_;
   const HttpOptions options_;
-  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is under way
+  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is in progress
   std::shared_ptr<HttpConnection> connection_;
 };
 

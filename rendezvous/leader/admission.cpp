@@ -17,7 +17,7 @@ constexpr std::size_t kPendingMax = 16384;
 constexpr auto kWarningInterval = 1s;
 constexpr char kStoreQuery = 0;  // VALIDATE, which opens a connection of c10d's store protocol
 
-// Half of the descriptors: nodes and workers need some too.
+// Half of the descriptors, because nodes and workers need some too.
 std::size_t most_pending() {
   return std::clamp<std::size_t>(descriptor_limit().rlim_cur / 2, 16, kPendingMax);
 }
@@ -36,7 +36,7 @@ struct Admission::PendingConnection {
   bool is_listed = false;
   bool is_dismissed = false;
   wire::FrameReader reader{limits::kMaxConnectBytes};
-  std::optional<wire::Nonce> theirs;  // its Opening has come
+  std::optional<wire::Nonce> theirs;  // from its Opening; nullopt before
   wire::Nonce ours{};
 };
 
@@ -74,7 +74,7 @@ void Admission::take(const StreamPtr& stream) {
                  .on_end = [this, pending](const Error&) { remove(pending); }});
 }
 
-// For the next connection.
+// Closes the oldest pending connection to make room for the next one.
 bool Admission::free_descriptor() {
   if (!std::exchange(has_told_of_shortage_, true)) {
     events_.on_warning("no descriptor is left for another connection, those that come now wait: " +
@@ -98,7 +98,7 @@ void Admission::remove(const PendingPtr& pending) {
 
 void Admission::turn_away(const PendingPtr& pending, const std::string& why) {
   if (!pending->is_dismissed) warn("turned away " + pending->address + ": " + why);
-  const PendingPtr keep = pending;  // the list's own may be the caller's
+  const PendingPtr keep = pending;  // `pending` may refer to the list's element
   remove(keep);
   keep->stream->close();
 }
@@ -158,7 +158,7 @@ void Admission::take_opening(const PendingPtr& pending) {
   part_from(pending);
 }
 
-// Its last word was said; the other side's end is awaited.
+// Everything has been sent; waits for the other side to close.
 void Admission::part_from(const PendingPtr& pending) {
   pending->is_dismissed = true;
   pending->stream->finish_sending();

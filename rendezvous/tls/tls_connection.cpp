@@ -67,7 +67,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     if (!ec) return X509_VERIFY_PARAM_set1_ip_asc(expected, name().c_str()) == 1;
     X509_VERIFY_PARAM_set_hostflags(expected, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     if (X509_VERIFY_PARAM_set1_host(expected, name().c_str(), 0) != 1) return false;
-    // What SSL_set_tlsext_host_name is, without its cast.
+    // The same as SSL_set_tlsext_host_name, without its cast.
     std::string sni = name();
     return SSL_ctrl(transport().native_handle(), SSL_CTRL_SET_TLSEXT_HOSTNAME,
                     TLSEXT_NAMETYPE_host_name, sni.data()) == 1;
