@@ -1,5 +1,5 @@
-// Jobs whose agents elect the leader in etcd, which runs here for real: any node may die, and etcd
-// may be away, slow to come back, full, locked or somebody else's.
+// Jobs whose agents elect the leader in a real etcd: any node may die, and etcd may be unavailable,
+// slow to come back, full, locked, or contain data of other programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// A job on nodes of a network: each node is a machine of its own to the programs on it, and its
-// cable can be cut, slow or lossy. After each trouble the job goes on or ends as documented, and
-// nothing is left on any node.
+// A job on nodes of a network: each node is like a separate machine, and its cable can be cut, slow
+// or lossy. After each fault the job continues or ends as documented, and nothing is left on any
+// node.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
