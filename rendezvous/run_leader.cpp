@@ -58,7 +58,7 @@ class StandaloneLeader {
     }
     const JobOutcome* outcome = server_.core().outcome();
     if (outcome == nullptr) {
-      say("it goes before the job has ended; agents that lose it stop their workers");
+      say("the leader exits before the job has ended; agents that lose it stop their workers");
       return 128 + *stopped_by_;
     }
     say("the job has ended: " + in_words(*outcome));
@@ -102,7 +102,7 @@ class StandaloneLeader {
     }
     if (core.are_some_done() && told_of_the_first_end_ != core.round()) {
       told_of_the_first_end_ = core.round();
-      say("a worker has ended with 0: nodes that come now wait");
+      say("a worker has ended with 0: new nodes have to wait");
     }
   }
 

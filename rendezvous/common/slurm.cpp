@@ -103,7 +103,7 @@ Result<Hosts> expand_host_list(std::string_view list) {
   Hosts hosts;
   for (;;) {
     const std::string_view name = list.substr(0, end_of_name(list));
-    if (name.empty()) return wrong("it is empty, or a name in it is");
+    if (name.empty()) return wrong("it is empty or contains an empty name");
     auto expanded = expand_name(name);
     if (!expanded) return expanded;
     if (hosts.size() + expanded->size() > kMaxHostsInList) return too_many();

@@ -142,7 +142,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
         return {ErrorCode::kPermissionDenied, who + " refuses: " + refusal.message, {}};
       case kResourceExhausted:
         return {ErrorCode::kResourceExhausted,
-                who + " takes nothing any more: " + refusal.message +
+                who + " accepts no more writes: " + refusal.message +
                     "; compact and defragment it, then `etcdctl alarm disarm`",
                 {}};
       default:

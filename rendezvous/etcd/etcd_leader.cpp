@@ -194,7 +194,7 @@ class EtcdLeader final : public Leader {
 
   void perform(const StopLeading&) {
     events_.on_event(LeaderWarning{
-        "this node leads no more: etcd has another leader, or lost this one's lease"});
+        "this node no longer leads: etcd has another leader, or has lost this node's lease"});
     term_ += 1;
     leadership_.stop();
     server_.reset();

@@ -59,7 +59,7 @@ Admission::~Admission() {
 
 void Admission::take(const StreamPtr& stream) {
   if (pending_.size() >= pending_max_) {
-    turn_away(pending_.front(), "there are too many connections that say nothing");
+    turn_away(pending_.front(), "too many connections have not identified themselves");
   }
   const auto pending = std::make_shared<PendingConnection>();
   pending->stream = stream;
@@ -77,7 +77,7 @@ void Admission::take(const StreamPtr& stream) {
 // Closes the oldest pending connection to make room for the next one.
 bool Admission::free_descriptor() {
   if (!std::exchange(has_told_of_shortage_, true)) {
-    events_.on_warning("no descriptor is left for another connection, those that come now wait: " +
+    events_.on_warning("no file descriptor is left for another connection, new ones wait: " +
                        descriptor_limit_in_words());
   }
   if (pending_.empty()) return false;
@@ -105,7 +105,7 @@ void Admission::turn_away(const PendingPtr& pending, const std::string& why) {
 
 void Admission::sweep() {
   while (!pending_.empty() && pending_.front()->deadline <= transport_->now()) {
-    turn_away(pending_.front(), "it did not say in time who it is");
+    turn_away(pending_.front(), "it did not identify itself in time");
   }
   if (pending_.empty()) return;
   sweep_timer_->at(pending_.front()->deadline, [this] { sweep(); });
@@ -138,10 +138,11 @@ void Admission::take_opening(const PendingPtr& pending) {
     return events_.on_store_client(pending->stream, std::move(received));
   }
   if (first != wire::kRoundMagic.front()) {
-    return turn_away(pending, first == kStoreQuery
-                                  ? "it looks for a c10d store, and this is the leader's port; "
-                                    "workers find theirs at MASTER_ADDR:MASTER_PORT"
-                                  : "it does not speak the round protocol");
+    return turn_away(pending,
+                     first == kStoreQuery
+                         ? "it is a client of a c10d store, but this is the leader's port; "
+                           "workers find theirs at MASTER_ADDR:MASTER_PORT"
+                         : "it does not speak the round protocol");
   }
   const auto bytes = pending->reader.take(wire::kOpeningBytes);
   if (!bytes) return;
@@ -171,7 +172,7 @@ void Admission::take_connect(const PendingPtr& pending) {
   auto frame = wire::decode_agent_frame(**payload);
   if (!frame) return turn_away(pending, frame.error().to_string());
   auto* connect = std::get_if<wire::Connect>(&*frame);
-  if (connect == nullptr) return turn_away(pending, "it does not say who it is");
+  if (connect == nullptr) return turn_away(pending, "its first message does not identify it");
   std::string proof;
   if (!token_.empty()) {
     const auto expected = proof_of(ProofOf::kAgent, token_, *pending->theirs, pending->ours);

@@ -174,7 +174,7 @@ void RoundClient::connected(StreamPtr stream) {
                       }});
   stream_->send(wire::encode(wire::Opening{.nonce = ours_}));
   patience_timer_->at(transport_->now() + kAnswerPatience,
-                      [this] { lose_connection("it takes connections and does not answer"); });
+                      [this] { lose_connection("it accepts connections but does not answer"); });
 }
 
 // ---- over a connection
@@ -338,7 +338,7 @@ std::string RoundClient::how_it_went() const {
     return leader + " said nothing for " + in_words(options_.keep_alive.timeout()) +
            ": its node was stopped or hangs, or the network to it is cut";
   }
-  return "the connection to " + leader + " broke and was not to be had again within " +
+  return "the connection to " + leader + " broke and could not be resumed within " +
          in_words(options_.keep_alive.reconnect_grace) + ": its agent was killed, or its node died";
 }
 

@@ -192,7 +192,7 @@ void RoundServer::hand_to_store(const StreamPtr& stream, std::string received) {
   const std::string address = stream->peer_address();
   const bool is_ours = is_loopback(address) || address == stream->local_address();
   if (!is_ours && !addresses_.contains(address)) {
-    return admission_->drop(stream, "it looks for the store, and is at no node of this job");
+    return admission_->drop(stream, "it is a client of the store, but not from a node of this job");
   }
   events_.on_event(StoreClientArrived{stream->release(), std::move(received)});
 }

@@ -77,7 +77,7 @@ RankCheck check_rank(const RoundConfig& config, const Membership& members, const
                     "; give every node a rank of its own";
   } else {
     check.warning = "--node-rank=" + rank + " was asked for by " + other_host +
-                    " too; nodes that ask for the same are ordered as they came";
+                    " too; nodes that ask for the same rank are sorted by arrival";
   }
   return check;
 }

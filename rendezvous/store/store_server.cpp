@@ -200,7 +200,7 @@ class StoreServer::Loop {
   void pause_accepting(const std::string& why) {
     if (!std::exchange(has_told_of_shortage_, true)) {
       next_log_ = {};
-      log("cannot take another client, those that come now wait: " + why);
+      log("cannot accept another client, new ones wait: " + why);
     }
     watch(EPOLL_CTL_DEL, listener_.get(), 0, kListenerEvent);
     is_paused_ = true;

@@ -34,9 +34,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     const bool is_cut_off = ec == asio::error::eof || ec == asio::ssl::error::stream_truncated;
     if (is_cut_off && !is_open()) {
       return {ErrorCode::kClosed,
-              who() +
-                  " closed the connection instead of a TLS handshake; is it meant to be "
-                  "spoken to by TLS?",
+              who() + " closed the connection instead of a TLS handshake; does it use TLS?",
               {}};
     }
     if (ec == asio::ssl::error::stream_truncated) ec = asio::error::eof;

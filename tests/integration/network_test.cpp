@@ -434,7 +434,7 @@ TEST_F(NetworkTest, AStaticJobsStoreServesItsNodesOnly) {
   EXPECT_TRUE(is_served(0));
   EXPECT_TRUE(is_served(1));
   EXPECT_FALSE(is_served(2));
-  EXPECT_THAT(cluster[0].err(), HasSubstr("is at no node of this job"));
+  EXPECT_THAT(cluster[0].err(), HasSubstr("not from a node of this job"));
   expect_good_end();
 }
 
