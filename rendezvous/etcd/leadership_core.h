@@ -9,8 +9,8 @@
 //   event \ state         Following     Leading                      WritingLast     LettingGo     Gone
 //   begin (it leads)      Leading       Leading                      ignore          ignore        ignore
 //   stop (it does not)    ignore        Following                    Following       Following     ignore
-//   the RoundCore says    -             say it, or hold and write    hold            hold          -
-//   written               ignore        say what was held; (1)       let go          ignore        ignore
+//   RoundCore message     -             send it, or hold and write   hold            hold          -
+//   written               ignore        send what was held; (1)      let go          ignore        ignore
 //   overtaken (2)         ignore        write again                  write again     ignore        ignore
 //   fenced                ignore        doubt it leads; write again  let go          ignore        ignore
 //   no answer             ignore        write again after 100 ms     let go          ignore        ignore

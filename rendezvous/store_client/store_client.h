@@ -3,8 +3,7 @@
 // there.
 //
 //   auto store = StoreClient::connect({.server = {"10.0.0.5", 29500}, .connect_timeout = 30s});
-//   if (!store) return fail(std::move(store.error()));        // names host and port, says what to
-//   try
+//   if (!store) return fail(std::move(store.error()));   // it names host, port and what to try
 //   (*store)->set("address/0", "10.0.0.7:4000");
 //   Result<std::string> peer = (*store)->get("address/1", 60s);   // waits until it is there
 //
