@@ -18,9 +18,9 @@ struct EtcdSpec {
   std::chrono::milliseconds lease{5000};  // of the leader; expires unless it is renewed
   bool is_tls = false;
   TlsFiles tls;
-  std::string user;                // empty: none
-  std::string password;            // secret: never printed
-  std::string local_addr;          // where other nodes reach this node; empty: as etcd sees it
+  std::string user;        // empty: none
+  std::string password;    // secret: never printed
+  std::string local_addr;  // where other nodes reach this node; empty: its address towards etcd
   std::optional<PortRange> ports;  // for the leader's port; nullopt: any
 
   bool operator==(const EtcdSpec&) const = default;

@@ -72,8 +72,8 @@ class Leader {
   virtual void ask(PeerRequest question) = 0;
   virtual void answer(PeerReply answer) = 0;
 
-  // Called after this node has ended: whether the process may exit, because no other node still has
-  // to learn of the end through it.
+  // Called after this node has ended: whether the process may exit: every peer that learns of the
+  // end from it has been told.
   virtual bool may_exit() = 0;
 
   // Whether the leader is in this process. Under etcd that may change.

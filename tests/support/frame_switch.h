@@ -28,7 +28,7 @@ struct Cable {
   bool sends = true;                    // frames from the node pass
   bool receives = true;                 // frames to the node pass
   std::chrono::microseconds delay{0};   // each way
-  std::chrono::microseconds jitter{0};  // added at random; frames may be reordered
+  std::chrono::microseconds jitter{0};  // up to this much more; frames may be reordered
   double loss = 0;                      // probability, each way
 };
 
