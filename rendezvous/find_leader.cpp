@@ -58,7 +58,8 @@ class Search final : public LeaderSearch {
     look_up_ = transport_->look_up(spec_.endpoint.host,
                                    [this](Result<std::vector<std::string>> addresses) {
                                      if (addresses) return decide(*addresses);
-                                     // Who was told to lead need not know how others call it.
+                                     // An agent that was told to lead does not need the addresses
+                                     // of its own name.
                                      if (spec_.where == LeaderSpec::Where::kHere) return decide({});
                                      try_later(addresses.error().message);
                                    });
@@ -70,7 +71,7 @@ class Search final : public LeaderSearch {
     retry_timer_->at(transport_->now() + pause_, [this] { look_up(); });
   }
 
-  // And gives up in time, whatever a name server does.
+  // Also ends the search at the time limit, even if a name server does not answer.
   void tell_of_waiting(CoreTime::duration after) {
     const CoreTime end = started_ + spec_.join_timeout;
     notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
@@ -105,7 +106,7 @@ class Search final : public LeaderSearch {
     }
     auto listener = open_leader_port(spec_.endpoint, addresses);
     if (listener) return lead(std::move(*listener));
-    // Another agent on this machine was there before.
+    // Another agent on this machine listens there already.
     if (!must_lead && listener.error().code == ErrorCode::kAddressInUse) return follow();
     Error error = std::move(listener.error());
     if (error.code == ErrorCode::kAddressInUse) {
@@ -144,7 +145,7 @@ class Search final : public LeaderSearch {
   const LeaderSpec spec_;
   const RoundConfig config_;
   const LeaderEvents events_;
-  std::function<void(Result<FoundLeader>)> done_;  // none: it was called
+  std::function<void(Result<FoundLeader>)> done_;  // empty after it was called
   std::unique_ptr<Attempt> look_up_;
   const std::unique_ptr<Timer> retry_timer_;
   const std::unique_ptr<Timer> notice_timer_;

@@ -1,7 +1,7 @@
-// Who leads: decided once, when an agent starts. It leads itself where it was told to, or where the
-// endpoint is an address of this machine that nobody listens at yet; otherwise the leader is
-// elsewhere. Everything happens on the thread that runs the io_context; names are looked up beside
-// it, again and again until the join time limit, because they become known late.
+// Decides once, when an agent starts, whether it leads. It leads if it was told to, or if the
+// endpoint is an address of this machine where nobody listens yet; otherwise the leader is
+// elsewhere. Everything happens on the thread that runs the io_context; names are looked up on
+// another thread, repeatedly until the join time limit, because a name may become known late.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,7 +25,7 @@ class LeaderSearch {
 };
 
 // `done` is called once, maybe before this returns, unless the search is destroyed before. Errors
-// are sentences: kTimeout where the endpoint's name did not become known in time.
+// are sentences: kTimeout if the endpoint's name did not become known in time.
 std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
                                           const RoundConfig& config, LeaderEvents events,
                                           std::function<void(Result<FoundLeader>)> done);

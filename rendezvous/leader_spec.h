@@ -1,5 +1,5 @@
-// Where the leader of a job is to be found, as the launcher decided it: a value of the Job, carried
-// out by find_leader.h. Copies, compares; any thread.
+// Where the leader of a job is, as the launcher has decided: a value in the Job, which
+// find_leader.h carries out. Any thread.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@ namespace ddprun::rdzv {
 
 struct LeaderSpec {
   enum class Where {
-    kAlone,      // here, and nobody else takes part
+    kAlone,      // here, for a job of one node
     kHere,       // here, listening at the endpoint
     kElsewhere,  // at the endpoint
-    kToBeFound,  // here if the endpoint is an address of this machine and still free, else there
-    kElected,    // wherever the agents elect one, under etcd
+    kToBeFound,  // here if the endpoint is a free address of this machine, else there
+    kElected,    // the agents elect it, under etcd
   };
   Where where = Where::kAlone;
   Endpoint endpoint;  // a name or a numeric address
   std::chrono::milliseconds join_timeout{600'000};
   KeepAlive keep_alive;
   std::optional<EtcdSpec> etcd;  // kElected
-  std::string token;             // secret: never printed; empty: none
+  std::string token;             // secret: never printed; empty: no token
 
   bool operator==(const LeaderSpec&) const = default;
 };

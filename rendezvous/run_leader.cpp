@@ -21,7 +21,7 @@ namespace {
 
 void say(const std::string& line) { std::fprintf(stderr, "ddpctl: %s\n", printable(line).c_str()); }
 
-// Whoever starts a leader by itself starts it where its name is known.
+// The machine that runs `ddpctl leader` is expected to know the endpoint's name.
 Result<Listener> open_port(const Endpoint& listen) {
   const auto addresses = addresses_of(listen.host);
   if (addresses) return open_leader_port(listen, *addresses);
@@ -58,7 +58,7 @@ class StandaloneLeader {
     }
     const JobOutcome* outcome = server_.core().outcome();
     if (outcome == nullptr) {
-      say("it goes before the job has ended; agents that lose it stop their workers");
+      say("the leader exits before the job has ended; agents that lose it stop their workers");
       return 128 + *stopped_by_;
     }
     say("the job has ended: " + in_words(*outcome));
@@ -66,7 +66,7 @@ class StandaloneLeader {
   }
 
  private:
-  // The first one ends the job in good order, the second one this process.
+  // The first signal stops the job in good order; the second one ends this process.
   void await_signals() {
     signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
       if (ec) return;
@@ -102,7 +102,7 @@ class StandaloneLeader {
     }
     if (core.are_some_done() && told_of_the_first_end_ != core.round()) {
       told_of_the_first_end_ = core.round();
-      say("a worker has ended with 0: nodes that come now wait");
+      say("a worker has ended with 0: new nodes have to wait");
     }
   }
 

@@ -1,5 +1,5 @@
-// `ddpctl leader`: a leader that is no agent, for sites that want the endpoint to outlive every
-// node. Blocks the calling thread until the job has ended and everybody was told. SIGTERM or SIGINT
+// `ddpctl leader`: a leader without an agent, for sites where the endpoint must outlive every node.
+// Blocks the calling thread until the job has ended and all nodes have been told. SIGTERM or SIGINT
 // stops the job on all nodes; a second one ends the leader at once, and agents that lose it stop
 // their workers.
 #pragma once
@@ -14,14 +14,13 @@ namespace ddprun::rdzv {
 
 struct LeaderJob {
   Endpoint listen;    // port 0: any
-  RoundConfig round;  // own_node is none, and the program and the user are those of the first node
+  RoundConfig round;  // own_node is not used; program and user are the first node's
   KeepAlive keep_alive;
-  std::string token;  // secret: never printed; empty: none
+  std::string token;  // secret: never printed; empty: no token
 };
 
-// Prints the address that it listens at as one line on stdout once nodes may come, and what happens
-// on stderr. Returns the job's exit code, as every agent of it does; kExitCannotRun where it cannot
-// listen.
+// Prints its address as one line on stdout when nodes can connect, and events on stderr. Returns
+// the job's exit code, as every agent does; kExitCannotRun if it cannot listen.
 int run_leader(const LeaderJob& job);
 
 }  // namespace ddprun::rdzv

@@ -169,7 +169,7 @@ class Reader {
   }
 
   void end() {
-    if (!rest_.empty()) refuse("it goes on after its end");
+    if (!rest_.empty()) refuse("it has extra bytes at its end");
   }
   // The first error; empty if there is none so far.
   std::string_view error() const { return error_; }
@@ -183,7 +183,7 @@ class Reader {
   }
   void field(bool& value) {
     const auto byte = get<std::uint8_t>();
-    if (byte > 1) refuse("a truth value is neither 0 nor 1");
+    if (byte > 1) refuse("a boolean is neither 0 nor 1");
     value = byte == 1;
   }
   void field(Round& value) { value = Round{get<std::uint32_t>()}; }

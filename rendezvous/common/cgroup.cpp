@@ -8,7 +8,7 @@
 namespace ddprun::cgroup {
 namespace {
 
-// Version 1 says "no limit" by a number near the highest.
+// Version 1 writes "no limit" as a number near the maximum.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
 
 bool is_named(std::string_view controllers, std::string_view controller) {
@@ -19,8 +19,8 @@ bool is_named(std::string_view controllers, std::string_view controller) {
 }  // namespace
 
 // /proc/self/cgroup has a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
-// container the path is often the host's and names nothing here; then the mount's own root is this
-// container's group.
+// container the path is often the host's and does not exist here; then the root of the mount is
+// this container's group.
 std::vector<std::string> folders(std::string_view controller, const std::string& root) {
   const std::string text = file_text(root + "/proc/self/cgroup");
   std::vector<std::string> folders;

@@ -10,8 +10,8 @@
 
 namespace ddprun {
 
-// No stream: the first one of a process sets up locales, which takes longer than the files read at a
-// start.
+// No std::ifstream: the first stream of a process initialises locales, which takes longer than
+// reading these files.
 std::string file_text(const std::string& path) {
   const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;

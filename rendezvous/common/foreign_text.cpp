@@ -12,7 +12,8 @@ constexpr std::string_view kColoursEnd = "\x1b[0m";
 enum class Lines { kOne, kSeveral };
 enum class Colours { kVisible, kLeftOut, kKept };
 
-// How many bytes of `text` are one well-formed character (RFC 3629), 0: none.
+// The length of the well-formed character (RFC 3629) at the beginning of `text`; 0 if there is
+// none.
 std::size_t character_at(std::string_view text) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned char first = byte(0);
@@ -28,7 +29,7 @@ std::size_t character_at(std::string_view text) {
   return is_overlong || is_out_of_range ? 0 : length;
 }
 
-// Of a well-formed character.
+// The code point of a well-formed character.
 std::uint32_t code_of(std::string_view character) {
   const auto first = static_cast<unsigned char>(character.front());
   if (character.size() == 1) return first;
@@ -39,13 +40,13 @@ std::uint32_t code_of(std::string_view character) {
   return code;
 }
 
-// Controls, line and paragraph separators, and what changes the direction of what follows.
+// Control characters, line and paragraph separators, and characters that change the text direction.
 bool is_acted_upon(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
          (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
 }
 
-// "ESC [ 1 ; 31 m": its length, 0: none begins here.
+// The length of a sequence such as "ESC [ 1 ; 31 m" at the beginning of `text`; 0 if there is none.
 std::size_t colour_at(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const std::size_t end = text.find_first_not_of("0123456789;:", 2);

@@ -6,7 +6,8 @@
 // of these functions. UTF-8 characters stay as they are. What a terminal would act on becomes
 // visible: "\n", "\x1b", "\u009b" for control characters, "\xff" for a byte that is not UTF-8,
 // "\u202e" for characters that change the direction of writing. A line of JSON stays the same JSON:
-// these are valid escape sequences of JSON too.
+// its writer has escaped control characters below U+0020, and "\u…" is JSON's escape for the
+// others.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 
 namespace ddprun {
 
-// std::random_device first asks the processor what it can do, which traps in a virtual machine.
+// Not std::random_device: it executes CPUID first, which traps in a virtual machine.
 std::uint64_t random_number() {
   std::uint64_t number = 0;
   // Short reads and EINTR do not happen for so few bytes.

@@ -1,4 +1,4 @@
-// A number that no other process chooses: for what must be told apart, not for what must be secret.
+// A random number that no other process is likely to choose: for identifiers, not for secrets.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ rlim_t limit_on(__rlimit_resource resource) {
   return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// What limit an error of the system stands for, and what to try; empty for any other error.
+// The limit behind a system error, and what to try; empty for any other error.
 std::string limit_behind(int errno_value) {
   if (errno_value == EMFILE) {
     return "; the limit is " + std::to_string(limit_on(RLIMIT_NOFILE)) +

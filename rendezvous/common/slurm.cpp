@@ -39,7 +39,7 @@ Result<void> append_range(std::string_view range, Hosts& numbers) {
   return {};
 }
 
-// What stands between "[" and "]".
+// `ranges`: the text between "[" and "]".
 Result<Hosts> expand_ranges(std::string_view ranges) {
   Hosts numbers;
   for (;;) {
@@ -50,8 +50,8 @@ Result<Hosts> expand_ranges(std::string_view ranges) {
   }
 }
 
-// Every name so far with every one of these endings. Slurm's order: the numbers of the last brackets
-// change first, and then those of the first, of the second, and so on.
+// Combines every name so far with every ending. Slurm's order: the numbers in the last brackets
+// change fastest, then those in the first, the second, and so on.
 Result<Hosts> combine(const Hosts& names, const Hosts& endings, bool are_last) {
   if (names.size() * endings.size() > kMaxHostsInList) return too_many();
   Hosts result;
@@ -64,7 +64,7 @@ Result<Hosts> combine(const Hosts& names, const Hosts& endings, bool are_last) {
   return result;
 }
 
-// One name with its brackets, which holds no comma outside of them.
+// One name with its brackets, and without a comma outside them.
 Result<Hosts> expand_name(std::string_view name) {
   Hosts hosts{""};
   while (!name.empty()) {
@@ -103,7 +103,7 @@ Result<Hosts> expand_host_list(std::string_view list) {
   Hosts hosts;
   for (;;) {
     const std::string_view name = list.substr(0, end_of_name(list));
-    if (name.empty()) return wrong("it is empty, or a name in it is");
+    if (name.empty()) return wrong("it is empty or contains an empty name");
     auto expanded = expand_name(name);
     if (!expanded) return expanded;
     if (hosts.size() + expanded->size() > kMaxHostsInList) return too_many();

@@ -7,8 +7,8 @@
 namespace ddprun::rdzv {
 namespace {
 
-// Reserved, not used: pages are taken as they are touched. Room for the thread-local storage of
-// whatever program this is linked into, and for sanitizers.
+// Address space only: a page is allocated when it is first touched. There must be room for the
+// thread-local storage of any program that links this, and for sanitizers.
 constexpr std::size_t kStackBytes = 1024 * 1024;
 
 struct Start {
@@ -16,7 +16,7 @@ struct Start {
   std::function<void()> body;
 };
 
-// Its name is given by the thread itself: from another one that means to open a file of /proc.
+// The thread sets its own name: doing that from another thread would open a file in /proc.
 void* run(void* argument) {
   const std::unique_ptr<Start> start(static_cast<Start*>(argument));
   ::prctl(PR_SET_NAME, start->name);

@@ -1,8 +1,9 @@
-// The leases of a claim: which of them it needs, which ones a leader holds, and which are given back.
-// A value without I/O; owned by the shell that claims.
+// The leases of a claim: which of them are still needed, which ones the leader holds, and which
+// must be revoked. A value without I/O; owned by the shell that claims.
 //
-// A claim whose answer was lost is asked again, and then fails on its own key: it has won. The mistake
-// to avoid: giving back, after a claim that failed, the lease by which this agent leads.
+// If the answer to a claim is lost, the claim is sent again and then fails because of its own key,
+// although it has won. So do not revoke the lease of a failed claim without asking is_of_no_use():
+// this agent may lead with it.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +17,22 @@ class ClaimLeases {
  public:
   enum class Need { kRecord, kLeader, kNothing };
 
-  // A claim begins. Who leads keeps the lease of the record.
+  // A claim begins. An agent that leads keeps its lease of the record.
   void begin(bool leads) { asked_ = {.leader = 0, .job = leads ? held_.job : 0}; }
   Need need() const {
     if (asked_.job == 0) return Need::kRecord;
     return asked_.leader == 0 ? Need::kLeader : Need::kNothing;
   }
   void granted(std::int64_t lease) { (asked_.job == 0 ? asked_.job : asked_.leader) = lease; }
-  // All are there: the claim is made with them.
+  // All leases are granted: the claim uses them.
   JobLeases claim() { return held_ = asked_; }
 
-  // What etcd shows of a claim of this agent that has won; none: it shows none.
+  // The leases with which a claim of this agent has won, as etcd shows it; nullopt if it shows
+  // none.
   void seen(const std::optional<JobLeases>& won) {
     if (won) held_ = *won;
   }
-  // Of a claim that failed.
+  // After a failed claim: whether its leases can be revoked.
   static bool is_of_no_use(const JobLeases& claimed, const std::optional<JobLeases>& won) {
     return !won || won->leader != claimed.leader;
   }

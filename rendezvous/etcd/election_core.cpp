@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kFirstPause{20};  // after a question without an answer
+constexpr std::chrono::milliseconds kFirstPause{20};  // after a request without an answer
 constexpr std::chrono::milliseconds kLongestPause{500};
 
 }  // namespace
@@ -68,7 +68,7 @@ ElectionCore::Out ElectionCore::failed(CoreTime now, const std::string& why, boo
   doing_ = Doing::kNothing;
   read_again_ = false;
   why_not_ = why;
-  // What once was right becomes right again.
+  // Settings that have worked once are not the reason, so try again later.
   if (is_final && incarnation_.empty()) {
     give_up(out, GiveUp::Why::kWrong, why);
   } else {
@@ -79,7 +79,7 @@ ElectionCore::Out ElectionCore::failed(CoreTime now, const std::string& why, boo
 
 ElectionCore::Out ElectionCore::leader_put(CoreTime now, const LeaderKey& key) {
   Out out;
-  // A claim's own answer says more.
+  // The answer to the claim has more information.
   if (is_over_ || doing_ == Doing::kClaiming) return out;
   attach(out, now, key);
   return out;
@@ -103,8 +103,8 @@ ElectionCore::Out ElectionCore::connection_gone(CoreTime now, bool was_refused) 
   if (is_over_ || leads_ || !leader_) return out;
   const std::int64_t revision = leader_->revision;
   detach(out, now);
-  // Nobody listens at its port any more: it is dead, and the rest of its lease need not be awaited.
-  // Right or wrong, that leader can write nothing any more, as if its lease were over.
+  // Nobody listens at its port any more, so it is dead, and there is no need to wait for its lease.
+  // Even if this is wrong it is safe: that leader is fenced off, as if its lease had expired.
   if (was_refused) out.push_back(Depose{revision});
   read(out);
   return out;
@@ -144,7 +144,7 @@ std::optional<CoreTime> ElectionCore::deadline() const {
 }
 
 void ElectionCore::saw(const RoundStart& start) {
-  if (leads_) return;  // written() says more
+  if (leads_) return;  // written() has the full record
   seen_ = JobRecord{};
   seen_->incarnation = incarnation_;
   seen_->round = start.round;
@@ -184,12 +184,12 @@ void ElectionCore::take(Out& out, CoreTime now, const EtcdView& view) {
   const bool is_new_life = has_ended && incarnation_.empty();
   const bool is_still_ending =
       is_new_life && view.leader && view.leader->incarnation == view.record->incarnation;
-  if (is_still_ending) {  // the job that had this id; its leader goes when all know
+  if (is_still_ending) {  // an earlier job with this id; its leader exits when all nodes know
     read_at_ = now + config_.lease;
     return;
   }
   if (view.record && !is_new_life && !is_of_this_job(out, view.record->incarnation)) return;
-  // Somebody else may have led since; or this one has written what it was never answered.
+  // Another agent may have led since, or a write of this agent has succeeded without an answer.
   const bool is_as_left = view.record && view.job_revision == job_revision_;
   if (leads_ && !view.leader && !is_as_left) detach(out, now);
   const bool nobody_will_tell = !leads_ && (!leader_ || !view.leader);
@@ -213,7 +213,7 @@ bool ElectionCore::is_of_this_job(Out& out, const std::string& incarnation) {
 }
 
 void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
-  if (key.revision < newest_) return;  // a leader of before
+  if (key.revision < newest_) return;  // an earlier leader
   pause_ = 0ms;
   if (leader_ && leader_->leadership == key.leadership) {
     leader_->revision = newest_ = key.revision;
@@ -221,7 +221,7 @@ void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
     return;
   }
   if (!is_of_this_job(out, key.incarnation)) return;
-  if (key.leadership == leadership_) {  // our own claim, whose answer was lost
+  if (key.leadership == leadership_) {  // our own claim; its answer was lost
     claim_.key.revision = key.revision;
     detach(out, now);
     return begin_to_lead(out);
@@ -233,7 +233,7 @@ void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
   has_heard_ = led_last_ = false;
   leaderless_since_.reset();
   why_not_.clear();
-  // It may have died just now, and the watch of its key may be with a member that hangs.
+  // It may be dead already, and the watch of its key may be on a member of etcd that hangs.
   read_at_ = now + config_.lease;
   out.push_back(Follow{key});
 }
@@ -255,15 +255,16 @@ void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
   if (view.record && !(view.record->outcome && incarnation_.empty())) {
     claim_.record = *view.record;
   } else if (seen_) {
-    claim_.record = *seen_;  // etcd has lost it
+    claim_.record = *seen_;  // etcd has lost the record
   } else if (incarnation_.empty()) {
-    // A claim whose answer was lost may have begun it, and others have brought it to an end since.
+    // A claim whose answer was lost may have begun that incarnation, and others may have ended it
+    // since.
     const bool is_used = view.record && view.record->incarnation == new_incarnation_;
     if (new_incarnation_.empty() || is_used) new_incarnation_ = next_name();
     claim_.record = JobRecord{};
     claim_.record.incarnation = new_incarnation_;
   } else {
-    // Others know more: which rounds there were. This agent would begin them again.
+    // Other agents know the round numbers so far; this agent does not, and would use them again.
     return read_later(now);
   }
   claim_.key = {leadership_, claim_.record.incarnation, "", 0};
@@ -275,7 +276,7 @@ void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
 void ElectionCore::begin_to_lead(Out& out) {
   const JobRecord& record = claim_.record;
   Lead lead{record, record.round && incarnation_ == record.incarnation, 0};
-  // The one who led is gone, unless it is this one.
+  // The last leader is gone, unless it is this agent.
   lead.nodes_expected = std::max(1, record.nodes - (led_last_ ? 0 : 1));
   leads_ = led_last_ = true;
   leader_ = claim_.key;

@@ -1,9 +1,10 @@
-// One agent's part in the election of the leader under etcd, as a pure state machine: what etcd
-// answers, what becomes of the connection to the leader, and the time come in; what to ask of etcd,
-// whom to follow and when to lead come out. No I/O, no clock, no threads: the shell (etcd_leader)
+// One agent's part in the election of the leader under etcd, as a pure state machine. Input: etcd's
+// answers, the state of the connection to the leader, and the time. Output: requests to etcd, which
+// leader to follow, and when to lead. No I/O, no clock, no threads: the shell (etcd_leader)
 // performs the actions in order, and calls tick() at deadline().
 //
-// Two keys make up a job in etcd: `leader`, which its lease keeps, and `job`, the record (job_record.h).
+// A job has two keys in etcd: `leader`, attached to the leader's lease, and `job`, the record
+// (job_record.h).
 //
 //   claim    one transaction, that holds only if there is no leader and the record is still the one
 //            that was read: makes both keys. So whoever leads knows the newest record
@@ -11,9 +12,9 @@
 //            the record still the one that it has written last
 //   depose   deletes the leader's key if it is still that one
 //
-// So a leader that was only paused, or cut off, can change nothing once another one leads: whatever
-// must outlive a leader is written before it takes effect (round_ledger.h), and it can write no more.
-// An agent goes from one leader only to a later one, and from one life of the job to no other.
+// So a leader that was paused or partitioned can change nothing once another one leads: everything
+// that must outlive a leader is written before it takes effect (round_ledger.h), and its writes are
+// fenced off. An agent changes only to a later leader, and never to another incarnation of the job.
 //
 // clang-format off
 //
@@ -33,8 +34,8 @@
 //                                                                      record is another
 //   an error             read again later; too late: give up (with a leader: never)
 //
-//   (1) where the record has ended: a new life of the job; an agent that is leaving claims nothing
-//   (2) only if nobody else has written the record since; else it stops leading, and claims anew
+//   (1) if the record has ended: a new incarnation of the job; a leaving agent claims nothing
+//   (2) only if nobody else has written the record since; else it stops leading and claims anew
 //
 // clang-format on
 #pragma once
@@ -62,8 +63,8 @@ struct EtcdView {
 
 struct ReadEtcd {};
 struct Claim {
-  LeaderKey key;     // without its address
-  JobRecord record;  // which then is the newest
+  LeaderKey key;     // without the address
+  JobRecord record;  // becomes the newest one
   std::int64_t job_revision = 0;
 };
 struct Depose {
@@ -74,18 +75,18 @@ struct Follow {
 };
 struct Lead {
   JobRecord record;
-  bool goes_on = false;    // this agent knew the last leader, and so may others
-  int nodes_expected = 0;  // that should be back soon
+  bool goes_on = false;    // this agent knew the last leader; other nodes may know it too
+  int nodes_expected = 0;  // nodes of the last round that should join again soon
 };
-// How its RoundCore begins.
+// The initial state of its RoundCore.
 Resumption resumption_of(const Lead& lead);
 struct StopLeading {};
-struct LoseLeader {};  // the agent stops its workers, and joins anew
-struct EndJob {        // it has ended, and the leader died before it could tell
+struct LoseLeader {};  // the agent stops its workers and joins again
+struct EndJob {        // the job has ended, and the leader died before it could say so
   JobOutcome outcome;
 };
 struct GiveUp {
-  enum class Why { kNeverReached, kLost, kWrong };  // wrong: a setting, or what is in etcd
+  enum class Why { kNeverReached, kLost, kWrong };  // kWrong: a setting, or the data in etcd
   Why why = Why::kWrong;
   std::string sentence;
 };
@@ -93,7 +94,7 @@ using ElectionAction =
     std::variant<ReadEtcd, Claim, Depose, Follow, Lead, StopLeading, LoseLeader, EndJob, GiveUp>;
 
 struct ElectionConfig {
-  std::string name;  // of this agent, unlike any other: 1 to 32 characters
+  std::string name;  // unique to this agent: 1 to 32 characters
   std::chrono::milliseconds lease{5000};
   std::chrono::milliseconds join_timeout{600'000};
 };
@@ -107,25 +108,25 @@ class ElectionCore {
   Out begin(CoreTime now);
   Out view(CoreTime now, const EtcdView& view);
   Out claimed(CoreTime now, std::int64_t revision);
-  Out claim_failed(CoreTime now, const EtcdView& view);  // somebody was quicker
-  // A question was not answered; `is_final`: nor will it ever be.
+  Out claim_failed(CoreTime now, const EtcdView& view);  // another agent was faster
+  // A request failed; `is_final`: trying again cannot help.
   Out failed(CoreTime now, const std::string& why, bool is_final);
   Out leader_put(CoreTime now, const LeaderKey& key);
   Out leader_deleted(CoreTime now, std::int64_t revision);
-  Out watch_ended(CoreTime now);  // of the leader's key: the watch has ended
+  Out watch_ended(CoreTime now);  // the watch of the leader's key has ended
   Out connection_gone(CoreTime now, bool was_refused);
-  // This leader's lease is gone, or etcd has refused to write its record.
+  // This leader's lease has expired, or etcd has refused to write its record.
   Out leadership_uncertain();
   void written(std::int64_t revision, const JobRecord& record);
-  // An earlier write of this leader, whose answer was lost, is in etcd.
+  // An earlier write of this leader, whose answer was lost, has succeeded.
   void overtaken(std::int64_t job_revision) { job_revision_ = job_revision; }
   Out tick(CoreTime now);
   std::optional<CoreTime> deadline() const;
 
-  // What the leader says to this agent.
+  // The leader has sent a message to this agent.
   void heard() { has_heard_ = true; }
   void saw(const RoundStart& start);
-  // It takes part no more, and only ends what it has begun.
+  // This agent claims nothing from now on, and only finishes what it has begun.
   void leave() { is_leaving_ = true; }
 
   bool leads() const { return leads_; }
@@ -148,24 +149,24 @@ class ElectionCore {
 
   const ElectionConfig config_;
   Doing doing_ = Doing::kNothing;
-  bool read_again_ = false;  // something has happened since the question was asked
+  bool read_again_ = false;  // an event came in after the request was sent
   std::optional<CoreTime> read_at_;
   std::chrono::milliseconds pause_{0};
-  std::string why_not_;  // there is no leader: a question was not answered, or refused
+  std::string why_not_;  // why there is no leader: a request failed or was refused
 
-  std::optional<LeaderKey> leader_;  // followed, or this agent itself
+  std::optional<LeaderKey> leader_;  // another agent, or this one
   bool leads_ = false;
-  bool has_heard_ = false;         // from the leader that is followed
+  bool has_heard_ = false;         // from the followed leader
   std::int64_t newest_ = 0;        // the highest revision of a leader so far
-  std::int64_t job_revision_ = 0;  // of the record, as this leader wrote it
-  std::string leadership_;         // that this agent claims, until it has had it
+  std::int64_t job_revision_ = 0;  // of the record that this leader wrote last
+  std::string leadership_;         // the name that this agent claims with, until it has led
   Claim claim_;                    // the last one
-  bool led_last_ = false;          // nobody else has led since
+  bool led_last_ = false;          // no other agent has led since
   std::optional<CoreTime> leaderless_since_;
 
-  std::string incarnation_;        // of the job that this agent is part of; empty: not yet
-  std::string new_incarnation_;    // that it would begin
-  std::optional<JobRecord> seen_;  // what it knows of the record by itself
+  std::string incarnation_;        // of this agent's job; empty: it has none yet
+  std::string new_incarnation_;    // of a job that this agent would begin
+  std::optional<JobRecord> seen_;  // what this agent knows of the record from its own rounds
   int names_ = 0;
   bool is_leaving_ = false;
   bool is_over_ = false;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned kOk = 200;
 
-// Codes of gRPC, as far as they matter here.
+// The gRPC status codes that are used here.
 constexpr int kInvalidArgument = 3;
 constexpr int kNotFound = 5;
 constexpr int kPermissionDenied = 7;
@@ -30,7 +30,7 @@ bool is_final(const Error& error) {
 
 class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  // An answer's body, with status 200.
+  // The body of an answer with status 200.
   using Answer = std::function<void(Result<std::string>)>;
 
   Impl(std::unique_ptr<EtcdHttp> http, EtcdOptions options)
@@ -111,7 +111,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
     question.answer(fail(std::move(error)));
   }
 
-  // Others may have gone on to the next one already.
+  // Other requests may have switched to the next endpoint already.
   void ask_next(Question question, std::size_t endpoint, Error error) {
     if (endpoint == endpoint_) endpoint_ = (endpoint + 1) % options_.endpoints.size();
     question.endpoints_left -= 1;
@@ -142,7 +142,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
         return {ErrorCode::kPermissionDenied, who + " refuses: " + refusal.message, {}};
       case kResourceExhausted:
         return {ErrorCode::kResourceExhausted,
-                who + " takes nothing any more: " + refusal.message +
+                who + " accepts no more writes: " + refusal.message +
                     "; compact and defragment it, then `etcdctl alarm disarm`",
                 {}};
       default:
@@ -173,7 +173,7 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
   void take(std::string_view line) {
     if (refused_) {
       const wire::EtcdRefusal refusal = wire::read_etcd_refusal(line);
-      if (is_about_the_token(refusal)) token_.clear();  // the next question logs in
+      if (is_about_the_token(refusal)) token_.clear();  // the next request logs in
       return end_watch(error_of(refusal, endpoint_));
     }
     auto answer = wire::read_etcd_watch(line);
@@ -195,13 +195,13 @@ class EtcdClient::Impl : public std::enable_shared_from_this<Impl> {
     on_end(std::move(error));
   }
 
-  std::unique_ptr<EtcdHttp> http_;  // none: closed
+  std::unique_ptr<EtcdHttp> http_;  // null: closed
   const EtcdOptions options_;
   std::size_t endpoint_ = 0;
   std::string token_;
   std::string local_address_;
   std::unique_ptr<Attempt> stream_;
-  std::uint64_t watches_ = 0;  // so far
+  std::uint64_t watches_ = 0;  // counts watches
   WatchEvents watch_events_;
   bool refused_ = false;
 };

@@ -40,7 +40,7 @@ class OverHttp final : public EtcdHttp {
  private:
   boost::asio::io_context& io_;
   std::vector<HttpOptions> options_;                  // of each endpoint
-  std::vector<std::unique_ptr<HttpClient>> clients_;  // likewise
+  std::vector<std::unique_ptr<HttpClient>> clients_;  // of each endpoint
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ class EtcdLeader final : public Leader {
     if (Leader* leader = present()) leader->answer(std::move(answer));
   }
 
-  // Asked after every event, so what is to be done at the end is done from here.
+  // The agent calls this after every event, so the work at the end is started here.
   bool may_exit() override {
     if (leadership_.has_let_go()) return true;
     if (!server_) return client_ == nullptr || client_->may_exit();
@@ -82,7 +82,7 @@ class EtcdLeader final : public Leader {
   CoreTime now() const { return transport_->now(); }
   void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
   Leader* present() const { return server_ ? static_cast<Leader*>(server_.get()) : client_.get(); }
-  // In a later turn of the loop, if this is still there.
+  // Runs `handler` in a later turn of the loop, unless this is destroyed before.
   template <typename Handler>
   void post(Handler handler) {
     transport_->post([life = std::weak_ptr(life_), handler = std::move(handler)] {
@@ -115,7 +115,7 @@ class EtcdLeader final : public Leader {
     });
   }
 
-  // None: it is not ddprun's, which was told.
+  // nullopt: a value was not written by ddprun; that has been reported.
   std::optional<EtcdView> seen_in(const wire::EtcdTxnAnswer& answer) {
     claims_.seen(answer);
     auto view = view_of(keys_, answer);
@@ -174,7 +174,7 @@ class EtcdLeader final : public Leader {
     RoundServerOptions options{options_.round, options_.keep_alive,
                                options_.token, claims_.advertised().host,
                                resumption,     {}};
-    options.round.own_node.reset();  // which may leave, as any other
+    options.round.own_node.reset();  // this node may leave like any other
     options.write_ahead = [this](const RoundCore& core, std::vector<ToNode> messages) {
       auto passed = leadership_.pass(core, std::move(messages));
       perform(leadership_.go_on());
@@ -194,7 +194,7 @@ class EtcdLeader final : public Leader {
 
   void perform(const StopLeading&) {
     events_.on_event(LeaderWarning{
-        "this node leads no more: etcd has another leader, or lost this one's lease"});
+        "this node no longer leads: etcd has another leader, or has lost this node's lease"});
     term_ += 1;
     leadership_.stop();
     server_.reset();
@@ -254,7 +254,7 @@ class EtcdLeader final : public Leader {
     notice("the next round, or the job's end, waits for etcd: " + action.why);
   }
 
-  void perform(const KeepLeases& action) {  // an answer that does not come is no answer
+  void perform(const KeepLeases& action) {  // a lost answer changes nothing
     const JobLeases held = claims_.leases().held();
     if (action.with_record) etcd_.keep_alive(held.job, [](const auto&) {});
     etcd_.keep_alive(held.leader, [this, held](const Result<wire::EtcdLease>& kept) {
@@ -273,7 +273,7 @@ class EtcdLeader final : public Leader {
     RoundClientOptions options{*parse_endpoint(action.key.address), options_.keep_alive,
                                options_.join_timeout, options_.token};
     LeaderEvents events = member_events();
-    // Outside of its own event, because it may end the client.
+    // Handled outside the client's own event, because it may destroy the client.
     events.on_event = [this, term = term_, pass_on = events.on_event](LeaderEvent event) {
       auto* const gone = std::get_if<LeaderGone>(&event);
       if (gone == nullptr) return pass_on(std::move(event));
@@ -282,13 +282,13 @@ class EtcdLeader final : public Leader {
       });
     };
     client_ = std::make_unique<RoundClient>(transport_, std::move(options), std::move(events));
-    claims_.take_listener();  // it will not lead at that port
+    claims_.take_listener();  // it will not lead at the port of its claim
     if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
   }
 
   void lost(const LeaderGone& gone) {
     if (gone.was_reached && !gone.was_replaced) notice(gone.sentence);
-    // Who never reached it, for a firewall perhaps, must not depose it for those who do.
+    // An agent that never reached the leader, perhaps because of a firewall, must not depose it.
     const bool is_dead = gone.was_reached && (gone.was_refused || gone.was_replaced);
     perform(election_.connection_gone(now(), is_dead));
   }
@@ -297,7 +297,7 @@ class EtcdLeader final : public Leader {
     LeaderEvents events = events_;
     events.on_event = [this, term = term_](LeaderEvent event) {
       if (const auto* message = std::get_if<ToAgent>(&event)) {
-        if (term != term_) return;  // of a leader of before
+        if (term != term_) return;  // of an earlier leader
         hear(*message);
       }
       events_.on_event(std::move(event));
@@ -317,7 +317,7 @@ class EtcdLeader final : public Leader {
   void perform(const LoseLeader&) {
     term_ += 1;
     client_.reset();
-    // Once, however many leaders come and go before it has joined anew.
+    // Reported once, even if several leaders come and go before this node has joined again.
     if (!std::exchange(has_joined_, false) || leadership_.is_leaving()) return;
     events_.on_event(LeaderGone{"", true, /*was_refused=*/false, /*was_replaced=*/true});
   }
@@ -373,10 +373,10 @@ class EtcdLeader final : public Leader {
   bool has_begun_ = false;
   bool is_watching_ = false;
   std::string why_not_ = kNoLeaderYet;
-  std::optional<NodeHello> hello_;  // to be said to the next leader
-  bool has_joined_ = false;         // and was not told of a loss since
-  std::uint64_t term_ = 0;          // counts what was led or followed, and each end of that
-  std::optional<std::pair<Round, CoreTime>> started_;  // the last round here
+  std::optional<NodeHello> hello_;  // for the next leader
+  bool has_joined_ = false;         // false again after LeaderGone was reported
+  std::uint64_t term_ = 0;          // counts each begin and each end of leading or following
+  std::optional<std::pair<Round, CoreTime>> started_;  // the last round on this node
 
   std::unique_ptr<RoundServer> server_;
   std::unique_ptr<RoundClient> client_;
@@ -384,9 +384,9 @@ class EtcdLeader final : public Leader {
   const std::unique_ptr<Timer> election_timer_;
   const std::unique_ptr<Timer> leadership_timer_;
   const std::unique_ptr<Timer> notice_timer_;
-  struct Life {};  // what is posted ends with it
+  struct Life {};  // its end disables posted handlers
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
-  EtcdClient etcd_;  // last: its answers go to the others
+  EtcdClient etcd_;  // after the members that its answers use
   LeaderClaims claims_;
 };
 

@@ -1,11 +1,12 @@
-// The leader under etcd, as an agent sees it: this agent itself, or another one, and over time now
-// this one and then that one. The shell of the ElectionCore and the LeadershipCore: asks etcd, keeps
+// The leader under etcd, as an agent sees it: this agent itself or another one, which may change
+// over time. The shell of the ElectionCore and the LeadershipCore: sends requests to etcd, keeps
 // the lease, watches the leader's key; owns a RoundServer while it leads and a RoundClient while it
 // follows. Owned by the agent; everything happens on the transport's thread.
 //
-// What an agent sees of a change: LeaderGone with was_replaced, after which it stops its workers and
-// joins anew; the next leader then has it. The mistake to avoid: destroying a server or client from within one of
-// its own events; that is why events of theirs are posted before they become actions here.
+// When the leader changes, the agent gets LeaderGone with was_replaced; it then stops its workers
+// and joins again, which takes it to the next leader. Do not destroy a server or a client from
+// within one of its own events: their events are posted to the loop before they become actions
+// here.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,25 +28,24 @@ namespace ddprun::rdzv {
 
 struct EtcdLeaderOptions {
   EtcdSpec etcd;
-  RoundConfig round;  // of the rounds that this agent leads
+  RoundConfig round;  // for the rounds that this agent leads
   KeepAlive keep_alive;
   std::chrono::milliseconds join_timeout{600'000};
   std::string token;  // secret; empty: none
 };
 
-// What it stands on.
+// What an EtcdLeader needs from outside.
 struct EtcdLeaderParts {
   std::shared_ptr<Transport> transport;
   std::unique_ptr<EtcdHttp> http;
-  // The port of a leader at this host, whose numeric addresses are these (none: not known).
+  // Opens a leader's port at this host, which has these numeric addresses (empty: unknown).
   std::function<Result<Listener>(const std::string& host, const std::vector<std::string>&)>
       open_port;
 };
 std::unique_ptr<Leader> make_etcd_leader(EtcdLeaderParts parts, EtcdLeaderOptions options,
                                          LeaderEvents events);
 
-// Over real sockets. The files that options.etcd names are read here: kInvalidArgument where one is
-// no good.
+// Over real sockets. Reads the files that options.etcd names: kInvalidArgument if one is unusable.
 Result<std::unique_ptr<Leader>> make_etcd_leader(boost::asio::io_context& io,
                                                  EtcdLeaderOptions options, LeaderEvents events);
 

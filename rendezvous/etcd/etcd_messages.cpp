@@ -25,7 +25,7 @@ tl::unexpected<Error> no_such_answer() {
   return fail(ErrorCode::kProtocol, "what answers is no etcd gateway: a field is missing or wrong");
 }
 
-// 0 where it is left out.
+// 0 if the field is left out.
 std::optional<std::int64_t> number_in(const json::object& object, std::string_view name) {
   const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
   if (field == nullptr) return 0;
@@ -159,7 +159,7 @@ Result<EtcdTxnAnswer> read_etcd_txn(std::string_view body, const EtcdTxn& txn) {
 Result<EtcdLease> read_etcd_lease(std::string_view body) {
   const auto parsed = parse(body);
   if (!parsed) return fail(parsed.error());
-  const json::object* result = object_in(*parsed, "result");  // keepalive is a stream, too
+  const json::object* result = object_in(*parsed, "result");  // keepalive is a stream too
   const json::object& object = result == nullptr ? *parsed : *result;
   const auto lease = number_in(object, "ID");
   const auto seconds = number_in(object, "TTL");
@@ -202,7 +202,7 @@ EtcdRefusal read_etcd_refusal(std::string_view body) {
   EtcdRefusal refusal;
   const auto parsed = parse(body);
   const json::object* object = parsed ? &*parsed : nullptr;
-  if (object != nullptr) {  // of a stream it is one further down
+  if (object != nullptr) {  // in a stream it is one level deeper
     if (const json::object* inner = object_in(*object, "error")) object = inner;
     refusal.message = text_in(*object, "message");
     const bool has_code = object->contains("code") || object->contains("grpc_code");

@@ -1,8 +1,8 @@
-// etcd's v3 JSON gateway as values and text: what is asked of it and what it answers, with keys and
-// values as they are (the base64 of the gateway stays in here). Pure; any thread.
+// etcd's v3 JSON gateway as values and text: requests and answers, with keys and values as plain
+// bytes (the gateway's base64 is handled in here). Pure; any thread.
 //
-// The gateway writes 64-bit numbers as strings, leaves out what is 0, false or empty, and in a
-// watch puts every message on a line of its own. What is no such answer is an error (kProtocol),
+// The gateway writes 64-bit numbers as strings, leaves out fields that are 0, false or empty, and
+// in a watch puts every message on a line of its own. Any other answer is an error (kProtocol),
 // never an exception.
 #pragma once
 
@@ -52,11 +52,11 @@ std::string etcd_authenticate(std::string_view user, std::string_view password);
 struct EtcdTxnAnswer {
   std::int64_t revision = 0;  // of the whole of etcd, afterwards
   bool has_succeeded = false;
-  std::vector<EtcdKeyValue> reads;  // one for each; revision 0 where there is none
+  std::vector<EtcdKeyValue> reads;  // one for each; revision 0 if the key does not exist
 };
 struct EtcdLease {
   std::int64_t lease = 0;
-  std::int64_t seconds = 0;  // 0: it is over
+  std::int64_t seconds = 0;  // 0: it has expired
 };
 struct EtcdEvent {
   bool is_delete = false;
@@ -64,7 +64,7 @@ struct EtcdEvent {
 };
 struct EtcdWatchAnswer {
   std::int64_t revision = 0;
-  bool is_canceled = false;  // what was asked for is compacted away, or not allowed
+  bool is_canceled = false;  // the revision is compacted, or access is not allowed
   std::vector<EtcdEvent> events;
 };
 
@@ -73,9 +73,9 @@ Result<EtcdLease> read_etcd_lease(std::string_view body);
 Result<EtcdWatchAnswer> read_etcd_watch(std::string_view line);
 Result<std::string> read_etcd_token(std::string_view body);
 
-// What an answer with another status than 200 says.
+// The contents of an answer whose status is not 200.
 struct EtcdRefusal {
-  int code = -1;  // of gRPC; -1: it is none of the gateway's answers
+  int code = -1;  // of gRPC; -1: not an answer of the gateway
   std::string message;
 };
 EtcdRefusal read_etcd_refusal(std::string_view body);

@@ -1,13 +1,13 @@
-// How an election is spelled in etcd: the keys of a job, the transactions that an ElectionCore and a
-// RoundLedger ask for, and what their answers show. Pure; any thread.
+// How an election is stored in etcd: the keys of a job, the transactions that an ElectionCore and a
+// RoundLedger request, and how their answers are read. Pure; any thread.
 //
-//   PREFIX/ID/leader   a LeaderKey, kept by its leader's lease
-//   PREFIX/ID/job      the JobRecord, kept by a lease of an hour that each leader renews
+//   PREFIX/ID/leader   a LeaderKey, attached to its leader's lease
+//   PREFIX/ID/job      the JobRecord, attached to a lease of an hour that each leader renews
 //
-// The fences are here: a claim holds only while nobody leads and the record is the one that was read;
-// a record is written only by the leader that still leads, by the revision of its key, over the record
-// that it knows. So a transaction that etcd performs late, when its answer is long given up, changes
-// nothing that was written since.
+// The transactions contain the fences: a claim succeeds only if there is no leader and the record
+// is the one that was read; a record is written only if the leader's key still has its revision,
+// and only over the record that this leader knows. So a transaction that etcd performs late, after
+// its sender has given up waiting, overwrites nothing newer.
 #pragma once
 
 #include <cstdint>
@@ -40,25 +40,27 @@ wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision,
                         const JobLeases& leases);
 wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
 
-// The leases under which `claim` leads, as a transaction that reads both keys shows it; none: it does
-// not. A claim whose answer was lost is asked again, and then fails on its own key: it has won.
+// The leases of `claim` if it has won, as a transaction that reads both keys shows; nullopt if it
+// has not. If the answer to a claim is lost, it is sent again and then fails because of its own
+// key, although it has won.
 std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
                                              const wire::EtcdTxnAnswer& answer);
 
-// What has become of a write_txn() of this leader and record.
+// The result of a write_txn() of this leader and record.
 struct RecordWrite {
   enum class Kind {
-    kWritten,    // also by the same transaction before, whose answer was lost
-    kOvertaken,  // by an earlier write of this leader: write again, over what is there now
-    kFenced      // this leader leads no more
+    kWritten,    // maybe by an earlier attempt whose answer was lost
+    kOvertaken,  // by an earlier write of this leader: write again, over the present record
+    kFenced      // this agent is no longer the leader
   };
   Kind kind = Kind::kFenced;
-  std::int64_t job_revision = 0;  // of the record as it is
+  std::int64_t job_revision = 0;  // of the record as it is now
 };
 RecordWrite result_of_write(std::int64_t leader_revision, const JobRecord& record,
                             const wire::EtcdTxnAnswer& answer);
 
-// Of any of them. What is not ddprun's is a sentence that names the key.
+// Reads the answer to any of these transactions. If a value was not written by ddprun, the error
+// names its key.
 Result<EtcdView> view_of(const JobKeys& keys, const wire::EtcdTxnAnswer& answer);
 
 }  // namespace ddprun::rdzv

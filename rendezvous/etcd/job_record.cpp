@@ -32,11 +32,10 @@ std::string_view name_of(JobOutcome::Kind kind) {
   return "";
 }
 
-// The outcome as the round protocol has it, which has every bound already. It is for those few who
-// lose their leader in the moment of the end, so it does without the consequences.
+// The outcome in the round protocol's encoding, which enforces all limits. Only nodes that lose
+// their leader at the very end of the job need it, so it has no consequences.
 std::string bytes_of(JobOutcome outcome) {
-  constexpr int kMost =
-      std::numeric_limits<int>::max() / 2;  // where etcd's word is not to be trusted
+  constexpr int kMost = std::numeric_limits<int>::max() / 2;  // a limit on numbers from etcd
   outcome.consequences_left_out = std::min(outcome.consequences_left_out, kMost) +
                                   static_cast<int>(outcome.consequences.size());
   outcome.consequences.clear();
@@ -73,7 +72,7 @@ std::optional<std::string> text_in(const json::object& object, std::string_view 
   return std::string(text->data(), text->size());
 }
 
-// Absent where the field is not there, is no number, or is below 0.
+// nullopt if the field is missing, not a number, or negative.
 std::optional<int> count_in(const json::object& object, std::string_view name) {
   const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
   const auto* number = field == nullptr ? nullptr : field->if_int64();
@@ -100,7 +99,7 @@ std::string to_text(const JobRecord& record) {
   object["quick_losses"] = record.history.quick_losses;
   if (record.outcome) {
     object["outcome"] = text(to_base64(bytes_of(*record.outcome)));
-    object["ended"] = text(name_of(record.outcome->kind));  // for people
+    object["ended"] = text(name_of(record.outcome->kind));  // for users
   }
   return json::serialize(object);
 }

@@ -23,7 +23,7 @@ void LeaderClaims::claim(const Claim& claim, bool leads, Done done) {
   const auto open = [this, host](const std::vector<std::string>& addresses) {
     auto listener = open_port_(host, addresses);
     if (!listener) return finish(fail(listener.error()));
-    advertised_ = {host, listener->bound.port};  // open before anybody is told of it
+    advertised_ = {host, listener->bound.port};  // it is open before it is published
     listener_ = std::move(*listener);
     claim_with_port();
   };
@@ -61,7 +61,7 @@ void LeaderClaims::claim_with_leases() {
             });
 }
 
-// Which may claim again.
+// `done` may claim again.
 void LeaderClaims::finish(const Result<wire::EtcdTxnAnswer>& answer) {
   std::exchange(done_, nullptr)(answer);
 }

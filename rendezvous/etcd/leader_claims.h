@@ -1,5 +1,5 @@
-// How an agent claims the leadership that its ElectionCore wants: opens a port, gets the leases, and
-// makes both keys. Owned by the EtcdLeader, beside its EtcdClient; on the same thread.
+// Claims the leadership when the ElectionCore wants it: opens a port, gets the leases, and creates
+// both keys. Owned by the EtcdLeader, which also owns the EtcdClient; on the same thread.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,15 @@ class LeaderClaims {
       std::function<Result<Listener>(const std::string& host, const std::vector<std::string>&)>;
   using Done = std::function<void(const Result<wire::EtcdTxnAnswer>&)>;
 
-  static constexpr std::chrono::seconds kRecordLease{3600};  // what is left of a job goes then
+  static constexpr std::chrono::seconds kRecordLease{3600};  // deletes a dead job's record
 
   LeaderClaims(std::shared_ptr<Transport> transport, EtcdClient& etcd, const JobKeys& keys,
                const EtcdSpec& spec, OpenPort open_port);
 
-  // `leads`: again, at the same port. One at a time; `done` is called once. An answer that has not
-  // succeeded may be that of a claim that had won before (seen()).
+  // `leads`: this agent leads already and claims again, at the same port. One claim at a time;
+  // `done` is called once. A claim that fails may have won in an earlier attempt (seen()).
   void claim(const Claim& claim, bool leads, Done done);
-  // What etcd has, as it was read: a claim whose answer was lost may have won.
+  // Takes note of what was read from etcd: a claim whose answer was lost may have won.
   void seen(const wire::EtcdTxnAnswer& answer);
 
   ClaimLeases& leases() { return leases_; }

@@ -12,10 +12,10 @@ using namespace std::chrono_literals;
 
 constexpr auto kKeepRecord = 15min;     // its lease is an hour
 constexpr auto kWritePause = 100ms;     // before a record is written again
-constexpr auto kFarewellLimit = 300ms;  // for etcd, to let go of a lease
+constexpr auto kFarewellLimit = 300ms;  // for etcd to revoke a lease
 constexpr auto kComplaintInterval = 10s;
 // A job that is stopped is stopped on all its nodes at about the same time. A leader that leaves
-// waits this long for the others to say so, before it leaves them to another one.
+// waits this long for the leaves of the others before it hands over to another one.
 constexpr auto kHandOverPause = 300ms;
 
 }  // namespace
@@ -66,7 +66,7 @@ LeadershipCore::Out LeadershipCore::written(CoreTime now, std::uint64_t term,
   if (state_ != State::kLeading) return out;
   is_writing_ = false;
   if (kind == RecordWrite::Kind::kFenced) {
-    write_at_ = now + kWritePause;  // it may lead again by then
+    write_at_ = now + kWritePause;  // it may lead again at that time
     out.push_back(DoubtLeadership{});
     return out;
   }

@@ -1,16 +1,16 @@
-// What this agent owes to etcd while it leads, and how it stops leading, as a pure state machine: what
-// its RoundCore says, what etcd answers, leaves and the time come in; what to write, which messages
-// may be said now, and when the lease is let go come out. Who leads at all is the ElectionCore's. No
-// I/O, no clock, no threads: the shell (etcd_leader) performs the actions in order, and calls tick()
-// at deadline().
+// Keeps etcd up to date while this agent leads, and decides how it stops leading, as a pure state
+// machine. Input: the RoundCore's messages, etcd's answers, leaves and the time. Output: what to
+// write, which messages may be sent now, and when to revoke the lease. The ElectionCore decides
+// which agent leads. No I/O, no clock, no threads: the shell (etcd_leader) performs the actions in
+// order, and calls tick() at deadline().
 //
 // clang-format off
 //
 //   event \ state         Following     Leading                      WritingLast     LettingGo     Gone
 //   begin (it leads)      Leading       Leading                      ignore          ignore        ignore
 //   stop (it does not)    ignore        Following                    Following       Following     ignore
-//   the RoundCore says    -             say it, or hold and write    hold            hold          -
-//   written               ignore        say what was held; (1)       let go          ignore        ignore
+//   RoundCore message     -             send it, or hold and write   hold            hold          -
+//   written               ignore        send what was held; (1)      let go          ignore        ignore
 //   overtaken (2)         ignore        write again                  write again     ignore        ignore
 //   fenced                ignore        doubt it leads; write again  let go          ignore        ignore
 //   no answer             ignore        write again after 100 ms     let go          ignore        ignore
@@ -22,10 +22,10 @@
 //   end                   Gone          Gone                         Gone            Gone          ignore
 //   tick                  ignore        keep the leases, write       too late: Gone  too late: Gone  ignore
 //
-//   hand over: where all nodes have left, which ends the job, WritingLast with that outcome; else LettingGo
-//   (1) then the next record that is due is written
+//   hand over: if all nodes have left, which ends the job: WritingLast with that outcome; else LettingGo
+//   (1) then the next due record is written
 //   (2) by an earlier write of this leader, whose answer was lost
-//   (3) from then on nothing is written: no round begins
+//   (3) from then on nothing is written, so no round begins
 //
 // clang-format on
 #pragma once
@@ -45,7 +45,7 @@ namespace ddprun::rdzv {
 
 // ---- actions
 
-struct WriteRecord {  // its answer comes with the same term
+struct WriteRecord {  // its answer carries the same term
   JobRecord record;
   std::uint64_t term = 0;
 };
@@ -54,15 +54,15 @@ struct RenewRecordLease {
 };
 struct SayToNodes {
   std::vector<ToNode> messages;
-  bool is_holding = false;  // others still wait for etcd
+  bool is_holding = false;  // other messages still wait for etcd
 };
-struct DoubtLeadership {};  // the ElectionCore finds out
+struct DoubtLeadership {};  // the ElectionCore reads etcd to find out
 struct KeepLeases {
-  bool with_record = false;  // the record's too
+  bool with_record = false;  // the record's lease too
 };
-struct LetGoOfLease {};  // so that nobody has to wait for its end
+struct LetGoOfLease {};  // revoke it, so that nobody has to wait until it expires
 struct StopServing {};   // the node may exit
-struct WaitsForEtcd {    // to be told, every 10 s at most
+struct WaitsForEtcd {    // a notice for the user, at most every 10 s
   std::string why;
 };
 using LeadershipAction = std::variant<WriteRecord, RenewRecordLease, SayToNodes, DoubtLeadership,
@@ -74,17 +74,17 @@ class LeadershipCore {
 
   explicit LeadershipCore(std::chrono::milliseconds lease) : lease_(lease) {}
 
-  // With the record as it is in etcd.
+  // `record`: as it is in etcd.
   void begin(CoreTime now, JobRecord record);
   void stop();
   void end() { state_ = State::kGone; }
 
-  // What of it may be said now.
+  // Returns the messages that may be sent now.
   std::vector<ToNode> pass(const RoundCore& core, std::vector<ToNode> messages);
   bool is_holding() const { return ledger_ && ledger_->due() != nullptr; }
   Out go_on();  // after pass()
 
-  // Answers; of the term that asked.
+  // Answers; `term` is that of the request.
   Out written(CoreTime now, std::uint64_t term, RecordWrite::Kind kind);
   Out not_written(CoreTime now, std::uint64_t term, const std::string& why, bool is_lease_over);
   Out record_lease(CoreTime now, std::uint64_t term, const std::string& why_not);  // empty: renewed
@@ -92,7 +92,7 @@ class LeadershipCore {
   Out let_go();
 
   void leave(CoreTime now, const NodeLeaving& leaving);
-  // This node has ended.
+  // This node's part in the job has ended.
   Out done(CoreTime now, bool is_deserted, bool was_everyone_told);
   Out tick(CoreTime now, bool is_deserted);
   std::optional<CoreTime> deadline() const;
@@ -100,7 +100,7 @@ class LeadershipCore {
   const JobRecord& record() const { return ledger_->record(); }
   bool is_current(std::uint64_t term) const { return term == term_; }
   bool is_leaving() const { return leaving_.has_value(); }
-  // It hands over, or has ended: what the ElectionCore wants is done no more.
+  // It hands over or has ended: actions of the ElectionCore are ignored from now on.
   bool is_ending() const { return state_ > State::kLeading; }
   bool has_let_go() const { return state_ == State::kGone; }
 
@@ -113,11 +113,11 @@ class LeadershipCore {
 
   const std::chrono::milliseconds lease_;
   State state_ = State::kFollowing;
-  std::uint64_t term_ = 0;  // counts begins
+  std::uint64_t term_ = 0;  // counts calls of begin()
   std::optional<RoundLedger> ledger_;
   JobRecord last_;  // WritingLast
   bool is_writing_ = false;
-  std::optional<CoreTime> write_at_;  // again
+  std::optional<CoreTime> write_at_;  // when to write again
   CoreTime keep_at_{};
   CoreTime keep_record_at_{};
   std::optional<NodeLeaving> leaving_;

@@ -1,10 +1,10 @@
-// Nothing that must outlive a leader takes effect before etcd has it. What a RoundCore says passes
-// through here: a RoundStart, or the end of the job, is held back, with all that comes after it,
-// until the record that says so is written. A value without I/O; owned by who leads under etcd, who
-// writes what is due() and says when it is there.
+// A write-ahead log for the leader's messages: nothing that must outlive a leader takes effect
+// before etcd has it. The messages of the RoundCore pass through here. A RoundStart or the end of
+// the job is held back, with all messages after it, until the record of it is written. A value
+// without I/O; its owner, the leader under etcd, writes due() and calls written() when etcd has it.
 //
-// The mistake to avoid: letting later messages pass what is held. An agent would then hear of the end
-// of a round that it was never told to begin.
+// Later messages must not overtake those that are held: an agent would then be told of the end of a
+// round that it was never told to begin.
 #pragma once
 
 #include <deque>
@@ -17,24 +17,24 @@ namespace ddprun::rdzv {
 
 class RoundLedger {
  public:
-  // The record as it is in etcd.
+  // `record`: as it is in etcd.
   explicit RoundLedger(JobRecord record) : record_(std::move(record)) {}
 
-  // What of it may be said now.
+  // Returns the messages that may be sent now.
   std::vector<ToNode> pass(const RoundCore& core, std::vector<ToNode> messages);
-  // What etcd has to be told next; none: nothing.
+  // The record to write next; null if there is none.
   const JobRecord* due() const { return held_.empty() ? nullptr : &held_.front().record; }
-  // It is there: what may be said then.
+  // etcd has the due record: returns the messages that may be sent now.
   std::vector<ToNode> written();
 
   const JobRecord& record() const { return record_; }
-  // With all that is due; etcd may have it already, and its answer be lost.
+  // The record including all that is due; etcd may have it already, if its answer was lost.
   const JobRecord& newest() const { return held_.empty() ? record_ : held_.back().record; }
 
  private:
   struct Held {
     JobRecord record;
-    std::vector<ToNode> messages;  // may be said when it is written
+    std::vector<ToNode> messages;  // to be sent when the record is written
   };
 
   JobRecord record_;

@@ -1,7 +1,7 @@
-// HttpConnection over a stream of Asio's, whichever it is: plain TCP in this room, TLS in
-// rendezvous/tls. Derived classes say what happens between the TCP connection and the first request,
-// and what errors of their stream mean. To be included where such a class is made, and nowhere else:
-// Beast's headers take seconds to compile.
+// HttpConnection over any Asio stream: plain TCP in this folder, TLS in rendezvous/tls. Derived
+// classes define what happens between the TCP connection and the first request, and what the errors
+// of their stream mean. Include this only where such a class is defined: Beast's headers take
+// seconds to compile.
 #pragma once
 
 #include <netinet/tcp.h>
@@ -31,7 +31,7 @@ template <typename Stream>
 class ConnectionOf : public HttpConnection,
                      public std::enable_shared_from_this<ConnectionOf<Stream>> {
  public:
-  // `arguments`: what the stream is made of, besides the io_context.
+  // `arguments`: the stream's constructor arguments after the io_context.
   template <typename... Arguments>
   ConnectionOf(boost::asio::io_context& io, HttpOptions options, Arguments&&... arguments)
       : options_(std::move(options)),
@@ -57,7 +57,7 @@ class ConnectionOf : public HttpConnection,
     begin(request);
   }
 
-  // What an idle server sends is its end.
+  // Bytes from a server that was not asked mean the end of the connection.
   bool is_reusable() const override {
     if (!is_open_ || is_over_) return false;
     char byte = 0;
@@ -77,7 +77,7 @@ class ConnectionOf : public HttpConnection,
  protected:
   using error_code = boost::system::error_code;
 
-  // The TCP connection is there: ends with opened() or end().
+  // Called when the TCP connection is established; calls opened() or end() when done.
   virtual void secure() { opened(); }
 
   virtual Error explain(error_code ec) {
@@ -103,7 +103,7 @@ class ConnectionOf : public HttpConnection,
     return {ErrorCode::kUnavailable, who() + ": " + ec.message(), {}};
   }
 
-  // A handler of what comes next, unless this ends first.
+  // A handler that calls `next`, unless the connection has ended before.
   template <typename Next>
   auto then(Next next) {
     return [self = this->shared_from_this(), next](error_code ec, const auto&...) {
@@ -128,7 +128,7 @@ class ConnectionOf : public HttpConnection,
   bool is_open() const { return is_open_; }
   std::string who() const { return options_.server.to_string(); }
 
-  // Of the server, as its certificate should have it.
+  // The server's name that its certificate must have.
   const std::string& name() const {
     return options_.server_name.empty() ? options_.server.host : options_.server_name;
   }
@@ -165,7 +165,8 @@ class ConnectionOf : public HttpConnection,
   void begin(const HttpRequest& request) {
     request_ = message_of(request);
     deadline_.expires_after(options_.time_limit);
-    // One that is ready already cannot be cancelled: it finds that its question is not the last one.
+    // A handler that is already queued cannot be cancelled: it sees that its request is not the
+    // last one.
     deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
       const auto self = weak.lock();
       if (ec || !self || self->is_over_ || self->question_ != question) return;
@@ -203,7 +204,7 @@ class ConnectionOf : public HttpConnection,
     secure();
   }
 
-  // A server whose machine has died says nothing; a stream would wait for it for hours.
+  // If the server's machine dies, no packet says so; without probes a stream would wait for hours.
   void set_probes() {
     const auto set = [fd = socket().native_handle()](int level, int option, int value) {
       ::setsockopt(fd, level, option, &value, sizeof value);
@@ -291,7 +292,7 @@ class ConnectionOf : public HttpConnection,
   Stream stream_;
   NameLookup lookup_;
   boost::asio::steady_timer deadline_;
-  std::uint64_t question_ = 0;  // counts them, and the answers
+  std::uint64_t question_ = 0;  // counts requests and answers
   std::string what_was_under_way_;
   std::string local_address_;
   bool is_open_ = false;
@@ -305,7 +306,7 @@ class ConnectionOf : public HttpConnection,
   HttpStream::Events events_;
   std::optional<boost::beast::http::response_parser<boost::beast::http::buffer_body>> stream_reply_;
   std::array<char, kChunkBytes> chunk_{};
-  std::string line_;  // not whole yet
+  std::string line_;  // not complete yet
 };
 
 }  // namespace ddprun::rdzv

@@ -32,16 +32,18 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
     return bad("it begins neither with http:// nor with https://");
   }
   const auto is_printable = [](char c) { return c > ' ' && c < '\x7f'; };
-  if (!std::ranges::all_of(rest, is_printable)) return bad("it has a blank or another such sign");
+  if (!std::ranges::all_of(rest, is_printable))
+    return bad("it has a character that must be escaped");
   const std::size_t slash = std::min(rest.find('/'), rest.size());
   std::string host(rest.substr(0, slash));
   url.target = slash == rest.size() ? "/" : rest.substr(slash, rest.find('#') - slash);
-  if (host.empty() || host.find('@') != std::string::npos) return bad("its host is no host");
+  if (host.empty() || host.find('@') != std::string::npos)
+    return bad("its host or port is not valid");
   const std::size_t colon = host.rfind(':');
   const bool has_port = colon != std::string::npos && !host.ends_with(']');
   if (!has_port) host += ":" + std::to_string(url.is_tls ? kHttpsPort : kHttpPort);
   auto endpoint = parse_endpoint(host);
-  if (!endpoint || endpoint->port == 0) return bad("its host is no host");
+  if (!endpoint || endpoint->port == 0) return bad("its host or port is not valid");
   url.server = *std::move(endpoint);
   return url;
 }
@@ -77,7 +79,7 @@ class HttpClient::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // What `done` does may be the end of the client.
+  // `done` may destroy the client.
   void finish(Result<HttpReply> reply) {
     if (queue_.empty()) return;
     const Done done = std::move(queue_.front().second);
@@ -92,7 +94,7 @@ class HttpClient::Impl : public std::enable_shared_from_this<Impl> {
 
   boost::asio::io_context& io_;
   const HttpOptions options_;
-  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is under way
+  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is in progress
   std::shared_ptr<HttpConnection> connection_;
 };
 

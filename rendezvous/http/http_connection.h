@@ -1,6 +1,6 @@
-// One connection of an HTTP client, plain or TLS: from the name of the server to the bytes of its
-// answer. Held by a client or a stream (http_client.h), who calls close() when it is done; what was
-// under way is then not told any more. Everything on the thread that runs the io_context.
+// One connection of an HTTP client, plain or TLS: from the name lookup to the bytes of the reply.
+// Owned by a client or a stream (http_client.h), which calls close() when it is done; no callback
+// runs after that. Everything happens on the thread that runs the io_context.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -21,11 +21,11 @@ class HttpConnection {
                                               const HttpOptions& options);
   virtual ~HttpConnection() = default;
 
-  // Opens the connection first where it is not open. One at a time, and no stream meanwhile.
+  // Opens the connection first if it is not open. One exchange at a time, and no stream meanwhile.
   virtual void exchange(const HttpRequest& request, Done done) = 0;
   virtual void stream(const HttpRequest& request, HttpStream::Events events) = 0;
 
-  // After an exchange: whether another one may follow. The server may have closed it meanwhile.
+  // After an exchange: whether another one may follow; not if the server has closed the connection.
   virtual bool is_reusable() const = 0;
   virtual void close() = 0;
 };

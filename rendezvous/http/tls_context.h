@@ -1,7 +1,7 @@
-// TLS as the client of HTTP sees it (TLS 1.2 or newer, and the server has to prove its name): a maker
-// of connections. Apart from it for the sake of who needs none: rendezvous/tls has the one
-// implementation, which brings OpenSSL's five megabytes along, and a program with the target property
-// DDPRUN_WITHOUT_TLS defines make_tls_context() itself instead (launcher/without_tls.cpp).
+// TLS for the HTTP client (TLS 1.2 or newer, and the server must prove its name): a factory of
+// connections. It is an interface so that programs can do without OpenSSL: the only implementation,
+// in rendezvous/tls, links five megabytes of it; a program with the target property
+// DDPRUN_WITHOUT_TLS defines make_tls_context() itself (launcher/without_tls.cpp).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -17,12 +17,12 @@ class TlsContext {
  public:
   virtual ~TlsContext() = default;
 
-  // A connection holds what it needs of this.
+  // A connection keeps alive what it needs of this object.
   virtual std::shared_ptr<HttpConnection> connection(boost::asio::io_context& io,
                                                      const HttpOptions& options) = 0;
 };
 
-// An Error is a sentence about the file that is wrong.
+// An Error says which file is wrong, and how.
 Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files);
 
 }  // namespace ddprun::rdzv

@@ -1,4 +1,4 @@
-// Which files TLS is to use, as PEM. A value: copies, compares; any thread.
+// The PEM files for TLS. A value; any thread.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 namespace ddprun::rdzv {
 
 struct TlsFiles {
-  std::string ca = {};           // whose servers are trusted; empty: those that the system trusts
-  std::string certificate = {};  // our own, where the server asks for one; then with its key
+  std::string ca = {};           // the trusted CA; empty: those that the system trusts
+  std::string certificate = {};  // the client's, with its key, if the server asks for one
   std::string key = {};
 
   bool operator==(const TlsFiles&) const = default;

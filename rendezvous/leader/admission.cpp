@@ -17,7 +17,7 @@ constexpr std::size_t kPendingMax = 16384;
 constexpr auto kWarningInterval = 1s;
 constexpr char kStoreQuery = 0;  // VALIDATE, which opens a connection of c10d's store protocol
 
-// Half of the descriptors: nodes and workers need some too.
+// Half of the descriptors, because nodes and workers need some too.
 std::size_t most_pending() {
   return std::clamp<std::size_t>(descriptor_limit().rlim_cur / 2, 16, kPendingMax);
 }
@@ -36,7 +36,7 @@ struct Admission::PendingConnection {
   bool is_listed = false;
   bool is_dismissed = false;
   wire::FrameReader reader{limits::kMaxConnectBytes};
-  std::optional<wire::Nonce> theirs;  // its Opening has come
+  std::optional<wire::Nonce> theirs;  // from its Opening; nullopt before
   wire::Nonce ours{};
 };
 
@@ -59,7 +59,7 @@ Admission::~Admission() {
 
 void Admission::take(const StreamPtr& stream) {
   if (pending_.size() >= pending_max_) {
-    turn_away(pending_.front(), "there are too many connections that say nothing");
+    turn_away(pending_.front(), "too many connections have not identified themselves");
   }
   const auto pending = std::make_shared<PendingConnection>();
   pending->stream = stream;
@@ -74,10 +74,10 @@ void Admission::take(const StreamPtr& stream) {
                  .on_end = [this, pending](const Error&) { remove(pending); }});
 }
 
-// For the next connection.
+// Closes the oldest pending connection to make room for the next one.
 bool Admission::free_descriptor() {
   if (!std::exchange(has_told_of_shortage_, true)) {
-    events_.on_warning("no descriptor is left for another connection, those that come now wait: " +
+    events_.on_warning("no file descriptor is left for another connection, new ones wait: " +
                        descriptor_limit_in_words());
   }
   if (pending_.empty()) return false;
@@ -98,14 +98,14 @@ void Admission::remove(const PendingPtr& pending) {
 
 void Admission::turn_away(const PendingPtr& pending, const std::string& why) {
   if (!pending->is_dismissed) warn("turned away " + pending->address + ": " + why);
-  const PendingPtr keep = pending;  // the list's own may be the caller's
+  const PendingPtr keep = pending;  // `pending` may refer to the list's element
   remove(keep);
   keep->stream->close();
 }
 
 void Admission::sweep() {
   while (!pending_.empty() && pending_.front()->deadline <= transport_->now()) {
-    turn_away(pending_.front(), "it did not say in time who it is");
+    turn_away(pending_.front(), "it did not identify itself in time");
   }
   if (pending_.empty()) return;
   sweep_timer_->at(pending_.front()->deadline, [this] { sweep(); });
@@ -138,10 +138,11 @@ void Admission::take_opening(const PendingPtr& pending) {
     return events_.on_store_client(pending->stream, std::move(received));
   }
   if (first != wire::kRoundMagic.front()) {
-    return turn_away(pending, first == kStoreQuery
-                                  ? "it looks for a c10d store, and this is the leader's port; "
-                                    "workers find theirs at MASTER_ADDR:MASTER_PORT"
-                                  : "it does not speak the round protocol");
+    return turn_away(pending,
+                     first == kStoreQuery
+                         ? "it is a client of a c10d store, but this is the leader's port; "
+                           "workers find theirs at MASTER_ADDR:MASTER_PORT"
+                         : "it does not speak the round protocol");
   }
   const auto bytes = pending->reader.take(wire::kOpeningBytes);
   if (!bytes) return;
@@ -158,7 +159,7 @@ void Admission::take_opening(const PendingPtr& pending) {
   part_from(pending);
 }
 
-// Its last word was said; the other side's end is awaited.
+// Everything has been sent; waits for the other side to close.
 void Admission::part_from(const PendingPtr& pending) {
   pending->is_dismissed = true;
   pending->stream->finish_sending();
@@ -171,7 +172,7 @@ void Admission::take_connect(const PendingPtr& pending) {
   auto frame = wire::decode_agent_frame(**payload);
   if (!frame) return turn_away(pending, frame.error().to_string());
   auto* connect = std::get_if<wire::Connect>(&*frame);
-  if (connect == nullptr) return turn_away(pending, "it does not say who it is");
+  if (connect == nullptr) return turn_away(pending, "its first message does not identify it");
   std::string proof;
   if (!token_.empty()) {
     const auto expected = proof_of(ProofOf::kAgent, token_, *pending->theirs, pending->ours);

@@ -1,11 +1,11 @@
-// The leader's door: accepts connections at its port, and finds out who they are. Whoever speaks the
-// round protocol, in our version, knows the token and says Connect, is handed to the leader; clients
-// of the store are handed to the store, where the port is the store's too; the others are turned
-// away, with at most one line a second in the log.
+// Accepts connections at the leader's port and identifies them. A client that speaks our version of
+// the round protocol, knows the token and sends Connect is handed to the leader; a client of the
+// store is handed to the store, if the port is the store's too; all others are closed, with at most
+// one line a second in the log.
 //
-// A connection that is pending has little memory (limits::kMaxConnectBytes), little time, and
-// there are not many of them: the oldest goes first. So no number of them keeps out who has
-// something to say. Everything happens on the transport's thread.
+// A pending connection has a memory limit (limits::kMaxConnectBytes) and a time limit, and their
+// number is limited: when there are too many, the oldest is closed. So no number of silent clients
+// can keep out a node. Everything happens on the transport's thread.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,15 @@ namespace ddprun::rdzv {
 class Admission {
  public:
   struct Applicant {
-    StreamPtr stream;          // to be started by its new owner
-    wire::FrameReader reader;  // with what came after the Connect
+    StreamPtr stream;          // its new owner must start it
+    wire::FrameReader reader;  // holds the bytes after the Connect
     wire::Connect connect;
     std::string address;  // numeric
-    std::string proof;    // the leader's, for its Welcome; empty: there is no token
+    std::string proof;    // the leader's, for the Welcome; empty if there is no token
   };
   struct Events {
     std::function<void(Applicant)> on_applicant;
-    // With what was read of it. None: turned away.
+    // With the bytes that were read. Not set: clients of the store are turned away.
     std::function<void(const StreamPtr&, std::string)> on_store_client;
     std::function<void(std::string)> on_warning;
   };
@@ -44,9 +44,9 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // Of whom nothing more is wanted: waits until the other side has read what was said, and closed.
+  // Ends a connection in good order: waits until the other side has read everything and closed.
   void dismiss(const StreamPtr& stream);
-  // Who breaks the protocol.
+  // Closes a connection that breaks the protocol.
   void drop(const StreamPtr& stream, const std::string& why);
 
  private:

@@ -1,7 +1,7 @@
 // The leader of the job as an agent sees it, wherever it is: in this process (round_server.h) or at
-// the end of a connection (round_client.h). What it says comes through on_event, never from within
-// one of the calls here, so that nothing is decided inside of another decision. Everything happens
-// on the thread that runs the io_context.
+// the end of a connection (round_client.h). Its messages come through on_event, never from within a
+// call of a member, so that callers are never re-entered. Everything happens on the thread that
+// runs the io_context.
 #pragma once
 
 #include <functional>
@@ -21,37 +21,37 @@ struct RoundInput;
 struct ToNode;
 
 struct LeaderGone {
-  std::string sentence;      // what happened, and what to check
-  bool was_reached = false;  // false: it was never there
-  bool was_refused = false;  // at its port nobody listens any more
-  // Another process leads now, or will: join() again to take part in what it leads. No sentence:
-  // the user was told already.
+  std::string sentence;      // what happened, and what to check; for the user
+  bool was_reached = false;  // false: it was never reached
+  bool was_refused = false;  // nobody listens at its port any more
+  // Another process leads now, or will: join() again to take part under it. The sentence is empty:
+  // the user has been told already.
   bool was_replaced = false;
 };
 
-struct LeaderNotice {  // a line for people, while they wait
+struct LeaderNotice {  // a line for the user, while the node waits
   std::string line;
 };
-struct LeaderWarning {  // who was turned away; seldom
+struct LeaderWarning {  // a line about a client that was turned away; rate-limited
   std::string line;
 };
 // A connection to the leader's port from a node of the job that speaks the store's protocol, and
-// what was read of it.
+// the bytes that were read.
 struct StoreClientArrived {
   UniqueFd socket;
   std::string received;
 };
 
-// All that comes from the leader. Nothing comes after LeaderGone until join(). Questions of other
-// nodes, and answers to own ones, are only for who takes part in them.
+// Everything that comes from the leader. Nothing comes after LeaderGone until join(). Requests of
+// other nodes, and replies to our own, are only for owners that handle them.
 using LeaderEvent = std::variant<ToAgent, LeaderGone, LeaderNotice, LeaderWarning, PeerRequest,
                                  PeerReply, PeerAck, StoreClientArrived>;
 
 struct LeaderEvents {
   std::function<void(LeaderEvent)> on_event;
-  bool takes_store_clients = false;  // else such connections are closed
-  // The RoundCore, while it is in this process: it begins, and each of its steps. For who records
-  // them; none: nobody does. The Resumption may be null.
+  bool takes_store_clients = false;  // false: such connections are closed
+  // The start and each step of the RoundCore, while it is in this process: for the recorder; not
+  // set: nothing is recorded. The Resumption may be null.
   std::function<void(const RoundConfig&, const Resumption*)> on_core_began;
   std::function<void(const RoundInput&, const std::vector<ToNode>&)> on_core_step;
 };
@@ -63,21 +63,23 @@ class Leader {
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  // Takes part, from now on or anew.
+  // Joins the job, for the first time or again.
   virtual void join(NodeHello hello) = 0;
   virtual void tell(const ToLeader& message) = 0;
 
-  // To other nodes, through the leader (peer_requests.h). What cannot be passed on now is lost.
+  // To other nodes, through the leader (peer_requests.h). A request that cannot be passed on now is
+  // lost.
   virtual void ask(PeerRequest question) = 0;
   virtual void answer(PeerReply answer) = 0;
 
-  // This node has ended: whether nobody needs it any more, who would not learn of the end.
+  // Called after this node has ended: whether the process may exit: every peer that learns of the
+  // end from it has been told.
   virtual bool may_exit() = 0;
 
-  // It is in this process. Under etcd that may change.
+  // Whether the leader is in this process. Under etcd that may change.
   virtual bool is_here() const = 0;
 
-  // Numeric; where others who reach the leader, or are reached by it, can reach this node.
+  // Numeric; the address at which other nodes that are connected to the leader can reach this node.
   virtual std::string local_address() const = 0;
 };
 

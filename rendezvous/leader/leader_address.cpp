@@ -48,7 +48,7 @@ Result<Listener> open_leader_port(const Endpoint& endpoint,
   options.port_range = instead_of_its_port;
   const auto local = local_address_among(addresses);
   const bool is_name = !addresses_without_lookup(endpoint.host);
-  // Many a machine calls itself 127.0.1.1, and is known by that name to others.
+  // Many machines resolve their own name to 127.0.1.1, while others reach them by that name.
   const bool is_known_from_outside = !local || (is_name && is_loopback(*local));
   options.address = is_known_from_outside ? "::" : *local;
   auto listener = open_listener(options);

@@ -1,5 +1,5 @@
-// The port at which a leader listens, and whether an endpoint is of this machine. Blocks for no name;
-// any thread.
+// The port at which a leader listens, and whether an endpoint is on this machine. Never waits for a
+// name server; any thread.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,13 @@
 
 namespace ddprun::rdzv {
 
-// The first of these addresses (numeric) that is this machine's.
+// The first of these addresses (numeric) that belongs to this machine.
 std::optional<std::string> local_address_among(const std::vector<std::string>& addresses);
 
-// The listening socket of a leader at this endpoint, whose addresses (numeric) are these. At an
-// address of this machine, and at no other; on all interfaces where the endpoint is a name or an
-// address that stands for this machine only from outside (a service, a translated address).
+// Opens the listening socket of a leader at this endpoint, whose numeric addresses are these. It
+// listens only at the endpoint's own address, if that belongs to this machine. It listens on all
+// interfaces if no address does (a service, a translated address), or if a name resolves to
+// loopback.
 Result<Listener> open_leader_port(const Endpoint& endpoint,
                                   const std::vector<std::string>& addresses,
                                   std::optional<PortRange> instead_of_its_port = std::nullopt);

@@ -14,11 +14,11 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstPause{20};  // while the leader is not there yet; doubled each time
+constexpr milliseconds kFirstPause{20};  // while the leader is not reachable yet; doubled each time
 constexpr milliseconds kLongestPause{1000};
-constexpr milliseconds kResumePause{50};    // within the short grace
-constexpr auto kConnectPatience = 3s;       // with the only address, or the last one
-constexpr auto kShortConnectPatience = 1s;  // where there is another to try
+constexpr milliseconds kResumePause{50};    // short, to stay within the grace
+constexpr auto kConnectPatience = 3s;       // for the only address, or the last one
+constexpr auto kShortConnectPatience = 1s;  // if there is another one to try
 constexpr auto kAnswerPatience = 5s;        // from the connection to Welcome
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
@@ -75,7 +75,7 @@ void RoundClient::tell(const ToLeader& message) {
       wire::Message<ToLeader>{numbered.number, resend_.received(), numbered.message})));
 }
 
-// Beside what the session keeps: lost, where it cannot be sent now.
+// Not kept for a resumed connection: it is lost if it cannot be sent now.
 void RoundClient::send_unnumbered(wire::AgentFrame frame) {
   if (!is_welcome_ || stream_->unsent() > limits::kMaxUnreadAnswerBytes) return;
   stream_->send(wire::encode(frame));
@@ -140,7 +140,7 @@ void RoundClient::try_later() {
   retry_timer_->at(transport_->now() + pause_, [this] { look_up(); });
 }
 
-// And gives up in time, whatever a name server or a network does.
+// Also gives up at the time limit, even if a name server or the network does not answer.
 void RoundClient::tell_of_waiting(CoreTime::duration after) {
   const CoreTime end = join_started_ + options_.join_timeout;
   notice_timer_->at(std::min(transport_->now() + after, end), [this, end] {
@@ -174,7 +174,7 @@ void RoundClient::connected(StreamPtr stream) {
                       }});
   stream_->send(wire::encode(wire::Opening{.nonce = ours_}));
   patience_timer_->at(transport_->now() + kAnswerPatience,
-                      [this] { lose_connection("it takes connections and does not answer"); });
+                      [this] { lose_connection("it accepts connections but does not answer"); });
 }
 
 // ---- over a connection
@@ -193,7 +193,7 @@ void RoundClient::read(std::string_view bytes) {
   }
 }
 
-// False: it is not there yet, or it is the end.
+// False: it is not complete yet, or the connection has ended.
 bool RoundClient::take_opening() {
   if (reader_.front() != wire::kRoundMagic.front()) return refuse_leader(kNoLeader), false;
   const auto bytes = reader_.take(wire::kOpeningBytes);
@@ -305,7 +305,7 @@ void RoundClient::lose_connection(const std::string& why) {
   connect();
 }
 
-// A setting is wrong, which time does not mend; but not one that was right before.
+// A setting is wrong, so trying again is useless, unless the leader was reached before.
 void RoundClient::refuse_leader(const std::string& why) {
   if (was_welcome_) return lose_connection(why);
   close();
@@ -319,12 +319,12 @@ void RoundClient::keep_alive() {
   if (is_welcome_) {
     stream_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{resend_.received()})));
   }
-  // Asked at every interval, so that a pause of our own is noticed.
+  // Called at every interval, so that a pause of our own process is noticed.
   if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());
   keep_alive_timer_->at(transport_->now() + options_.keep_alive.interval, [this] { keep_alive(); });
 }
 
-// The moment moves on with all that is heard.
+// The time limit moves with every message received.
 void RoundClient::await_loss() {
   loss_timer_->at(liveness_.lost_at(), [this] {
     if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());
@@ -338,7 +338,7 @@ std::string RoundClient::how_it_went() const {
     return leader + " said nothing for " + in_words(options_.keep_alive.timeout()) +
            ": its node was stopped or hangs, or the network to it is cut";
   }
-  return "the connection to " + leader + " broke and was not to be had again within " +
+  return "the connection to " + leader + " broke and could not be resumed within " +
          in_words(options_.keep_alive.reconnect_grace) + ": its agent was killed, or its node died";
 }
 
@@ -350,7 +350,7 @@ void RoundClient::give_up(std::string sentence) {
       LeaderGone{std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
 }
 
-// The process that led is dead. What leads at its endpoint now knows nothing of this session.
+// The old leader process is dead. The one at its endpoint now does not know this session.
 void RoundClient::leader_was_replaced() {
   close();
   is_over_ = true;

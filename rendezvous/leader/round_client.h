@@ -1,8 +1,8 @@
-// The agent's end of the connection to a leader elsewhere: finds it, says who it is, keeps the
-// connection alive, resumes it when it breaks, and says once when the leader is gone. While the
-// leader was never reached, its name is looked up and its addresses are tried again and again until
-// the join time limit: the nodes of a job start in any order, and names become known late.
-// Everything happens on the transport's thread; names are looked up beside it.
+// The agent's end of the connection to a leader in another process: connects, joins, sends
+// heartbeats, resumes a broken connection, and reports once when the leader is gone. Until the
+// leader is first reached, its name is looked up and its addresses are tried repeatedly up to the
+// join time limit: the nodes of a job start in any order, and a name may become known late.
+// Everything happens on the transport's thread; names are looked up on another one.
 #pragma once
 
 #include <chrono>
@@ -77,30 +77,30 @@ class RoundClient final : public Leader {
   const RoundClientOptions options_;
   const LeaderEvents events_;
 
-  std::unique_ptr<Attempt> attempt_;  // to look up the name, or to connect
+  std::unique_ptr<Attempt> attempt_;  // a name lookup or a connection
   const std::unique_ptr<Timer> retry_timer_;
   const std::unique_ptr<Timer> notice_timer_;
-  const std::unique_ptr<Timer> patience_timer_;  // with a connection that is not welcome yet
+  const std::unique_ptr<Timer> patience_timer_;  // for a connection without a Welcome yet
   const std::unique_ptr<Timer> keep_alive_timer_;
   const std::unique_ptr<Timer> loss_timer_;
 
-  std::vector<std::string> addresses_;  // still to be tried
-  std::string address_;                 // under way, or of the connection
-  std::chrono::milliseconds pause_{};   // before the next try
-  std::string tried_;                   // what became of the addresses before this one
-  std::string why_not_;                 // the last try failed
+  std::vector<std::string> addresses_;  // not tried yet
+  std::string address_;                 // of the present attempt or connection
+  std::chrono::milliseconds pause_{};   // before the next attempt
+  std::string tried_;                   // what happened with the addresses before this one
+  std::string why_not_;                 // why the last attempt failed
   CoreTime join_started_{};
 
   StreamPtr stream_;
   wire::FrameReader reader_{0};
   wire::Nonce ours_{};
   wire::Nonce theirs_{};
-  bool has_opening_ = false;  // of this connection
-  bool was_refused_ = false;  // the last connection that was tried
-  bool is_welcome_ = false;   // over this connection
-  bool was_welcome_ = false;  // in this session
-  bool is_over_ = true;       // there is no session: not yet, or the leader said its last word
-  std::optional<std::uint64_t> leader_id_;  // of the leader of this session; none: not welcome yet
+  bool has_opening_ = false;  // the leader's Opening on this connection was read
+  bool was_refused_ = false;  // the last connection attempt
+  bool is_welcome_ = false;   // Welcome was received on this connection
+  bool was_welcome_ = false;  // Welcome was received in this session
+  bool is_over_ = true;       // there is no session: not yet, or the leader has ended it
+  std::optional<std::uint64_t> leader_id_;  // the leader of this session; nullopt before Welcome
   NodeHello hello_;
   ResendQueue<ToLeader> resend_;
   LeaderLiveness liveness_;

@@ -56,7 +56,7 @@ RoundServer::~RoundServer() {
 
 // ---- the own node
 
-// For what it is told, never from within one of its calls.
+// Delivers events to our own node in a later turn, never from within one of its calls.
 template <typename Handler>
 void RoundServer::post(Handler handler) {
   transport_->post([life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
@@ -99,7 +99,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
 
 void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
   Peer& peer = peers_.at(id);
-  if (peer.stream) peer.stream->close();  // the agent has given it up already
+  if (peer.stream) peer.stream->close();  // the agent has dropped it already
   peer.resend.confirm(applicant.connect.received);
   attach(id, peer, applicant);
   for (const auto& each : peer.resend.unconfirmed()) {
@@ -138,7 +138,7 @@ void RoundServer::read(NodeId id, const StreamPtr& stream, std::string_view byte
       admission_->drop(stream, frame ? "it breaks the protocol" : frame.error().to_string());
       return lose(id, stream);
     }
-    // What it said may have been its end here.
+    // Its message may have removed it.
     found = peers_.find(id);
     if (found == peers_.end() || found->second.stream != stream) return;
     if (!*payload) break;
@@ -146,7 +146,7 @@ void RoundServer::read(NodeId id, const StreamPtr& stream, std::string_view byte
   if (std::exchange(found->second.owes_confirmation, false)) confirm(found->second);
 }
 
-// False: it breaks the protocol.
+// False: the frame breaks the protocol.
 bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
   Peer& peer = peers_.at(id);
   if (core_.has(id)) liveness_.heard(id, transport_->now());
@@ -161,7 +161,7 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
   peer.resend.confirm(message->received);
   const auto arrival = peer.resend.receive(message->number);
   if (arrival == ResendQueue<ToAgent>::Arrival::kGap) return false;
-  peer.owes_confirmation = true;  // at once, because an agent that finishes waits for it
+  peer.owes_confirmation = true;  // confirm at once, because an agent that exits waits for it
   if (arrival == ResendQueue<ToAgent>::Arrival::kNew) feed(id, message->body);
   return true;
 }
@@ -186,17 +186,18 @@ void RoundServer::set_address(Peer& peer, std::string address) {
   if (!peer.address.empty()) addresses_.insert(peer.address);
 }
 
-// Workers of a node come from the address that its agent came from; our own from the one they go to.
+// A node's workers connect from the same address as its agent; our own connect from the address
+// they connect to.
 void RoundServer::hand_to_store(const StreamPtr& stream, std::string received) {
   const std::string address = stream->peer_address();
   const bool is_ours = is_loopback(address) || address == stream->local_address();
   if (!is_ours && !addresses_.contains(address)) {
-    return admission_->drop(stream, "it looks for the store, and is at no node of this job");
+    return admission_->drop(stream, "it is a client of the store, but not from a node of this job");
   }
   events_.on_event(StoreClientArrived{stream->release(), std::move(received)});
 }
 
-// A node beside us is reached by others as we are, and not at an address of its own alone.
+// A node on our machine is reached at the same host as we are, not at its loopback address.
 std::string RoundServer::address_for_workers(const std::string& seen) const {
   return is_loopback(seen) && !options_.host.empty() ? options_.host : seen;
 }
@@ -225,7 +226,7 @@ void RoundServer::relay(NodeId from, PeerReply reply) {
   send_unnumbered(to, std::move(reply));
 }
 
-// False: it is not there. Who does not read is sent nothing, and shows as late.
+// False: there is no such node. A node that does not read is skipped, and shows as late.
 bool RoundServer::send_unnumbered(NodeId to, wire::LeaderFrame frame) {
   if (to == kOwnNode) {
     if (!core_.has(kOwnNode)) return false;
@@ -259,7 +260,7 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   release({std::move(messages), false});
 }
 
-// Those of the own node come in a later turn of the loop.
+// Messages to our own node are delivered in a later turn of the loop.
 void RoundServer::release(RoundServerOptions::Passed passed) {
   for (ToNode& each : passed.messages) {
     if (each.to == kOwnNode) {
@@ -314,7 +315,8 @@ void RoundServer::keep_alive() {
   keep_alive_timer_->at(transport_->now() + options_.keep_alive.interval, [this] { keep_alive(); });
 }
 
-// At every interval, so that a pause of our own is noticed, and in the moment when it is due.
+// Called at every interval, so that a pause of our own process is noticed, and when a node becomes
+// due.
 void RoundServer::drop_the_silent() {
   for (const NodeId id : liveness_.take_silent(transport_->now())) {
     feed(id, LinkEvent(NodeSilent{}));

@@ -1,9 +1,10 @@
-// The leader's shell: owns the RoundCore, its one timer, and the connections of the agents; hands
-// in what they say and sends what comes out. Owned by the agent that leads (whose own messages do
-// not travel) or by `ddpctl leader`; everything here happens on the transport's thread.
+// The leader's shell: owns the RoundCore, its timer, and the connections of the agents; passes
+// their messages to the core and sends the core's messages. Owned by the agent that leads (whose
+// own messages stay in the process) or by `ddpctl leader`; everything happens on the transport's
+// thread.
 //
-// The mistake to avoid: reporting a broken connection from where something is written to it. That
-// would be a step of the core within a step; the reading side learns of it too, and reports it.
+// Do not report a broken connection where data is written to it, because that would run a step of
+// the core within another step; the reading side notices it too, and reports it.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +31,14 @@ namespace ddprun::rdzv {
 struct RoundServerOptions {
   RoundConfig round;
   KeepAlive keep_alive;
-  std::string token;  // empty: everybody may take part
-  // The host of the endpoint, as its user wrote it: what nodes are reached at that are on this
-  // machine too and came over loopback. Empty: they are reached at what they came from.
+  std::string token;  // empty: no authentication
+  // The host of the endpoint, as the user wrote it. Nodes that connect over loopback are on this
+  // machine too: other nodes reach them at this host. Empty: at the address that they connect from.
   std::string host;
-  std::optional<Resumption> resumption = {};  // of a job that another leader led
-  // What may be said now of what the core says; the rest is given to release() when it may. None:
-  // all. As long as something is held back the core's time stands still: nobody is late with an
-  // answer to what was not said.
+  std::optional<Resumption> resumption = {};  // for a job that another leader has led
+  // A write-ahead filter: returns those of the core's messages that may be sent now; the rest is
+  // passed to release() later. Not set: all are sent. While messages are held back the core's time
+  // is paused, so that no node is late with an answer to a message that was not sent.
   struct Passed {
     std::vector<ToNode> messages;
     bool is_holding = false;
@@ -47,7 +48,7 @@ struct RoundServerOptions {
 
 class RoundServer final : public Leader {
  public:
-  // Without a listener nobody else takes part.
+  // Without a listener there are no other nodes.
   RoundServer(std::shared_ptr<Transport> transport, RoundServerOptions options, LeaderEvents events,
               std::optional<Listener> listener = std::nullopt);
   ~RoundServer() override;
@@ -60,7 +61,7 @@ class RoundServer final : public Leader {
   bool is_here() const override { return true; }
   std::string local_address() const override;
 
-  // Of what was held back, what may be said now, and whether something still is.
+  // Sends messages that were held back; `passed` says whether others still are.
   void release(RoundServerOptions::Passed passed);
 
   const RoundCore& core() const { return core_; }
@@ -70,8 +71,8 @@ class RoundServer final : public Leader {
   struct Peer {
     std::uint64_t session_number = 0;
     ResendQueue<ToAgent> resend;
-    StreamPtr stream;             // none: it is broken
-    wire::FrameReader reader{0};  // of that connection
+    StreamPtr stream;             // null: the connection is broken
+    wire::FrameReader reader{0};  // of `stream`
     std::string address;          // numeric, of its last connection
     bool owes_confirmation = false;
   };
@@ -107,23 +108,23 @@ class RoundServer final : public Leader {
   const std::shared_ptr<Transport> transport_;
   const RoundServerOptions options_;
   const LeaderEvents events_;
-  std::optional<Endpoint> bound_;  // none: nobody else takes part
+  std::optional<Endpoint> bound_;  // nullopt: there are no other nodes
   std::optional<Admission> admission_;
-  PausableTime time_;  // the core's
+  PausableTime time_;  // of the core
 
   RoundCore core_;
   Liveness liveness_;
   const std::uint64_t leader_id_;
-  std::map<NodeId, Peer> peers_;  // all but the own node
+  std::map<NodeId, Peer> peers_;  // all nodes but our own
   std::unordered_map<std::uint64_t, NodeId> sessions_;
   std::unordered_multiset<std::string> addresses_;  // of all peers
-  std::uint32_t next_node_ = 1;                     // 0 is the own node
+  std::uint32_t next_node_ = 1;                     // 0 is our own node
 
   const std::unique_ptr<Timer> core_timer_;
   const std::unique_ptr<Timer> keep_alive_timer_;
   const std::unique_ptr<Timer> silence_timer_;
 
-  struct Life {};  // handlers that are under way end with it
+  struct Life {};  // its end disables handlers that are queued
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 

@@ -24,7 +24,7 @@ std::string octal(mode_t mode) {
   return digits;
 }
 
-// At most `bytes_max` of it.
+// Reads at most `bytes_max` bytes.
 Result<std::string> read_start(int fd, std::size_t bytes_max, const std::string& what) {
   std::string bytes(bytes_max, '\0');
   std::size_t size = 0;
@@ -90,7 +90,7 @@ std::string proof_of(ProofOf side, std::string_view token, const wire::Nonce& ag
 
 bool are_equal(std::string_view proof, std::string_view expected) {
   if (proof.size() != expected.size()) return false;
-  volatile unsigned char difference = 0;  // volatile: no end of the loop at the first one
+  volatile unsigned char difference = 0;  // volatile: the compiler must not end the loop early
   for (std::size_t i = 0; i < proof.size(); ++i) {
     difference = static_cast<unsigned char>(difference | (proof[i] ^ expected[i]));
   }

@@ -1,5 +1,5 @@
-// A secret that the nodes of a job share: who connects to the leader proves that it knows the token
-// without sending it, by an HMAC-SHA256 over both sides' nonces; the leader proves the same. It
+// A secret that the nodes of a job share: an agent proves to the leader that it knows the token
+// without sending it, by an HMAC-SHA256 over both sides' nonces; the leader proves the same. This
 // covers the round protocol only: c10d's store protocol has no authentication. Free functions; any
 // thread.
 #pragma once
@@ -14,9 +14,9 @@ namespace ddprun::rdzv {
 
 enum class ProofOf { kAgent, kLeader };  // so that neither side's proof can be sent back to it
 
-// What the file holds, without white space at its end. An empty file, one that others may read (mode
-// & 077), one of more than 4 KiB, and what is no regular file are refused with a sentence that says
-// what to change.
+// The contents of the file without white space at the end. An empty file, one that other users may
+// access (mode & 077), one of more than 4 KiB, and anything but a regular file are refused with a
+// sentence that says what to change.
 Result<std::string> read_token(const std::string& path);
 // The same for another secret, "password".
 Result<std::string> read_secret(const std::string& name, const std::string& path);
@@ -27,7 +27,7 @@ wire::Nonce random_nonce();
 // nonce and the leader's: 32 bytes.
 std::string proof_of(ProofOf side, std::string_view token, const wire::Nonce& agent,
                      const wire::Nonce& leader);
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on where they differ.
 bool are_equal(std::string_view proof, std::string_view expected);
 
 }  // namespace ddprun::rdzv

@@ -20,11 +20,11 @@ namespace {
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kAcceptsPerTurn = 256;  // then those that are there already have their turn
-// When no descriptor is left, and none could be freed.
+constexpr int kAcceptsPerTurn = 256;  // then other handlers have their turn
+// The pause when no descriptor is left and none could be freed.
 constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
 
-// An Asio timer that is ready cannot be cancelled: its handler finds another count of arms.
+// An Asio timer whose handler is queued cannot be cancelled, so the handler compares a counter.
 class AsioTimer final : public Timer {
  public:
   AsioTimer(boost::asio::io_context& io, const ShellClock& clock) : clock_(clock), timer_(io) {}
@@ -51,7 +51,7 @@ class AsioTimer final : public Timer {
  private:
   struct Armed {
     std::uint64_t count = 0;
-    std::function<void()> what;  // none: it is not armed
+    std::function<void()> what;  // empty: not armed
   };
   const ShellClock clock_;
   boost::asio::steady_timer timer_;
@@ -127,7 +127,7 @@ class AsioAcceptor final : public Acceptor {
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         if (events_.on_shortage()) continue;
         return pause_.at(clock_.now() + kDescriptorPause, [this] { accept_some(); });
-      }  // anything else is the end of one connection, which is gone already
+      }  // any other error: that one connection has ended already
     }
     await_connections();
   }
@@ -137,7 +137,7 @@ class AsioAcceptor final : public Acceptor {
   const Events events_;
   boost::asio::posix::stream_descriptor listening_;
   AsioTimer pause_;
-  struct Life {};  // handlers that are under way end with it
+  struct Life {};  // its end disables handlers that are queued
   std::shared_ptr<Life> life_ = std::make_shared<Life>();
 };
 

@@ -8,7 +8,7 @@
 
 namespace ddprun::rdzv {
 
-// To be used on the thread that runs `io`, which outlives it.
+// For use on the thread that runs `io`, which must outlive it.
 std::shared_ptr<Transport> asio_transport(boost::asio::io_context& io);
 
 }  // namespace ddprun::rdzv

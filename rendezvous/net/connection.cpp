@@ -13,7 +13,7 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr std::size_t kReadBytes = 16 * 1024;
-constexpr int kReadsPerTurn = 4;  // then others have theirs
+constexpr int kReadsPerTurn = 4;  // then other connections have their turn
 
 using boost::system::error_code;
 
@@ -46,7 +46,7 @@ void Connection::read() {
   for (int turn = 0; turn < kReadsPerTurn && socket_.is_open(); ++turn) {
     const ssize_t count = ::recv(socket_.native_handle(), buffer.data(), buffer.size(), 0);
     if (count > 0) {
-      const auto events = events_;  // it may be exchanged meanwhile
+      const auto events = events_;  // it may be replaced meanwhile
       events->on_bytes({buffer.data(), static_cast<std::size_t>(count)});
       if (static_cast<std::size_t>(count) < buffer.size()) break;
     } else if (count == 0) {
@@ -65,13 +65,13 @@ void Connection::send(std::string_view bytes) {
   unsent_ += bytes;
   if (!awaits_room_) {
     write();
-  } else if (unsent_.size() > limits::kMaxUnreadRoundBytes) {  // and it may never read again
+  } else if (unsent_.size() > limits::kMaxUnreadRoundBytes) {  // the peer may never read again
     ::shutdown(socket_.native_handle(), SHUT_RDWR);
     unsent_.clear();
   }
 }
 
-// What goes wrong here ends the reading too, which reports it.
+// An error here also ends reading, which reports it.
 void Connection::write() {
   std::size_t sent = 0;
   while (sent < unsent_.size()) {

@@ -1,5 +1,5 @@
-// A Stream (transport.h) over a socket: reads what arrives, queues what cannot be sent yet, and says
-// once that it has ended. Everything happens on the thread of its io_context.
+// A Stream (transport.h) over a socket: reads what arrives, queues what cannot be sent yet, and
+// reports its end once. Everything happens on the thread of its io_context.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -39,7 +39,7 @@ class Connection final : public Stream, public std::enable_shared_from_this<Conn
   void end(const Error& error);
 
   boost::asio::posix::stream_descriptor socket_;
-  std::shared_ptr<const Events> events_;  // none: not started, or ended
+  std::shared_ptr<const Events> events_;  // null: not started, or ended
   std::string unsent_;
   bool awaits_room_ = false;
   bool is_finished_ = false;

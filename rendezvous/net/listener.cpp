@@ -20,16 +20,15 @@ void set_option(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof value);
 }
 
-// Hints, all of them: a kernel that refuses one serves as well without it.
+// These options are optional: the server also works on a kernel that refuses one.
 void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(limits::kKeepAliveIdle.count()));
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(limits::kKeepAliveInterval.count()));
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, limits::kKeepAliveProbes);
-  // Where BBR is the system's choice it paces what goes over loopback too: 8 MiB replies then
-  // take 1.4 times as long. Every kernel has Reno, and the replies of a store need nothing
-  // cleverer.
+  // If BBR is the system's default, it paces loopback traffic too: 8 MiB replies then take 1.4
+  // times as long. Every kernel has Reno, which is good enough for a store's replies.
   static constexpr char kReno[] = "reno";
   ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno - 1);
 }
@@ -45,7 +44,7 @@ Result<Endpoint> bound_endpoint(int fd) {
 
 Result<Listener> listen_on(UniqueFd socket) {
   tune(socket.get());
-  // INT_MAX: the kernel lowers it to net.core.somaxconn, the largest there is.
+  // INT_MAX: the kernel lowers it to net.core.somaxconn, the maximum.
   if (::listen(socket.get(), INT_MAX) != 0) return fail(error_from_errno(errno, "listen"));
   auto bound = bound_endpoint(socket.get());
   if (!bound) return fail(std::move(bound.error()));
@@ -58,8 +57,8 @@ Result<Listener> try_port(SocketAddress address, std::uint16_t port, Purpose pur
   UniqueFd socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail(error_from_errno(errno, "socket"));
-  // Two sockets that both set it may bind one port, and listen() is what fails; one that sets it
-  // only after its bind keeps out who comes without it, such as another reservation.
+  // Two sockets that both set it can bind the same port, and then listen() fails; a socket that
+  // sets it after bind still keeps out sockets without it, such as another reservation.
   if (purpose == Purpose::kListen) set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.storage.ss_family == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   address.set_port(port);

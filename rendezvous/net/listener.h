@@ -1,7 +1,7 @@
-// Opens the listening TCP socket of a server: numeric address only, so that nothing here ever waits
-// for a name server. What the accepted sockets need (no delay, keep-alive) is set on the listener,
-// from which Linux hands it down: no system call per connection.
-// Free functions, any thread.
+// Opens the listening TCP socket of a server: numeric addresses only, so that nothing here waits
+// for a name server. Options of the accepted sockets (no delay, keep-alive) are set on the
+// listener, from which Linux copies them: no system call per connection. Free functions, any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct Listener {
 
 Result<Listener> open_listener(const ListenOptions& options);
 
-// Holds a port for a server that another process will open there: bound, never listening. Nobody
-// else gets the port, but a socket with SO_REUSEADDR, as PyTorch's store sets it, may bind it too.
+// Reserves a port for a server that another process will open there: bound, never listening. Only a
+// socket with SO_REUSEADDR, which PyTorch's store sets, can still bind it.
 Result<Listener> reserve_port(const ListenOptions& options);
 
-// What a connection accepted from such a listener is: non-blocking, close-on-exec, tuned. For one
-// that another accepted.
+// Makes a connection that other code accepted like one from such a listener: non-blocking,
+// close-on-exec, tuned.
 void prepare_connection(int fd);
 
 }  // namespace ddprun::rdzv

@@ -19,7 +19,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-// Belongs to both sides; the thread may outlive the one who asked.
+// Shared by both sides; the thread may outlive the NameLookup.
 struct Question {
   std::string host;
   UniqueFd bell;

@@ -1,7 +1,7 @@
-// The addresses of a host name, looked up beside the event loop: what a name server takes, or does
-// not answer, holds up neither the loop nor the end of the process. (Asio's resolver joins its
-// thread at the end, and getaddrinfo cannot be interrupted.) One lookup at a time; everything
-// happens on the thread that runs the io_context, but for the waiting.
+// Looks up a host name on a thread of its own: a name server that is slow or does not answer delays
+// neither the event loop nor the end of the process. (Asio's resolver joins its thread at the end,
+// and getaddrinfo cannot be interrupted.) One lookup at a time; its members are used, and `done` is
+// called, on the thread that runs the io_context.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -25,21 +25,23 @@ class NameLookup {
   NameLookup(const NameLookup&) = delete;
   NameLookup& operator=(const NameLookup&) = delete;
 
-  // Numeric addresses, the preferred first; never an empty list. Replaces the lookup under way.
+  // Gives numeric addresses, the preferred one first, never an empty list. Replaces a lookup in
+  // progress.
   void start(const std::string& host, Done done);
   // `done` is not called any more.
   void cancel() { told_.reset(); }
 
  private:
   boost::asio::io_context& io_;
-  // Destroyed with the question it is about.
+  // Destroyed when the lookup is cancelled or done.
   std::shared_ptr<boost::asio::posix::stream_descriptor> told_;
 };
 
-// The same, waiting for it; the error is the name server's word alone.
+// The same, blocking; the error is only the resolver's message.
 Result<std::vector<std::string>> addresses_of(const std::string& host);
 
-// What needs no name server: numeric addresses, and "localhost", whatever one makes of it.
+// The addresses of a host that needs no name server: a numeric address, or "localhost", for which
+// no server is asked.
 std::optional<std::vector<std::string>> addresses_without_lookup(const std::string& host);
 
 }  // namespace ddprun::rdzv

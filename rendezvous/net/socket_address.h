@@ -1,4 +1,4 @@
-// An IPv4 or IPv6 address and port as the socket calls want it. A value; any thread.
+// An IPv4 or IPv6 address and port for socket calls. A value; any thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@ namespace ddprun::rdzv {
 
 struct SocketAddress {
   sockaddr_storage storage{};
-  socklen_t size = sizeof storage;  // room for what a call fills in
+  socklen_t size = sizeof storage;  // the capacity, for calls that fill it in
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   sockaddr_in* v4() { return reinterpret_cast<sockaddr_in*>(&storage); }
@@ -22,7 +22,7 @@ struct SocketAddress {
   const sockaddr_in6* v6() const { return reinterpret_cast<const sockaddr_in6*>(&storage); }
 
   bool is_ip() const { return storage.ss_family == AF_INET || storage.ss_family == AF_INET6; }
-  // Both need is_ip().
+  // port() and set_port() need is_ip().
   std::uint16_t port() const {
     return ntohs(storage.ss_family == AF_INET ? v4()->sin_port : v6()->sin6_port);
   }
@@ -41,7 +41,7 @@ struct SocketAddress {
   }
 };
 
-// Without a port; nothing for a name, and for an address with a zone.
+// Without a port; nullopt for a name and for an address with a zone.
 inline std::optional<SocketAddress> parse_numeric(const std::string& text) {
   SocketAddress address;
   if (::inet_pton(AF_INET, text.c_str(), &address.v4()->sin_addr) == 1) {
@@ -62,7 +62,7 @@ inline bool is_loopback(const std::string& numeric) {
   return address && address->is_loopback();
 }
 
-// Without the port; an IPv4 address that came through an IPv6 socket is one again.
+// Without the port; an IPv4-mapped IPv6 address is written as IPv4.
 inline std::string numeric_host(const SocketAddress& address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address.storage.ss_family == AF_INET) {

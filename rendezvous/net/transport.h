@@ -1,10 +1,10 @@
-// What the shells of the round protocol stand on: time, timers, and byte streams between hosts. The
-// shipped one is Asio's (asio_transport.h); tests/sim runs the same shells over a virtual one.
-// Everything happens on one thread, that of whoever runs the transport's loop.
+// What the shells of the round protocol need from the system: time, timers, and byte streams
+// between hosts. The production implementation uses Asio (asio_transport.h); tests/sim runs the
+// same shells over a virtual one. Everything happens on the thread that runs the transport's loop.
 //
-// What is owned is enough: a timer, an attempt or an acceptor that is destroyed calls nothing any
-// more, and so does a timer that was cancelled or armed again, even where it was already due.
-// Nothing is ever called back from within a call made here.
+// After a timer, an attempt or an acceptor is destroyed, its callback never runs. The same holds
+// for a timer that was cancelled or armed again, even if it was already due. No callback runs from
+// within a call of these members.
 #pragma once
 
 #include <cstddef>
@@ -25,31 +25,31 @@ namespace ddprun::rdzv {
 class Timer {
  public:
   virtual ~Timer() = default;
-  // Calls `what` once, when that time has come; replaces what it was armed for.
+  // Calls `what` once, at that time; replaces an earlier setting.
   virtual void at(CoreTime when, std::function<void()> what) = 0;
   virtual void cancel() = 0;
 };
 
-// One connection, either end. Held by a shared_ptr, and by its transport until it has ended.
+// One end of a connection. Held by a shared_ptr, and by its transport until it has ended.
 class Stream {
  public:
   struct Events {
-    std::function<void(std::string_view)> on_bytes;  // some, however they were sent
-    std::function<void(const Error&)> on_end;        // once; nothing comes after it
+    std::function<void(std::string_view)> on_bytes;  // in pieces of any size
+    std::function<void(const Error&)> on_end;        // once; the last event
   };
 
   virtual ~Stream() = default;
-  // From now on. Called again: whoever takes over. Nothing is called after close().
+  // Begins to deliver events. A second call replaces the receiver. No event comes after close().
   virtual void start(Events events) = 0;
-  // What the other side leaves unread beyond a bound ends the connection.
+  // The connection ends if the other side leaves more unread than a bound.
   virtual void send(std::string_view bytes) = 0;
-  // Says that nothing more comes; the other side's end is still waited for.
+  // Closes the sending direction; the other side's end is still awaited.
   virtual void finish_sending() = 0;
   virtual void close() = 0;
-  // The socket, for another owner; closed for this one.
+  // Gives the socket to another owner; this stream is then closed.
   virtual UniqueFd release() = 0;
 
-  // What the other side has left unread, beyond what the kernel holds for it, in bytes.
+  // Bytes that the other side has left unread, beyond what the kernel buffers.
   virtual std::size_t unsent() const = 0;
   virtual bool is_open() const = 0;
   // Numeric; empty when it has ended.
@@ -58,7 +58,7 @@ class Stream {
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
-// Something under way (a connection, a name look-up), which ends when this is destroyed.
+// An operation in progress (a connection, a name lookup); destroying this cancels it.
 class Attempt {
  public:
   virtual ~Attempt() = default;
@@ -67,8 +67,9 @@ class Attempt {
 class Acceptor {
  public:
   struct Events {
-    std::function<void(StreamPtr)> on_stream;  // to be started by its new owner
-    // No descriptor is left for the next connection. True: one was freed, it is tried again at once.
+    std::function<void(StreamPtr)> on_stream;  // its new owner must start it
+    // No descriptor is left for the next connection. Return true if one was freed: accepting is
+    // tried again at once.
     std::function<bool()> on_shortage;
   };
   virtual ~Acceptor() = default;
@@ -81,15 +82,16 @@ class Transport {
 
   virtual ~Transport() = default;
 
-  // Since the transport was made.
+  // The time since the transport was created.
   virtual CoreTime now() const = 0;
   virtual std::unique_ptr<Timer> make_timer() = 0;
-  // In a later turn of the loop, in the order of the calls.
+  // Calls `what` in a later turn of the loop, in the order of the calls.
   virtual void post(std::function<void()> what) = 0;
 
-  // To a numeric address. kUnavailable: nobody listens there; no time limit of its own.
+  // Connects to a numeric address. kUnavailable: nobody listens there. It has no time limit of its
+  // own.
   virtual std::unique_ptr<Attempt> connect(const Endpoint& numeric, Connected done) = 0;
-  // Numeric addresses, the preferred first; never an empty list.
+  // Gives numeric addresses, the preferred one first, never an empty list.
   virtual std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) = 0;
   virtual std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) = 0;
 };

@@ -6,7 +6,8 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::seconds(10);
-// That nodes of another leader's round are waited for: most of the time some died together with it.
+// How long to wait for the nodes of another leader's round: often some of them died together with
+// it.
 constexpr std::chrono::milliseconds kReturnTimeout{10'000};
 
 }  // namespace

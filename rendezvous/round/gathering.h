@@ -1,5 +1,5 @@
-// The time before a round in which too few nodes are there: for how long others are waited for. A
-// value of the RoundCore.
+// The phase before a round in which there are too few nodes: how long to wait for more. A value of
+// the RoundCore.
 #pragma once
 
 #include <optional>
@@ -12,25 +12,25 @@
 namespace ddprun::rdzv {
 
 struct Gathering {
-  std::optional<CoreTime> give_up;    // counts from the first node that is there
-  std::optional<CoreTime> last_call;  // from the moment when there are enough; first round only
+  std::optional<CoreTime> give_up;    // counts from the arrival of the first node
+  std::optional<CoreTime> last_call;  // counts from when there are enough nodes; first round only
   CoreTime next_progress{};
-  std::vector<NodeId> newcomers;  // that were not yet told how far it is
+  std::vector<NodeId> newcomers;  // not told yet how many nodes there are
 
   struct Nodes {
     int ready = 0;
-    int expected = 0;          // back from the last round of another leader
-    bool has_run = false;      // some round has run
-    bool is_counting = false;  // before the first node comes, the time does not count
+    int expected = 0;          // nodes of another leader's last round that should come back
+    bool has_run = false;      // a round has run already
+    bool is_counting = false;  // false: the time does not count before the first node comes
   };
   enum class Next { kWait, kOpen, kGiveUp };
   Next go_on(const RoundConfig& config, const Nodes& nodes, CoreTime now);
 
-  // Every 10 s all nodes are told how far it is. True at most once for each time.
+  // Every 10 s all nodes are told how many there are. Returns true at most once per interval.
   bool is_progress_due(CoreTime now);
-  // Nodes of a round that ran under another leader are here: no long last call.
+  // Nodes of a round that ran under another leader are here: the last call need not be long.
   void shorten_last_call(CoreTime now);
-  // When it decides, with what is known now.
+  // When it decides, as far as is known now.
   std::optional<CoreTime> until() const { return last_call ? last_call : give_up; }
 };
 

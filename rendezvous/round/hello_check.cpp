@@ -7,8 +7,8 @@
 namespace ddprun::rdzv {
 namespace {
 
-// That a node may say of the job's past. No job has so many rounds, and no number of them that follow
-// makes the round's number go over.
+// The highest last round that a node may report. No job has so many rounds, and the round number
+// cannot overflow from here.
 constexpr Round kLastRoundMax{1'000'000'000};
 
 }  // namespace
@@ -20,7 +20,7 @@ std::optional<std::string> check_hello(const RoundConfig& config, const NodeHell
            "', but the leader at this endpoint leads job '" + config.run_id +
            "'; give all nodes of a job the same --rdzv-id, and every job its own " + "endpoint";
   }
-  // Another job that happens to have the same id: many have the default one.
+  // Another job may have the same id: many jobs use the default one.
   const auto other_job = [&](const std::string& what, const std::string& its,
                              const std::string& ours) {
     return who + " runs " + what + " " + its + ", but the job '" + config.run_id +
@@ -77,7 +77,7 @@ RankCheck check_rank(const RoundConfig& config, const Membership& members, const
                     "; give every node a rank of its own";
   } else {
     check.warning = "--node-rank=" + rank + " was asked for by " + other_host +
-                    " too; nodes that ask for the same are ordered as they came";
+                    " too; nodes that ask for the same rank are sorted by arrival";
   }
   return check;
 }

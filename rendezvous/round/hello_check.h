@@ -1,5 +1,5 @@
-// Whether a node that says NodeHello may take part, and what it is told if not. Pure: what the
-// RoundCore does with the verdict is its own.
+// Checks whether a node that sends NodeHello may take part, and returns what it is told if not.
+// Pure: the RoundCore acts on the result.
 #pragma once
 
 #include <optional>
@@ -11,21 +11,21 @@
 
 namespace ddprun::rdzv {
 
-// What a node has to change before it can be part of this job; nothing: it fits.
+// What the node's user has to change before it can be part of this job; nullopt if it may join.
 std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello);
 
-// It says that it took part in a round that no job reaches; nothing: it does not.
+// An error if the node claims a last round with an impossible number; nullopt otherwise.
 std::optional<std::string> check_last_round(Round current, const NodeHello& hello);
 
-// A node that asks for a rank which another one has asked for.
+// The result for a node that asks for a rank that another node has asked for.
 struct RankCheck {
-  std::optional<NodeId> replaces;  // its connection is broken: it yields its rank, and goes
+  std::optional<NodeId> replaces;  // its connection is broken: it is removed and loses its rank
   std::optional<std::string> refusal;
   std::optional<std::string> warning;  // the node may take part, but not with that rank
 };
 RankCheck check_rank(const RoundConfig& config, const Membership& members, const NodeHello& hello);
 
-// Too many wait for a place already; nothing: one more may.
+// An error if too many spares wait already; nullopt otherwise.
 std::optional<std::string> check_spares(const RoundConfig& config, const Membership& members);
 
 }  // namespace ddprun::rdzv

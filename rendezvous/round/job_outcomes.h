@@ -1,4 +1,4 @@
-// The outcomes of a job that are no worker's, with their exit codes and sentences. Pure.
+// The outcomes of a job that no worker has caused, with their exit codes and sentences. Pure.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ JobOutcome cannot_run(int exit_code, std::string sentence);
 // The leader's own node did not answer OpenStore in time.
 JobOutcome store_not_opened(std::chrono::milliseconds limit);
 
-// A stop, or the leave of the leader's own node; keeps what `outcome` says of failures.
+// A stop, or the leave of the leader's own node; keeps the failures in `outcome`.
 JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome);
 
 struct MissingNodes {
@@ -22,7 +22,7 @@ struct MissingNodes {
   int min_nodes = 1;
   int max_nodes = 1;
   std::chrono::milliseconds waited{};
-  bool has_run = false;               // rounds have run: nodes were lost; else too few ever came
+  bool has_run = false;               // true: nodes were lost; false: too few nodes ever came
   std::optional<NodeGone> lost_node;  // the first of them
 };
 JobOutcome too_few_nodes(const MissingNodes& missing);

@@ -1,9 +1,10 @@
-// Who has been silent for too long, on either end of the connections between agents and leader.
-// Pure values for one thread: the shell says what it hears and asks every keep-alive interval.
+// Detects peers that have been silent for too long, on both ends of the connections between agents
+// and leader. Pure values for one thread: the shell reports what it receives and asks every
+// keep-alive interval.
 //
-// The mistake to avoid: taking one's own pause for the silence of others. A process that was
-// stopped (SIGSTOP, a suspended machine) finds everybody's last word to be old when it wakes, so
-// both classes start anew when they were not asked for longer than two intervals.
+// A pause of our own process must not look like the silence of others. After a stop (SIGSTOP, a
+// suspended machine) the last message of every peer is old, so both classes restart their timeouts
+// if they were not asked for longer than two intervals.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +19,8 @@
 namespace ddprun::rdzv {
 
 struct KeepAlive {
-  std::chrono::milliseconds interval{2000};  // both sides say something this often
-  int attempts = 3;                          // that may be missed
+  std::chrono::milliseconds interval{2000};  // each side sends something this often
+  int attempts = 3;  // intervals without a message before a peer counts as silent
   std::chrono::milliseconds reconnect_grace{300};
 
   std::chrono::milliseconds timeout() const { return interval * attempts; }
@@ -27,7 +28,7 @@ struct KeepAlive {
   bool operator==(const KeepAlive&) const = default;
 };
 
-// Notices when its owner has not asked for so long that it must have been stopped itself.
+// Notices that its owner has not asked for so long that the process must have been stopped.
 class OwnPause {
  public:
   explicit OwnPause(std::chrono::milliseconds interval) : interval_(interval) {}
@@ -50,7 +51,7 @@ class Liveness {
   void heard(NodeId node, CoreTime now) { last_heard_[node] = now; }
   void forget(NodeId node) { last_heard_.erase(node); }
 
-  // Forgets those that it names.
+  // Forgets the nodes that it returns.
   std::vector<NodeId> take_silent(CoreTime now) {
     std::vector<NodeId> silent;
     if (pause_.ends_at(now)) {
@@ -63,7 +64,7 @@ class Liveness {
     for (const NodeId node : silent) last_heard_.erase(node);
     return silent;
   }
-  // When take_silent() will name somebody if nobody is heard; nothing: there is nobody.
+  // When take_silent() will return a node if no message arrives; nullopt if there are no nodes.
   std::optional<CoreTime> next_silent_at() const {
     std::optional<CoreTime> earliest;
     for (const auto& [node, heard] : last_heard_) {
@@ -79,7 +80,8 @@ class Liveness {
   std::map<NodeId, CoreTime> last_heard_;
 };
 
-// An agent's view of its leader: a broken connection has the grace, a silent one the timeout.
+// An agent's view of its leader: a broken connection is lost after reconnect_grace, a silent one
+// after timeout().
 class LeaderLiveness {
  public:
   explicit LeaderLiveness(KeepAlive keep_alive)

@@ -7,7 +7,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Takes the number at the front of `text`, without its leading zeros.
+// Removes the number at the front of `text` and returns it without leading zeros.
 std::string_view take_number(std::string_view& text) {
   const auto end =
       static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());

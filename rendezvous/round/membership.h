@@ -1,13 +1,13 @@
-// Which nodes are there, whose connection is broken, and who forms the group of a round in which
-// order. A value of the RoundCore, which tells it what happened and decides when a group is formed.
+// The nodes of the job, the state of their connections, and the order of the group of a round. A
+// value of the RoundCore, which reports events to it and decides when a group is formed.
 //
-// The order of ranks: a node that asks for a rank gets it where that leaves no gap, and those that
-// ask are in the order of what they ask for (equal ones: as they came). Between them stand the
-// others: survivors of the last group in their old order, then newcomers in the natural order of
-// their host names (node2 before node10). A full group leaves spares.
+// The order of ranks: a node that asks for a rank gets it if that leaves no gap; nodes that ask are
+// sorted by the rank that they ask for (equal ones by arrival). The others fill the gaps: survivors
+// of the last group in their old order, then newcomers in the natural order of their host names
+// (node2 before node10). Nodes beyond a full group are spares.
 //
-// The mistake to avoid: taking group() for who is there. It is the group as it was formed last, and
-// nodes of it may be gone since; that is what makes a loss cost O(log n).
+// group() is the group as it was formed last; nodes of it may be gone. That is why a loss costs
+// only O(log n).
 #pragma once
 
 #include <cstddef>
@@ -33,12 +33,12 @@ class Membership {
   const NodeHello& hello_of(NodeId id) const { return nodes_.at(id).hello; }
   bool is_empty() const { return nodes_.empty(); }
   int count() const { return static_cast<int>(nodes_.size()); }
-  // How many could form a group. Who has just lost its connection and was in no group yet could
-  // not.
+  // How many nodes could form a group now. A node that was in no group yet counts only while it is
+  // connected.
   int ready() const { return static_cast<int>(nodes_in_group_) + connected_outsiders_; }
   std::vector<NodeId> all() const;
 
-  // The connection of a node that is there.
+  // The connection of a present node broke.
   void disconnected(NodeId id, CoreTime now);
   void resumed(NodeId id);
   bool is_connected(NodeId id) const { return !nodes_.at(id).broken_since; }
@@ -48,7 +48,7 @@ class Membership {
   };
   std::optional<Broken> longest_broken() const;
 
-  // Who has asked for this rank.
+  // The connected node that has asked for this rank.
   std::optional<NodeId> connected_claimant(int node_rank) const;
   std::optional<NodeId> broken_claimant(int node_rank) const;
 
@@ -74,11 +74,11 @@ class Membership {
   std::set<std::pair<CoreTime, NodeId>> broken_;
   std::multimap<int, NodeId> claims_;
   std::vector<NodeId> group_;
-  std::size_t nodes_in_group_ = 0;  // of group_, those that are there
+  std::size_t nodes_in_group_ = 0;  // the present nodes of group_
   int connected_outsiders_ = 0;     // not in the group, and ready to be
 };
 
-// Numbers within names count as numbers: node2 before node10.
+// Compares numbers within names as numbers: node2 comes before node10.
 bool natural_less(std::string_view a, std::string_view b);
 
 }  // namespace ddprun::rdzv

@@ -1,10 +1,11 @@
-// What nodes ask each other about themselves (status, logs), relayed by the leader over the
-// connections that are there anyway: no node has an open port for it. The leader passes texts on and
-// keeps nothing; it knows only who is there, which it says itself (LeaderView). Values.
+// Requests between nodes (status, logs), relayed by the leader over the existing connections, so
+// that no node needs an open port for them. The leader passes texts on and stores nothing; it adds
+// only its own view of the members (LeaderView). Values.
 //
-// Nothing here is numbered, confirmed or said again, as messages are (resend_queue.h): what a broken or
-// slow connection loses is lost, and who asked shows that node as late. So no question, and no flood
-// of them, can delay a round. The mistake to avoid: deciding something by an answer.
+// Unlike messages (resend_queue.h), requests and replies are not numbered, confirmed or resent:
+// what a broken or slow connection loses is lost, and the asker shows that node as late. So no
+// flood of requests can delay a round. Do not base decisions on replies, because they may never
+// come.
 #pragma once
 
 #include <chrono>
@@ -17,60 +18,62 @@
 
 namespace ddprun::rdzv {
 
-// The leader's account of the job.
+// The leader's view of the job.
 struct LeaderView {
   enum class State { kGathering, kPausing, kOpening, kRunning, kStopping, kEnded };
   enum class Place {
-    kInRound,       // of the group that runs, or is being started or stopped
-    kWaiting,       // for the next one
+    kInRound,       // in the group that runs, starts or stops
+    kWaiting,       // for the next round
     kSpare,         // there is no room for it
-    kDisconnected,  // its connection is broken; it has a moment to come back
+    kDisconnected,  // its connection is broken and may still be resumed
   };
   struct Member {
     NodeId id{};
     std::string host;
     std::string address;
     int workers = 1;
-    std::optional<int> node_rank;  // in the round; outside of one: that it asks for
+    std::optional<int> node_rank;  // in the round; without a round: the one it asks for
     Place place = Place::kWaiting;
     bool operator==(const Member&) const = default;
   };
 
   State state = State::kGathering;
-  Round round{};  // that runs or is to come
+  Round round{};  // that runs or comes next
   int min_nodes = 1;
   int max_nodes = 1;
-  int ready = 0;                                 // nodes that form the group, or could
-  std::optional<std::chrono::nanoseconds> left;  // while it waits: until it decides
+  int ready = 0;                                 // nodes that form the group or could form one
+  std::optional<std::chrono::nanoseconds> left;  // while it waits for nodes: until it decides
   int restarts = 0;
   int max_restarts = 0;
   bool has_exact_ranks = false;
   std::vector<Member> members;
-  int members_left_out = 0;  // of very many
+  int members_left_out = 0;  // too many for one frame
 
   bool operator==(const LeaderView&) const = default;
 };
 
-// `peer`, on the way to the leader: whom to ask, none: all others. From the leader: who asks.
+// `peer` in a request to the leader: the node to ask, nullopt for all others; in one from the
+// leader: the asker.
 struct PeerRequest {
-  std::uint64_t id = 0;  // the asker's, who finds the answers by it
+  std::uint64_t id = 0;  // chosen by the asker, to match replies
   std::optional<NodeId> peer;
   std::string text;  // limits::kMaxQuestionBytes at most
   bool operator==(const PeerRequest&) const = default;
 };
 
-// `peer`, on the way to the leader: who had asked. From the leader: who answers.
+// `peer` in a reply to the leader: the asker; in one from the leader: the node that replies.
 struct PeerReply {
   std::uint64_t id = 0;
   NodeId peer{};
-  std::string text;  // limits::kMaxAnswerBytes at most; empty: that node is not there
+  std::string text;  // limits::kMaxAnswerBytes at most; empty: there is no such node
   bool operator==(const PeerReply&) const = default;
 };
 
-// The leader's own answer to a question to all, and the first one: whose answers are to come.
+// The leader's own reply to a request to all nodes, sent before the others: which nodes should
+// reply.
 struct PeerAck {
   std::uint64_t id = 0;
-  NodeId you{};  // the asker, who is among the members too
+  NodeId you{};  // the asker, which is one of the members
   LeaderView view;
   bool operator==(const PeerAck&) const = default;
 };

@@ -1,11 +1,11 @@
-// What makes a connection that breaks and is resumed look like one that never broke: both ends
-// number what they say, keep it until the other end has confirmed it, and say it again over the new
-// connection; what arrives twice is dropped. So the cores behind it get every message once and in
-// order. A value without I/O for one thread; each end of each connection owns one, and makes a new
-// one when a node joins anew.
+// Makes a connection that breaks and is resumed look like one that never broke: both ends number
+// their messages, keep them until the other end has confirmed them, and send unconfirmed ones again
+// over the new connection; duplicates are dropped. So the cores get every message once and in
+// order. A value without I/O for one thread; each end of each connection owns one, and creates a
+// new one when a node joins again.
 //
-// To resume, both ends say received(); each then confirms the other's number and sends
-// unconfirmed(). Heartbeats carry received() too, so that little is kept.
+// To resume, both ends send received(); each then confirms the other's number and sends
+// unconfirmed(). Heartbeats carry received() too, so that the queue stays short.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Numbered {
 template <typename Sent>
 class ResendQueue {
  public:
-  enum class Arrival { kNew, kRepeated, kGap };  // a gap: the other end breaks the protocol
+  enum class Arrival { kNew, kRepeated, kGap };  // kGap: the other end breaks the protocol
 
   const Numbered<Sent>& send(Sent message) {
     unconfirmed_.push_back({++sent_, std::move(message)});

@@ -1,4 +1,4 @@
-// What the leader of a job was started with. A value; any thread.
+// The settings of a job's leader. A value; any thread.
 #pragma once
 
 #include <chrono>
@@ -12,24 +12,24 @@ namespace ddprun::rdzv {
 
 struct RoundConfig {
   std::string run_id;
-  std::string program;  // empty: that of the first node
-  std::string user;     // likewise
+  std::string program;  // empty: the first node's
+  std::string user;     // empty: the first node's
   int min_nodes = 1;
   int max_nodes = 1;
   RestartRules restarts;
   bool has_exact_ranks = false;                // static: node ranks are unique and below max_nodes
-  std::optional<NodeId> own_node = NodeId{0};  // whose leave ends the job; ddpctl leader: none
+  std::optional<NodeId> own_node = NodeId{0};  // its leave ends the job; nullopt for ddpctl leader
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};
   std::chrono::milliseconds reconnect_grace{300};
-  // An agent that lives (it is heard) and does not answer is stuck: OpenStore and JobEnd within this
-  // time, RoundStop within its own shutdown_timeout and what may follow that: stacks, SIGKILL, and
-  // the end of what the workers left behind.
+  // An agent that is heard but does not answer in time is stuck. Its time limits: this one for
+  // OpenStore and JobEnd; for RoundStop its own shutdown_timeout plus stop_margin, for what may
+  // follow: stacks, SIGKILL, and the end of the processes that the workers left behind.
   std::chrono::milliseconds answer_timeout{10'000};
   std::chrono::milliseconds stop_margin{40'000};
 };
 
-// "2:4"; "2" where both are the same.
+// "2:4"; "2" if both are equal.
 std::string nodes_in_words(int min_nodes, int max_nodes);
 
 }  // namespace ddprun::rdzv

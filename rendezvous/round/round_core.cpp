@@ -12,13 +12,13 @@
 namespace ddprun::rdzv {
 namespace {
 
-// A timer that comes later than that came late because this process was stopped. What nodes have
-// said meanwhile is not read yet.
+// A timer that is later than this is late because this process was stopped. Messages that nodes
+// have sent meanwhile are not read yet.
 constexpr auto kOwnPause = std::chrono::milliseconds(100);
-// Of a job on several nodes, because each of them gets the whole outcome.
+// For a job on several nodes, because each of them gets the whole outcome.
 constexpr std::size_t kConsequencesMax = 32;
 
-// The round that a message speaks of, where it speaks of one.
+// The round number in a message, if it has one.
 template <typename Message>
 std::optional<Round> round_of(const Message& message) {
   if constexpr (requires { message.round; }) {
@@ -28,7 +28,7 @@ std::optional<Round> round_of(const Message& message) {
   }
 }
 
-// What is the same on every node is kept once.
+// Keeps the fields that differ between nodes; the others are equal and stored once.
 NodeHello what_is_its_own(NodeHello hello) {
   hello.run_id = std::string();
   hello.program = std::string();
@@ -52,7 +52,7 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
   if (!resumption.goes_on) return;
   nodes_expected_ = resumption.nodes_expected;
   if (!resumption.uptime) return;
-  // A leader that dies again and again must not spin the job any more than another node may.
+  // Repeated deaths of the leader must cause the same pauses as those of any other node.
   const auto pause = policy_.round_ended({.has_lost_node = true, .uptime = *resumption.uptime});
   if (pause.count() > 0) state_ = Pausing{resumption.now + pause};
 }
@@ -132,7 +132,7 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
   }
 }
 
-// Nothing is new where this leader itself led that round.
+// Nothing is new if this leader led that round itself.
 void RoundCore::learn_from(const LastRound& last) {
   round_min_ = std::max(round_min_, next(last.round));
   policy_.already_spent(last.restarts);
@@ -149,7 +149,7 @@ bool RoundCore::may_wait(Out& out, NodeId from) const {
   return !refusal;
 }
 
-// The node whose place it takes, if any, goes.
+// Removes the node whose rank it takes, if any.
 bool RoundCore::may_have_its_rank(Out& out, NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
   if (check.replaces) remove(out, *check.replaces, NodeGone::How::kReplaced);
@@ -170,7 +170,7 @@ void RoundCore::tell_progress(Out& out, NodeId to) const {
 void RoundCore::on(Out& out, NodeId from, const StoreOpened& opened) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
-  next_.nodes_joined += members_.form_group().joined;  // who came meanwhile is in
+  next_.nodes_joined += members_.form_group().joined;  // includes nodes that came meanwhile
   if (members_.group().front() == from && round_ >= round_min_) {
     announce_round(out, opened.port);
   } else {
@@ -220,12 +220,12 @@ void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
   if (from == config_.own_node) {
     make_last(out, leaving, from);
   } else {
-    // It ends by itself: its workers are signalled, and nobody has to wait for them.
+    // The node ends by itself: its workers are signalled, and the leader need not wait for them.
     remove(out, from, NodeGone::How::kLeft);
   }
 }
 
-// No round follows the one that runs or is being stopped.
+// No round will follow the one that runs or is being stopped.
 void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver) {
   auto* stopping = std::get_if<StoppingRound>(&state_);
   StoppingRound fresh;
@@ -237,7 +237,7 @@ void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId
   if (is_running()) {
     stop_round(out, std::move(fresh));
   } else {
-    state_ = std::move(fresh);  // nobody to wait for
+    state_ = std::move(fresh);  // no node to wait for
   }
 }
 
@@ -273,7 +273,7 @@ void RoundCore::on(Out& out, NodeId node, const NodeSilent&) {
   out.push_back({node, DeclaredLost{}});
 }
 
-// Nothing is decided here but that a round which loses a member cannot go on.
+// The only decision here: a round that loses a member cannot go on.
 void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   const bool was_in_group = members_.is_in_group(node);
   const bool is_loss = how != NodeGone::How::kLeft;
@@ -295,7 +295,7 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   }
 }
 
-// Its agent is heard, and does not do what it was told to.
+// The node's agent is heard but does not do what it was told.
 void RoundCore::give_up_on(Out& out, NodeId node) {
   remove(out, node, NodeGone::How::kUnresponsive);
   out.push_back({node, DeclaredLost{}});
@@ -309,7 +309,7 @@ bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPau
 
 // ---- what a person asks for
 
-// Where none runs, one is to come or none is wanted.
+// If no round runs, another one is coming anyway, or the job has ended.
 void RoundCore::on(Out& out, NodeId, const RestartAsked&) {
   if (!is_running()) return;
   next_.after_request = true;
@@ -387,7 +387,7 @@ void RoundCore::go_on(Out& out, StoppingRound& stopping) {
   if (stopping.awaited.is_empty()) settle(out, std::move(stopping));
 }
 
-// Who is told of the end says Goodbye at once, whatever it does.
+// An agent that gets JobEnd answers Goodbye at once, in any state.
 void RoundCore::go_on(Out&, Ended& ended) {
   if (now_ >= ended.until) ended.untold.clear();
 }
@@ -410,9 +410,9 @@ void RoundCore::open_round(Out& out) {
 
 void RoundCore::announce_round(Out& out, std::uint16_t port) {
   RoundStart start = std::exchange(next_, {});
-  if (!std::exchange(has_run_, true)) start = {};  // nothing has changed for anybody
+  if (!std::exchange(has_run_, true)) start = {};  // no node has seen a change
   knows_by_nodes_ = false;
-  // To this leader all of them are new, which is nothing to tell.
+  // All nodes are new to this leader, so the number means nothing.
   if (std::exchange(nodes_expected_, 0) > 0) start.nodes_joined = 0;
   start.round = round_;
   start.restarts = restarts();
@@ -429,7 +429,7 @@ void RoundCore::stop_round(Out& out, StoppingRound stopping) {
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
   for (const NodeId id : members_.group()) {
     if (!members_.has(id)) continue;
-    // The leader's own is preempted, perhaps, and leaves its workers their time.
+    // Our own node may be preempted and then leaves its workers their time.
     const auto limit = members_.hello_of(id).shutdown_timeout + config_.stop_margin;
     stopping.awaited.insert(id, id == config_.own_node ? CoreTime::max() : now_ + limit);
     out.push_back({id, RoundStop{round_, why}});

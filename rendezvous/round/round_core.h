@@ -1,11 +1,12 @@
-// The leader's decisions about one job, as a pure state machine: what agents say, what becomes of
-// their connections, and the time come in; messages to agents come out. It alone knows who is a
-// member, which round runs, and what is left of the restart budget. No I/O, no clock, no threads:
-// whoever owns it calls step(), delivers what comes back in order, and calls tick() at deadline().
+// The leader's decisions about one job, as a pure state machine. Input: the agents' messages, the
+// state of their connections, and the time. Output: messages to agents. It alone knows the members,
+// the current round, and the rest of the restart budget. No I/O, no clock, no threads: its owner
+// calls step(), delivers the returned messages in order, and calls tick() at deadline().
 //
-// The mistake to avoid: deciding inside of an event handler. Handlers note what happened; go_on()
-// then makes the step that has become possible. So the order of events that come together (a
-// failure, a loss, an arrival) does not matter more than it must.
+// An event handler does only what its event alone decides: it records it, begins a round whose
+// store is open, stops or ends one. Steps that wait for several nodes belong in go_on(), so that
+// the order of nearly simultaneous events (a failure, a loss, an arrival) matters as little as
+// possible.
 //
 // clang-format off
 //
@@ -39,30 +40,30 @@
 //   tick             last call: open;  over: open, or  host too late: (6)  ignore              too late: remove,   too late: told
 //                    too late: end     gather                                                  count (6)           or not
 //
-//   (1) refused first where it does not fit, and where very many wait for a place already; a node
-//       whose connection is broken yields its rank to it
+//   (1) refused if its settings do not fit, or if there are too many spares already; a node
+//       whose connection is broken loses its rank to it
 //   (2) once a worker has ended with 0 a newcomer only waits
-//   (3) the next round number, another host; in every state: too few nodes are gathered again
-//   (4) the going of a spare stops nothing
+//   (3) the next round number, another host; in every state: if too few nodes are left, Gathering again
+//   (4) if a spare leaves or is lost, nothing stops
 //   (6) the agent is heard and does not answer (answer_timeout, stop_margin): removed, and told DeclaredLost; another host.
-//       The own node: Opening: end(CannotRun); Stopping: awaited for ever, since a preempted one leaves its workers their
+//       Our own node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their
 //       time. A leader that was paused itself waits again
-//   (5) of a node that is there, or of a leader that is no node, as node 0
+//   (5) from a present node, or from a leader that is no node, as node 0
 //
 // clang-format on
 //
-// What is not of a node that is there, and what carries another round, is dropped first (is_stale).
-// Cause and budget are settled only when every node has answered RoundStop or is gone: a loss or a
-// leave that becomes known meanwhile makes the failures of other nodes its consequences, and they
-// cost nothing. A failure that the node itself had reported before it went stays the cause.
+// A message from a node that is not present, or with another round's number, is dropped first
+// (is_stale). Cause and budget are settled only when every node has answered RoundStop or is gone:
+// if a loss or a leave becomes known meanwhile, the failures of other nodes are its consequences
+// and cost nothing. A failure that the node itself reported before it went stays the cause.
 //
-// A leader that is started again begins with nothing, and the job goes on under it with what the
-// nodes tell of their last round in NodeHello: the next round has a higher number than any of theirs,
-// no spent restart is forgotten, and as many nodes are awaited as that round had, without a last
-// call (as in a Resumption). Where such a hello comes in:
+// A leader that is started again has no state; the job continues with what the nodes report of
+// their last round in NodeHello: the next round has a higher number than any of theirs, spent
+// restarts are counted, and it waits for as many nodes as that round had, without a last call (as
+// in a Resumption). What such a hello does in each state:
 //
 //   Gathering, Pausing  the next round has the higher number
-//   Opening             when the store is open the round is opened again under the higher number
+//   Opening             when the store is open, the round is opened again with the higher number
 //   Running, Stopping   (this leader has begun a round without that node) as for any newcomer; the
 //                       round after it has the higher number
 //   Ended               JobEnd, as for any newcomer
@@ -86,15 +87,15 @@
 
 namespace ddprun::rdzv {
 
-// A job that another leader led, which is gone (job_record.h has what it left behind).
+// The job of an earlier leader that is gone (job_record.h has the state that it left).
 struct Resumption {
-  Round next{};  // that was never announced
+  Round next{};  // the first round number that was never announced
   RestartHistory history;
-  // Nodes of its last round are still there: the next one begins as soon as this many are back, and
-  // without a last call. Else nodes are gathered as for a first round.
+  // Nodes of its last round still exist: the next one begins without a last call as soon as the
+  // expected number is back. Otherwise nodes are gathered as for a first round.
   bool goes_on = false;
   int nodes_expected = 0;
-  std::optional<std::chrono::microseconds> uptime;  // of that round, where it is known
+  std::optional<std::chrono::microseconds> uptime;  // of that round, if known
   CoreTime now{};
 };
 
@@ -117,9 +118,9 @@ class RoundCore {
   std::vector<ToNode> step(CoreTime now, NodeId from, const ToLeader& message);
   std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
   std::vector<ToNode> tick(CoreTime now);
-  std::optional<CoreTime> deadline() const;  // when tick() has something to do
+  std::optional<CoreTime> deadline() const;  // when to call tick()
 
-  // Whether a new connection that names this node and session continues the old one.
+  // Whether a new connection for this node and session may resume the old one.
   bool can_resume(NodeId node, std::uint64_t session) const;
   bool has(NodeId node) const { return members_.has(node); }
 
@@ -127,15 +128,15 @@ class RoundCore {
   int restarts() const { return policy_.restarts(); }
   const RestartHistory& history() const { return policy_.history(); }
   bool is_deserted() const { return members_.is_empty(); }
-  // Nodes of the round that was formed last.
+  // The number of nodes in the group formed last.
   std::size_t group_size() const { return members_.group().size(); }
   bool is_running() const { return std::holds_alternative<Running>(state_); }
-  // In the round that runs: newcomers only wait.
+  // Whether a worker of the running round has ended with 0: newcomers only wait then.
   bool are_some_done() const;
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   const JobOutcome* outcome() const;  // null before the end
   LeaderView view(CoreTime now) const;
-  // Ended, and nobody is left who does not know: the leader's process may go.
+  // The job has ended and every node knows: the leader's process may exit.
   bool was_everyone_told() const;
 
  private:
@@ -144,17 +145,17 @@ class RoundCore {
   };
   struct Opening {
     NodeId host{};
-    CoreTime until;  // it is to answer
+    CoreTime until;  // the time limit for the answer
   };
   struct Running {
     CoreTime since;
     std::set<NodeId> done;
-    bool are_some_done = false;  // a worker ended with 0: what it did must not be done again
+    bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
   };
   struct Ended {
     JobOutcome outcome;
     std::set<NodeId> untold;
-    CoreTime until;  // they are to say Goodbye
+    CoreTime until;  // the time limit for Goodbye
   };
   using State = std::variant<Gathering, Pausing, Opening, Running, StoppingRound, Ended>;
   using Out = std::vector<ToNode>;
@@ -208,14 +209,14 @@ class RoundCore {
   Membership members_;
   RestartPolicy policy_;
   Round round_{};
-  Round round_min_{};     // of the next round: every node here takes it
-  bool has_run_ = false;  // some round was announced, by this leader or by one before it
+  Round round_min_{};     // of the next round: the lowest number that every node accepts
+  bool has_run_ = false;  // a round was announced, by this leader or an earlier one
   bool knows_by_nodes_ =
-      false;                // has_run_ is what nodes told; this leader has announced no round yet
-  int nodes_expected_ = 0;  // back from the round of another leader
-  CoreTime now_{};          // of the step under way
-  int asked_for_ = 0;       // restarts, by a person
-  RoundStart next_;         // what it will say of the time since the last round
+      false;                // nodes reported an earlier round; this leader has announced none yet
+  int nodes_expected_ = 0;  // that should come back from another leader's round
+  CoreTime now_{};          // of the current step
+  int asked_for_ = 0;       // restarts that users have requested
+  RoundStart next_;         // what has changed since the last round, for the next RoundStart
 };
 
 }  // namespace ddprun::rdzv

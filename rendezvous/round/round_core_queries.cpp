@@ -1,4 +1,4 @@
-// What can be asked of a RoundCore; nothing here changes it.
+// The const queries of a RoundCore.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-// `has_group`: the group formed last is that of a round which runs, or is being started or stopped.
+// `has_group`: the group formed last belongs to a round that runs, starts or stops.
 std::vector<LeaderView::Member> members_in_view(const Membership& members, bool has_group) {
   std::vector<LeaderView::Member> view;
   for (const NodeId id : members.all()) {

@@ -28,7 +28,7 @@ void StoppingRound::add_consequences(const std::vector<WorkerFailure>& failures,
       continue;
     }
     consequences.push_back(failure);
-    consequences.back().stderr_tail.clear();  // the report has those of the cause
+    consequences.back().stderr_tail.clear();  // the report shows only the cause's
   }
 }
 

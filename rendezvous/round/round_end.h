@@ -1,9 +1,10 @@
-// A round that is being stopped: who has not answered RoundStop yet, which failure ended the round,
-// and what went wrong after it. A value of the RoundCore, which notes in it what happens until every
-// node has answered or is gone, and then settles what it costs.
+// A round that is being stopped: which nodes have not answered RoundStop yet, which failure ended
+// the round, and which failures came after it. A value of the RoundCore, which records events in it
+// until every node has answered or is gone, and then settles the cost.
 //
-// Workers of other nodes die within milliseconds of a node's death, long before that is known. So if
-// another node than the failed one is gone by the end, the failure is a consequence and costs nothing.
+// When a node dies, the workers of other nodes fail within milliseconds, long before the loss is
+// noticed. So if a node other than the failed one is gone by the end, the failure is a consequence
+// and costs nothing.
 #pragma once
 
 #include <chrono>
@@ -19,14 +20,14 @@
 
 namespace ddprun::rdzv {
 
-// Nodes that have not answered yet, and until when each of them is to.
+// Nodes that have not answered yet, each with its time limit.
 class AwaitedAnswers {
  public:
-  void insert(NodeId node, CoreTime until);  // CoreTime::max(): without a time limit
-  bool erase(NodeId node);                   // false: it was not awaited
+  void insert(NodeId node, CoreTime until);  // CoreTime::max(): no time limit
+  bool erase(NodeId node);                   // false: it was not in the set
   bool is_empty() const { return until_.empty(); }
   std::size_t size() const { return until_.size(); }
-  std::optional<std::pair<CoreTime, NodeId>> next() const;  // of those that have a time limit
+  std::optional<std::pair<CoreTime, NodeId>> next() const;  // among those with a time limit
 
  private:
   std::map<NodeId, CoreTime> until_;
@@ -37,20 +38,21 @@ struct StoppingRound {
   std::chrono::microseconds uptime{};
   AwaitedAnswers awaited;
   std::optional<WorkerFailure> cause;       // the failure that ended the round
-  NodeId cause_node{};                      // and where it was
+  NodeId cause_node{};                      // the node of that failure
   std::vector<WorkerFailure> consequences;  // in the order in which they were reported
   int consequences_left_out = 0;
-  std::set<NodeId> gone;  // lost or leaving in this round
+  std::set<NodeId> gone;  // lost or left in this round
   bool has_lost_node = false;
   std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
 
   // Those beyond `most` are only counted.
   void add_consequences(const std::vector<WorkerFailure>& failures, std::size_t most);
-  // A node of the round goes: nobody awaits its answer.
+  // A node of the round is gone: its answer is not awaited any more.
   void node_gone(NodeId node, bool is_loss);
-  // The cause is a fault of its node's worker, and not a consequence of another node's end.
+  // Whether the cause is the failed worker's own fault, not a consequence of another node's end.
   bool is_own_fault() const;
-  // What the outcome of a job that ends with this round says of the failures; leaves none here.
+  // The outcome, with the failures, of a job that ends with this round; moves them out of this
+  // object.
   JobOutcome take_outcome();
 };
 

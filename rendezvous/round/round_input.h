@@ -1,5 +1,5 @@
-// What comes into the RoundCore, as one value: for its shell, which feeds it, and for who records a
-// job and plays it again (agent/events/core_record.h). Values.
+// One input of the RoundCore: for its shell, and for recording and replaying a job
+// (agent/events/core_record.h). Values.
 #pragma once
 
 #include <variant>
@@ -13,7 +13,7 @@ struct Tick {};  // deadline() has come
 
 struct RoundInput {
   CoreTime at;
-  NodeId node{};  // but for Tick
+  NodeId node{};  // unused for Tick
   std::variant<Tick, ToLeader, LinkEvent> what;
 };
 

@@ -1,7 +1,7 @@
-// What agents and the leader say to each other. Plain values: the single-node leader passes them in
-// process, a leader elsewhere gets them over a connection (resend_queue.h: in order, none lost, none
-// twice). Whatever speaks of a round carries its number, and what belongs to another round is
-// dropped in one visible place on each side.
+// The messages between agents and the leader. Plain values: a leader in the same process gets them
+// directly, another one over a connection (resend_queue.h: in order, none lost, none twice). Every
+// message about a round carries its number; messages of another round are dropped in one place on
+// each side.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace ddprun::rdzv {
 
-// One worker that did not end with 0: all that the report and the leader need to know of it.
+// A worker that did not end with 0: the data for the report and the leader.
 struct WorkerFailure {
   int rank = 0;
   int local_rank = 0;
@@ -27,26 +27,26 @@ struct WorkerFailure {
   ExitStatus status;
   std::chrono::system_clock::time_point when;
   std::string message;                     // from the error file, or why it could not be started
-  std::string error_file;                  // where `message` was read; empty: there was none
-  std::vector<std::string> stderr_tail;    // its last lines
+  std::string error_file;                  // the file of `message`; empty: there was none
+  std::vector<std::string> stderr_tail;    // the last lines of its stderr
   std::string log_dir;                     // empty: its output was not kept
-  std::optional<WorkerProgress> progress;  // as it last said over its link, seen at its end
-  bool killed_for_memory = false;  // by the kernel; with another end than SIGKILL: a child was
+  std::optional<WorkerProgress> progress;  // its last report over its link, read at its end
+  bool killed_for_memory = false;  // by the kernel; if `status` is not SIGKILL: a child was killed
   bool was_told_to_stop = false;   // it ended after the group was told to stop
-  bool is_worth_a_retry = true;    // false: the same would happen again (no such program)
+  bool is_worth_a_retry = true;    // false: it would fail again in the same way (no such program)
 
   bool operator==(const WorkerFailure&) const = default;
 };
 
-// A node that is no longer part of the job, and how that came about.
+// A node that is no longer part of the job, and why.
 struct NodeGone {
   enum class How {
-    kDisconnected,  // its connection broke and did not come back: the agent or its host died
-    kSilent,        // its connection stands, and nothing comes: stopped, hung, a cable pulled
-    kReplaced,      // its connection was broken, and another node asked for its place
-    kLeft,          // it announced that it goes
+    kDisconnected,  // its connection broke and was not resumed: the agent or its host died
+    kSilent,        // its connection is open but no data comes: stopped, hung, a cable pulled
+    kReplaced,      // its connection was broken, and another node asked for its rank
+    kLeft,          // it announced that it leaves
     kStuck,         // a worker there did not end even after SIGKILL
-    kUnresponsive,  // its agent lives, and does not do what it is told to
+    kUnresponsive,  // its agent sends heartbeats but does not do what it is told
   };
   How how = How::kDisconnected;
   int node_rank = 0;
@@ -64,13 +64,13 @@ struct JobOutcome {
   Kind kind = Kind::kSucceeded;
   int exit_code = 0;
   std::optional<WorkerFailure> cause;       // kFailed: the first one
-  std::vector<WorkerFailure> consequences;  // the others of that round
-  int consequences_left_out = 0;            // of a large job
+  std::vector<WorkerFailure> consequences;  // the other failures of that round
+  int consequences_left_out = 0;            // how many were omitted
   std::optional<NodeGone> lost_node;        // the first that was lost since the last round began
   int stop_signal = 0;                      // kStopped
   std::string sentence;                     // kCannotRun: what, where, what to try
-  int restarts = 0;                         // failures that the budget paid for
-  int restarts_asked_for = 0;               // by a person; as far as the last leader knows
+  int restarts = 0;                         // charged to the budget
+  int restarts_asked_for = 0;               // by a user; as far as the last leader knows
   Round last_round{};
 
   bool operator==(const JobOutcome&) const = default;
@@ -78,31 +78,30 @@ struct JobOutcome {
 
 // ---- agent to leader
 
-// What a node that joins anew knows of the job. A leader that was started again knows nothing of the
-// past but this.
+// What a node that joins again knows of the job. For a leader that was started again this is the
+// only knowledge of the past.
 struct LastRound {
-  Round round{};       // the last one in which its workers ran; it takes only later ones
+  Round round{};       // the last one in which its workers ran; it accepts only later ones
   int node_count = 1;  // of that round
-  int restarts = 0;    // that the budget had paid for then
+  int restarts = 0;    // charged to the budget by then
   bool operator==(const LastRound&) const = default;
 };
 
 struct NodeHello {
   int local_world_size = 1;
   std::string role;
-  std::string
-      address;       // where the other nodes' workers reach this node; empty: as the leader sees it
-  std::string host;  // its name: for the order of ranks, and for people
-  std::optional<int> node_rank;  // that it asks for
-  std::uint64_t session = 0;     // chosen by the agent at random: who resumes a connection knows it
+  std::string address;  // where other nodes' workers reach this node; empty: as the leader sees it
+  std::string host;     // its name: for the order of ranks and for messages
+  std::optional<int> node_rank;  // the rank that it asks for
+  std::uint64_t session = 0;     // a random number of the agent, needed to resume a connection
   std::string run_id;            // these must be the same on every node
-  std::string program;           // its name, without the folder
-  std::string user;              // who started it: the numeric user id
+  std::string program;           // its file name, without the folder
+  std::string user;              // the numeric user id that started it
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
   std::chrono::seconds shutdown_timeout{30};  // from the stop signal to SIGKILL, on this node
-  std::optional<LastRound> last_round;        // none: its workers ran in none
+  std::optional<LastRound> last_round;        // nullopt: its workers have not run yet
   bool operator==(const NodeHello&) const = default;
 };
 struct StoreOpened {  // the answer to OpenStore
@@ -120,7 +119,7 @@ struct WorkerFailed {
   WorkerFailure failure;
   bool operator==(const WorkerFailed&) const = default;
 };
-struct SomeWorkersDone {  // the first worker of this node ended with 0: newcomers have to wait now
+struct SomeWorkersDone {  // the first worker of this node ended with 0: newcomers must wait now
   Round round{};
   bool operator==(const SomeWorkersDone&) const = default;
 };
@@ -133,7 +132,7 @@ struct RoundStopped {  // the answer to RoundStop: no worker of this node is lef
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
   bool operator==(const RoundStopped&) const = default;
 };
-struct NodeLeaving {  // said before the workers are signalled, so that what follows is no failure
+struct NodeLeaving {  // sent before the workers are signalled, so that their end is no failure
   int signal = 15;    // SIGTERM; 1 to 64
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
@@ -142,12 +141,12 @@ struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot
   std::string sentence;
   bool operator==(const NodeStuck&) const = default;
 };
-struct RestartAsked {  // by a person, who wants another round of the same nodes
-  Round round{};       // that is to end: two who ask at the same time get one restart
+struct RestartAsked {  // a user wants another round with the same nodes
+  Round round{};       // the one to end: two simultaneous requests cause one restart
   bool operator==(const RestartAsked&) const = default;
 };
-struct StopAsked {  // by a person, who wants the whole job to end
-  int signal = 15;  // as which it ends; 1 to 64
+struct StopAsked {  // a user wants the whole job to end
+  int signal = 15;  // reported as the reason; 1 to 64
   bool operator==(const StopAsked&) const = default;
 };
 struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node
@@ -163,15 +162,15 @@ struct Refused {  // the answer to NodeHello: what to change
   std::string sentence;
   bool operator==(const Refused&) const = default;
 };
-struct Warning {  // the node is in, but something that its user asked for cannot be had
+struct Warning {  // the node has joined, but an option cannot be honoured
   std::string sentence;
   bool operator==(const Warning&) const = default;
 };
-struct WaitForNodes {  // at the arrival of a node, and every few seconds to all
+struct WaitForNodes {  // sent at the arrival of a node, and to all every 10 s
   int present = 0;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::chrono::seconds left{};  // until the job is given up, or for the last call
+  std::chrono::seconds left{};  // until the job is given up, or of the last call
   bool operator==(const WaitForNodes&) const = default;
 };
 struct WaitAsSpare {
@@ -194,26 +193,26 @@ struct RoundStart {
   int role_world_size = 1;
   std::string master_addr;
   std::uint16_t master_port = 0;
-  std::optional<WorkerFailure> after_failure;  // that the budget paid for; without its last lines
-  std::optional<NodeGone> after_loss;          // the first node that is gone since the last round
+  std::optional<WorkerFailure> after_failure;  // charged to the budget; without stderr_tail
+  std::optional<NodeGone> after_loss;          // the first node lost or left since the last round
   bool after_arrival = false;                  // the last round ended to let a node in
-  bool after_request = false;                  // the last round ended because a person asked for it
+  bool after_request = false;                  // the last round ended because a user asked for it
   int nodes_gone = 0;                          // since the last round
-  int nodes_joined = 0;                        // since the last round; not told of the first
-  int restarts = 0;                            // failures that the budget has paid for so far
+  int nodes_joined = 0;                        // since the last round; 0 for the first
+  int restarts = 0;                            // charged to the budget so far
   int max_restarts = 0;
   bool operator==(const RoundStart&) const = default;
 };
 struct RoundStop {
   enum class Why {
-    kPlanned,  // a leave, an arrival, a restart or a stop that somebody asked for
+    kPlanned,  // a leave, an arrival, or a restart or stop that a user asked for
     kFailure,  // a worker failed, or a node is lost: no collective can complete any more
   };
   Round round{};
   Why why = Why::kPlanned;
   bool operator==(const RoundStop&) const = default;
 };
-struct DeclaredLost {  // the last word to a node that was silent too long: it may join anew
+struct DeclaredLost {  // the last message to a removed node, which may join again
   bool operator==(const DeclaredLost&) const = default;
 };
 struct JobEnd {

@@ -1,4 +1,4 @@
-// What each node of a formed group is told when its round begins. Pure.
+// The RoundStart of each node of a formed group. Pure.
 #pragma once
 
 #include <utility>
@@ -9,8 +9,9 @@
 
 namespace ddprun::rdzv {
 
-// One for each node of members.group(), in its order: `start` is what all are told alike (round,
-// port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled in.
+// One for each node of members.group(), in its order: `start` has the fields that are equal on all
+// nodes (round, port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled
+// in.
 std::vector<std::pair<NodeId, RoundStart>> round_starts(const Membership& members,
                                                         RoundStart start);
 

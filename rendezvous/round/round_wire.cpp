@@ -8,8 +8,7 @@
 
 namespace ddprun::rdzv::wire {
 
-// ---- numbers: they stay, whatever the declarations come to look like. A number that is needed no
-// more is not used again.
+// ---- numbers on the wire: do not change them, and do not use an old number for something new.
 
 // Kinds of frames.
 template <>
@@ -113,13 +112,13 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 constexpr std::size_t kProofBytes = 32;
 constexpr int kMaxExitCode = 255;
 constexpr int kMaxSignal = 64;
-constexpr int kMaxRanks = 1 << 30;  // a local rank may still be added
+constexpr int kMaxRanks = 1 << 30;  // adding a local rank does not overflow
 constexpr int kMaxCount = 1 << 30;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 }  // namespace
 
-// Without fields.
+// Messages without fields.
 template <typename T>
 concept IsBare = Is<T, Goodbye> || Is<T, DeclaredLost>;
 static void fields(auto& /*archive*/, IsBare auto& /*message*/) {}
@@ -278,7 +277,7 @@ static void fields(auto& archive, Is<Gone> auto& gone) { archive(gone.leader_id)
 
 static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
 
-// Questions.
+// Requests.
 
 static void fields(auto& archive, Is<PeerRequest> auto& question) {
   archive(question.id, question.peer);
@@ -330,8 +329,8 @@ std::size_t size_of(const WorkerFailure& failure) {
   return writer.bytes().size();
 }
 
-// Makes them `excess` bytes smaller, as far as they go: first the later ones lose their texts, then
-// they are left out. How many were.
+// Makes them `excess` bytes smaller if possible: first the texts of the later ones are removed,
+// then those failures. Returns how many were left out.
 int shorten(std::vector<WorkerFailure>& failures, std::size_t excess) {
   std::size_t saved = 0;
   for (auto failure = failures.rbegin(); failure != failures.rend() && saved < excess; ++failure) {
@@ -380,7 +379,7 @@ std::string encode_within_limits(const Frame& frame) {
   return with_length(Frame(std::move(shorter)));
 }
 
-// Of members the first that fit.
+// Keeps the first members that fit.
 std::string encode_within_limits(PeerAck asked) {
   for (;;) {
     std::string bytes = with_length(LeaderFrame(asked));
@@ -423,7 +422,7 @@ Result<LeaderFrame> decode_leader_frame(std::string_view payload) {
 // ---- the opening
 
 namespace {
-constexpr std::uint16_t kWantsProof = 1;  // of its flags
+constexpr std::uint16_t kWantsProof = 1;  // a bit of the flags
 }
 
 std::string encode(const Opening& opening) {
@@ -450,12 +449,12 @@ Result<Opening> decode_opening(std::string_view bytes) {
 // ---- FrameReader
 
 namespace {
-// Of an idle connection: a leader has thousands.
+// For an idle connection, because a leader has thousands of them.
 constexpr std::size_t kMaxIdleCapacity = 4 * 1024;
 }  // namespace
 
 void FrameReader::append(std::string_view bytes) {
-  // Every byte is moved once at most for each that was handed out.
+  // Amortised: at most one byte is moved for each byte that was returned.
   if (begin_ == buffer_.size() && buffer_.capacity() > kMaxIdleCapacity) {
     buffer_ = std::string();
     begin_ = 0;

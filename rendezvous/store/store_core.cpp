@@ -13,24 +13,23 @@ using wire::Query;
 using wire::ReplyQueue;
 using wire::Request;
 
-// What a name and a waiter cost in tables beyond their bytes, allocator overhead included.
-// Estimates: they only have to keep the memory limit honest for stores of very many very small
-// things.
+// The memory of a name and a waiter in tables, beyond their bytes, with allocator overhead.
+// Estimates: they only keep the memory limit realistic for stores of very many small entries.
 constexpr std::size_t kSlotCost = 176;
 constexpr std::size_t kWaiterCost = 64;
 constexpr std::size_t kQueueCost = 640;
 
 std::size_t slot_cost(std::string_view key) { return kSlotCost + key.size(); }
 
-// What storing this payload adds: a blob is on the account of the unfinished request already.
+// The memory that storing this payload adds: a blob is already counted with the unfinished request.
 std::size_t new_bytes(const Payload& payload) {
   return payload.blob != nullptr ? 0 : payload.bytes.size();
 }
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// As C's strtoll in base 10: white space, a sign, digits; whatever follows is ignored. No digits,
-// or a number outside int64: nothing.
+// Like C's strtoll in base 10: white space, a sign, digits; the rest is ignored. nullopt if there
+// are no digits, or if the number does not fit in int64.
 std::optional<std::int64_t> parse_number(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size() && is_space(text[i])) ++i;
@@ -79,12 +78,12 @@ StoreCore::Verdict StoreCore::handle(ClientId client, const Request& request, Re
   current_ = client;
   reply_ = &reply;
   released_ = &released;
-  // (A PING tells nothing about what the client will do.)
+  // (A PING does not show what the client will do.)
   if (clients_[client].woken_by_queue && request.query != Query::kPing) {
     hand_on_wake_up(client, &request);
   }
   switch (request.query) {
-    case Query::kValidate:  // the decoder's
+    case Query::kValidate:  // handled by the decoder
       break;
     case Query::kSet:
       return set(request.key, request.value);
@@ -152,7 +151,7 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
   Named* slot = find(key);
   if (slot == nullptr || !slot->second.value) return set(key, value);
   StoreValue& present = *slot->second.value;
-  // A long value grows by half, so that appending stays linear; the room for that must be there
+  // A long value grows by half, so that appending stays linear; the limit must allow that growth
   // too.
   if (!has_room(value.view().size() + present.size() / 2)) return Verdict::kNoMemory;
   bytes_ -= present.footprint();
@@ -165,7 +164,7 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
 StoreCore::Verdict StoreCore::compare_set(const Request& request) {
   const Slot* slot = std::as_const(*this).find(request.key);
   const bool is_absent = slot == nullptr || !slot->value;
-  if (is_absent && !request.expected.view().empty()) {  // nothing is created, and nobody is woken
+  if (is_absent && !request.expected.view().empty()) {  // nothing is created, no client is woken
     reply_->bytes(request.expected.view());
     return Verdict::kServed;
   }
@@ -179,8 +178,7 @@ StoreCore::Verdict StoreCore::compare_set(const Request& request) {
 StoreCore::Verdict StoreCore::get(std::string_view key) {
   const Slot* slot = std::as_const(*this).find(key);
   if (slot == nullptr || !slot->value) {
-    reply_->bytes(
-        std::string_view());  // as PyTorch's libuv server; no client asks without a WAIT first
+    reply_->bytes(std::string_view());  // like PyTorch's libuv server; clients send WAIT first
     return Verdict::kServed;
   }
   if (slot->value->size() > limits::kMaxReplyBytes) return Verdict::kReplyTooLong;
@@ -222,7 +220,7 @@ bool StoreCore::check(ItemReader items) const {
 }
 
 StoreCore::Verdict StoreCore::wait(ItemReader items) {
-  stop_waiting(current_);  // a second WAIT replaces the first; no client sends one
+  stop_waiting(current_);  // a second WAIT replaces the first (no client sends one)
   while (items.left() > 0) {
     const std::string_view key = items.next_key();
     if (!has_room(slot_cost(key) + kWaiterCost)) {
@@ -257,7 +255,7 @@ StoreCore::Verdict StoreCore::multi_get(ItemReader items) {
   return Verdict::kServed;
 }
 
-// All or nothing, unlike PyTorch's: the decoder hands the request over when it is complete.
+// All or nothing, unlike in PyTorch: the decoder passes the request on when it is complete.
 StoreCore::Verdict StoreCore::multi_set(ItemReader items) {
   std::size_t more = 0;
   for (ItemReader ahead = items; ahead.left() > 0;) {
@@ -358,7 +356,7 @@ std::optional<std::int64_t> StoreCore::add_to(Slot& slot, std::int64_t delta) {
     if (!parsed) return std::nullopt;
     present = *parsed;
   }
-  // Through unsigned: the sum wraps around, as PyTorch's does.
+  // Unsigned arithmetic: the sum wraps around, as in PyTorch.
   const auto sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(present) +
                                              static_cast<std::uint64_t>(delta));
   store(slot, StoreValue(std::to_string(sum)));
@@ -379,8 +377,7 @@ bool StoreCore::has_room(std::size_t more) const {
 
 void StoreCore::start_waiting(ClientId client, Named& slot) {
   auto& waiters = slot.second.waiters;
-  if (!waiters.empty() && waiters.back().client == client)
-    return;  // the name stands twice in its list
+  if (!waiters.empty() && waiters.back().client == client) return;  // the name is twice in its list
   auto& missing = clients_[client].missing;
   if (missing.empty()) ++waiting_clients_;
   waiters.push_back({client, static_cast<std::uint32_t>(missing.size())});
@@ -402,7 +399,7 @@ void StoreCore::wake_all(Named& slot) {
   while (!slot.second.waiters.empty()) wake(slot, slot.second.waiters.begin());
 }
 
-// One name that a waiter misses is there now. True when it was the last one.
+// One name that a waiter missed is set now. True if it was the last one.
 bool StoreCore::wake(Named& slot, WaiterPlace place) {
   const auto [client, index] = *place;
   slot.second.waiters.erase(place);
@@ -418,9 +415,9 @@ bool StoreCore::wake(Named& slot, WaiterPlace place) {
   return true;
 }
 
-// An item was pushed, or one that was pushed lost its taker: releases one client, the longest
-// waiting of those that miss nothing else. Those before it have seen the name, as the wire's rule
-// wants.
+// An item was pushed, or the client that was released for one did not take it: releases one client,
+// the longest waiting of those that miss nothing else. For those before it the name counts as seen,
+// as the protocol requires.
 void StoreCore::wake_for_item(Named& slot) {
   auto& waiters = slot.second.waiters;
   while (!waiters.empty()) {
@@ -431,8 +428,8 @@ void StoreCore::wake_for_item(Named& slot) {
   }
 }
 
-// A client that was released for an item and does something else than to take it (it timed out, it
-// died) must not leave the others asleep beside a queue that is not empty.
+// If a client was released for an item and does not take it (it timed out or died), another client
+// must be woken, because the queue is not empty.
 void StoreCore::hand_on_wake_up(ClientId client, const Request* next) {
   const auto name = std::move(clients_[client].woken_by_queue);
   if (!name || (next != nullptr && next->query == Query::kQueuePop && next->key == *name)) return;

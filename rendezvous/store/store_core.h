@@ -1,14 +1,15 @@
-// The store's rules as a pure value: keys, queues and waiting clients, acted on one request at a
-// time. No I/O, clock, thread or log; the shell owns it, tells it who connects, asks and leaves,
-// and sends what it answers. PyTorch's semantics (README.md lists them), without PyTorch's bugs.
+// The store's logic as a pure value: keys, queues and waiting clients; it handles one request at a
+// time. No I/O, clock, thread or log; the shell owns it, reports connections, requests and
+// disconnections to it, and sends its replies. PyTorch's semantics (README.md lists them), without
+// PyTorch's bugs.
 //
 //   Released released;
 //   const ClientId client = core.connect();
 //   switch (core.handle(client, request, reply, released)) { … }   // reply: to this client
 //   for (ClientId other : released) …                              // one kStopWaiting byte to each
 //
-// One thread. The mistake to avoid: forgetting disconnect(), which is what frees a dead client's
-// waiting and hands on the wake-up it did not use.
+// One thread. Call disconnect() for every client that is gone, because it frees the client's waits
+// and passes an unused wake-up on to another client.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +31,19 @@
 
 namespace ddprun::rdzv {
 
-// Small and dense: usable as an index. The number of a client that left is given out again.
+// Small and dense: usable as an index. The number of a disconnected client is used again.
 using ClientId = std::uint32_t;
 
 class StoreCore {
  public:
   enum class Verdict {
     kServed,
-    // All others: close the connection; nothing was changed.
-    kNotANumber,    // ADD or BARRIER on a value that is no int64
-    kNoMemory,      // the store may not grow that much
+    // For all others: close the connection; nothing was changed.
+    kNotANumber,    // ADD or BARRIER on a value that is not an int64
+    kNoMemory,      // the store's memory limit would be exceeded
     kReplyTooLong,  // more than limits::kMaxReplyBytes
   };
-  // What the client did, for the line that says why it was turned away.
+  // What the client did, for the log line about its disconnection.
   static const char* reason_of(Verdict verdict);
 
   struct Stats {
@@ -58,13 +59,13 @@ class StoreCore {
   ClientId connect();
   void disconnect(ClientId client, std::vector<ClientId>& released);
 
-  // Acts on one request of `client`. Clients whose WAIT or BARRIER ends by it are added to
-  // `released`, each at most once; the client's own end of waiting goes into `reply`.
+  // Handles one request of `client`. Other clients whose WAIT or BARRIER ends because of it are
+  // added to `released`, each at most once; if the client's own wait ends, that goes into `reply`.
   Verdict handle(ClientId client, const wire::Request& request, wire::ReplyQueue& reply,
                  std::vector<ClientId>& released);
 
-  // Memory held by keys, queues and waiters. The shell adds what it holds itself (unfinished
-  // requests, unsent replies) so that one limit covers both.
+  // Memory held by keys, queues and waiters. The shell adds its own memory (unfinished requests,
+  // unsent replies), so that one limit covers both.
   std::size_t bytes() const { return bytes_; }
   void set_outside_bytes(std::size_t bytes) { outside_bytes_ = bytes; }
   std::size_t memory_limit() const { return memory_limit_; }
@@ -78,7 +79,7 @@ class StoreCore {
   };
   using WaiterPlace = std::list<Waiter>::iterator;
 
-  // Everything known under one name. It exists as long as it holds anything.
+  // Everything stored under one name. It exists as long as it is not empty.
   struct Slot {
     std::optional<StoreValue> value;
     std::unique_ptr<std::deque<StoreValue>> queue;  // never empty
@@ -87,21 +88,23 @@ class StoreCore {
 
   struct Hash {
     using is_transparent = void;
-    // Not noexcept on purpose: the standard library then keeps the hash beside each key, and
-    // growing the table need not compute it again.
-    std::size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
+    // Deliberately not noexcept: the standard library then caches the hash with each key, and need
+    // not compute it again when the table grows.
+    std::size_t operator()(std::string_view key) const {
+      return std::hash<std::string_view>()(key);
+    }
   };
   using Table = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
-  using Named = Table::value_type;  // stable in memory, unlike iterators
+  using Named = Table::value_type;  // its address stays valid, unlike iterators
 
   struct Client {
     struct Missing {
       Named* slot;
       WaiterPlace place;
     };
-    // The names its WAIT still misses, in no order; empty when it does not wait.
+    // The names that its WAIT still misses, in no order; empty if it does not wait.
     std::vector<Missing> missing;
-    // The queue whose push released it, until its next request tells whether it took the item.
+    // The queue whose push released it, until its next request shows whether it takes the item.
     std::unique_ptr<std::string> woken_by_queue;
     bool is_connected = false;
   };
@@ -124,7 +127,7 @@ class StoreCore {
 
   const Slot* find(std::string_view key) const;
   Named* find(std::string_view key);
-  Named& slot_of(std::string_view key);  // made when absent
+  Named& slot_of(std::string_view key);  // created if absent
   static bool is_present(const Slot& slot) {
     return slot.value.has_value() || slot.queue != nullptr;
   }
@@ -151,7 +154,7 @@ class StoreCore {
   std::size_t outside_bytes_ = 0;
   std::size_t memory_limit_;
 
-  // Set for the length of one call.
+  // Set for the duration of one call.
   ClientId current_ = 0;
   wire::ReplyQueue* reply_ = nullptr;
   std::vector<ClientId>* released_ = nullptr;

@@ -30,10 +30,10 @@ using wire::ReplyQueue;
 using wire::Request;
 using wire::RequestDecoder;
 
-// One buffer for all connections: nearly every request is decoded in it and gone before the next
-// read.
+// One buffer for all connections: nearly every request is decoded and finished in it before the
+// next read.
 constexpr std::size_t kReadBytes = 64 * 1024;
-// A client with much to say gives way to the others after this many reads.
+// A client that sends much gives way to the others after this many reads.
 constexpr int kReadsInARow = 4;
 constexpr int kAcceptsInARow = 64;
 constexpr int kEventsAtOnce = 64;
@@ -42,9 +42,9 @@ constexpr std::size_t kSendFrom = 256 * 1024;
 // Without a free descriptor, accepting is tried again after this long (and whenever a client
 // leaves).
 constexpr std::chrono::milliseconds kAcceptPause{100};
-// With more clients than this their connections are closed behind the owner's back.
+// With more clients than this, their connections are closed in the background.
 constexpr std::size_t kClosedAtOnce = 500;
-// Descriptors that the clients leave to the rest of the process, which starts workers with them.
+// Descriptors that clients cannot use: the rest of the process needs them to start workers.
 constexpr std::size_t kSpareDescriptors = 64;
 constexpr std::chrono::seconds kLogInterval{1};
 
@@ -100,7 +100,7 @@ class StoreServer::Loop {
     std::string received;
   };
 
-  // What epoll calls the sockets: the session's ClientId, or one of these.
+  // The sockets' data in epoll: the session's ClientId, or one of these.
   static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
   static constexpr std::uint64_t kListenerEvent = kWakeEvent + 1;
 
@@ -136,7 +136,7 @@ class StoreServer::Loop {
     }
   }
 
-  // Once for all that came together: a request costs nothing more.
+  // Called once per batch of events, so that a single request costs nothing more.
   void show_stats() {
     constexpr auto kRelaxed = std::memory_order_relaxed;
     const auto stats = core_.stats();
@@ -146,8 +146,8 @@ class StoreServer::Loop {
     shown_.memory_bytes.store(stats.bytes + outside_bytes_, kRelaxed);
   }
 
-  // A session that ended earlier in the same batch may have left an event behind, even one that now
-  // meets the next session of that number: reading what is not there does no harm.
+  // An event of a session that ended earlier in the same batch may still come, even for the next
+  // session with that number: reading without data does no harm.
   void on_ready(ClientId client, std::uint32_t events) {
     try {
       StoreConnection* session = sessions_[client].get();
@@ -159,7 +159,8 @@ class StoreServer::Loop {
         receive(*session);
       }
     } catch (const std::bad_alloc&) {
-      // The system has less than our own limit allows. Who asked must go; the job must not.
+      // The system has less memory than our limit allows. Close this client only; the job must go
+      // on.
       if (sessions_[client]) reject(*sessions_[client], "asked for more memory than there is");
     }
   }
@@ -190,16 +191,16 @@ class StoreServer::Loop {
         return pause_accepting("no descriptor is left; " + descriptor_limit_in_words());
       } else if (errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         return pause_accepting(error_from_errno(errno, "accept").message);
-      }  // anything else is one client's misfortune (it is gone already)
+      }  // any other error concerns one client, which is gone already
     }
   }
 
-  // Clients wait in the kernel's queue meanwhile. Without this the loop would spin. Said once: most
-  // of the time it is a whole round that waits.
+  // Clients wait in the kernel's queue meanwhile. Without the pause the loop would spin. Logged
+  // once, because usually all workers of a round wait.
   void pause_accepting(const std::string& why) {
     if (!std::exchange(has_told_of_shortage_, true)) {
       next_log_ = {};
-      log("cannot take another client, those that come now wait: " + why);
+      log("cannot accept another client, new ones wait: " + why);
     }
     watch(EPOLL_CTL_DEL, listener_.get(), 0, kListenerEvent);
     is_paused_ = true;
@@ -228,7 +229,7 @@ class StoreServer::Loop {
     }
   }
 
-  // Nothing: epoll has no memory.
+  // Null: epoll has no memory.
   StoreConnection* open(UniqueFd socket) {
     const ClientId client = core_.connect();
     if (client >= sessions_.size()) sessions_.resize(client + 1);
@@ -265,12 +266,12 @@ class StoreServer::Loop {
     }
   }
 
-  // False when the session has ended by it.
+  // False if this has ended the session.
   bool serve(StoreConnection& session, std::string_view input) {
     Request request;
     for (;;) {
-      // A few bytes of request may make megabytes of replies: they go out as they come, so that a
-      // client that is gone or does not read is found out early.
+      // A few bytes of request may cause megabytes of replies: send them early, so that a client
+      // that is gone or does not read is noticed early.
       if (replies_of(session).unsent() > kSendFrom) {
         if (!send(session)) return false;
         if (replies_of(session).unsent() > limits::kMaxUnreadReplyBytes) {
@@ -289,15 +290,15 @@ class StoreServer::Loop {
     return send(session) && account(session);
   }
 
-  // The client asks on and does not read. What it has asked stays where it is, in the end with the
-  // client itself, until it has read.
+  // The client sends requests but does not read the replies. Its requests are not processed, and
+  // finally not received, until it has read.
   bool pause(StoreConnection& session, std::string_view input) {
     session.backlog = std::make_unique<std::string>(input);
     watch(EPOLL_CTL_MOD, session.socket.get(), EPOLLOUT, session.client);
     return account(session);
   }
 
-  // Null when the session has ended by it.
+  // Null if this has ended the session.
   StoreConnection* go_on(StoreConnection& session) {
     const auto backlog = std::exchange(session.backlog, nullptr);
     if (!serve(session, *backlog)) return nullptr;
@@ -307,7 +308,7 @@ class StoreServer::Loop {
     return &session;
   }
 
-  // Puts what the session holds on the store's account; ends the session that asked for too much.
+  // Counts the session's memory for the store's limit; ends the session if it asked for too much.
   bool account(StoreConnection& session) {
     const std::size_t before = session.held_bytes;
     session.held_bytes = session.bytes_in_memory();
@@ -325,11 +326,11 @@ class StoreServer::Loop {
     return session.unsent ? *session.unsent : reply_;
   }
 
-  // Sends the replies gathered for this session, as far as the client takes them. False when the
-  // session has ended by it.
+  // Sends the replies gathered for this session, as far as the client takes them. False if this has
+  // ended the session.
   bool send(StoreConnection& session) {
-    // In order: what waits goes first, when the socket is ready. But the limit on it wants the
-    // truth.
+    // Older unsent replies go first, when the socket is ready. Beyond the limit, try to send now,
+    // so that the limit applies to the true amount.
     ReplyQueue& replies = replies_of(session);
     if (session.unsent && replies.unsent() <= limits::kMaxUnreadReplyBytes) return true;
     if (!session.flush(replies)) {
@@ -343,7 +344,7 @@ class StoreServer::Loop {
     return true;
   }
 
-  // The socket takes more. Null when the session has ended by it.
+  // The socket takes more. Null if this has ended the session.
   StoreConnection* send_waiting(StoreConnection& session) {
     if (!session.unsent) return &session;
     const bool is_alive = session.flush(*session.unsent);
@@ -362,7 +363,8 @@ class StoreServer::Loop {
   }
 
   void deliver_releases() {
-    for (std::size_t i = 0; i < released_.size(); ++i) {  // an end by the way may release more
+    for (std::size_t i = 0; i < released_.size();
+         ++i) {  // a session that ends here may release more
       StoreConnection* session = sessions_[released_[i]].get();
       if (session == nullptr || session->is_finished) continue;
       replies_of(*session).byte(wire::kStopWaiting);
@@ -386,7 +388,7 @@ class StoreServer::Loop {
 
   bool reject(StoreConnection& session, const char* reason) {
     log("closed " + session.peer_name() + ": it " + reason);
-    if (!session.unsent) session.flush(reply_);  // of the requests before the bad one
+    if (!session.unsent) session.flush(reply_);  // replies to the requests before the bad one
     reply_ = ReplyQueue();
     close(session);
     return false;
@@ -400,9 +402,8 @@ class StoreServer::Loop {
     sessions_[session.client].reset();
   }
 
-  // To close a connection costs the kernel about 5 us, most of it for telling the peer: 10,000
-  // clients must not keep the next round waiting. Nobody serves them any more; only their end is on
-  // its way.
+  // Closing a connection takes the kernel about 5 us, mostly for notifying the peer: 10,000 clients
+  // must not delay the next round. They are not served any more; only their sockets are still open.
   void close_in_background() {
     auto descriptors = std::make_shared<std::vector<UniqueFd>>();
     descriptors->reserve(open_sessions_ + 1);
@@ -448,7 +449,7 @@ class StoreServer::Loop {
   std::size_t lines_dropped_ = 0;
 
   std::unique_ptr<char[]> read_buffer_;
-  ReplyQueue reply_;  // for the session being served; empty between sessions
+  ReplyQueue reply_;  // of the session being served; empty between sessions
   std::vector<ClientId> released_;
   std::vector<std::unique_ptr<StoreConnection>> sessions_;  // by ClientId
   std::size_t outside_bytes_ = 0;
@@ -456,7 +457,7 @@ class StoreServer::Loop {
   struct {
     std::atomic<std::uint64_t> requests = 0, connections = 0, keys = 0, memory_bytes = 0;
   } shown_;
-  Thread thread_;  // last: it ends before anything that it uses
+  Thread thread_;  // last: it ends before the members that it uses
 };
 
 StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

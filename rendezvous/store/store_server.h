@@ -1,20 +1,18 @@
 // The store as a server: PyTorch's TCPStore protocol on one listening socket, for unmodified Python
-// and LibTorch clients. It lives on a thread of its own, so that nothing that its owner does delays
-// the workers and no burst of theirs delays the owner. Never resolves a name, never blocks on a
-// client, and no client can end it, fill it beyond `memory_limit` or slow the others down by what
-// it sends or does not read.
+// and LibTorch clients. It runs on a thread of its own, so that it and its owner do not delay each
+// other. It never resolves a name and never blocks on a client; no client can end it, make it
+// exceed `memory_limit`, or slow the others down by what it sends or does not read.
 //
 //   auto store = StoreServer::start({.address = "127.0.0.1"});
 //   if (!store) return fail(std::move(store.error()));
 //   use((*store)->port());
 //   store->reset();   // the socket, all connections and all keys are gone
 //
-// A port that must stay open from round to round has an owner of its own, who accepts and hands the
-// connections to the server of the round (listens = false, adopt()); that one goes with its round,
-// like any other.
+// If a port must stay open across rounds, its owner accepts the connections and passes them to the
+// server of the round (listens = false, adopt()); that server still ends with its round.
 //
-// One thread at a time, but for adopt(). The mistake to avoid: keeping a server for a second round;
-// workers of the new round would read keys of dead ones.
+// One thread at a time, except for adopt() and stats(). Do not keep a server for a second round,
+// because workers of the new round would read keys of the old one.
 #pragma once
 
 #include <cstddef>
@@ -39,12 +37,12 @@ struct StoreServerOptions {
   int listen_fd = -1;                        // >= 0: take over this bound socket instead
   bool listens = true;                       // false: serves only connections given to adopt()
   std::size_t memory_limit = limits::kDefaultStoreMemory;
-  // Told of clients that were turned away, a line at a time and at most one line a second, on the
-  // store's thread. Default: a line on stderr.
+  // Called on the store's thread for clients that were disconnected, with one line each, at most
+  // once a second. Default: prints to stderr.
   std::function<void(std::string_view)> log = {};
 };
 
-// Of the moment before last, for people.
+// Statistics for display, slightly out of date.
 struct StoreStats {
   std::uint64_t requests = 0;  // since the server began
   std::uint64_t connections = 0;
@@ -54,22 +52,22 @@ struct StoreStats {
 
 class StoreServer {
  public:
-  // Bound and listening when it returns.
+  // When it returns, the server is bound and listening.
   static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);
 
-  // Zero and empty without a listening socket.
+  // 0 and empty if it does not listen.
   std::uint16_t port() const;
   const Endpoint& bound() const;
 
-  // Serves a connection that somebody else accepted, `received` being what was read from it
-  // already: for a port that speaks another protocol too. Any thread.
+  // Serves a connection that other code accepted; `received` are the bytes already read from it:
+  // for a port that also speaks another protocol. Any thread.
   void adopt(UniqueFd connection, std::string received);
 
   // Any thread.
   StoreStats stats() const;
 
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
-  // (Of very many connections the kernel is still telling the last peers when this returns.)
+  // (With very many connections, the kernel may still be closing the last ones when this returns.)
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

@@ -1,6 +1,6 @@
-// One stored value: a short one inline, a long one (limits::kDetachedValueBytes) on a shared block
-// that replies refer to instead of copying. Sharing is why a long value is never changed in place
-// while a reply still holds it. One thread.
+// One stored value: a short one inline, a long one (from limits::kDetachedValueBytes on) in a
+// shared block that replies refer to instead of copying. So a long value is never changed in place
+// while a reply still refers to it. One thread.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class StoreValue {
 
   std::string_view view() const { return long_ ? long_->view() : std::string_view(short_); }
   std::size_t size() const { return view().size(); }
-  // What the value costs beyond sizeof.
+  // The memory of the value beyond sizeof.
   std::size_t footprint() const;
 
   void append(wire::Payload payload);
@@ -28,7 +28,7 @@ class StoreValue {
 
  private:
   std::string short_;
-  std::shared_ptr<wire::Blob> long_;  // instead of short_, when set
+  std::shared_ptr<wire::Blob> long_;  // used instead of short_ if set
 };
 
 }  // namespace ddprun::rdzv

@@ -319,8 +319,8 @@ Result<void> StoreClient::wait_until(const Keys& keys, Milliseconds timeout, Dea
   return await_release(deadline, client::not_set(keys, timeout));
 }
 
-// The answer to WAIT or BARRIER; at the deadline, the cancellation and its answer. The release may
-// cross the cancellation: then both answers come, and the keys are there.
+// Reads the answer to WAIT or BARRIER; at the deadline, sends the cancellation and reads its
+// answer. The release may cross the cancellation: then both answers come, and the keys are set.
 Result<void> StoreClient::await_release(Deadline deadline, const std::string& missed) {
   if (input_begin_ == input_end_) {
     const auto ready = poll_for(POLLIN, deadline);
@@ -361,7 +361,7 @@ Result<void> StoreClient::send(const RequestEncoder& request, Deadline deadline)
   return send({&part, 1}, deadline);
 }
 
-// The value is sent from where it lies: a long one is not worth a copy.
+// Sends the value without copying it.
 Result<void> StoreClient::send_with_value(RequestEncoder request, std::string_view value,
                                           Deadline deadline) {
   request.number<std::uint64_t>(value.size());
@@ -415,7 +415,8 @@ Result<void> StoreClient::read(char* to, std::size_t count, Deadline deadline) {
       count -= taken;
       continue;
     }
-    // Long replies go straight to their place, short ones through a buffer that saves system calls.
+    // Long replies are read directly into place, short ones through a buffer that saves system
+    // calls.
     const bool is_direct = count >= kReadBytes;
     const ssize_t got =
         ::recv(socket_.get(), is_direct ? to : input_.get(), is_direct ? count : kReadBytes, 0);

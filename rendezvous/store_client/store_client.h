@@ -3,19 +3,18 @@
 // there.
 //
 //   auto store = StoreClient::connect({.server = {"10.0.0.5", 29500}, .connect_timeout = 30s});
-//   if (!store) return fail(std::move(store.error()));        // names host and port, says what to
-//   try
+//   if (!store) return fail(std::move(store.error()));   // it names host, port and what to try
 //   (*store)->set("address/0", "10.0.0.7:4000");
 //   Result<std::string> peer = (*store)->get("address/1", 60s);   // waits until it is there
 //
-// Every call ends by its deadline: kTimeout when the keys did not come (the client stays usable) or
-// when the server did not answer at all (then, as after kClosed and kProtocol, the connection is
-// given up and every later call fails at once; connect anew). Names are looked up forwards only.
+// Every call ends by its deadline: kTimeout if the keys were not set (the client stays usable) or
+// if the server did not answer at all (then, as after kClosed and kProtocol, the connection is
+// given up and every later call fails at once; connect again). No reverse name lookups.
 //
-// Owned by whoever connects. Any thread: a mutex lets one call through at a time, so a thread that
-// waits for a key keeps the others waiting; give each its own clone(). The mistake to avoid: taking
-// set() for an acknowledgement. The protocol has none: another connection may read the old value
-// after set() has returned; follow it by any call with a reply where that matters.
+// Owned by whoever connects. Any thread: a mutex allows one call at a time, so a thread that waits
+// for a key blocks the others; give each its own clone(). set() is not acknowledged, because the
+// protocol has no reply for it: another connection may still read the old value after set() has
+// returned. If that matters, call a member with a reply, such as ping(), after it.
 #pragma once
 
 #include <atomic>
@@ -39,9 +38,9 @@ namespace ddprun::rdzv {
 
 struct StoreClientOptions {
   Endpoint server;
-  // Until when a server that is not there yet is waited for: refused, reset, name not known yet.
+  // How long to wait for a server that is not available yet: refused, reset, name not known yet.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(300);
-  // For every call without a time of its own.
+  // For every call without a time argument.
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
 };
 
@@ -59,56 +58,56 @@ class StoreClient {
   Result<void> append(std::string_view key, std::string_view value);
   Result<void> multi_set(const Keys& keys, const std::vector<std::string>& values);
 
-  // Wait until the keys are there, then read them.
+  // Waits until the keys are set, then reads them.
   Result<std::string> get(std::string_view key) { return get(key, timeout_); }
   Result<std::string> get(std::string_view key, Milliseconds timeout);
   Result<std::vector<std::string>> multi_get(const Keys& keys) { return multi_get(keys, timeout_); }
   Result<std::vector<std::string>> multi_get(const Keys& keys, Milliseconds timeout);
 
   Result<void> wait(const Keys& keys) { return wait(keys, timeout_); }
-  // A time of 0 asks once.
+  // A timeout of 0 checks once.
   Result<void> wait(const Keys& keys, Milliseconds timeout);
-  // True when all are there.
+  // True if all are set.
   Result<bool> check(const Keys& keys);
 
-  // Reads the value as a number (absent: 0), adds, and returns the sum. On a value that is no
-  // number the server closes the connection.
+  // Reads the value as a number (absent: 0), adds, and returns the sum. If the value is not a
+  // number, the server closes the connection.
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
   // Sets the key to `desired` if its value is `expected` (absent: if `expected` is empty). Returns
-  // the value after that; for an absent key and an expectation that failed, `expected`.
+  // the value afterwards; for an absent key with a non-empty `expected`, it returns `expected`.
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired);
-  // True when there was something to delete.
+  // True if the key existed.
   Result<bool> delete_key(std::string_view key);
 
-  // All keys on the server, those of other prefixes and kinds of client included.
+  // The number of all keys on the server, including other prefixes and internal keys.
   Result<std::int64_t> num_keys();
-  // The user keys among them, in no order.
+  // The users' keys, in no order.
   Result<Keys> list_keys();
 
   // Queues: not on PyTorch's legacy server.
   Result<void> queue_push(std::string_view key, std::string_view value);
-  // Waits for an item. (PyTorch's client gives up when another client took it first; ours waits
-  // on.)
+  // Waits for an item. (PyTorch's client fails if another client took it first; ours continues to
+  // wait.)
   Result<std::string> queue_pop(std::string_view key) { return queue_pop(key, timeout_); }
   Result<std::string> queue_pop(std::string_view key, Milliseconds timeout);
   Result<std::optional<std::string>> try_queue_pop(std::string_view key);
   Result<std::int64_t> queue_len(std::string_view key);
 
   // Returns when `world_size` clients have called it, in one round trip each. Our server, and
-  // PyTorch's from 2.13. A client that timed out stays counted.
+  // PyTorch's from 2.13. A client that timed out is still counted.
   Result<void> barrier(std::string_view key, std::int64_t world_size) {
     return barrier(key, world_size, timeout_);
   }
   Result<void> barrier(std::string_view key, std::int64_t world_size, Milliseconds timeout);
 
-  // A round trip. What was set before is at the server when it returns.
+  // A round trip: when it returns, the server has performed all earlier calls of this client.
   Result<void> ping();
-  // What PyTorch's clients do when they are told a world size: counts this client in under "init/",
-  // where the process that hosts PyTorch's server looks for it. Returns the count.
+  // Adds this client to the count under "init/", as PyTorch's clients do when they are given a
+  // world size; the process that hosts PyTorch's server reads it. Returns the count.
   Result<std::int64_t> count_in();
 
-  // Ends the connection and with it the calls that other threads are blocked in. Safe at any time.
+  // Ends the connection, which also ends blocked calls of other threads. Safe at any time.
   void shut_down();
 
   const Endpoint& server() const { return options_.server; }
@@ -141,7 +140,7 @@ class StoreClient {
   enum class Readiness { kReady, kTimeout };
   Result<Readiness> poll_for(short events, Deadline deadline);
 
-  // The connection is out of step or gone: no later call may use it.
+  // The connection is broken or out of sync: no later call may use it.
   tl::unexpected<Error> give_up(ErrorCode code, const std::string& what);
   Deadline after(Milliseconds time) const { return Clock::now() + time; }
 
@@ -149,7 +148,7 @@ class StoreClient {
   std::atomic<Milliseconds> timeout_;
   UniqueFd socket_;
   mutable std::mutex mutex_;       // one call at a time; guards all below
-  std::unique_ptr<char[]> input_;  // received and not read yet: from input_begin_ to input_end_
+  std::unique_ptr<char[]> input_;  // received, not consumed: input_begin_ to input_end_
   std::size_t input_begin_ = 0;
   std::size_t input_end_ = 0;
   std::optional<Error> given_up_;

@@ -1,5 +1,4 @@
-// What the store client says of failures, and how it tries again. Not for its users. Free functions;
-// any thread.
+// The store client's error messages and retry times. Internal. Free functions; any thread.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +22,12 @@ inline std::chrono::milliseconds next_retry(std::chrono::milliseconds pause) {
   return std::min(pause * 3 / 2, kLongestRetry);
 }
 
-// Half to one and a half of the pause: the clients of one job all start at the same moment.
+// 0.5 to 1.5 times the pause, at random, because all clients of a job start at the same moment.
 inline std::chrono::milliseconds spread(std::chrono::milliseconds pause, std::uint64_t random) {
   return pause / 2 + pause * static_cast<int>(random % 1024) / 1024;
 }
 
-// Whether the server may still come.
+// Whether the server may still become available.
 inline bool may_pass(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kClosed ||
          error.code == ErrorCode::kTimeout;

@@ -14,9 +14,8 @@ constexpr std::size_t kFirstCapacity = 256 * 1024;
 constexpr std::size_t kGrowth = 4;
 constexpr std::size_t kMostPagesAhead = 1024 * 1024;
 
-// Asks for the pages of memory that is about to be received into, all at once: one by one, as the
-// kernel copies into them, they cost more than the copying. A kernel that cannot (before 5.14)
-// refuses, and they come one by one.
+// Populates all pages of a receive buffer at once: page faults one by one during recv cost more
+// than the copying. A kernel before 5.14 refuses, and the pages then fault in one by one.
 void fetch_pages(char* from, std::size_t size) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<std::uintptr_t>(from);

@@ -1,6 +1,6 @@
-// A large value in memory of its own, which grows as its bytes arrive and is never zeroed, copied
-// to grow (the allocator moves pages) or allocated from a length that a peer merely announced. One
-// owner; moves. Share it as std::shared_ptr<const Blob> once it is complete.
+// A large value in memory of its own, which grows as its bytes arrive. It is never zeroed, not
+// copied when it grows (the allocator moves pages), and never allocated according to an announced
+// length alone. One owner; movable. Share it as std::shared_ptr<const Blob> when it is complete.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,9 @@ class Blob {
 
   void append(std::string_view bytes);
 
-  // Room for up to `wanted` more bytes (fewer at a time: growth follows arrival, here and of
-  // `beside` bytes of the same request); then commit what was written there.
+  // Room for up to `wanted` more bytes (maybe fewer at a time: growth is bounded by the bytes that
+  // have arrived, here and `beside` other bytes of the same request); then commit what was written
+  // there.
   std::span<char> space(std::size_t wanted, std::size_t beside);
   void commit(std::size_t written) { size_ += written; }
 

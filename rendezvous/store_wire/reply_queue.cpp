@@ -6,9 +6,9 @@
 namespace ddprun::rdzv::wire {
 namespace {
 
-// The sent front of the buffer is given back when it is at least this long and half of it, so that
-// the cost per byte stays constant for a client that is always a little behind. An empty queue
-// keeps no more than this.
+// The sent front of the buffer is freed when it has at least this size and is half of the buffer,
+// so that the cost per byte stays constant for a client that is always a little behind. An empty
+// queue keeps no more than this.
 constexpr std::size_t kCompactFrom = 64 * 1024;
 
 }  // namespace

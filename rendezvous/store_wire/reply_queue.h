@@ -1,4 +1,4 @@
-// The replies to one client that are not sent yet: small ones copied together, large values by
+// The unsent replies to one client: small ones are copied together, large values are kept by
 // reference, so that sending 8 MiB copies nothing and a thousand readers of one value share it.
 // Pure (it gathers views, it does not send); one thread.
 #pragma once
@@ -30,7 +30,7 @@ class ReplyQueue {
   void bytes(const std::shared_ptr<const Blob>& value);
 
   bool empty() const { return unsent() == 0; }
-  // Bytes to be sent, by reference or not.
+  // Bytes to be sent, referenced ones included.
   std::size_t unsent() const { return flat_.size() - flat_sent_ + blob_bytes_; }
   // Bytes kept here because they are unsent.
   std::size_t held_bytes() const { return flat_.capacity() + blob_bytes_; }

@@ -51,8 +51,8 @@ RequestDecoder::Step RequestDecoder::start(Scan& scan, char query) {
   return Step::kMore;
 }
 
-// Goes on with `scan` over the bytes at hand as far as they reach. On kMore, `wanted` says how many
-// bytes must be there in all before another call can get further.
+// Continues `scan` over the bytes that have arrived. On kMore, `wanted` is the total number of
+// bytes that another call needs.
 RequestDecoder::Step RequestDecoder::advance(Scan& scan, std::string_view flat) {
   if (scan.fields == nullptr) {
     if (flat.empty()) return Step::kMore;
@@ -147,8 +147,8 @@ RequestDecoder::Status RequestDecoder::next(std::string_view& input, Request& re
   }
 }
 
-// Nothing is pending: the request is decoded where it lies. `finished` becomes false when it does
-// not end there, after its bytes were moved to pending_.
+// Nothing is pending: decodes the request in place. If it is incomplete, its bytes are moved to
+// pending_ and `finished` becomes false.
 RequestDecoder::Status RequestDecoder::next_in_place(std::string_view& input, Request& request,
                                                      bool& finished) {
   for (;;) {
@@ -195,7 +195,7 @@ void RequestDecoder::commit_direct(std::size_t written) {
   blob_left_ -= written;
 }
 
-// Turns a finished request's bytes into the value; for VALIDATE, checks it.
+// Turns the bytes of a complete request into a Request; checks a VALIDATE.
 RequestDecoder::Status RequestDecoder::deliver(std::string_view flat, Request& request) {
   request = Request{};
   request.query = static_cast<Query>(flat.front());
@@ -264,7 +264,7 @@ RequestDecoder::Status RequestDecoder::deliver(std::string_view flat, Request& r
 void RequestDecoder::forget_delivered() {
   if (!is_delivered_) return;
   is_delivered_ = false;
-  // Given back, not cleared: an idle connection must not keep the largest request it ever sent.
+  // Freed, not cleared: an idle connection must not keep the memory of its largest request.
   std::string().swap(pending_);
   std::vector<Blob>().swap(blobs_);
   scan_ = Scan{};

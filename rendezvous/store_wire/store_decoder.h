@@ -1,15 +1,14 @@
-// Makes requests out of the bytes of one connection, however TCP cut or glued them, in time linear
-// in their number: nothing is looked at twice but the finished request. Requests that arrive whole
-// are decoded in place; only an unfinished one is stored, so an idle connection holds nothing.
-// Enforces VALIDATE (which is the decoder's alone; the core never sees it) and checks every length
-// before it keeps a byte of what follows.
+// Decodes the requests of one connection, in whatever pieces their bytes arrive, in linear time:
+// only a complete request is read a second time. Requests that arrive whole are decoded in place;
+// only an incomplete one is stored, so an idle connection holds no memory. Enforces VALIDATE (the
+// core never sees it) and checks every length before it stores any of the bytes that follow.
 //
 //   std::string_view input = received;
 //   Request request;
 //   while (decoder.next(input, request) == RequestDecoder::Status::kRequest) core.handle(request);
 //
-// One connection's; not thread-safe. The mistake to avoid: using a Request after the next call, or
-// after `input`'s memory is gone.
+// One per connection; not thread-safe. A Request is valid until the next call, and only while
+// `input`'s memory exists.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +26,14 @@ class RequestDecoder {
  public:
   enum class Status {
     kNeedMore,  // all input is consumed
-    kRequest,   // one request is out; call again for the next
+    kRequest,   // `request` is filled in; call again for the next
     kBroken,    // the peer broke the protocol: close; fault() says how
   };
 
   Status next(std::string_view& input, Request& request);
 
-  // While a large value is on its way its bytes may be received straight into place: write up to
-  // size() bytes here, then commit. Empty at all other times. A finished value is then found by
-  // next().
+  // While a large value arrives, its bytes can be received directly into place: write up to size()
+  // bytes here, then commit. Empty at all other times. After the last byte, call next().
   std::span<char> direct_space();
   void commit_direct(std::size_t written);
 
@@ -46,13 +44,13 @@ class RequestDecoder {
   const char* fault() const { return fault_; }
 
  private:
-  // How far one request is understood. `position` may lie beyond the bytes at hand: what it skips
-  // over (the inside of keys and values) is not looked at.
+  // How far one request is parsed. `position` may lie beyond the received bytes: the contents of
+  // keys and values are skipped.
   struct Scan {
-    const char* fields = nullptr;  // what is still to come of the head or of the current list entry
+    const char* fields = nullptr;  // the remaining fields of the head or of the list entry
     std::uint64_t items_left = 0;
     std::uint64_t position = 0;
-    std::uint64_t wanted = 1;    // bytes that must be there before the next step is worth trying
+    std::uint64_t wanted = 1;    // bytes needed before the next step can succeed
     std::uint64_t detached = 0;  // the announced size of the large value that starts at `position`
     std::uint64_t total = 0;     // bytes of the request so far, large values included
     char query = 0;

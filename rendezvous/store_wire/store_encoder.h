@@ -25,7 +25,7 @@ class RequestEncoder {
     bytes_ += value;
     return *this;
   }
-  // A user's key, which goes under '/' as PyTorch's clients have it.
+  // A user's key, with the prefix '/' that PyTorch's clients add.
   RequestEncoder& key(std::string_view value) {
     append<std::uint64_t>(bytes_, value.size() + 1);
     bytes_ += '/';

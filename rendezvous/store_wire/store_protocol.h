@@ -1,6 +1,6 @@
-// The requests of c10d's TCPStore protocol as values: what the decoder makes of bytes and the core
-// acts on. README.md in rendezvous/ describes the wire; numbers and layouts are PyTorch's and
-// fixed. A Request refers to the decoder's memory: use it before the decoder is called again.
+// The requests of c10d's TCPStore protocol as values: the decoder produces them and the core
+// handles them. rendezvous/README.md describes the wire format; numbers and layouts are PyTorch's
+// and fixed. A Request refers to the decoder's memory: use it before the decoder is called again.
 #pragma once
 
 #include <cassert>
@@ -44,8 +44,8 @@ inline constexpr char kNotReady = 1;
 inline constexpr char kStopWaiting = 0;   // WAIT, BARRIER
 inline constexpr char kWaitCanceled = 1;  // CANCEL_WAIT
 
-// A value on its way in: bytes in the decoder's buffer, or from kDetachedValueBytes on a blob that
-// the core may take.
+// A received value: bytes in the decoder's buffer, or from kDetachedValueBytes on a blob, which the
+// core may take over.
 struct Payload {
   std::string_view bytes;
   Blob* blob = nullptr;

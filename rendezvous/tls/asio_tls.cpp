@@ -1,2 +1,2 @@
-// Asio's part for TLS, as rendezvous/net/asio.cpp has the rest.
+// Asio's TLS part, compiled here once; rendezvous/net/asio.cpp has the rest.
 #include <boost/asio/ssl/impl/src.hpp>

@@ -34,9 +34,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     const bool is_cut_off = ec == asio::error::eof || ec == asio::ssl::error::stream_truncated;
     if (is_cut_off && !is_open()) {
       return {ErrorCode::kClosed,
-              who() +
-                  " closed the connection instead of a TLS handshake; is it meant to be "
-                  "spoken to by TLS?",
+              who() + " closed the connection instead of a TLS handshake; does it use TLS?",
               {}};
     }
     if (ec == asio::ssl::error::stream_truncated) ec = asio::error::eof;
@@ -67,7 +65,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     if (!ec) return X509_VERIFY_PARAM_set1_ip_asc(expected, name().c_str()) == 1;
     X509_VERIFY_PARAM_set_hostflags(expected, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     if (X509_VERIFY_PARAM_set1_host(expected, name().c_str(), 0) != 1) return false;
-    // What SSL_set_tlsext_host_name is, without its cast.
+    // The same as SSL_set_tlsext_host_name, without its cast.
     std::string sni = name();
     return SSL_ctrl(transport().native_handle(), SSL_CTRL_SET_TLSEXT_HOSTNAME,
                     TLSEXT_NAMETYPE_host_name, sni.data()) == 1;

@@ -1,4 +1,4 @@
-// An HTTP connection over TLS. What is said in http_connection.h holds.
+// An HTTP connection over TLS. The rules of http_connection.h apply.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

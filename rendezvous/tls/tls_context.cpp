@@ -32,7 +32,7 @@ class OpenSslContext final : public TlsContext {
   ssl::context context_{ssl::context::tls_client};
 };
 
-// OpenSSL's own words for a file that is not there are "system lib".
+// OpenSSL's message for a missing file is only "system lib".
 Result<void> check_readable(const std::string& what, const std::string& file) {
   errno = 0;
   std::ifstream stream(file);

@@ -1,4 +1,5 @@
-// The example `accumulate` ends with the line that its head states, alone and on two ranks.
+// The example `accumulate` ends with the line that its first comment states, alone and on two
+// ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // Hundreds of faults in jobs of every kind: one node, static, c10d, `ddpctl leader`, etcd. Workers,
-// agents, keepers and leaders are killed, crash, are told to stop, and stand still for a while, at
-// any moment, also while the job recovers from the fault before. Who ends with an error is started
-// again by the same command line, as a service manager does it. Every job has to run again within a
-// time limit, to end well with the weights of an undisturbed training, and to leave nothing behind.
+// agents, keepers and leaders are killed, crash, are told to stop, or are paused, at any moment,
+// also while the job recovers from the last fault. An agent that ends with an error is started
+// again with the same command line, as by a service manager. Every job must run again within a time
+// limit, succeed with the weights of an undisturbed training, and leave nothing behind.
 //
-// A job has a seed of its own, which a failure tells; DDPRUN_CAMPAIGN_SEED=<that seed> begins with
-// it: the same faults in the same order, at moments that are as equal as the machine lets them be.
-// DDPRUN_TEST_FULL=1 makes it 500 faults; DDPRUN_CAMPAIGN_JOBS=N makes it N jobs.
+// Each job has a seed, which a failure message shows; DDPRUN_CAMPAIGN_SEED=<that seed> begins with
+// it: the same faults in the same order, at nearly the same moments. DDPRUN_TEST_FULL=1 runs 500
+// faults; DDPRUN_CAMPAIGN_JOBS=N runs N jobs.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -1,9 +1,9 @@
-// Random deaths in random jobs. Whoever dies at whatever moment, what follows is what the documents
-// say: who is restarted, the exit code, the report; and a second after the end there is no process,
-// no port and no temporary file.
+// Random deaths in random jobs. Whichever process dies at any moment, the restart, the exit code
+// and the report are as documented, and a second after the end there is no process, no open port
+// and no temporary file.
 //
-// Each round has a seed of its own, which a failure tells; DDPRUN_TEST_SEED=<that seed> begins with
-// it. DDPRUN_TEST_FULL=1 makes it 300 rounds.
+// Each round has a seed, which a failure message shows; DDPRUN_TEST_SEED=<that seed> begins with
+// it. DDPRUN_TEST_FULL=1 runs 300 rounds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

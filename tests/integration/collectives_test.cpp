@@ -1,5 +1,5 @@
-// The example `collectives`, started in every way in which a program of this library is: alone,
-// under ddprun, as tasks of a Slurm step, by hand; and what a person sees who starts it wrongly.
+// The example `collectives`, started in every supported way: alone, under ddprun, as tasks of a
+// Slurm step, by hand; and the messages if it is started wrongly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The control group of a job's workers: who clears its environment and makes a session of its own
-// still ends with its round, and no group is left, whatever ends the agent.
+// The control group of a job's workers: a process that clears its environment and creates its own
+// session still ends with its round, and no group is left, however the agent ends.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// ddpctl status, logs, events, stop and restart of jobs that run: from a shell on one of their nodes.
+// ddpctl status, logs, events, stop and restart of running jobs, from a shell on one of their
+// nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// The examples about data: alone and on two ranks they end with the line that they promise.
+// The examples about data end with the line that they state, alone and on two ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

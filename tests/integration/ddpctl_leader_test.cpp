@@ -1,4 +1,4 @@
-// ddpctl leader as a person types it wrongly: one sentence, exit code 2, and nobody leads.
+// ddpctl leader with wrong usage: one sentence, exit code 2, and no leader is started.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// ddpctl store as a person uses it: what it prints and how it ends.
+// ddpctl store as a user runs it: its output and how it ends.
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,7 +1,7 @@
-// A rank dies at any point of a training (in forward, in backward, half-way through a message of the
-// all-reduce, in the optimizer, in evaluation, and everywhere in the writing of a checkpoint): the
-// resumed run ends with the same bits as one that was left alone. And a full disk is an error of
-// all ranks that costs nothing but the checkpoint that did not fit.
+// A rank dies at any point of a training (in forward, in backward, half-way through a message of
+// the all-reduce, in the optimizer, in evaluation, and everywhere in the writing of a checkpoint):
+// the resumed run ends with the same bits as an undisturbed one. And a full disk is an error on all
+// ranks that loses only the checkpoint that did not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>

@@ -1,5 +1,5 @@
-// --attach-debugger: the ranks it names wait before their first instruction, and nothing else about
-// the job is different.
+// --attach-debugger: the given ranks wait before their first instruction, and nothing else in the
+// job changes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// ddpctl doctor on this machine, whatever it is like: each check is there, what is tried is really
-// tried, and it ends in time with nothing left behind.
+// ddpctl doctor on any machine: every check is present, each is really performed, and the command
+// ends in time and leaves nothing behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

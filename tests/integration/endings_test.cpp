@@ -1,6 +1,6 @@
-// A rank ends early, in every way in which processes end: each of the others says which rank it
-// was, long before the time limit of a collective, and ends too. Without a launcher, which would
-// stop the others before they notice.
+// A rank ends early, in every possible way: each other rank reports which one it was, long before
+// the time limit of a collective, and ends too. Without a launcher, because it would stop the
+// others before they notice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Jobs whose agents elect the leader in etcd, which runs here for real: any node may die, and etcd
-// may be away, slow to come back, full, locked or somebody else's.
+// Jobs whose agents elect the leader in a real etcd: any node may die, and etcd may be unavailable,
+// slow to come back, full, locked, or contain data of other programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -205,7 +205,7 @@ TEST_F(Etcd, APausedLeaderFindsItselfDeposedAndHarmsNothing) {
   EXPECT_THAT(record, HasSubstr(R"("round":1,"nodes":2)"));
   cluster[leader].signal(SIGCONT);
   ASSERT_EQ(cluster.next_round(3), 2) << cluster.told();
-  EXPECT_THAT(cluster[leader].err(), HasSubstr("this node leads no more"));
+  EXPECT_THAT(cluster[leader].err(), HasSubstr("this node no longer leads"));
   EXPECT_NE(await_leader(cluster, etcd), leader);
   expect_good_end(cluster);
 }
@@ -480,7 +480,7 @@ TEST_F(Etcd, AFullEtcdIsWaitedFor) {
     Cluster other(setup(etcd, {.conf = "join_timeout=1,etcd_prefix=/other"}));
     Job& job = lonely(other);
     EXPECT_EQ(job.wait(), exited(kRendezvousTimeout)) << job.err();
-    EXPECT_THAT(job.err(), HasSubstr("takes nothing any more"));
+    EXPECT_THAT(job.err(), HasSubstr("accepts no more writes"));
   }
   // As its administrator would make room.
   etcd.etcdctl({"del", "waste"});

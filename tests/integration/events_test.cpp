@@ -1,4 +1,4 @@
-// --events and --event-log-handler: what happened to a job, for programs that read.
+// --events and --event-log-handler: the events of a job in machine-readable form.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The launcher's exit code: the first cause's own, or 128 + its signal; every one of them.
+// The launcher's exit code: that of the first failure, or 128 + its signal; all values.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

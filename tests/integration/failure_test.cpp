@@ -1,4 +1,5 @@
-// What a failed job leaves for those who do not read the terminal.
+// The failure report for users and programs that do not watch the terminal: files, messages,
+// stacks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

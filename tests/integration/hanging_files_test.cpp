@@ -1,5 +1,5 @@
-// A file system that does not answer (a file server that is down) holds up the workers that need it,
-// and never the agent: it can be asked, and it ends when it is told to.
+// A file system that does not answer (a file server that is down) blocks the workers that use it,
+// but never the agent: it still answers requests and ends when it is told to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Clients that mean no good at the store of a job that restarts again and again: every restart
-// succeeds, and the clients of each round are served in time.
+// Hostile clients of the store of a job that restarts repeatedly: every restart succeeds, and the
+// clients of each round are served in time.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 

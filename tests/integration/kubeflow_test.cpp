@@ -1,4 +1,4 @@
-// A job that Kubeflow Trainer wants to hear of: the test is its status endpoint.
+// A job that reports to Kubeflow Trainer: the test is the status endpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // An Indexed Job without a cluster: each pod has a network and a host name of its own and ddprun as
-// its process 1, with the variables that Kubernetes sets; names of pods are known late, and a pod
-// that is made anew has another address under the old name.
+// its process 1, with the variables that Kubernetes sets; the names of pods become known late, and
+// a recreated pod has a new address under the old name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

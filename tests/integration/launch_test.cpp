@@ -1,5 +1,5 @@
-// What a worker finds when it starts: its place in the job, its arguments, and otherwise a process
-// as clean as if the shell had started it.
+// The environment of a starting worker: its ranks, its arguments, and otherwise the same process
+// state as if a shell had started it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

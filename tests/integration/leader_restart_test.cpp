@@ -1,5 +1,5 @@
-// A leader that is killed and started again at once, as a service manager does it: the job goes on
-// under it, with the next round and with what is left of the budget, and nobody waits without a word.
+// A leader that is killed and started again at once, as by a service manager: the job continues
+// with the next round and the rest of the budget, and no node waits without a message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The agent under limits of the system, from far too low to just enough: it does its work, or says
-// in a sentence which limit it met and ends with 114. Never by a signal, and nobody is left.
+// The agent under limits of the system, from far too low to just enough: it works, or it names the
+// limit in a sentence and ends with 114. It never ends by a signal, and no process is left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

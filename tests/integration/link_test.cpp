@@ -1,5 +1,5 @@
-// The worker link between real processes: who has one, who must not, and how a preemption reaches
-// which worker.
+// The worker link between real processes: which processes have one, which must not, and which
+// workers learn of a preemption.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

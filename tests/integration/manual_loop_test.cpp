@@ -1,5 +1,5 @@
 // The example that shows what it takes to make a program distributed: it trains, alone and on two
-// ranks, and the difference to the program before is the one that the README shows.
+// ranks, and its diff from the original program is the one in the README.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A name server that does not answer holds up the job, and not who wants to end it.
+// A name server that does not answer delays the job, but not a user who wants to end it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-// Random trouble on a network: workers and agents die, agents stop and go on, cables are cut, slow
-// and lossy, connections break. Once the trouble is over, every node is a member again and the job
-// ends well, whatever it was; and nothing is left.
+// Random faults on a network: workers and agents die, agents are paused, cables are cut, slow or
+// lossy, connections break. After the faults every node is a member again, the job succeeds, and
+// nothing is left.
 //
-// Each story has a seed of its own, which a failure tells, with all that happened;
-// DDPRUN_TEST_SEED=<that seed> begins with it. DDPRUN_TEST_FULL=1 makes it 40 stories.
+// Each scenario has a seed; a failure message shows it together with all events.
+// DDPRUN_TEST_SEED=<that seed> begins with it. DDPRUN_TEST_FULL=1 runs 40 scenarios.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

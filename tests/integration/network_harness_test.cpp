@@ -1,5 +1,6 @@
-// What the tests on a network rely on: nodes that reach each other, cables that fail as told, and
-// nothing left of it. With sockets of the test itself, so that no program of ours is in question.
+// The properties of Network that other tests need: nodes reach each other, cables fail as
+// configured, and nothing is left. It uses the test's own sockets, so that no program of ours is
+// involved.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
-// A job on nodes of a network: each node is a machine of its own to the programs on it, and its
-// cable can be cut, slow or lossy. After each trouble the job goes on or ends as documented, and
-// nothing is left on any node.
+// A job on nodes of a network: each node is like a separate machine, and its cable can be cut, slow
+// or lossy. After each fault the job continues or ends as documented, and nothing is left on any
+// node.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -434,7 +434,7 @@ TEST_F(NetworkTest, AStaticJobsStoreServesItsNodesOnly) {
   EXPECT_TRUE(is_served(0));
   EXPECT_TRUE(is_served(1));
   EXPECT_FALSE(is_served(2));
-  EXPECT_THAT(cluster[0].err(), HasSubstr("is at no node of this job"));
+  EXPECT_THAT(cluster[0].err(), HasSubstr("not from a node of this job"));
   expect_good_end();
 }
 

@@ -1,6 +1,6 @@
-// The leader's port is open to whoever can reach it: garbage, impossible frames, clients that say
-// nothing or everything slowly. The job beside them starts, restarts and ends as if they were not
-// there, and the leader's memory stays bounded.
+// Any machine can connect to the leader's port: garbage, invalid frames, clients that are silent or
+// slow. The job still starts, restarts and ends as without them, and the leader's memory stays
+// bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

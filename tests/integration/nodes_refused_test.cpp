@@ -1,5 +1,5 @@
-// What does not fit is refused with a sentence that says what to change, and the job that is there
-// goes on: nodes with other settings, other jobs, no token; endpoints that are no leader.
+// Nodes with other settings, of other jobs or without the token, and endpoints that are not a
+// leader: each is refused with a sentence that says what to change, and the running job continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

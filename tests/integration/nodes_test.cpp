@@ -1,5 +1,5 @@
-// Jobs on several nodes, here all on this machine: who forms the group, in which order, and what
-// becomes of it when workers fail and nodes come and go. What only a network can do to a job is in
+// Jobs on several nodes, here all on this machine: which nodes form the group, in which order, and
+// what happens when workers fail and nodes come and go. Faults of the network are in
 // network_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

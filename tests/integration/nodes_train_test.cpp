@@ -1,6 +1,6 @@
-// Trainings on two and three nodes: whatever happens to workers, agents and cables, the training
-// goes on from its checkpoint, and with as many ranks as before the final weights equal the
-// undisturbed run's bit for bit.
+// Trainings on two and three nodes: after any fault of workers, agents or cables the training
+// continues from its checkpoint, and with the same number of ranks the final weights are bit for
+// bit those of the undisturbed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

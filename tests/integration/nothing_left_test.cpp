@@ -1,5 +1,5 @@
-// However a job ends, no process of it is left, and no trace: the workers here have children, some
-// of them deaf to SIGTERM, and still none survives.
+// However a job ends, none of its processes and files is left: the workers have children, some of
+// which ignore SIGTERM, and still none survives.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What workers print arrives, whole, and printing cannot harm the job.
+// The output of workers arrives completely, and no output can harm the job.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// ddprun as the first process of a container: it has to reap whoever loses its parent there, and
-// the kernel gives it no default action for signals.
+// ddprun as the first process of a container: it must reap all orphans, and the kernel gives it no
+// default action for signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// ddpctl replay: jobs that were recorded by --record are decided again as they were then.
+// ddpctl replay: for jobs recorded with --record it makes the same decisions again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

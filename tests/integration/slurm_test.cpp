@@ -1,5 +1,5 @@
-// ddprun under a real Slurm of two nodes: what srun and sbatch start, what they end, and what is left
-// of it. The cases share the cluster, and each leaves it empty.
+// ddprun under a real Slurm of two nodes: what srun and sbatch start and end, and what is left. The
+// cases share the cluster, and each leaves it empty.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Clients that mean no good, against a store in a process of its own. All the while a good client
-// does its work: its slowest round trip and the server's memory must stay within bounds.
+// Hostile clients of a store in a separate process. A correct client works at the same time: its
+// slowest round trip and the server's memory must stay within bounds.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

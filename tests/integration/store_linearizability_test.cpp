@@ -1,6 +1,5 @@
-// A million operations of 64 concurrent clients on our server form a history that a store which
-// does one thing at a time could have had. That the checker would notice otherwise is shown with
-// stores that lose a write, answer a stale read or add twice.
+// A million operations of 64 concurrent clients on our server form a linearizable history. Stores
+// that lose a write, answer a stale read or add twice show that the checker detects errors.
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 

@@ -1,5 +1,5 @@
-// ddprun as a service: what it tells a service manager, whose socket is the test's own here, and
-// whether the unit file fits what ddprun does.
+// ddprun as a service: what it sends to a service manager, whose socket belongs to the test here,
+// and whether the unit file matches ddprun's behaviour.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,5 +1,6 @@
-// ddprun and ddprun-tls: what needs TLS becomes the second, beside the first, unnoticed; where that
-// cannot be, it is said in one sentence. Each test has its own copies, as a package installs them.
+// ddprun and ddprun-tls: if a job needs TLS, ddprun executes ddprun-tls from its own folder,
+// invisibly to the user; if that is impossible, one sentence says so. Each test has its own copies
+// of both, as a package installs them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// What cannot work is refused before anything starts: one clear sentence, the documented code.
+// Wrong usage is refused before anything starts, with one clear sentence and the documented exit
+// code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

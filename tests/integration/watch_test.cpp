@@ -1,4 +1,5 @@
-// --metrics-port of a real job: found, scraped, checked, and never a reason why a job fails.
+// --metrics-port of a real job: it can be found and scraped, its values are checked, and it never
+// makes a job fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -26,8 +26,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr CoreTime kCalm{12s};  // from then on nothing goes wrong any more
-constexpr CoreTime kEnd{150s};  // and then everything is over
+constexpr CoreTime kCalm{12s};  // no fault after this time
+constexpr CoreTime kEnd{150s};  // the end of the simulation
 constexpr std::uint64_t kEventsMax = 400'000;
 constexpr int kNodesMax = 5;
 
@@ -35,7 +35,7 @@ std::string host_of(int agent) {
   return "10.0." + std::to_string(agent / 200) + "." + std::to_string(agent % 200 + 1);
 }
 
-// A round as it was begun somewhere, of one life of the job.
+// A round that was begun on some node, in one incarnation of the job.
 struct Begun {
   GroupKey group;
   std::string place;
@@ -88,9 +88,9 @@ class Simulation {
 
   std::vector<std::unique_ptr<VirtualAgent>> agents_;
   std::vector<VirtualAgent*> current_;            // by slot
-  std::set<const VirtualAgent*> without_leader_;  // have given up
+  std::set<const VirtualAgent*> without_leader_;  // agents that have given up
   std::map<std::pair<std::string, Round>, Begun> rounds_;
-  bool has_ended_ = false;  // some life of the job, as etcd had it
+  bool has_ended_ = false;  // of some incarnation of the job, as stored in etcd
 };
 
 Result Simulation::run() {
@@ -178,7 +178,7 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
 
 void Simulation::inject() {
   VirtualAgent* agent = current_[static_cast<std::size_t>(random_.number(0, max_nodes_ - 1))];
-  // Rather the leader than another one.
+  // Prefers the leader.
   if (random_.chance(50)) {
     for (VirtualAgent* each : current_) {
       if (each != nullptr && each->is_alive() && each->leader().is_here()) agent = each;

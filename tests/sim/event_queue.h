@@ -1,8 +1,8 @@
-// Virtual time: what is to happen, in order, and nothing in between. Processes are what faults can
-// hit: an event that belongs to one is dropped when it is dead, and waits when it is stopped.
+// Virtual time: a queue of events, sorted by their time. Faults affect processes: an event of a
+// dead process is dropped, and one of a stopped process waits.
 //
-// The mistake to avoid: ending a process from within one of its own events; what is on the stack
-// then may be destroyed with it. Use `when_idle`.
+// Do not end a process from within one of its own events, because objects that are in use on the
+// stack would be destroyed. Use `when_idle`.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +20,14 @@ struct Process {
   bool is_alive = true;
   bool is_paused = false;
   std::vector<std::function<void()>> backlog;
-  std::function<void()> when_idle;  // after each of its events; may end the process
+  std::function<void()> when_idle;  // called after each of its events; may end the process
 };
 using ProcessPtr = std::shared_ptr<Process>;
 
 class EventQueue {
  public:
   EventQueue() = default;
-  // What waits in a process that is stopped may hold what holds that process.
+  // Breaks cycles: an event that waits in a stopped process may own the process.
   ~EventQueue() {
     for (const ProcessPtr& process : stopped_) process->backlog.clear();
   }
@@ -57,7 +57,7 @@ class EventQueue {
     }
     what();
     if (!process->is_alive || !process->when_idle) return;
-    const auto when_idle = process->when_idle;  // it may be taken away by itself
+    const auto when_idle = process->when_idle;  // the callback may reset it
     when_idle();
   }
   void resume(const ProcessPtr& process) {
@@ -83,8 +83,8 @@ class EventQueue {
  private:
   struct Event {
     CoreTime when;
-    std::uint64_t number = 0;  // first come, first served
-    ProcessPtr process;        // none: nobody's
+    std::uint64_t number = 0;  // events at the same time keep their order
+    ProcessPtr process;        // null: belongs to no process
     std::function<void()> what;
   };
   static bool is_later(const Event& a, const Event& b) {
@@ -94,7 +94,7 @@ class EventQueue {
   CoreTime now_{};
   std::uint64_t count_ = 0;
   std::vector<Event> events_;
-  std::vector<ProcessPtr> stopped_;  // that had a backlog at some time
+  std::vector<ProcessPtr> stopped_;  // processes that had waiting events
 };
 
 }  // namespace ddprun::sim

@@ -1,12 +1,12 @@
-// Which of the planted bugs (planted_bugs.cmake) is live. In no shipped program: only copies of the
-// cores that are compiled into sim_bugs_test ask.
+// The active one of the planted bugs (planted_bugs.cmake). Not part of any shipped program: only
+// the copies of cores and shells in sim_bugs_test use it.
 #pragma once
 
 #include <string_view>
 
 namespace ddprun::sim {
 
-inline std::string_view planted_bug;  // none
+inline std::string_view planted_bug;  // empty: none
 
 inline bool is_planted(std::string_view name) { return name == planted_bug; }
 

@@ -1,4 +1,5 @@
-// The only source of chance in a simulation: the same numbers for the same seed, everywhere.
+// The only source of random numbers in a simulation: the same seed gives the same numbers on every
+// machine.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
     return z ^ (z >> 31);
   }
-  // first … last
+  // A number from first to last, both included.
   int number(int first, int last) {
     return first + static_cast<int>(next() % static_cast<std::uint64_t>(last - first + 1));
   }

@@ -104,7 +104,8 @@ Schedule schedule_of(std::uint64_t seed) {
                                                   : random.number(0, 8);
   for (int i = 0; i < faults; ++i) {
     Fault fault = some_fault(random, slots);
-    // Trouble seldom comes alone: what is under way when it comes is what matters.
+    // Often a fault follows soon after another one, because bugs appear while a recovery is in
+    // progress.
     if (i > 0 && random.chance(40)) {
       fault.at = schedule.faults.back().at + random.time(0ms, random.chance(50) ? 60ms : 500ms);
     }
@@ -120,7 +121,7 @@ Schedule schedule_of(std::uint64_t seed) {
   }
   for (const Node& node : schedule.nodes) {
     schedule.calm = std::max(schedule.calm, node.starts);
-    // Who comes late ends a round, too.
+    // A late node ends a round too.
     if (schedule.has_only_short_drops && node.starts > CoreTime(50ms)) {
       schedule.has_only_short_drops = false;
     }

@@ -1,5 +1,5 @@
-// What happens in one simulated job, made from a seed: how many nodes, which options, how fast the
-// network is, and what goes wrong when. A value; printing it is the head of a trace.
+// The schedule of one simulated job, created from a seed: the number of nodes, the options, the
+// speed of the network, and the faults with their times. A value; a trace begins with it.
 #pragma once
 
 #include <chrono>
@@ -15,24 +15,24 @@ namespace ddprun::sim {
 
 struct Fault {
   enum class Kind {
-    kWorkerDies,      // by its own fault
+    kWorkerDies,      // by itself
     kAgentKilled,     // SIGKILL: its connections are reset, the keeper kills its workers
-    kPowerLost,       // nothing is heard of the host any more, not even a reset
+    kPowerLost,       // the host sends nothing any more, not even a reset
     kPaused,          // SIGSTOP of the agent, SIGCONT after `length`
-    kConnectionLost,  // reset; may be made again at once
-    kPartition,       // nothing passes for `length`, in one direction or both
+    kConnectionLost,  // reset; it may be resumed at once
+    kPartition,       // no packet passes for `length`, in one or both directions
     kStopSignal,      // SIGTERM to the agent
     kPreemptSignal,   // SIGUSR1 to the agent
     kLeaderKilled,
     kRestartAsked,  // ddpctl restart
     kStopAsked,     // ddpctl stop
-    kStuck,         // the agent is heard, and does nothing for `length`; not that of the leader
+    kStuck,         // the agent is heard but does nothing for `length`; never the leader's
   };
   Kind kind = Kind::kWorkerDies;
   CoreTime at;
   int slot = 0;
   std::chrono::microseconds length{};
-  bool towards_leader = true;  // kPartition: what is cut
+  bool towards_leader = true;  // kPartition: the direction that is cut
   bool from_leader = true;
   std::optional<std::chrono::microseconds> comes_back_after;  // a killed agent is started again
 };
@@ -52,14 +52,13 @@ struct Schedule {
   std::vector<Node> nodes;       // by slot
   std::vector<Fault> faults;
   CoreTime calm;                          // when the last fault is over
-  std::chrono::microseconds training{};   // that a round needs
+  std::chrono::microseconds training{};   // time that a round needs
   std::chrono::microseconds delay_max{};  // of the network
   std::chrono::microseconds stop_min{};   // of a worker after SIGTERM
   std::chrono::microseconds stop_max{};
   int ignores_term_percent = 0;       // of workers
-  bool has_only_short_drops = false;  // nothing that may end a round
-  bool has_only_new_leader =
-      false;  // its leader is killed and back within the grace, and nothing else
+  bool has_only_short_drops = false;  // no fault that may end a round
+  bool has_only_new_leader = false;   // only: the leader is killed and restarted within the grace
 };
 
 Schedule schedule_of(std::uint64_t seed);

@@ -1,5 +1,4 @@
-// Simulations of many seeds, by as many threads as there are processors; each simulation is of one
-// thread.
+// Runs simulations of many seeds with one thread per processor; each simulation uses one thread.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@ struct ManyResults {
   std::uint64_t events = 0;
 };
 
-// Of the seeds from `first` on; ends at the first violation.
+// Runs the seeds from `first` on; stops at the first violation.
 template <typename Simulate>
 ManyResults simulate_seeds(std::uint64_t first, std::uint64_t count, Simulate simulate_one) {
   ManyResults all;

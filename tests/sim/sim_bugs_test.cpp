@@ -1,5 +1,5 @@
-// Each bug of planted_bugs.cmake is found within a number of schedules; with none of them the same
-// copies of cores and shells hold every invariant. DDPRUN_SIM_SCHEDULES=N tries no more than N.
+// Each bug of planted_bugs.cmake is found within a number of schedules; without a bug, the same
+// copies of cores and shells hold every invariant. DDPRUN_SIM_SCHEDULES=N tries at most N.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class PlantedBug : public ::testing::TestWithParam<const char*> {
   void TearDown() override { planted_bug = {}; }
 };
 
-// A bug whose name says so is one of the election under etcd.
+// The name of the bug shows whether it is in the election under etcd.
 Result simulate_for(std::string_view bug, std::uint64_t seed) {
   return bug.starts_with("Etcd") ? simulate_etcd(seed) : simulate(schedule_of(seed));
 }

@@ -1,4 +1,4 @@
-// Seeded schedules of a whole job (simulation.h). The usual run takes the seeds 1 to 100,000;
+// Seeded schedules of a whole job (simulation.h). The default run takes the seeds 1 to 100,000;
 //   DDPRUN_SIM_SCHEDULES=5000000 sim_test      more of them
 //   DDPRUN_SIM_FIRST=100001 sim_test           others
 //   DDPRUN_SIM_SEED=4711 sim_test              one, with its trace (or --seed=4711)
@@ -16,7 +16,7 @@
 namespace ddprun::sim {
 namespace {
 
-// A sanitizer makes it ten times slower, and looks for other things.
+// A sanitizer makes it ten times slower and finds other bugs, so fewer schedules are run.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kUsualSchedules = 10'000;
 #else
@@ -28,7 +28,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// `simulate_one(seed, with_trace)`; `replay`: what else a replay needs.
+// `simulate_one(seed, with_trace)`; `replay`: further options of a replay.
 template <typename Simulate>
 void hold_invariants(std::uint64_t count, const std::string& replay, Simulate simulate_one) {
   if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {

@@ -24,9 +24,9 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = Fault::Kind;
 
-// Until the job has ended, from the moment when nothing goes wrong any more: silence is noticed (8
-// s), or that an agent is stuck (16 s), workers are stopped (6 s), others are waited for (15 s), and
-// what was started runs (6 s), for some of it more than once.
+// The limit from the last fault to the end of the job: time to notice silence (8 s) or a stuck
+// agent (16 s), to stop workers (6 s), to wait for other nodes (15 s) and to run the round (6 s),
+// some of them more than once.
 constexpr auto kCalmLimit = 110s;
 constexpr std::uint64_t kEventsPerNodeMax = 20'000;
 constexpr auto kShutdownTimeout = 4s;
@@ -89,15 +89,15 @@ class Simulation {
   VirtualJob job_;
 
   ProcessPtr leader_process_;
-  rdzv::RoundServer* server_ = nullptr;             // of that process, while it is alive
+  rdzv::RoundServer* server_ = nullptr;             // in that process, while it is alive
   std::unique_ptr<rdzv::RoundServer> lone_server_;  // `ddpctl leader`
   int leader_number_ = -1;                 // counts the processes that lead, one after another
-  std::map<NodeId, VirtualAgent*> nodes_;  // as this leader calls them
-  std::map<std::uint16_t, int> leaders_;   // by the port of the store of a round that each began
+  std::map<NodeId, VirtualAgent*> nodes_;  // by the ids of this leader
+  std::map<std::uint16_t, int> leaders_;   // by the port of the store of a round that it began
   bool has_anybody_come_ = false;
   bool leader_was_killed_ = false;
   bool is_leader_gone_ = false;  // for good
-  bool was_end_near_ = false;    // when it was killed: some knew of the end
+  bool was_end_near_ = false;    // when the leader was killed, some agents knew of the end
   CoreTime leader_resumed_{};
 
   std::vector<std::unique_ptr<VirtualAgent>> agents_;
@@ -186,7 +186,7 @@ rdzv::NodeHello Simulation::hello_of(int slot, int number) const {
   hello.local_world_size = node.workers;
   hello.role = node.role;
   hello.host = node.host;
-  hello.address = std::to_string(number);  // by which the invariants find the agent
+  hello.address = std::to_string(number);  // the invariants find the agent by it
   hello.node_rank = node.node_rank;
   hello.min_nodes = schedule_.config.min_nodes;
   hello.max_nodes = schedule_.config.max_nodes;
@@ -230,13 +230,13 @@ std::unique_ptr<rdzv::RoundServer> Simulation::make_server(rdzv::LeaderEvents ev
   return server;
 }
 
-// At the same endpoint as the one before it, of which it knows nothing.
+// A new leader at the same endpoint; it has no state of the old one.
 void Simulation::start_leader() {
   leader_number_ += 1;
   trace_ << "leader " << leader_number_ << " starts\n";
   network_.set_dark(leader_host(), false);
   if (leader_process_) {
-    // A host that was without power answers what it does not know with a reset.
+    // A host that comes back after a power loss answers unknown connections with a reset.
     network_.reset_of(leader_process_);
     invariants_.leader_began();
   }
@@ -306,7 +306,7 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
   invariants_.before_step(core);
 }
 
-// The dead are noticed. A cut may delay what a node said before it died.
+// Dead nodes must be noticed. A partition may delay messages that a node sent before it died.
 void Simulation::check_each_interval() {
   if (server_ == nullptr) return;
   for (const auto& [id, agent] : nodes_) {
@@ -411,7 +411,7 @@ bool Simulation::may_be_late(const VirtualAgent& agent) const {
          std::ranges::any_of(schedule_.faults, holds_it_up);
 }
 
-// A connection that breaks now and then is no excuse.
+// A few short breaks of a connection do not allow it.
 bool Simulation::may_lose_leader(const VirtualAgent& agent) const {
   if (leader_was_killed_ || agent.node().was_stuck() || !agent.was_welcome()) return true;
   int breaks = 0;
@@ -428,7 +428,7 @@ bool Simulation::may_lose_leader(const VirtualAgent& agent) const {
 void Simulation::check_end() {
   trace_ << "the end is checked\n";
   const auto& outcome = invariants_.outcome();
-  // A leader on its own waits for the first node as long as it takes.
+  // `ddpctl leader` waits for the first node without a time limit.
   const bool nobody_came = schedule_.leader_is_alone && !has_anybody_come_;
   const bool is_leader_excused = is_leader_gone_ || nobody_came;
   require(is_leader_excused || outcome, "the job has not ended long after all faults");
@@ -441,7 +441,7 @@ void Simulation::check_end() {
     const int exit_code = agent->node().outcome()->exit_code;
     const bool has_left =
         agent->was_told_to_leave() && (exit_code == 128 + SIGTERM || exit_code == kExitPreempted);
-    // The latter: it joined anew, or came, when the leader was gone.
+    // It joined again, or for the first time, when the leader was gone.
     const bool is_without_leader =
         exit_code == kExitLeaderLost || exit_code == kExitRendezvousTimeout;
     const bool has_lost_leader = is_without_leader && may_lose_leader(*agent);

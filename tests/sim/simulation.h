@@ -1,7 +1,7 @@
-// One job from its first hello to its last exit, in virtual time: the shipped RoundServer, and for
-// each agent the shipped RoundClient, over a virtual network (virtual_network.h); the real NodeCore
-// over simulated workers (virtual_node.h). After every step of the leader the invariants are checked
-// (invariants.h).
+// Simulates one job from its first hello to its last exit in virtual time: the production
+// RoundServer, and for each agent the production RoundClient, over a virtual network
+// (virtual_network.h); the production NodeCore with simulated workers (virtual_node.h). The
+// invariants (invariants.h) are checked after every step of the leader.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace ddprun::sim {
 
 struct Result {
   std::string violation;  // empty: every invariant held
-  std::string trace;      // if asked for
+  std::string trace;      // if it was requested
   int rounds = 0;
   std::uint64_t events = 0;
 };

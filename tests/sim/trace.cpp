@@ -8,7 +8,7 @@
 namespace ddprun::sim {
 namespace {
 
-// The type's own name: it is what the code says, too.
+// The type's name as in the code.
 template <typename T>
 std::string type_name() {
   int status = 0;

@@ -1,4 +1,4 @@
-// What happened, as lines with the virtual time, for people who look for a bug. Costs nothing when
+// A log of the simulation, with the virtual time in each line, for debugging. Costs nothing when
 // off.
 #pragma once
 
@@ -16,7 +16,7 @@ class Trace {
  public:
   Trace(const EventQueue& queue, bool is_on) : queue_(queue), is_on_(is_on) {}
 
-  // One line, begun with the time by its first piece, and ended by "\n" as its last.
+  // Prints one line in pieces: the first one begins it with the time, the piece "\n" ends it.
   template <typename T>
   Trace& operator<<(const T& piece) {
     if (!is_on_) return *this;

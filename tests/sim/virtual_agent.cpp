@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kFlushLimit = 500ms;  // for its last words to a leader elsewhere
+constexpr auto kFlushLimit = 500ms;  // for its last messages to a remote leader
 
 }  // namespace
 
@@ -56,7 +56,8 @@ void VirtualAgent::signal(bool is_preemption) {
   node_.step(agent::StopSignal{SIGTERM});
 }
 
-// A leader elsewhere that does not answer is left within a limit; for one here the core has its own.
+// A remote leader that does not answer is left after a time limit; for a local one, the core has a
+// limit.
 void VirtualAgent::leave_leader(std::function<void()> done) {
   when_left_ = std::move(done);
   node_.process()->when_idle = [this] {

@@ -1,5 +1,5 @@
-// A simulated agent as a process: a VirtualNode and its Leader (a shipped shell, over a virtual
-// transport), and between them what the supervisor's LeaderPort does.
+// A simulated agent as a process: a VirtualNode and its Leader (a production shell over a virtual
+// transport), connected as the supervisor's LeaderPort does it.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@ namespace ddprun::sim {
 class VirtualAgent {
  public:
   struct Settings {
-    int number = 0;  // of all that were ever started
+    int number = 0;  // counts all agents ever started
     int slot = 0;
     agent::NodeConfig node;
-    bool leads_for_good = false;  // the leader is here, and ends with this node
-    rdzv::NodeHello hello;        // but for what it knows of the last round
+    bool leads_for_good = false;  // the leader is in this process and ends with this node
+    rdzv::NodeHello hello;        // without last_round
     rdzv::KeepAlive keep_alive;
   };
-  struct Hooks {  // for what must hold
+  struct Hooks {  // for the invariants
     std::function<void(const rdzv::RoundStart&)> workers_start;
     std::function<void(GroupKey, const ExitStatus&, bool by_itself)> worker_ended;
     std::function<void(const rdzv::LeaderEvent&)> leader_says;
@@ -31,7 +31,7 @@ class VirtualAgent {
 
   VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process, Hooks hooks);
 
-  // Makes its leader, and joins it.
+  // Creates its leader and joins it.
   void start(const MakeLeader& make_leader);
 
   VirtualNode& node() { return node_; }
@@ -41,7 +41,7 @@ class VirtualAgent {
   bool is_alive() const { return node_.process()->is_alive; }
   rdzv::Leader& leader() { return *leader_; }
   bool was_told_to_leave() const { return was_told_to_leave_; }
-  // Some leader has said something to it.
+  // Whether a leader has sent it a message.
   bool was_welcome() const { return was_welcome_; }
 
   void signal(bool is_preemption);                                     // SIGTERM or SIGUSR1
@@ -59,7 +59,7 @@ class VirtualAgent {
   const Hooks hooks_;
   VirtualNode node_;
   std::unique_ptr<rdzv::Leader> leader_;
-  std::function<void()> when_left_;  // it, at the end; none: the node does not leave it
+  std::function<void()> when_left_;  // set while the node leaves its leader at the end
   bool was_told_to_leave_ = false;
   bool was_welcome_ = false;
 };

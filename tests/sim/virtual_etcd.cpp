@@ -52,7 +52,7 @@ HttpReply reply(unsigned status, std::string body) { return {status, std::move(b
 
 // ---- what an agent has of it
 
-// Requests to an endpoint go one after another, as over the connection that an HttpClient keeps.
+// Requests to an endpoint are sent one after another, as over an HttpClient's connection.
 class VirtualEtcdHttp final : public rdzv::EtcdHttp {
  public:
   VirtualEtcdHttp(VirtualEtcd& etcd, int who, ProcessPtr process)
@@ -90,7 +90,7 @@ class VirtualEtcdHttp final : public rdzv::EtcdHttp {
     VirtualEtcd& etcd;
     int who;
     ProcessPtr process;
-    std::map<std::size_t, std::deque<RequestPtr>> waiting;  // the first is under way
+    std::map<std::size_t, std::deque<RequestPtr>> waiting;  // the first is in progress
   };
   struct OpenStream final : rdzv::Attempt {
     std::shared_ptr<HttpStream::Events> events;
@@ -106,13 +106,13 @@ class VirtualEtcdHttp final : public rdzv::EtcdHttp {
     if (!etcd.reaches(state->who)) return;
     Random& random = etcd.random_;
     const bool is_lost = random.chance(kLostPercent) && etcd.queue_.now() < etcd.calm_;
-    // A member of etcd that hung does what it was asked when it goes on.
+    // A member of etcd that hung performs old requests when it continues.
     const bool is_late = random.chance(kLatePercent) && etcd.queue_.now() < etcd.calm_;
     const auto on_its_way = is_late ? random.time(5ms, 3s) : random.time(200us, 5ms);
     etcd.queue_.after(on_its_way, [&etcd, who = state->who, process = state->process, weak,
                                    endpoint, request, is_lost] {
       if (!etcd.reaches(who)) return;
-      HttpReply answer = etcd.answer(who, request->request);  // also of who has died meanwhile
+      HttpReply answer = etcd.answer(who, request->request);  // even if the sender has died
       if (is_lost) return;
       etcd.queue_.after(etcd.random_.time(200us, 5ms), process,
                         [weak, endpoint, request, answer = std::move(answer)] {
@@ -126,7 +126,7 @@ class VirtualEtcdHttp final : public rdzv::EtcdHttp {
     const auto state = weak.lock();
     if (!state) return;
     auto& waiting = state->waiting[endpoint];
-    if (waiting.empty() || waiting.front() != request) return;  // its time was over
+    if (waiting.empty() || waiting.front() != request) return;  // it has timed out
     waiting.pop_front();
     if (!waiting.empty()) ask(state, endpoint);
     request->done(std::move(answer));
@@ -239,7 +239,7 @@ void VirtualEtcd::revoke(std::int64_t lease) {
 
 void VirtualEtcd::await_end(std::int64_t lease) {
   const auto found = leases_.find(lease);
-  if (found == leases_.end() || found->second.time > 1h - 1s) return;  // long after all this
+  if (found == leases_.end() || found->second.time > 1h - 1s) return;  // far in the future
   queue_.at(found->second.ends, [this, lease] {
     const auto still = leases_.find(lease);
     if (still == leases_.end()) return;

@@ -1,7 +1,7 @@
-// etcd as the election needs it, in virtual time, behind the JSON of its gateway: keys with revisions,
-// transactions, leases that run out, and watches from a revision on. It is one process, however many
-// members the real one has; it can be away, and its leases then wait for it, as those of the real one
-// do. Answers are lost, and what a member that hung was asked is done late.
+// A model of etcd in virtual time, behind the JSON of its gateway, as far as the election needs it:
+// keys with revisions, transactions, leases that expire, and watches from a revision on. It is one
+// process, whatever the number of real members; while it is unavailable its leases do not expire,
+// as in the real one. Answers are lost, and requests to a member that hung are performed late.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ namespace ddprun::sim {
 
 class VirtualEtcd {
  public:
-  // Until `calm` answers are lost, and requests done late.
+  // Until `calm`, answers are lost and requests are performed late.
   VirtualEtcd(EventQueue& queue, Random& random, CoreTime calm)
       : queue_(queue), random_(random), calm_(calm) {}
 
-  // Of agent `who`, to any number of endpoints.
+  // The client of agent `who`, for any number of endpoints.
   std::unique_ptr<rdzv::EtcdHttp> client(int who, ProcessPtr process);
 
-  // For what must hold. Before a put takes place: whose transaction it is; before a lease is let go.
+  // For the invariants: called before a put takes place, with the sender of its transaction; and
+  // before a lease is revoked.
   std::function<void(int who, const rdzv::wire::EtcdPut&)> on_put;
   std::function<void(int who, std::int64_t lease)> on_revoke;
 
@@ -51,7 +52,7 @@ class VirtualEtcd {
     ProcessPtr process;
     std::string key;
     std::int64_t from = 0;
-    std::weak_ptr<rdzv::HttpStream::Events> events;  // none: it was closed
+    std::weak_ptr<rdzv::HttpStream::Events> events;  // expired: it was closed
     CoreTime last_arrival{};
   };
   using WatchPtr = std::shared_ptr<Watch>;

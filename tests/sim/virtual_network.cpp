@@ -11,8 +11,8 @@ using rdzv::StreamPtr;
 
 namespace {
 
-constexpr auto kConnectRetry = 50ms;  // a host that does not answer is asked again
-constexpr int kCutInTwoPercent = 10;  // of what is sent at once
+constexpr auto kConnectRetry = 50ms;  // the client tries again if the host does not answer
+constexpr int kCutInTwoPercent = 10;  // of sends, which are split in two
 
 }  // namespace
 
@@ -58,7 +58,7 @@ class VirtualStream final : public rdzv::Stream {
     if (segment.is_last) {
       return end({ErrorCode::kClosed, "the other side closed the connection", {}});
     }
-    const auto events = events_;  // it may be exchanged meanwhile
+    const auto events = events_;  // it may be replaced meanwhile
     if (events) events->on_bytes(segment.bytes);
   }
   void end(const Error& error) {
@@ -189,7 +189,7 @@ rdzv::Listener VirtualNetwork::bind(const std::string& host, std::uint16_t port)
 
 // ---- connections
 
-// What is under way may hold the connection that it is about.
+// Breaks cycles: data in transit may own its connection.
 VirtualNetwork::~VirtualNetwork() {
   for (const auto& each : links_) {
     if (const auto link = each.lock()) {
@@ -200,7 +200,7 @@ VirtualNetwork::~VirtualNetwork() {
   }
 }
 
-// As the kernels do it: a process that is stopped is connected to all the same.
+// Like a real kernel: connections to a stopped process succeed.
 void VirtualNetwork::connect(const std::weak_ptr<rdzv::Transport::Connected>& done,
                              const Endpoint& to, const ProcessPtr& process, const std::string& host,
                              int slot) {
@@ -268,7 +268,7 @@ void VirtualNetwork::deliver(const LinkPtr& link, End to, Segment segment) {
   });
 }
 
-// What is on its way is lost; each end hears of it unless the network is cut.
+// Data in transit is lost; each end gets the reset unless the network is cut.
 void VirtualNetwork::reset(const LinkPtr& link) {
   if (std::exchange(link->is_reset, true)) return;
   for (const End end : {kAgentEnd, kLeaderEnd}) {

@@ -1,6 +1,6 @@
-// The network of a simulation: hosts in slots, ports, and connections that keep their own order, with
-// delays that differ; it can be cut (nothing passes, in one direction or both, until healed), and
-// connections can be reset. What a process sees of it, and of time, is a Transport like the real one.
+// The network of a simulation: hosts in slots, ports, and connections that deliver in order, with
+// varying delays. It can be cut (no data passes, in one or both directions, until healed), and
+// connections can be reset. A process uses it, and the time, through a Transport like the real one.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace ddprun::sim {
 
-// Of a connection: who made it, and who took it.
+// The ends of a connection: the one that connected and the one that accepted.
 enum End : std::size_t { kAgentEnd = 0, kLeaderEnd = 1 };
 constexpr End other(End end) { return end == kAgentEnd ? kLeaderEnd : kAgentEnd; }
 
@@ -33,17 +33,17 @@ class VirtualNetwork {
   VirtualNetwork(const VirtualNetwork&) = delete;
   VirtualNetwork& operator=(const VirtualNetwork&) = delete;
 
-  // Of a process on this host; its connections are cut with this slot.
+  // For a process on this host; its connections are cut with this slot.
   std::shared_ptr<rdzv::Transport> transport(std::string host, int slot, ProcessPtr process);
 
-  // A port that nobody else gets; whoever accepts there listens.
+  // Reserves a port; it listens when an acceptor uses it.
   rdzv::Listener bind(const std::string& host, std::uint16_t port = 0);
 
   // ---- faults
-  void set_cut(int slot, End towards, bool is_cut);      // of connections made from that slot
+  void set_cut(int slot, End towards, bool is_cut);      // for connections made from that slot
   void reset_of(int slot);                               // likewise
-  void reset_of(const ProcessPtr& process);              // all that it has: it was killed
-  void set_dark(const std::string& host, bool is_dark);  // without power it answers nothing
+  void reset_of(const ProcessPtr& process);              // all its connections: it was killed
+  void set_dark(const std::string& host, bool is_dark);  // without power it does not answer
 
  private:
   friend class VirtualStream;
@@ -56,9 +56,9 @@ class VirtualNetwork {
   struct Side {
     ProcessPtr process;
     std::string host;
-    std::shared_ptr<VirtualStream> stream;  // none: it has ended
+    std::shared_ptr<VirtualStream> stream;  // null: it has ended
     CoreTime last_arrival{};
-    std::vector<Segment> held;  // on its way here, and cut off
+    std::vector<Segment> held;  // segments held back by a cut
   };
   struct Link {
     int slot = 0;

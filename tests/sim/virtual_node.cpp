@@ -8,7 +8,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int kSlowStorePercent = 15;  // a busy node
+constexpr int kSlowStorePercent = 15;  // as on a busy node
 
 }  // namespace
 
@@ -26,7 +26,8 @@ void VirtualNode::step(const agent::NodeEvent& event) {
   if (!is_stepping_) pump();
 }
 
-// What an action brings about comes after the actions beside it, as in the supervisor.
+// Events that an action causes are handled after the other actions of the same list, as in the
+// supervisor.
 void VirtualNode::pump() {
   is_stepping_ = true;
   while (!events_.empty() && !is_stuck_) {
@@ -115,7 +116,7 @@ void VirtualNode::perform(const agent::ArmTimer& action) {
                    [this, timer = action.timer] { step(agent::TimerExpired{timer}); });
 }
 
-// A debugger may never end.
+// The debugger may never finish.
 void VirtualNode::perform(const agent::TakeStacks& action) {
   if (job_.random.chance(20)) return;
   job_.queue.after(job_.random.time(1ms, 6s), process_,
@@ -145,7 +146,7 @@ bool VirtualNode::ends_step(const agent::NodeEvent& event) const {
          std::holds_alternative<agent::PreemptSignal>(event);
 }
 
-// Readers, file servers and other nodes may take any time, and longer than they have.
+// Readers, file servers and other nodes may take longer than their time limit.
 void VirtualNode::perform(const agent::TakeStep& action) {
   require(std::exchange(may_take_next_step_, false),
           "a step of the end was begun before the one before it was taken");

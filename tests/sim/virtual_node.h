@@ -1,9 +1,9 @@
-// A simulated agent: the real NodeCore, and what the supervisor has around it (workers, timers, the
-// round's store), in virtual time. The one place in the simulator that drives a NodeCore. How it
-// reaches a leader is its owner's; see VirtualNode::Hooks.
+// A simulated agent in virtual time: the production NodeCore with models of its surroundings
+// (workers, timers, the round's store). The only place in the simulator that drives a NodeCore. The
+// owner connects it to a leader; see VirtualNode::Hooks.
 //
-// The mistake to avoid: deciding in here what the NodeCore decides. The real supervisor would then
-// have that decision to make too, unproved.
+// Do not make decisions of the NodeCore in here, because the production supervisor would then need
+// the same code, untested.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ namespace ddprun::sim {
 
 class VirtualNode;
 
-// The workers of one round, who meet, train together, and fail together. Every round has a store of
-// its own, and no two stores have the same port.
+// The workers of one round, which join, train and fail together. Every round has a store of its
+// own, and no two stores have the same port.
 struct GroupKey {
   Round round{};
   std::uint16_t port = 0;
@@ -43,13 +43,13 @@ struct WorkerGroup {
 };
 
 struct WorkerTiming {
-  CoreTime::duration training{};  // that a round needs
+  CoreTime::duration training{};  // time that a round needs
   CoreTime::duration stop_min{};  // of a worker after SIGTERM
   CoreTime::duration stop_max{};
   int ignores_term_percent = 0;  // of workers
 };
 
-// What the agents of a simulated job share.
+// State that the agents of a simulated job share.
 struct VirtualJob {
   EventQueue& queue;
   Random& random;
@@ -64,10 +64,10 @@ class VirtualNode {
   struct Hooks {
     std::function<void(const rdzv::ToLeader&)> tell_leader;
     std::function<void(std::optional<rdzv::LastRound>)> join;
-    // At the end: calls back when nobody needs its leader any more.
+    // Called at the end; calls back when no node needs this node's leader any more.
     std::function<void(std::function<void()>)> leave_leader;
     std::function<void()> exit;
-    // For what must hold: before the workers start; when one has ended.
+    // For the invariants: before the workers start, and when one has ended.
     std::function<void(const rdzv::RoundStart&)> workers_start;
     std::function<void(GroupKey, const ExitStatus&, bool by_itself)> worker_ended;
   };
@@ -80,10 +80,10 @@ class VirtualNode {
   void step(const agent::NodeEvent& event);
 
   // ---- faults
-  void kill();                    // its keeper ends its workers in the same moment
-  void let_peers_notice();        // the workers of other nodes, that those of this one are dead
-  void fail_worker();             // one of them, by its own fault; none lives: nothing
-  void set_stuck(bool is_stuck);  // what comes is not looked at meanwhile
+  void kill();              // its keeper ends its workers at the same time
+  void let_peers_notice();  // the workers of other nodes notice that those of this one are dead
+  void fail_worker();       // one of them fails by itself; does nothing if none lives
+  void set_stuck(bool is_stuck);  // while stuck, it handles no messages
 
   int number() const { return number_; }
   const ProcessPtr& process() const { return process_; }
@@ -98,7 +98,7 @@ class VirtualNode {
  private:
   struct Worker {
     bool is_alive = false;
-    std::uint64_t life = 0;  // counts starts: what was meant for an earlier one is dropped
+    std::uint64_t life = 0;  // counts starts: events of an earlier one are dropped
     bool ignores_term = false;
   };
 
@@ -131,13 +131,13 @@ class VirtualNode {
   agent::NodeCore core_;
   std::vector<Worker> workers_;
   std::shared_ptr<Invariants::Facts> facts_ = std::make_shared<Invariants::Facts>();
-  agent::TimerId timer_{};  // the last that was armed
+  agent::TimerId timer_{};  // the one armed last
   std::optional<rdzv::RoundStart> started_;
   std::optional<rdzv::JobOutcome> outcome_;
-  std::optional<agent::EndStep> end_step_;  // the last that was begun
-  // That one is taken, its time is over, or a signal came.
+  std::optional<agent::EndStep> end_step_;  // the one begun last
+  // That step is done, its time limit has passed, or a signal came.
   bool may_take_next_step_ = true;
-  std::deque<agent::NodeEvent> events_;  // that were not handled yet
+  std::deque<agent::NodeEvent> events_;  // not handled yet
   bool is_stepping_ = false;
   bool is_stuck_ = false;
   bool was_stuck_ = false;

@@ -1,6 +1,6 @@
-// Certificates for tests of TLS, made anew each time by the openssl program: a CA, what it has
-// signed for a server and for a client of it, and another CA, who has signed none of them. A value;
-// the files are in the folder given.
+// Certificates for tests of TLS, created each time by the openssl program: a CA, a server's and a
+// client's certificate signed by it, and another CA, which has signed neither. A value; the files
+// are in the given folder.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Certificates {
   std::string other_ca;
   std::string server;  // for "localhost" and 127.0.0.1
   std::string server_key;
-  std::string client;  // for "tester", who may be a user of a server that takes names from it
+  std::string client;  // for "tester", which a server may use as the user name
   std::string client_key;
 };
 

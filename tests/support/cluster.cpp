@@ -64,7 +64,7 @@ Command Cluster::command(int node, const std::vector<std::string>& more) const {
     options.insert(options.end(),
                    {"--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint(), "--rdzv-id=job"});
     if (conf.find("last_call_timeout") == std::string::npos) add_conf("last_call_timeout=1");
-    // On one machine every node has the endpoint's address, and the first would lead.
+    // On one machine every node has the endpoint's address, so the first one to start would lead.
     const bool leads = setup_.meeting == Meeting::kC10d && node == 0;
     if ((network_ == nullptr && setup_.says_who_leads) || setup_.meeting == Meeting::kLeader) {
       add_conf(std::string("is_host=") + (leads ? "1" : "0"));
@@ -124,8 +124,8 @@ Job& Cluster::start(int node, const std::vector<std::string>& more) {
 }
 
 void Cluster::start_all(int nodes) {
-  // Nodes with equal host names are in the order of their arrival, and nobody knows which comes
-  // first where none of them leads.
+  // Nodes with equal host names are sorted by arrival; if none of them leads, the test cannot know
+  // which comes first.
   const bool must_ask = network_ == nullptr && setup_.meeting == Meeting::kLeader;
   for (int node = 0; node < nodes; ++node) {
     start(node, must_ask ? std::vector{"--node-rank=" + std::to_string(node)}
@@ -152,7 +152,7 @@ int Cluster::next_round(int world, milliseconds deadline) {
       const auto running = workers(round);
       const bool is_whole = static_cast<int>(running.size()) == world &&
                             running.begin()->first == 0 && running.rbegin()->first == world - 1;
-      // A round of which more workers will come has another world size.
+      // Skip a round that has a larger world size: more of its workers will start.
       if (is_whole && environment(round, 0)["WORLD_SIZE"] == std::to_string(world)) {
         found = round;
         return true;

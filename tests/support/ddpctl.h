@@ -1,4 +1,4 @@
-// ddpctl as a person calls it, to its end. Needs DDPRUN_DDPCTL, the program's path.
+// Runs ddpctl to its end, as a user would. Needs DDPRUN_DDPCTL, the program's path.
 #pragma once
 
 #include <stdio.h>

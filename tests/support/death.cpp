@@ -19,7 +19,7 @@ namespace ddprun::test::death {
 namespace {
 
 struct Plan {
-  std::string point;  // empty: this life has none, or this rank survives
+  std::string point;  // empty: no death in this run, or this rank survives
   std::int64_t step = 0;
 };
 
@@ -77,7 +77,7 @@ bool is_unfinished_checkpoint(int fd) {
   return path.find("/step-") != std::string::npos && path.ends_with(".unfinished");
 }
 
-// Sends half of what a message is made of.
+// Sends the first half of a message.
 void send_half(int fd, const iovec* pieces, std::size_t count, std::size_t size) {
   std::vector<iovec> half(pieces, pieces + count);
   std::size_t left = size / 2;
@@ -88,7 +88,7 @@ void send_half(int fd, const iovec* pieces, std::size_t count, std::size_t size)
   ::syscall(SYS_writev, fd, half.data(), half.size());
 }
 
-// Dies in a message that is long enough to be one of gradients.
+// Dies within a message that is long enough to contain gradients.
 void on_message(int fd, const iovec* pieces, std::size_t count) {
   constexpr std::size_t kGradients = 1000;
   if (!is_in_collectives || !is_due("all_reduce")) return;
@@ -112,14 +112,13 @@ void collectives_end() { is_in_collectives = false; }
 
 }  // namespace ddprun::test::death
 
-// The linker takes these before the C library's, for this program and for the libraries that it
-// loads.
+// These replace the C library's functions, for this program and for the libraries that it loads.
 namespace death = ddprun::test::death;
 
 extern "C" {
 
 ssize_t write(int fd, const void* data, size_t size) {
-  constexpr size_t kArrays = 10000;  // the head comes in a call of its own and is shorter
+  constexpr size_t kArrays = 10000;  // the header is written by a separate, shorter call
   if (size > kArrays && death::is_due("half_written") && death::is_unfinished_checkpoint(fd)) {
     ::syscall(SYS_write, fd, data, size / 2);
     death::die();

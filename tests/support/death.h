@@ -1,14 +1,14 @@
-// A process that kills itself (SIGKILL: no destructor, no flush) at a point of its program that a
-// test chose. The program says where it is; the variable DDPRUN_DEATHS says where it ends:
+// A process that kills itself (SIGKILL: no destructor, no flush) at a point that a test has chosen.
+// The program reports the points; the variable DDPRUN_DEATHS names the one where it dies:
 //
 //   DDPRUN_DEATHS=forward:7:1,half_written:12:0
 //
-// the n-th entry is for the n-th life of the job (TORCHELASTIC_RESTART_COUNT): its rank dies where
-// it reaches the point at this step or, if it does not come by there, a later one. It says so on
-// stderr first: "rank 1 dies: forward".
+// The n-th entry is for the n-th run of the job (TORCHELASTIC_RESTART_COUNT): its rank dies when it
+// reaches the point at this step or, if it does not, at a later one. It says so on stderr first:
+// "rank 1 dies: forward".
 //
-// Linked into a program, this also stands between it and some functions of the C library, which is
-// how a process dies in the middle of a file or of a message without a hook in the product:
+// Linked into a program, this also replaces some functions of the C library, so that a process can
+// die in the middle of a file or a message without a hook in the product:
 //
 //   half_written   half of a checkpoint's arrays are in the file
 //   before_sync    all of it is written

@@ -1,10 +1,10 @@
-// etcd for tests: one, or several as a cluster, on loopback, with folders of its own that go with it.
+// etcd for tests: one member or a cluster, on loopback, with folders that are removed at the end.
 // Owned by one test, used from its thread; the processes die with the test, however it ends.
 //
 //   EtcdServers etcd;
 //   etcd.kill(0);  etcd.start(0);
 //
-// The mistake to avoid: an etcd of which a majority is dead answers nothing, etcdctl() included.
+// Do not call etcdctl() while a majority of the members is dead, because etcd does not answer then.
 #pragma once
 
 #include <cstdint>
@@ -23,35 +23,35 @@ struct EtcdSetup {
   int members = 1;
   const Certificates* certificates = nullptr;  // TLS, for clients
   bool wants_client_certificate = false;
-  std::string password{};     // of the user root; empty: everybody may do everything
-  std::string quota_bytes{};  // empty: etcd's own
+  std::string password{};     // of the user root; empty: no authentication
+  std::string quota_bytes{};  // empty: etcd's default
 };
 
 class EtcdServers {
  public:
-  explicit EtcdServers(EtcdSetup setup = {});  // and waits until they answer
+  explicit EtcdServers(EtcdSetup setup = {});  // waits until they answer
 
-  // Why none can be started here; empty: it can.
+  // Why etcd cannot be started here; empty if it can.
   static std::string obstacle();
 
-  void start(int member);  // with what it had
+  void start(int member);  // with its old data
   void kill(int member);   // SIGKILL, and waits for its end
   void signal(int member, int number) {
     members_.at(static_cast<std::size_t>(member)).job->signal(number);
   }
-  int leader();  // which member leads the others
+  int leader();  // the member that leads the others
 
-  std::string endpoints() const;  // of all, with commas between them
+  std::string endpoints() const;  // of all members, separated by commas
   std::string endpoint(int member) const;
   std::string get(const std::string& key) const;  // empty: there is no such key
-  // Its output; waits for etcd where it is on its way.
+  // Returns its output; waits while etcd starts.
   std::string etcdctl(const Command& arguments, milliseconds deadline = kDeadline) const;
   bool answers() const;
   std::string told() const;
 
  private:
   struct Member {
-    rdzv::UniqueFd client;  // its ports, held
+    rdzv::UniqueFd client;  // its reserved ports
     rdzv::UniqueFd peer;
     std::uint16_t client_port = 0;
     std::uint16_t peer_port = 0;
@@ -67,7 +67,7 @@ class EtcdServers {
   std::vector<Member> members_;
 };
 
-// The node of a job that etcd says leads; -1: none, or its agent is dead already.
+// The node that leads a job according to etcd; -1: none, or its agent is dead already.
 int leading_node(const Cluster& cluster, const EtcdServers& etcd,
                  const std::string& prefix = "/ddprun");
 

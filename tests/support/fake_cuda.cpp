@@ -1,4 +1,4 @@
-// A CUDA driver with two GPUs that are not there: what devices.h asks of libcuda.so.1.
+// A fake CUDA driver with two GPUs: the functions of libcuda.so.1 that devices.h uses.
 #include <cstdio>
 #include <cstring>
 

@@ -15,17 +15,17 @@ namespace ddprun::test {
 namespace {
 
 constexpr std::size_t kLargestFrame = 65536;
-constexpr int kFramesInARow = 64;  // of one port, before the others have their turn
+constexpr int kFramesInARow = 64;  // from one port, before the others have their turn
 constexpr std::size_t kEthernetHeader = 14;
 constexpr std::size_t kTcpHeader = 20;
 constexpr std::uint32_t kTcp = 6;                                      // the protocol's number
-constexpr std::string_view kAddressPrefix("\x02\x77\x00\x00\x00", 5);  // then the port
+constexpr std::string_view kAddressPrefix("\x02\x77\x00\x00\x00", 5);  // then the port's number
 
 [[noreturn]] void throw_errno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-// ---- frames: integers in network order, wherever they are
+// ---- frames: integers in network byte order, at any alignment
 
 std::uint32_t number_at(const std::string& frame, std::size_t at, std::size_t size) {
   std::uint32_t number = 0;
@@ -39,9 +39,9 @@ void put_number(std::string& frame, std::size_t at, std::size_t size, std::uint3
   for (std::size_t i = size; i-- > 0; number >>= 8) frame[at + i] = static_cast<char>(number);
 }
 
-// Where the parts of a TCP segment are within its frame.
+// The offsets of the parts of a TCP segment in its frame.
 struct Segment {
-  std::size_t addresses = 0;  // both, one after the other
+  std::size_t addresses = 0;  // source, then destination
   std::size_t address_size = 0;
   std::size_t length_field = 0;     // of the IP packet
   std::size_t length_excludes = 0;  // what that field does not count
@@ -86,7 +86,8 @@ std::uint32_t checksum(std::uint32_t sum) {
   return ~sum & 0xffff;
 }
 
-// A reset with this number in place of the segment, and the segment's way or back.
+// A reset with this sequence number that replaces the segment, in its direction or the opposite
+// one.
 std::string reset(const std::string& original, const Segment& segment, std::uint32_t sequence,
                   bool is_going_back) {
   std::string frame = original.substr(0, segment.tcp + kTcpHeader);
@@ -104,7 +105,7 @@ std::string reset(const std::string& original, const Segment& segment, std::uint
   const auto ip_size = static_cast<std::uint32_t>(frame.size() - kEthernetHeader);
   put_number(frame, segment.length_field, 2,
              ip_size - static_cast<std::uint32_t>(segment.length_excludes));
-  if (segment.length_excludes == 0) {  // IPv4 has a checksum of its own
+  if (segment.length_excludes == 0) {  // IPv4 has its own checksum
     put_number(frame, kEthernetHeader + 10, 2, 0);
     put_number(frame, kEthernetHeader + 10, 2, checksum(sum_of(frame, kEthernetHeader, tcp)));
   }
@@ -187,7 +188,7 @@ void FrameSwitch::take_in(std::size_t port, std::string frame) {
   if (segment && (number_at(frame, segment->tcp, 2) == breaking_->tcp_port ||
                   number_at(frame, segment->tcp + 2, 2) == breaking_->tcp_port)) {
     const std::uint32_t flags = number_at(frame, segment->tcp + 13, 1);
-    // One that opens or ends a connection tells the ends' numbers not yet or no more.
+    // A segment that opens or resets a connection does not have the numbers of both ends.
     if ((flags & (kSyn | kRst)) == 0 && (flags & kAck) != 0) {
       const std::uint32_t sequence = number_at(frame, segment->tcp + 4, 4);
       const std::uint32_t acknowledged = number_at(frame, segment->tcp + 8, 4);
@@ -220,12 +221,12 @@ void FrameSwitch::send(std::size_t from, std::size_t to, const std::string& fram
 
 void FrameSwitch::deliver(const Delivery& delivery) const {
   if (!cables_[delivery.port].receives) return;
-  // A device that is down refuses it; then it is lost, as on a real cable.
+  // A device that is down refuses the frame; then it is lost, as on a real cable.
   [[maybe_unused]] const ssize_t written =
       write(taps_[delivery.port].get(), delivery.frame.data(), delivery.frame.size());
 }
 
-// Returns in what time there is something to deliver; nothing: not until something comes in.
+// Returns the time until the next frame is due; nullopt if none waits.
 std::optional<FrameSwitch::Clock::duration> FrameSwitch::deliver_due() {
   const std::lock_guard lock(mutex_);
   while (!delayed_.empty()) {

@@ -1,10 +1,10 @@
 // An Ethernet switch in this process: each port is a TAP device, and each cable can be cut, slowed
 // or made to lose frames, in one direction or in both, on any kernel that has TAP devices (tc's
-// netem, which could do a part of it, is missing from many). Owned by a Network; a thread of its
-// own carries the frames, and the members may be called from any other.
+// netem, which could do a part of this, is missing in many kernels). Owned by a Network; its own
+// thread forwards the frames, and the members may be called from any other.
 //
-// What is cut is silent: the device keeps its carrier, and no sender gets an error. The mistake to
-// avoid: measuring with it. A frame costs two system calls here.
+// A cut is silent: the device keeps its carrier, and no sender gets an error. Do not measure speed
+// with it, because every frame costs two system calls.
 #pragma once
 
 #include <chrono>
@@ -25,16 +25,16 @@ using rdzv::UniqueFd;
 
 // What a cable does to the frames of its node.
 struct Cable {
-  bool sends = true;                    // what the node says gets out
-  bool receives = true;                 // what others say gets in
+  bool sends = true;                    // frames from the node pass
+  bool receives = true;                 // frames to the node pass
   std::chrono::microseconds delay{0};   // each way
-  std::chrono::microseconds jitter{0};  // up to so much more; frames may overtake each other
-  double loss = 0;                      // each way, of 1
+  std::chrono::microseconds jitter{0};  // up to this much more; frames may be reordered
+  double loss = 0;                      // probability, each way
 };
 
 class FrameSwitch {
  public:
-  // What the device at port N must have as its hardware address.
+  // The hardware address that the device at port N must have.
   static std::string hardware_address(std::size_t port);
 
   explicit FrameSwitch(std::vector<UniqueFd> taps);
@@ -72,12 +72,12 @@ class FrameSwitch {
   const std::vector<UniqueFd> taps_;
   const UniqueFd over_;  // an eventfd: readable when the thread is to end
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable broken_;
   std::vector<Cable> cables_;
   std::optional<Breaking> breaking_;
   std::multimap<Clock::time_point, Delivery> delayed_;
-  std::mt19937 random_{20240607};  // any seed: which frames are lost must not decide a test
+  std::mt19937 random_{20240607};  // any seed: no test may depend on which frames are lost
 
   std::thread thread_;
 };

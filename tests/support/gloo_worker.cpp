@@ -1,14 +1,14 @@
-// A training program in small, over Gloo unless said otherwise.
+// A small training program, over Gloo unless another backend is given.
 //
-// ddprun_gloo_worker DIR RESTARTS: joins the group, adds up the ranks, leaves DIR/<round>.<rank>,
-// and then, in each round before the RESTARTS-th, the rank whose turn it is dies with 3 while the
-// others are in the next collective. Whatever goes wrong otherwise, such as a group that does not
-// form, is another exit code.
+// ddprun_gloo_worker DIR RESTARTS: joins the group, sums the ranks, writes DIR/<round>.<rank>, and
+// then, in each round before the RESTARTS-th, rank <round> mod <world size> exits with 3 while the
+// others are in the next collective. Any other failure, such as a group that does not form, has
+// another exit code.
 //
-// ddprun_gloo_worker end HOW RANK TIMEOUT_MS BACKEND: this rank ends in some way while the others are in an
-// all_reduce that has that time limit: killed, stopped (SIGSTOP), exits (with 3), throws, returns;
-// sizes: it takes part, with a larger tensor; backward: it is killed, and the others are in a
-// backward pass of DistributedDataParallel.
+// ddprun_gloo_worker end HOW RANK TIMEOUT_MS BACKEND: this rank ends in the given way while the
+// others are in an all_reduce with that time limit: killed, stopped (SIGSTOP), exits (with 3),
+// throws, returns; sizes: it takes part, with a larger tensor; backward: it is killed, and the
+// others are in a backward pass of DistributedDataParallel.
 #include <torch/torch.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Preloaded, makes a file system hang: every call that touches a path with $DDPRUN_TEST_HANGS in it
-// (or a file that was opened by one) does not return while the file $DDPRUN_TEST_HANGS_WHILE is there.
+// A preloaded library that simulates a hanging file system: a call with a path that contains
+// $DDPRUN_TEST_HANGS (or with a file opened by such a path) does not return while the file
+// $DDPRUN_TEST_HANGS_WHILE exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -142,7 +142,7 @@ class HttpServer::Impl {
   std::atomic<int> connections_{0};
   std::mutex mutex_;
   std::vector<std::shared_ptr<tcp::socket>> sockets_;
-  std::vector<std::thread> threads_;  // of connections; made by the other one, which ends first
+  std::vector<std::thread> threads_;  // of connections; the acceptor creates them
   std::thread accepting_;
 };
 

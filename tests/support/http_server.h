@@ -1,6 +1,6 @@
-// A small HTTP server on loopback, plain or TLS, that does what a test wants: each connection gets a
-// thread and calls the handler, which reads requests and writes bytes of any kind. Owned by one
-// test; its end closes every connection and joins the threads.
+// A small HTTP server on loopback, plain or TLS, for tests: each connection gets a thread that
+// calls the handler, which reads requests and writes arbitrary bytes. Owned by one test; the
+// destructor closes every connection and joins the threads.
 //
 //   HttpServer server([](HttpServer::Connection& client) {
 //     while (const auto request = client.read()) client.reply(200, "to " + request->target);
@@ -30,7 +30,7 @@ class HttpServer {
   class Connection {
    public:
     virtual ~Connection() = default;
-    virtual std::optional<Request> read() = 0;       // none: the client has closed it
+    virtual std::optional<Request> read() = 0;  // nullopt: the client has closed the connection
     virtual bool write(std::string_view bytes) = 0;  // as they are; false: closed
     bool reply(unsigned status, const std::string& body);
     virtual void close() = 0;
@@ -38,7 +38,8 @@ class HttpServer {
   };
   using Handler = std::function<void(Connection&)>;
 
-  // With certificates: TLS; a client then has to show one of that CA's if `wants_client` is set.
+  // With certificates: TLS; if `wants_client` is set, a client must present a certificate of that
+  // CA.
   explicit HttpServer(Handler handler, const Certificates* certificates = nullptr,
                       bool wants_client = false);
   ~HttpServer();
@@ -46,8 +47,8 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   rdzv::Endpoint endpoint() const;
-  std::string url(const std::string& target) const;  // by the name localhost
-  int connections() const;                           // that were accepted so far
+  std::string url(const std::string& target) const;  // with the host localhost
+  int connections() const;                           // accepted so far
 
  private:
   class Impl;

@@ -1,8 +1,7 @@
-// ddprun_integer_training FOLDER: trains (integer_training.h) with the other ranks of its round, all
-// in step through the round's store, until there is a file FOLDER/finish. It continues from the last
-// checkpoint, and rank 0 appends to FOLDER/progress a line for each step: "<round> <world size>
-// <step>". Waits for the other ranks for as long as its agent lets it, so that a job that hangs is
-// seen to hang.
+// ddprun_integer_training FOLDER: trains (integer_training.h) with the other ranks of its round,
+// all in step through the round's store, until there is a file FOLDER/finish. It continues from the
+// last checkpoint, and rank 0 appends to FOLDER/progress a line for each step: "<round> <world
+// size> <step>". Waits very long for the other ranks, so that a hanging job is visible as one.
 //
 // Ends with 71 and a sentence when it cannot go on, with 72 (kNeverHappens) when the ranks differ.
 #include <fcntl.h>
@@ -63,11 +62,11 @@ void save(const IntegerTraining& training, const fs::path& folder) {
       is_gone);
 }
 
-// What a rank tells the others in each step.
+// What a rank sends to the others in each step.
 struct Contribution {
   IntegerTraining before;
   IntegerTraining::Weights gradient;
-  bool is_last = false;  // rank 0's counts
+  bool is_last = false;  // rank 0 decides
 };
 
 void train(const fs::path& folder) {
@@ -108,7 +107,7 @@ void train(const fs::path& folder) {
       if (other == 0) is_last = its.is_last;
     }
     training.update(sum);
-    // All have told of this step, so all have read the one before.
+    // All ranks have sent this step, so all have read the one before.
     if (step > 0) need(store->delete_key(key(step - 1, rank)));
     if (rank == 0) {
       if (is_last || training.step() % kStepsBetweenCheckpoints == 0) save(training, folder);
@@ -117,7 +116,7 @@ void train(const fs::path& folder) {
     }
     std::this_thread::sleep_for(kTimeOfAStep);
   }
-  // Nobody may leave while the store has what another has yet to read.
+  // No rank may leave before the others have read its last values in the store.
   need(store->barrier("end", world));
 }
 

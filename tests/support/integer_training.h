@@ -1,8 +1,8 @@
-// A training that costs nothing and forgives nothing: its weights and gradients are integers, so that
-// they are summed in any order, by any number of ranks, to the same bits; a step that is lost or
-// done twice, a sample that is left out, and a rank with other weights all change the result.
-// ddprun_integer_training (integer_training.cpp) runs it over the store of a round; a test knows from
-// here what must come out. Values, and its checkpoints: FOLDER/step-N, the bytes of such a value.
+// A cheap training that shows every error: its weights and gradients are integers, so that the sum
+// has the same bits in any order and with any number of ranks; a step that is lost or repeated, a
+// missing sample, and a rank with different weights all change the result. ddprun_integer_training
+// (integer_training.cpp) runs it over the store of a round; tests compute the expected result with
+// it. Values, and its checkpoints: FOLDER/step-N, the bytes of such a value.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace ddprun::test {
 
 class IntegerTraining {
  public:
-  static constexpr int kSamples = 12;  // of a step
+  static constexpr int kSamples = 12;  // per step
   using Weights = std::array<std::uint64_t, 32>;
 
   int step() const { return step_; }
@@ -36,7 +36,7 @@ class IntegerTraining {
     return gradient;
   }
 
-  // Of these samples: first, first + stride …
+  // The gradient of these samples: first, first + stride …
   Weights gradient_of(int first, int stride) const {
     Weights sum{};
     for (int sample = first; sample < kSamples; sample += stride) add(sum, gradient_of(sample));
@@ -52,7 +52,7 @@ class IntegerTraining {
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
   }
 
-  // What nobody has disturbed.
+  // The result of an undisturbed training.
   static IntegerTraining after(int steps) {
     IntegerTraining training;
     while (training.step_ < steps) training.update(training.gradient_of(0, 1));
@@ -73,7 +73,7 @@ class IntegerTraining {
   Weights weights_{};
 };
 
-// In what a rank says on stderr before it ends, because of something that must never happen.
+// The beginning of a rank's last line on stderr if an impossible state was found.
 inline constexpr const char* kNeverHappens = "this must never happen: ";
 
 template <typename T>
@@ -95,18 +95,18 @@ inline std::filesystem::path checkpoint_in(const std::filesystem::path& folder, 
   return folder / ("step-" + std::to_string(step));
 }
 
-// 0: there is none.
+// 0 if there is none.
 inline int last_checkpoint_in(const std::filesystem::path& folder) {
   int last = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    const bool is_whole = name.find('.') == std::string::npos;  // else it is being written
+    const bool is_whole = name.find('.') == std::string::npos;  // false: it is being written
     if (name.starts_with("step-") && is_whole) last = std::max(last, std::stoi(name.substr(5)));
   }
   return last;
 }
 
-// Nothing: it cannot be read.
+// nullopt if it cannot be read.
 inline std::optional<IntegerTraining> read_checkpoint(const std::filesystem::path& folder,
                                                       int step) {
   if (step == 0) return IntegerTraining();

@@ -43,11 +43,10 @@ std::vector<pid_t> all_pids() {
   return pids;
 }
 
-// The next parts run between fork and exec, where only what is safe in a signal handler may be
-// called.
+// The next functions run between fork and exec, where only async-signal-safe calls are allowed.
 void become_the_command(const std::vector<char*>& argv, const std::vector<char*>& envp,
                         const JobSetup& setup, const std::array<int, 3>& stdio, pid_t parent) {
-  // If the test dies (a timeout of ctest), so does the launcher; its keeper does the rest.
+  // If the test dies (a timeout of ctest), the launcher dies too; its keeper kills the workers.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(98);
   for (const int fd : setup.namespaces) {
@@ -101,8 +100,8 @@ std::ostream& operator<<(std::ostream& out, const Ended& ended) {
 }
 
 std::string read_file(const std::string& path) {
-  // In /proc the file's process may end meanwhile: that is an error of the stream here, where an
-  // istreambuf_iterator would throw.
+  // A file in /proc may fail while it is read, because its process ends: here that sets the
+  // stream's error state, while an istreambuf_iterator would throw.
   std::ostringstream content;
   content << std::ifstream(path, std::ios::binary).rdbuf();
   return std::move(content).str();
@@ -154,7 +153,7 @@ std::map<int, Stamp> stamps(const std::string& directory, int round) {
     const std::string name = entry.path().filename();
     if (!name.starts_with(prefix)) continue;
     const std::string rank = name.substr(prefix.size());
-    if (rank.find_first_not_of("0123456789") != std::string::npos) continue;  // not yet in place
+    if (rank.find_first_not_of("0123456789") != std::string::npos) continue;  // not renamed yet
     std::ifstream file(entry.path());
     Stamp stamp;
     if (file >> stamp.at_ns >> stamp.pid) found[std::stoi(rank)] = stamp;
@@ -187,7 +186,7 @@ std::map<std::string, std::string> state_in(const std::string& file) {
 std::optional<ProcessInfo> process(pid_t pid) {
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   const auto name_begin = stat.find('(');
-  const auto name_end = stat.rfind(')');  // the name may hold anything, this too
+  const auto name_end = stat.rfind(')');  // the name may contain this character too
   if (name_begin == std::string::npos || name_end == std::string::npos) return std::nullopt;
   ProcessInfo info;
   info.pid = pid;
@@ -282,7 +281,7 @@ Job::~Job() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // The keeper ends by itself when it has removed what the agent leaves behind.
+  // The keeper ends by itself after it has removed what the agent left behind.
   const auto is_keeper = [](pid_t pid) {
     const auto info = process(pid);
     return info && info->name == "ddprun-keeper";

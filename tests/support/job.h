@@ -1,13 +1,13 @@
-// A job under observation: a command that a test starts, watches, signals and clears away, with
-// every process that came of it. Owned by one test, used from its thread. All waiting is polling
-// with a deadline; nothing here sleeps for a guessed time.
+// A command that a test starts, watches, signals and cleans up, with all its descendants. Owned by
+// one test, used from its thread. All waiting is polling with a deadline; there are no fixed
+// sleeps.
 //
 //   Job job(ddprun({"--nproc-per-node=2"}, worker({"on-rank", "1", "exit", "3", "wait"})));
 //   EXPECT_EQ(job.wait(), exited(3)) << job.err();
 //   EXPECT_THAT(job.processes(), IsEmpty());
 //
-// The processes of a job are found by a variable in their environment that only this job has. The
-// mistake to avoid: a worker that clears its environment is not found.
+// The processes of a job are found by an environment variable that only this job has. So a process
+// that clears its environment is not found.
 #pragma once
 
 #include <sys/types.h>
@@ -29,16 +29,16 @@ using Command = std::vector<std::string>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Generous: what is waited for happens in milliseconds, but a loaded machine must not fail a test.
+// Generous: most events take milliseconds, but a test must not fail on a loaded machine.
 inline constexpr seconds kDeadline{30};
 
-// True as soon as `holds` is, false if it still is not at the deadline.
+// True as soon as `holds` returns true; false if it does not by the deadline.
 bool eventually(const std::function<bool()>& holds, milliseconds deadline = kDeadline);
 
 // DDPRUN_TEST_FULL=1: the large counts.
 bool full_tests();
 
-// How a process ended: with a code, by a signal, or (neither) not within the deadline.
+// How a process ended: with a code, by a signal, or (neither) not by the deadline.
 struct Ended {
   std::optional<int> code;
   std::optional<int> signal;
@@ -51,16 +51,18 @@ std::ostream& operator<<(std::ostream& out, const Ended& ended);
 std::string read_file(const std::string& path);  // empty if it cannot be read
 void write_file(const std::string& path, const std::string& content, int mode = 0644);
 
-// The launcher with its options and then a program; a worker that does these things (worker.cpp).
+// ddprun(): the launcher with its options and a program. worker(): a worker with these actions
+// (worker.cpp).
 Command ddprun(const std::vector<std::string>& options, const Command& program = {});
-// The same where no control group can be made. Ends with 1 or 99 where that cannot be had.
+// The same without the ability to create control groups. Ends with 1 or 99 if that cannot be set
+// up.
 Command without_control_groups(Command command);
 Command worker(std::initializer_list<std::string> actions);
 Command ddpctl(const std::vector<std::string>& arguments);
 // A worker that first meets the others in the store of the round (meeting_worker.cpp).
 Command meeting_worker(std::initializer_list<std::string> actions);
 
-// What `stamp DIR` and `environment FILE` of the worker left there.
+// Reads the files that the worker's actions `stamp DIR` and `environment FILE` have written.
 struct Stamp {
   std::int64_t at_ns = 0;
   pid_t pid = 0;
@@ -78,38 +80,37 @@ struct ProcessInfo {
 std::vector<ProcessInfo> all_processes();
 std::optional<ProcessInfo> process(pid_t pid);
 std::vector<ProcessInfo> children_of(pid_t parent);
-bool handles(pid_t pid, int signal);                // has a handler for it
-std::vector<std::string> open_files_of(pid_t pid);  // what its descriptors point to, sorted
+bool handles(pid_t pid, int signal);                // whether it has a handler
+std::vector<std::string> open_files_of(pid_t pid);  // the targets of its descriptors, sorted
 
 // True if something accepts connections at 127.0.0.1:port.
 bool is_listening(int port);
 
 struct JobSetup {
-  std::map<std::string, std::string> environment{};  // added to the test's own
+  std::map<std::string, std::string> environment{};  // added to the test's environment
   std::vector<std::string> removed_variables{};
   std::string stdin_text{};
-  std::string directory{};         // "" is the test's own
-  std::vector<int> ignored{};      // signals that the command is started with as ignored
-  std::vector<int> namespaces{};   // descriptors of those that it runs in; else the test's own
+  std::string directory{};         // "" is the test's directory
+  std::vector<int> ignored{};      // signals that are ignored when the command starts
+  std::vector<int> namespaces{};   // descriptors of its namespaces; empty: the test's
   std::optional<int> stdout_fd{};  // instead of a file that out() reads
-  std::optional<int> stderr_fd{};  // and err()
+  std::optional<int> stderr_fd{};  // instead of a file that err() reads
 };
 
 class Job {
  public:
   explicit Job(const Command& command, JobSetup setup = {});
-  ~Job();  // kills whatever is left of it
+  ~Job();  // kills all remaining processes
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
 
-  // Like eventually(), for what only happens while the command runs: false at once when it has
-  // ended.
+  // Like eventually(), but returns false at once when the command has ended.
   bool reaches(const std::function<bool()>& holds, milliseconds deadline = kDeadline);
 
-  // How the command ended, which it is given `deadline` to do. Every later call says the same.
+  // Waits up to `deadline` for the command's end and returns it. Later calls return the same.
   Ended wait(milliseconds deadline = kDeadline);
 
   std::string out() const { return read_file(folder_ / "out"); }
@@ -117,10 +118,11 @@ class Job {
 
   // The living processes of this job, the command itself excluded.
   std::vector<pid_t> processes() const;
-  // The workers of the present round by rank: those children of the command that have one.
+  // The workers of the current round by rank: the command's children that have a rank.
   std::map<int, pid_t> workers() const;
-  std::optional<pid_t> keeper() const;  // a living one
-  // Waits for all processes to be gone; if not in time, those that are left, in words.
+  std::optional<pid_t> keeper() const;  // if it is alive
+  // Waits until all processes are gone; returns descriptions of those that are left at the
+  // deadline.
   std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
 
  private:
@@ -132,9 +134,9 @@ class Job {
   std::optional<Ended> ended_;
 };
 
-// For commands that end by themselves and are judged by what they say.
+// For commands that end by themselves and are checked by their output.
 struct Told {
-  int code = -1;  // when it ended by a signal
+  int code = -1;  // -1: it ended by a signal
   std::string out;
   std::string err;
 };

@@ -9,7 +9,7 @@ namespace {
 
 using State = std::optional<std::string>;
 
-// The state after the operation, or nothing if its result is impossible here.
+// The state after the operation; nullopt if its result is impossible in this state.
 std::optional<State> state_after(const Operation& operation, const State& state) {
   switch (operation.kind) {
     case Operation::Kind::kSet:
@@ -37,8 +37,7 @@ std::optional<State> state_after(const Operation& operation, const State& state)
   return std::nullopt;
 }
 
-// The calls and returns in their order, as a list from which the operations done so far are taken
-// out.
+// The calls and returns in order, as a list from which the operations done so far are removed.
 class Search {
  public:
   explicit Search(const std::vector<Operation>& history)
@@ -76,7 +75,7 @@ class Search {
         } else {
           event = next_[event];
         }
-      } else {  // a return: all that could have come before it has been tried
+      } else {  // a return: every operation that could come before it was tried
         if (path_.empty()) return false;
         auto& [operation, earlier] = path_.back();
         state = std::move(earlier);
@@ -93,7 +92,8 @@ class Search {
   std::size_t head() const { return next_.size() - 1; }
   void flip(std::size_t operation) { done_[operation / 64] ^= std::uint64_t{1} << operation % 64; }
 
-  // Marks the operation done, unless this set of done operations has led to this state before.
+  // Marks the operation as done, unless this state was reached before with the same set of
+  // operations.
   bool is_new(std::size_t operation, const State& state) {
     flip(operation);
     std::uint64_t hash = std::hash<std::string>()(state.value_or("")) + state.has_value();

@@ -1,6 +1,6 @@
-// Is a recorded history of operations on one key possible for a store that does them one at a time,
-// each at some moment between its call and its return? (Wing and Gong's search, with Lowe's memory
-// of the configurations that led nowhere.) Keys are independent, so a history over many keys is
+// Checks whether a recorded history of operations on one key is possible for a store that performs
+// them one at a time, each between its call and its return. (Wing and Gong's search, with Lowe's
+// cache of configurations that have failed.) Keys are independent, so a history over many keys is
 // checked key by key. Pure; any thread.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Operation {
       0;  // of a request without reply: when the next reply came on its connection
 };
 
-// Absent at the beginning.
+// The key does not exist at the beginning.
 bool is_linearizable(const std::vector<Operation>& history);
 
 }  // namespace ddprun::rdzv::testing

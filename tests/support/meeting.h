@@ -1,5 +1,5 @@
-// How workers of tests meet in the store of their round, as every c10d program does, and see whether
-// it is this round's own. For programs without LibTorch, called once, from main.
+// Lets test workers meet in the store of their round, as every c10d program does, and check that
+// the store is of this round. For programs without LibTorch; call it once, from main.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,12 @@
 
 namespace ddprun::test {
 
-std::string variable(const char* name);  // of the environment; empty: it is not set
+std::string variable(const char* name);  // of the environment; empty if it is not set
 int rank();
 int world_size();
 
-// A connection to the store after all workers of the round have met in it. An error: the store is
-// not there, or holds what these workers did not say.
+// Returns a connection to the store after all workers of the round have met in it. Error: there is
+// no store, or it contains data of other workers.
 Result<std::unique_ptr<rdzv::StoreClient>> meet(std::chrono::milliseconds patience);
 
 }  // namespace ddprun::test

@@ -1,6 +1,6 @@
 // ddprun_meeting_worker PROGRAM [ARGUMENT…]: meets the other workers of its round in the store of
-// the round, as every c10d program does, and then becomes PROGRAM. Ends with 71 and a sentence when
-// the store is not there, or holds what these workers did not say: then it is not this round's own.
+// the round, as every c10d program does, and then becomes PROGRAM. Ends with 71 and a sentence if
+// there is no store, or if it contains data of other workers and so is not of this round.
 #include <unistd.h>
 
 #include <chrono>

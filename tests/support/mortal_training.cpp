@@ -1,8 +1,8 @@
-// mortal_training FOLDER now|later: a small training with everything whose state a checkpoint has to
-// keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of gradients,
-// several buckets, the place in an epoch), which continues from FOLDER and dies where a test says (death.h). Its
-// checkpoints are written at once or asynchronously. The last of them, of step kSteps, is what
-// tests compare.
+// mortal_training FOLDER now|later: a small training with every kind of state that a checkpoint
+// must keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of
+// gradients, several buckets, the position in an epoch). It continues from FOLDER and dies where a
+// test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
+// The last of them, of step kSteps, is what tests compare.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
@@ -46,7 +46,7 @@ struct Net : torch::nn::Module {
     death::reach(is_training() ? "forward" : "evaluation");
     x = torch::dropout(x, 0.3, is_training());
     x = torch::relu(fc2(x));
-    // The gradients of fc3 are on their way to the other ranks by then.
+    // At this point the gradients of fc3 are being sent to the other ranks.
     if (x.requires_grad()) x.register_hook([](const Tensor&) { death::reach("backward"); });
     return fc3(x);
   }
@@ -64,7 +64,7 @@ class MortalSgd : public torch::optim::SGD {
   }
 };
 
-// A part of the checkpoint that is asked for its state as the others are.
+// A part of the checkpoint; saving and loading its state are points of death.
 struct Mark : Stateful {
   std::string save_state() const override {
     death::reach("saving");

@@ -32,7 +32,7 @@ void check(int result, const std::string& what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
 }
 
-// Calls `f` on a thread of its own, whose namespaces may therefore change, and rethrows from it.
+// Calls `f` on a new thread, which may change its namespaces, and rethrows its exception.
 void on_another_thread(const std::function<void()>& f) {
   std::exception_ptr thrown;
   std::thread([&] {
@@ -55,7 +55,7 @@ UniqueFd own_namespace(const std::string& kind) {
   return open_file("/proc/thread-self/ns/" + kind, O_RDONLY);
 }
 
-// In the network of the calling thread.
+// Opens a TAP device in the network namespace of the calling thread.
 UniqueFd open_tap() {
   UniqueFd tap = open_file("/dev/net/tun", O_RDWR | O_NONBLOCK);
   ifreq request{};
@@ -65,7 +65,7 @@ UniqueFd open_tap() {
   return tap;
 }
 
-// Of the calling thread from now on.
+// Moves the calling thread into new namespaces.
 void leave_for_new_namespaces() {
   check(unshare(CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWUTS), "unshare");
   check(mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr), "mount /");
@@ -122,7 +122,7 @@ std::vector<UniqueFd> Network::make_nodes(int nodes) {
                         link_of_network("thread-self")});
     });
     // nodad: an IPv6 address is usable at once. A long queue: a burst of connections must not lose
-    // frames, for then TCP waits before it tries again.
+    // frames, because TCP then waits before it retransmits.
     const std::string port = FrameSwitch::hardware_address(static_cast<std::size_t>(node));
     Job ip({"ip", "-batch", "-"},
            on(node, {.stdin_text = "link set lo up\n"
@@ -161,7 +161,7 @@ std::string Network::address6(int node) {
 JobSetup Network::on(int node, JobSetup setup) const {
   const Node& there = at(node);
   setup.namespaces = {there.network.get(), there.name.get(), there.files.get()};
-  // Whoever enters a mount namespace finds itself at its root.
+  // A process that enters a mount namespace starts in its root directory.
   if (setup.directory.empty()) setup.directory = fs::current_path();
   return setup;
 }
@@ -173,7 +173,7 @@ void Network::within(int node, const std::function<void()>& f) const {
   });
 }
 
-// The file's bytes are what the nodes have mounted, so it is never replaced.
+// The nodes have mounted this file, so it must be changed in place and never replaced.
 void Network::add_name(int node, const std::string& name) {
   std::ofstream(folder_ / "hosts", std::ios::app) << address(node) << " " << name << "\n"
                                                   << address6(node) << " " << name << "\n";

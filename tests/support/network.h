@@ -1,14 +1,14 @@
-// Some nodes of a network of their own: each has its own network, hosts file and host name, as if
-// it were a machine, and shares files and process ids with the test. Nothing outside is touched, and
-// nothing needs to be cleared away: the kernel removes it all with the last process that uses it,
-// however the test ends. Owned by one test, used from its thread.
+// Nodes in a private network: each has its own network namespace, hosts file and host name, like a
+// machine, and shares files and process ids with the test. Nothing outside is changed, and no
+// cleanup is needed: the kernel removes everything with the last process that uses it, however the
+// test ends. Owned by one test, used from its thread.
 //
 //   Network network(2);
 //   Job job(ddprun({…}, worker({…})), network.on(1));
-//   network.cut(1);                    // node 1 hears nothing any more, and is not heard
+//   network.cut(1);                    // node 1 can neither receive nor send any more
 //
-// Needs root, or rather the right to make namespaces: ask obstacle() first. The mistake to avoid: a
-// socket that the test itself opens is in the test's own network; open it within() a node.
+// Needs root, or the right to create namespaces: ask obstacle() first. A socket that the test
+// itself opens is in the test's own network, so open it within() a node.
 #pragma once
 
 #include <chrono>
@@ -27,13 +27,12 @@ using rdzv::UniqueFd;
 
 class Network {
  public:
-  // Why no network can be made here; nothing: it can.
+  // Why no network can be created here; nullopt if it can.
   static const std::optional<std::string>& obstacle();
 
-  // Every node knows the names of all, unless `with_names` is false: then add_name() makes them
-  // known.
+  // Every node knows the names of all nodes, unless `with_names` is false: then use add_name().
   explicit Network(int nodes, bool with_names = true);
-  ~Network();  // kills what is left within
+  ~Network();  // kills the remaining processes
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
@@ -41,15 +40,15 @@ class Network {
   static std::string address(int node);   // "10.77.0.2"
   static std::string address6(int node);  // "fd77::2"
 
-  // Where a Job is to run.
+  // The setup that runs a Job on this node.
   JobSetup on(int node, JobSetup setup = {}) const;
-  // Calls `f` in the node, on a thread of its own, and waits for it.
+  // Calls `f` in the node, on a new thread, and waits for it.
   void within(int node, const std::function<void()>& f) const;
 
   void add_name(int node) { add_name(node, host(node)); }
   void add_name(int node, const std::string& name);
   void forget_names();                                   // all but localhost
-  void rename(int node, const std::string& host) const;  // what gethostname() says there
+  void rename(int node, const std::string& host) const;  // changes what gethostname() returns there
 
   void set_cable(int node, const Cable& cable);
   void cut(int node) { set_cable(node, {.sends = false, .receives = false}); }
@@ -58,7 +57,7 @@ class Network {
   bool break_connection(int node, std::uint16_t tcp_port, milliseconds deadline = kDeadline);
 
   std::vector<pid_t> processes() const;
-  // Waits for all processes in the network to be gone; if not in time, those that are left.
+  // Waits until all processes in the network are gone; returns those that are left at the deadline.
   std::vector<std::string> left_over(milliseconds deadline = seconds(5)) const;
 
  private:

@@ -1,5 +1,5 @@
-// A client of HTTP that sends whatever a test wants, to a port of 127.0.0.1, and reads what comes.
-// Blocking, with a deadline for each read. Owned by one test.
+// An HTTP client that sends arbitrary bytes to a port of 127.0.0.1 and reads the answer. Blocking,
+// with a deadline for each read. Owned by one test.
 #pragma once
 
 #include <arpa/inet.h>
@@ -41,8 +41,8 @@ class RawHttp {
     return true;
   }
 
-  // All that came so far and comes until `end` is there; or until the other side closes, or the
-  // deadline. Goes on where the last call has ended.
+  // Returns everything up to and including `end`, or up to the other side's close or the deadline.
+  // Continues where the last call ended.
   std::string read_until(std::string_view end) {
     std::size_t at = 0;
     while ((at = received_.find(end)) == std::string::npos) {
@@ -94,7 +94,7 @@ inline std::string get_request(std::string_view path, std::string_view more = ""
          "\r\n";
 }
 
-// The whole reply; empty where nobody answers.
+// The whole reply; empty if there is no answer.
 inline std::string http_get(std::uint16_t port, std::string_view path) {
   RawHttp client(port);
   return client.is_connected() && client.send(get_request(path)) ? client.read_reply() : "";

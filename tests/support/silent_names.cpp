@@ -1,5 +1,5 @@
-// Preloaded, makes every look-up of a name that ends in ".silent" wait for ever, as a name server
-// does that does not answer (for longer than a test has).
+// A preloaded library that makes every lookup of a name that ends in ".silent" wait for ever, like
+// a name server that does not answer.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <unistd.h>

@@ -1,15 +1,15 @@
-// ddprun_simulated_job: a job of any size that never was, watched through the real MetricsServer: for
-// the test of the live page, for looking at it, and for what watching costs.
+// ddprun_simulated_job: a simulated job of any size behind the real MetricsServer: to test the live
+// page, to look at it, and to measure the cost of watching.
 //
 //   ddprun_simulated_job RANKS [live MS] [parse]
 //
-// Says "port N" on stdout, then does what comes on stdin, a command per line, and answers "done" to
-// each. `live MS`: all ranks take a step every so often; else they take one only when told to.
-// `parse`: what nodes answer is read from JSON each time, as it is in a real job.
+// Prints "port N" on stdout, then performs the commands on stdin, one per line, and answers "done"
+// to each. `live MS`: all ranks take a step at this interval; otherwise only on command. `parse`:
+// the nodes' answers are parsed from JSON each time, as in a real job.
 //
 //   advance N      every rank takes N steps          behind R N    rank R has N steps fewer
-//   age MS         their last step was that much     hang R        rank R takes none any more, the
-//                  longer ago                                      others wait for it
+//   age MS         their last step is that much      hang R        rank R takes none any more, the
+//                  older                                           others wait for it
 //   fail R TEXT    rank R ends with code 1 and this  lose NODE     the node is lost
 //                  message; the job restarts         finish TEXT   the job's end
 #include <unistd.h>

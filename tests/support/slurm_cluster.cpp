@@ -17,10 +17,11 @@ namespace fs = std::filesystem;
 
 constexpr std::array kDaemons{"munged", "slurmctld", "slurmscriptd", "slurmd", "slurmstepd"};
 
-// Debian has the daemons where only root's PATH leads.
+// Debian installs the daemons in a folder that only root's PATH contains.
 std::string daemon_path(const std::string& name) { return "/usr/sbin/" + name; }
 
-// {folder} is the cluster's. Requeued jobs wait for as long as a credential lives.
+// {folder} is replaced by the cluster's folder. Requeued jobs wait for the lifetime of a
+// credential.
 constexpr std::string_view kConfiguration = R"(ClusterName=test
 SlurmctldHost=node0
 SlurmUser=root
@@ -87,11 +88,11 @@ SlurmCluster::SlurmCluster() {
   for (const std::string& name : {std::string("state"), host(0), host(1)}) {
     fs::create_directory(folder_ / name);
   }
-  // To Slurm they are GPUs.
+  // Slurm uses these files as GPUs.
   for (const std::string name : {"gpu0", "gpu1", "gpu2"}) write_file(folder_ / name, "");
   write_file(folder_ / "gres.conf", "Name=gpu File=" + (folder_ / "gpu[0-2]") + "\n");
   for (const int node : {0, 1}) guard(node);
-  // --force: it would rather have folders that everybody may look into.
+  // --force: accept folders that only their owner can read.
   start(0, {daemon_path("munged"), "--foreground", "--force", "--key-file=" + (folder_ / "key"),
             "--socket=" + (folder_ / "munge.socket"), "--pid-file=" + (folder_ / "munged.pid"),
             "--seed-file=" + (folder_ / "munged.seed"), "--log-file=" + (folder_ / "munged.log")});
@@ -100,9 +101,9 @@ SlurmCluster::SlurmCluster() {
   for (const int node : {0, 1}) start(node, {daemon_path("slurmd"), "-D", "-N", host(node)});
 }
 
-// What slurmd starts belongs to itself: it lives on when slurmd dies, and so when the test is killed.
-// The guard, which is killed then too, has a child that is not, and that ends whatever runs on the
-// same node.
+// Processes that slurmd starts survive it, and so also the end of a killed test. The guard is
+// killed with the test; it has a child that is not, and that child ends all processes on the same
+// node.
 void SlurmCluster::guard(int node) {
   constexpr const char* kScript =
       "(tail --pid=$0 -f /dev/null; for process in /proc/[0-9]*; do "
@@ -163,9 +164,9 @@ bool SlurmCluster::completes(const std::string& job, milliseconds deadline) cons
   return eventually([&] { return state_of(job) == "COMPLETED"; }, deadline);
 }
 
-// Not at once: for some time, counted in whole seconds, the nodes refuse the job's credential, which
-// was revoked with its first life. Slurm sets the time anew when it has cleared that away, so once
-// may not be enough.
+// Not at once: for some whole seconds the nodes refuse the job's credential, which was revoked with
+// its first run. Slurm sets the start time again after its cleanup, so one attempt may not be
+// enough.
 bool SlurmCluster::start_soon(const std::string& job) const {
   const auto is_pending = [&] { return state_of(job) == "PENDING"; };
   eventually([&] {

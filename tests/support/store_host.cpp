@@ -1,4 +1,4 @@
-// Serves a store of ours for programs in other languages: prints the port, ends when its stdin
+// Runs our store server for programs in other languages: prints the port, ends when its stdin
 // closes.
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// A store of ours in a process of its own (store_host), for tests that look at its memory or need
-// all descriptors for themselves. Ends with the object.
+// Our store server in a separate process (store_host), for tests that measure its memory or need
+// all descriptors themselves. The process ends with the object.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@ namespace ddprun::rdzv::testing {
 
 class StoreProcess {
  public:
-  // `file_limit`: its RLIMIT_NOFILE; `address_space`: its RLIMIT_AS; 0 for all that is allowed.
+  // `file_limit`: its RLIMIT_NOFILE; `address_space`: its RLIMIT_AS; 0 for the maximum allowed.
   explicit StoreProcess(unsigned file_limit = 0, std::size_t address_space = 0);
   ~StoreProcess();
   StoreProcess(const StoreProcess&) = delete;

@@ -1,4 +1,4 @@
-// A folder of its own for one test, removed at its end, with a way to put files into it.
+// A temporary folder for one test, removed at its end, with a function that writes files into it.
 #pragma once
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ class TemporaryTree {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // Makes the folders on the way; returns the file's whole path.
+  // Creates the parent folders; returns the file's whole path.
   std::string write(const std::string& name, const std::string& text, mode_t mode = 0644) const {
     const std::string file = *this / name;
     std::filesystem::create_directories(std::filesystem::path(file).parent_path());

@@ -1,5 +1,5 @@
-// A terminal that a test looks at: a pseudo-terminal whose far side is what the user sees. Bytes
-// pass as they are, without a line discipline's changes. Used from one thread.
+// A terminal for tests: a pseudo-terminal whose master side shows what the user sees. Bytes pass
+// unchanged by the line discipline. Used from one thread.
 #pragma once
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // What the program under test writes to.
+  // The side to which the program under test writes.
   int fd() const { return fd_; }
 
   void set_size(unsigned short rows, unsigned short columns) {
@@ -40,7 +40,7 @@ class Terminal {
     if (::ioctl(far_side_, TIOCSWINSZ, &size) != 0) throw std::runtime_error("no window size");
   }
 
-  // All that was written so far.
+  // Everything written so far.
   const std::string& seen() {
     std::array<char, 4096> buffer;
     for (ssize_t count; (count = ::read(far_side_, buffer.data(), buffer.size())) > 0;) {

@@ -1,4 +1,5 @@
-// The `train` example as tests run it, small enough for seconds, and what its checkpoints say.
+// The `train` example with settings for tests, which take seconds, and functions to inspect its
+// checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ inline Command training(const std::string& checkpoints, int epochs = 2) {
           "--checkpoint-dir=" + checkpoints};
 }
 
-// By step; without the links to them.
+// Sorted by step; without links.
 inline std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code none;
@@ -33,13 +34,13 @@ inline std::vector<std::string> checkpoints_in(const std::string& folder) {
   return names;
 }
 
-// -1: there is none yet.
+// -1 if there is none yet.
 inline int last_step_in(const std::string& folder) {
   const auto names = checkpoints_in(folder);
   return names.empty() ? -1 : std::stoi(names.back().substr(names.back().find('-') + 1));
 }
 
-// Not EXPECT_EQ: a difference would print megabytes.
+// Not EXPECT_EQ, because that prints megabytes if they differ.
 inline bool end_with_the_same_bytes(const std::string& one, const std::string& other) {
   const auto a = checkpoints_in(one);
   const auto b = checkpoints_in(other);

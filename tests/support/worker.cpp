@@ -1,10 +1,10 @@
-// ddprun_test_worker: what a test wants a worker to do, as words on its command line, done in
-// order.
+// ddprun_test_worker: a worker that performs the actions on its command line, in order.
 //
 //   ddprun_test_worker stamp DIR on-rank 1 on-round 0 exit 3 wait
 //
-// `on-rank R` and `on-round N` let the next action happen only there, `unless FILE` only where that
-// is not. `become` execs the program anew for the rest. FILE may hold {rank} and {round}. Linked statically and without iostreams, so that starting it costs next to nothing:
+// `on-rank R` and `on-round N` restrict the next action to that rank or round; `unless FILE`: only
+// if FILE does not exist. `become` execs this program again for the remaining actions. FILE may
+// contain {rank} and {round}. Linked statically and without iostreams, so that it starts fast:
 // benchmarks use it too.
 #include <dirent.h>
 #include <fcntl.h>
@@ -68,7 +68,7 @@ void write_all(int fd, const char* data, std::size_t size) {
   }
 }
 
-// A reader that polls sees the file whole or not at all.
+// A polling reader sees either the complete file or none.
 void write_file(const std::string& path, const std::string& content) {
   const std::string aside = path + "." + std::to_string(getpid());
   const int fd = open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -106,7 +106,7 @@ void do_end_well_on(const char* argument) {
   std::signal(std::atoi(argument), [](int) { _exit(0); });
 }
 
-// When this process's first instruction ran, and its pid, in DIR/<round>.<rank>.
+// Writes the time of this process's start, and its pid, to DIR/<round>.<rank>.
 void do_stamp(const char* directory) {
   write_file(expanded(std::string(directory) + "/{round}.{rank}"),
              std::to_string(started_at_ns) + " " + std::to_string(getpid()) + "\n");
@@ -118,7 +118,7 @@ void do_until(const char* path) {
   while (access(file.c_str(), F_OK) != 0) nanosleep(&pause_time, nullptr);
 }
 
-// The same, but ends with 70 when a child has died before.
+// The same as `until`, but ends with 70 if a child has died before.
 void do_until_unless_child_dies(const char* path) {
   const timespec pause_time{0, 1'000'000};
   for (;;) {
@@ -136,7 +136,7 @@ void do_environment(const char* path) {
   write_file(expanded(path), all);
 }
 
-// What a program inherits besides its environment, as "name=value" lines.
+// Writes what a program inherits besides its environment, as "name=value" lines.
 void do_state(const char* path) {
   std::string fds;
   DIR* directory = opendir("/proc/self/fd");
@@ -175,14 +175,14 @@ void do_state(const char* path) {
                  line("link_page", variable(ddprun::link::kPageVariable)));
 }
 
-// A child in this process group, as a data loader's worker would be.
+// Starts a child in this process group, like a data loader's worker.
 void do_child(const char*) {
   const pid_t child = fork();
   if (child < 0) die("fork");
   if (child == 0) wait_forever();
 }
 
-// The same, but deaf to SIGTERM.
+// The same, but it ignores SIGTERM.
 void do_deaf_child(const char*) {
   const pid_t child = fork();
   if (child < 0) die("fork");
@@ -192,13 +192,13 @@ void do_deaf_child(const char*) {
   }
 }
 
-// Those that leave their worker's session can be told by their name.
+// Processes that leave their worker's session get a name by which tests recognise them.
 void become_stranger() {
   prctl(PR_SET_NAME, "stranger");
   setsid();
 }
 
-// A child in a session of its own.
+// Starts a child in a session of its own.
 void do_stranger(const char*) {
   const pid_t child = fork();
   if (child < 0) die("fork");
@@ -208,7 +208,7 @@ void do_stranger(const char*) {
   }
 }
 
-// A process in a session of its own whose parent has gone, as a daemon would be.
+// Starts a process in a session of its own whose parent has exited, like a daemon.
 void do_daemon(const char*) {
   const pid_t child = fork();
   if (child < 0) die("fork");
@@ -220,7 +220,7 @@ void do_daemon(const char*) {
   waitpid(child, nullptr, 0);
 }
 
-// Processes whose parent goes first and that end at once: somebody else has to reap them.
+// Starts processes whose parent exits first and that end at once: another process must reap them.
 void do_orphans(const char* argument) {
   for (int count = std::atoi(argument); count > 0; --count) {
     const pid_t child = fork();
@@ -236,7 +236,7 @@ void do_orphans(const char* argument) {
   }
 }
 
-// Whole lines, numbered, so that a reader can tell whether one is missing or torn.
+// Prints whole, numbered lines, so that a reader can detect a missing or torn one.
 void do_flood(const char* argument) {
   const long lines = std::atol(argument);
   std::string block;
@@ -254,7 +254,8 @@ void do_flood(const char* argument) {
 }
 
 // LINES@RATE: this many lines to stdout and as many to stderr, in turns, of 120 bytes each,
-// numbered, at RATE MB/s together (0: as fast as they go). What a line must be, anybody can tell.
+// numbered, at RATE MB/s together (0: as fast as possible). A reader can compute what each line
+// must be.
 void do_pour(const char* argument) {
   constexpr long kLineBytes = 120;
   constexpr long kBlockLines = 250;
@@ -302,7 +303,7 @@ void do_complain(const char* text) {
   write_all(STDERR_FILENO, line.data(), line.size());
 }
 
-// As torch's @record leaves one: in its place, not beside it.
+// Writes the error file as torch's @record does: in place, without a temporary file.
 void do_error_file(const char* text) {
   const std::string content = std::string(R"({"message":{"message":")") + text +
                               R"(","extraInfo":{"py_callstack":"","timestamp":"1760000000"}}})";
@@ -370,7 +371,7 @@ void do_until_told(const char*) {
   while (!opened_link().is_told_to_leave()) nanosleep(&pause_time, nullptr);
 }
 
-// Bytes that are no message, as many as given.
+// Sends this many bytes that are not a message.
 void do_link_garbage(const char* argument) {
   const std::string bytes(static_cast<std::size_t>(std::atol(argument)), 'x');
   if (send(descriptor(ddprun::link::kSocketVariable), bytes.data(), bytes.size(), MSG_NOSIGNAL) !=

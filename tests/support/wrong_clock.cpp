@@ -1,5 +1,5 @@
-// Preloaded, gives every process a time of day of its own: off by 97 seconds for each of its pid, into
-// the future for even ones and into the past for odd ones. Clocks that only measure stay right.
+// A preloaded library that shifts each process's wall clock by 97 seconds times its pid, into the
+// future for even pids and into the past for odd ones. Monotonic clocks stay correct.
 #include <dlfcn.h>
 #include <sys/time.h>
 #include <unistd.h>

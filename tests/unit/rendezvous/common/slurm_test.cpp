@@ -40,9 +40,9 @@ TEST(SlurmHostList, NamesEveryHostInSlurmsOrder) {
 TEST(SlurmHostList, SaysWhatIsWrongWithATextThatIsNone) {
   const std::map<std::string, std::string> cases{
       {"", "it is empty"},
-      {"a,", "it is empty, or a name in it is"},
-      {",a", "a name in it is"},
-      {"a,,b", "a name in it is"},
+      {"a,", "it is empty or contains an empty name"},
+      {",a", "contains an empty name"},
+      {"a,,b", "contains an empty name"},
       {"a[1-2", "a '[' has no ']'"},
       {"a[1],b[2", "a '[' has no ']'"},
       {"a1]", "a ']' has no '['"},

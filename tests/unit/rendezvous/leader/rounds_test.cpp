@@ -302,8 +302,7 @@ TEST_F(Rounds, WhoDoesNotComeBackWithinTheGraceIsLost) {
   relay.break_connections();
   ASSERT_TRUE(run_until([&] { return nodes_[1].last<RoundStop>() && nodes_[0].gone; }));
   EXPECT_TRUE(nodes_[0].gone->was_reached);
-  EXPECT_THAT(nodes_[0].gone->sentence,
-              HasSubstr("broke and was not to be had again within 300 ms"));
+  EXPECT_THAT(nodes_[0].gone->sentence, HasSubstr("broke and could not be resumed within 300 ms"));
   EXPECT_FALSE(nodes_[1].gone);
 }
 

@@ -326,7 +326,7 @@ TEST(RoundWire, NoBeginningOfAFrameIsAFrame) {
 
 TEST(RoundWire, NothingMayFollowAFrame) {
   for_each_example([](const auto& frame) {
-    expect_refused(decode(frame, payload_of(frame) + '\0'), "goes on after its end");
+    expect_refused(decode(frame, payload_of(frame) + '\0'), "extra bytes at its end");
   });
 }
 
