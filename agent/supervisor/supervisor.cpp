@@ -23,7 +23,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kFlushLimit = 500ms;  // for the recording
-constexpr auto kQueriesPause = 2ms;
 constexpr auto kPausePatience = 100ms;  // until the console has written what is queued
 // Upper limit for the end of the job after the workers' grace period: stacks, SIGKILL, orphans, the
 // other nodes, the report.
@@ -62,8 +61,7 @@ Supervisor::Supervisor(const Job& job)
       end_(
           {io_, job, console_, output_, observers_, queries_, leader_},
           [this] { return workers_.stacks_text(); }, log_->should_log(spdlog::level::info)),
-      timer_(io_),
-      open_queries_(io_) {}
+      timer_(io_) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -72,10 +70,7 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
-    // Not in the way of the first workers, who are there by then on a node that waits for no other.
-    open_queries_.arm(kQueriesPause, [this] {
-      if (!core_.is_over()) queries_.open();
-    });
+    if (!core_.is_over()) queries_.open();
   } else {
     cannot_run(ready.error());
   }

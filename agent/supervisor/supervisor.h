@@ -109,7 +109,6 @@ class Supervisor {
   JobEnd end_;
 
   Timer timer_;  // the core's
-  Timer open_queries_;
 
   std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
   bool was_told_to_wait_ = false;

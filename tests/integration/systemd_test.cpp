@@ -147,7 +147,7 @@ TEST_F(Systemd, IsAskedForTheTimeThatAStopTakes) {
   EXPECT_THAT(manager.lines(), Not(Contains("STOPPING=1")));
   job.signal(SIGTERM);
   EXPECT_TRUE(manager.hears("STOPPING=1"));
-  EXPECT_TRUE(manager.hears("EXTEND_TIMEOUT_USEC=340000000"));
+  EXPECT_TRUE(manager.hears("EXTEND_TIMEOUT_USEC=360000000"));
   EXPECT_TRUE(manager.hears_part("waiting for the end of 1 of 1 worker"));
   EXPECT_EQ(job.wait(), exited(128 + SIGTERM)) << job.err();
 }
