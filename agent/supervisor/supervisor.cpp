@@ -347,8 +347,8 @@ void Supervisor::on_stop_signal(int signal) {
   observers_.signal_received(signal);
   if (signal == job_.preempt_signal) return preempted_by(signal);
   log_->warn("got {}, stopping the workers", signal_name(signal));
-  observers_.stopping(job_.shutdown_timeout + kEndLimit);
   post(StopSignal{signal});
+  if (!core_.is_over()) observers_.stopping(job_.shutdown_timeout + kEndLimit);
 }
 
 void Supervisor::preempted_by(int signal) {
