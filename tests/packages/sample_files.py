@@ -27,7 +27,7 @@ def targets():
     names = set()
     for lists in source.glob('**/CMakeLists.txt'):
         if not lists.relative_to(source).parts[0].startswith(('build', '.')):
-            names.update(re.findall(r'add_executable\((\w+)', lists.read_text()))
+            names.update(re.findall(r'(?:add_executable|ddprun_add_program)\((\w+)', lists.read_text()))
             for block in re.findall(r'set\(examples\s([^)]*)\)', lists.read_text()):
                 names.update(block.split())
     return names
