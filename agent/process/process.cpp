@@ -246,8 +246,9 @@ class Starter {
   }
 
   // Runs in the child, in the parent's memory: system calls only. setsid() comes late: with
-  // autogroup scheduling a new session has to wait for its turn, and the parent waits with it.
-  [[noreturn]] void become_worker() {
+  // autogroup scheduling a new session has to wait for its turn, and the parent waits with it. No
+  // address sanitizer here: after exec or _exit() its marks would stay in the shared stack.
+  [[noreturn, gnu::no_sanitize_address]] void become_worker() {
     has_begun_ = true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
@@ -273,8 +274,8 @@ class Starter {
   }
 
   // Right before exec, because from then on a signal stops the child for its parent, which waits
-  // for exec. exec itself stops it with SIGTRAP, so that is unblocked. No address sanitizer here:
-  // after exec or _exit() its marks would stay in the shared stack.
+  // for exec. exec itself stops it with SIGTRAP, so that is unblocked. No address sanitizer, as in
+  // become_worker().
   [[gnu::no_sanitize_address]] void be_traced() {
     sigset_t trap;
     sigemptyset(&trap);
