@@ -15,7 +15,7 @@ class Lifetime {
   Lifetime(const Lifetime&) = delete;
   Lifetime& operator=(const Lifetime&) = delete;
 
-  // The same handler, which does nothing after this object is destroyed or renewed.
+  // The same handler, which does nothing after this object is destroyed.
   template <typename Handler>
   auto guard(Handler handler) const {
     return
@@ -24,12 +24,12 @@ class Lifetime {
         };
   }
 
-  // Handlers that were guarded before never run.
-  void renew() { token_ = std::make_shared<Token>(); }
+  // Expires with this object: for a function that calls something which may destroy it.
+  std::weak_ptr<const void> watch() const { return token_; }
 
  private:
   struct Token {};
-  std::shared_ptr<Token> token_ = std::make_shared<Token>();
+  const std::shared_ptr<Token> token_ = std::make_shared<Token>();
 };
 
 }  // namespace ddprun::rdzv

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/etcd/election_core.h"
 #include "rendezvous/etcd/etcd_client.h"
@@ -85,9 +86,7 @@ class EtcdLeader final : public Leader {
   // Runs `handler` in a later turn of the loop, unless this is destroyed before.
   template <typename Handler>
   void post(Handler handler) {
-    transport_->post([life = std::weak_ptr(life_), handler = std::move(handler)] {
-      if (!life.expired()) handler();
-    });
+    transport_->post(lifetime_.guard(std::move(handler)));
   }
 
   // ---- who leads
@@ -384,8 +383,7 @@ class EtcdLeader final : public Leader {
   const std::unique_ptr<Timer> election_timer_;
   const std::unique_ptr<Timer> leadership_timer_;
   const std::unique_ptr<Timer> notice_timer_;
-  struct Life {};  // its end disables posted handlers
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  const Lifetime lifetime_;
   EtcdClient etcd_;  // after the members that its answers use
   LeaderClaims claims_;
 };

@@ -59,9 +59,7 @@ RoundServer::~RoundServer() {
 // Delivers events to our own node in a later turn, never from within one of its calls.
 template <typename Handler>
 void RoundServer::post(Handler handler) {
-  transport_->post([life = std::weak_ptr(life_), handler = std::move(handler)]() mutable {
-    if (!life.expired()) handler();
-  });
+  transport_->post(lifetime_.guard(std::move(handler)));
 }
 
 void RoundServer::join(NodeHello hello) { tell(hello); }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "rendezvous/common/clock.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/leader/admission.h"
 #include "rendezvous/leader/leader.h"
 #include "rendezvous/net/transport.h"
@@ -124,8 +125,7 @@ class RoundServer final : public Leader {
   const std::unique_ptr<Timer> keep_alive_timer_;
   const std::unique_ptr<Timer> silence_timer_;
 
-  struct Life {};  // its end disables handlers that are queued
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  const Lifetime lifetime_;
 };
 
 }  // namespace ddprun::rdzv

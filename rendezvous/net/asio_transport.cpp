@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/shell_clock.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"
@@ -109,19 +110,19 @@ class AsioAcceptor final : public Acceptor {
 
  private:
   void await_connections() {
-    listening_.async_wait(listening_.wait_read, [this, life = std::weak_ptr(life_)](error_code ec) {
-      if (!ec && !life.expired()) accept_some();
-    });
+    listening_.async_wait(listening_.wait_read, lifetime_.guard([this](error_code ec) {
+      if (!ec) accept_some();
+    }));
   }
 
   void accept_some() {
-    const std::weak_ptr<Life> life = life_;
+    const auto lifetime = lifetime_.watch();
     for (int i = 0; i < kAcceptsPerTurn; ++i) {
       UniqueFd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (socket) {
         events_.on_stream(std::make_shared<Connection>(io_.get_executor(), std::move(socket)));
-        if (life.expired()) return;
+        if (lifetime.expired()) return;
       } else if (errno == EAGAIN) {
         break;
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -137,8 +138,7 @@ class AsioAcceptor final : public Acceptor {
   const Events events_;
   boost::asio::posix::stream_descriptor listening_;
   AsioTimer pause_;
-  struct Life {};  // its end disables handlers that are queued
-  std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  const Lifetime lifetime_;
 };
 
 class AsioTransport final : public Transport {

@@ -19,16 +19,12 @@ TEST(Lifetime, AHandlerComesAsOftenAsItIsCalledWhileItsOwnerLives) {
   EXPECT_EQ(sum, 3);
 }
 
-TEST(Lifetime, WhatWasGuardedBeforeARenewalDoesNotCome) {
-  Lifetime lifetime;
-  int calls = 0;
-  auto before = lifetime.guard([&] { ++calls; });
-  lifetime.renew();
-  auto after = lifetime.guard([&] { ++calls; });
-  before();
-  EXPECT_EQ(calls, 0);
-  after();
-  EXPECT_EQ(calls, 1);
+TEST(Lifetime, AWatchExpiresWithIt) {
+  std::optional<Lifetime> lifetime(std::in_place);
+  const auto watch = lifetime->watch();
+  EXPECT_FALSE(watch.expired());
+  lifetime.reset();
+  EXPECT_TRUE(watch.expired());
 }
 
 TEST(Lifetime, AHandlerMayEndItsOwner) {
