@@ -436,8 +436,8 @@ void NodeCore::on(Out& out, const StepTaken& taken) {
   if (ending != nullptr && ending->step == taken.step) take_next_step(out);
 }
 
-// The first signal skips the steps that serve others, the next one ends the wait for the workers' output.
-// The report and the steps after it still get their time, however many signals come.
+// The first signal skips the steps that serve others, the next one ends the wait for the workers'
+// output. The report and the steps after it still get their time, however many signals come.
 void NodeCore::hurry(Out& out) {
   auto& ending = std::get<Ending>(state_);
   if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);
