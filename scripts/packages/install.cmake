@@ -13,9 +13,21 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(_package lib/cmake/ddprun)
-install(TARGETS ddprun ddprun-tls ddpctl EXPORT ddprun_launcher RUNTIME DESTINATION bin COMPONENT launcher)
-install(EXPORT ddprun_launcher NAMESPACE ddprun:: FILE ddprun-launcher.cmake
-        DESTINATION ${_package} COMPONENT cmake)
+set(_programs ddprun ddprun-tls ddpctl)
+if(DDPRUN_PROGRAMS)
+  foreach(program ${_programs})
+    set(stripped ${PROJECT_BINARY_DIR}/bin/${program})
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+    execute_process(COMMAND ${CMAKE_STRIP} -o ${stripped} ${DDPRUN_PROGRAMS}/${program} COMMAND_ERROR_IS_FATAL ANY)
+    add_executable(${program} IMPORTED)
+    set_target_properties(${program} PROPERTIES IMPORTED_LOCATION ${stripped})
+    install(PROGRAMS ${stripped} DESTINATION bin COMPONENT launcher)
+  endforeach()
+else()
+  install(TARGETS ${_programs} EXPORT ddprun_launcher RUNTIME DESTINATION bin COMPONENT launcher)
+  install(EXPORT ddprun_launcher NAMESPACE ddprun:: FILE ddprun-launcher.cmake
+          DESTINATION ${_package} COMPONENT cmake)
+endif()
 
 # The program writes these itself, from its table of options.
 set(_written)

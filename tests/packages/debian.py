@@ -1,7 +1,8 @@
-"""Debian's packages: what is in them, and (with DDPRUN_TEST_FULL=1, as root) both installed into a clean root made by
-debootstrap, used there, and removed again. What is downloaded comes from where this machine's own apt takes it.
+"""Debian's packages: what is in them, made of the programs in PROGRAMS_DIR. With DDPRUN_TEST_FULL=1, as root: built anew,
+installed into a clean root made by debootstrap, used there, and removed again. What is downloaded comes from where this
+machine's own apt takes it.
 
-  debian.py SOURCE_DIR PACKAGES_DIR
+  debian.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR
 """
 import os
 import re
@@ -18,7 +19,7 @@ for tool in 'dpkg-deb', 'dpkg-shlibdeps':
         print(f'skipped: {tool} is not installed; scripts/setup does that')
         sys.exit(77)
 
-source, packages = Path(sys.argv[1]), Path(sys.argv[2])
+source, packages, programs = (Path(each) for each in sys.argv[1:4])
 del sys.argv[1:]
 IS_FULL = os.environ.get('DDPRUN_TEST_FULL') == '1'
 SUITE = 'bookworm'
@@ -36,7 +37,10 @@ def make(kind):
     """The .deb, made anew."""
     for old in packages.glob(f'{kind}_*.deb'):
         old.unlink()
-    run(source / 'scripts/package', kind, env={**os.environ, 'DDPRUN_PACKAGES': str(packages)})
+    environment = {**os.environ, 'DDPRUN_PACKAGES': str(packages)}
+    if not IS_FULL:
+        environment['DDPRUN_PROGRAMS'] = str(programs)
+    run(source / 'scripts/package', kind, env=environment)
     [made] = packages.glob(f'{kind}_*.deb')
     return made
 

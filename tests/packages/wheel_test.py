@@ -1,7 +1,7 @@
-"""The wheel: made by scripts/package, small enough, installed into a fresh virtual environment where no compiler
-is, and used there to train in Python.
+"""The wheel, made by scripts/package of the programs in PROGRAMS_DIR (with DDPRUN_TEST_FULL=1 built anew): small enough,
+installed into a fresh virtual environment where no compiler is, and used there to train in Python.
 
-  wheel_test.py SOURCE_DIR PACKAGES_DIR
+  wheel_test.py SOURCE_DIR PACKAGES_DIR PROGRAMS_DIR
 
 The Python that runs this has torch; the fresh environment sees that one's packages instead of 4.6 GB of its own.
 """
@@ -25,7 +25,7 @@ except ImportError as error:
     print(f'skipped: {error.name} is not in {sys.prefix}; scripts/setup installs it')
     sys.exit(77)
 
-source, packages = Path(sys.argv[1]), Path(sys.argv[2])
+source, packages, programs = (Path(each) for each in sys.argv[1:4])
 del sys.argv[1:]
 
 BYTES_MAX = 6 << 20  # two programs: ddprun, and ddprun-tls with OpenSSL
@@ -62,8 +62,10 @@ class Wheel(unittest.TestCase):
     def setUpClass(cls):
         for old in packages.glob('*.whl'):
             old.unlink()
-        run(source / 'scripts/package', 'wheel',
-            env={**os.environ, 'DDPRUN_PACKAGES': str(packages), 'DDPRUN_PYTHON': sys.executable})
+        environment = {**os.environ, 'DDPRUN_PACKAGES': str(packages), 'DDPRUN_PYTHON': sys.executable}
+        if os.environ.get('DDPRUN_TEST_FULL') != '1':
+            environment['DDPRUN_PROGRAMS'] = str(programs)
+        run(source / 'scripts/package', 'wheel', env=environment)
         [cls.wheel] = packages.glob('*.whl')
 
         cls.folder = tempfile.TemporaryDirectory()
