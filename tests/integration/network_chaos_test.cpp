@@ -127,9 +127,10 @@ class Story {
       note(Network::host(node) +
            " has ended and is started again: " + ::testing::PrintToString(ended));
       EXPECT_THAT(cluster_[node].left_over(), IsEmpty()) << history_ << cluster_.told();
-      // Told to stop, killed, or behind a cut; a sick network may make a handshake too slow.
-      EXPECT_TRUE(ended == exited(128 + SIGTERM) || ended == killed_by(SIGKILL) ||
-                  ended == exited(111))
+      // Told to stop (also before main(), where it has not begun anything), killed, or behind a
+      // cut; a sick network may make a handshake too slow.
+      EXPECT_TRUE(ended == exited(128 + SIGTERM) || ended == killed_by(SIGTERM) ||
+                  ended == killed_by(SIGKILL) || ended == exited(111))
           << history_ << cluster_.told();
       network_.join(node);
       stopped_.erase(node);
