@@ -270,7 +270,9 @@ Job::Job(const Command& command, JobSetup setup) {
   const auto argv = pointers_to(arguments);
   const auto envp = pointers_to(environment);
   const pid_t self = getpid();
-  pid_ = fork();
+  // Not fork(): the thread sanitizer starts a thread of its own in that child, and setns() refuses a
+  // process of several threads.
+  pid_ = _Fork();
   if (pid_ < 0) throw_errno("fork");
   if (pid_ == 0) become_the_command(argv, envp, setup, stdio, self);
   for (const int fd : stdio) close(fd);
