@@ -1,7 +1,8 @@
 // The messages between agents and the leader. Plain values: a leader in the same process gets them
 // directly, another one over a connection (resend_queue.h: in order, none lost, none twice). Every
 // message about a round carries its number; messages of another round are dropped in one place on
-// each side.
+// each side. Enumerators, and the places in ToLeader and ToAgent, are numbers on the wire: add new
+// ones at the end.
 #pragma once
 
 #include <chrono>
