@@ -1,7 +1,8 @@
 #include "rendezvous/store/store_core.h"
 
+#include <algorithm>
 #include <cassert>
-#include <limits>
+#include <charconv>
 #include <utility>
 
 namespace ddprun::rdzv {
@@ -26,26 +27,14 @@ std::size_t new_bytes(const Payload& payload) {
   return payload.blob != nullptr ? 0 : payload.bytes.size();
 }
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 // Like C's strtoll in base 10: white space, a sign, digits; the rest is ignored. nullopt if there
 // are no digits, or if the number does not fit in int64.
 std::optional<std::int64_t> parse_number(std::string_view text) {
-  std::size_t i = 0;
-  while (i < text.size() && is_space(text[i])) ++i;
-  const bool is_negative = i < text.size() && text[i] == '-';
-  if (i < text.size() && (text[i] == '-' || text[i] == '+')) ++i;
-  const std::uint64_t bound =
-      std::uint64_t{std::numeric_limits<std::int64_t>::max()} + (is_negative ? 1 : 0);
-  std::uint64_t magnitude = 0;
-  const std::size_t first_digit = i;
-  for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
-    const auto digit = static_cast<std::uint64_t>(text[i] - '0');
-    if (magnitude > (bound - digit) / 10) return std::nullopt;
-    magnitude = magnitude * 10 + digit;
-  }
-  if (i == first_digit) return std::nullopt;
-  return static_cast<std::int64_t>(is_negative ? std::uint64_t{0} - magnitude : magnitude);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
