@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <deque>
-#include <utility>
 
-#include "rendezvous/http/http_connection.h"
+#include "rendezvous/http/connection_of.h"
+#include "rendezvous/http/tls_context.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -48,77 +47,51 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   return url;
 }
 
+std::shared_ptr<HttpConnection> HttpConnection::make(boost::asio::io_context& io,
+                                                     const HttpOptions& options) {
+  if (options.tls) return options.tls->connection(io, options);
+  return std::make_shared<ConnectionOf<boost::asio::ip::tcp::socket>>(io, options);
+}
+
 // ---- requests one after another
 
-class HttpClient::Impl : public std::enable_shared_from_this<Impl> {
- public:
-  Impl(boost::asio::io_context& io, HttpOptions options) : io_(io), options_(std::move(options)) {}
+HttpClient::~HttpClient() {
+  if (connection_) connection_->close();
+}
 
-  void send(HttpRequest request, Done done) {
-    queue_.emplace_back(std::move(request), std::move(done));
-    if (queue_.size() > 1) return;
-    boost::asio::post(io_, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->next();
-    });
-  }
-
-  void close() {
-    queue_.clear();
-    if (connection_) connection_->close();
-  }
-
- private:
-  void next() {
-    if (queue_.empty()) return;
-    if (!connection_ || !connection_->is_reusable()) {
-      if (connection_) connection_->close();
-      connection_ = HttpConnection::make(io_, options_);
-    }
-    connection_->exchange(queue_.front().first, [weak = weak_from_this()](Result<HttpReply> reply) {
-      if (const auto self = weak.lock()) self->finish(std::move(reply));
-    });
-  }
-
-  // `done` may destroy the client.
-  void finish(Result<HttpReply> reply) {
-    if (queue_.empty()) return;
-    const Done done = std::move(queue_.front().second);
-    queue_.pop_front();
-    if (!queue_.empty()) {
-      boost::asio::post(io_, [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->next();
-      });
-    }
-    done(std::move(reply));
-  }
-
-  boost::asio::io_context& io_;
-  const HttpOptions options_;
-  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is in progress
-  std::shared_ptr<HttpConnection> connection_;
-};
-
-HttpClient::HttpClient(boost::asio::io_context& io, HttpOptions options)
-    : impl_(std::make_shared<Impl>(io, std::move(options))) {}
-HttpClient::~HttpClient() { impl_->close(); }
 void HttpClient::send(HttpRequest request, Done done) {
-  impl_->send(std::move(request), std::move(done));
+  queue_.emplace_back(std::move(request), std::move(done));
+  if (queue_.size() == 1) post_next();
+}
+
+void HttpClient::post_next() {
+  boost::asio::post(io_, lifetime_.guard([this] { next(); }));
+}
+
+void HttpClient::next() {
+  if (!connection_ || !connection_->is_reusable()) {
+    if (connection_) connection_->close();
+    connection_ = HttpConnection::make(io_, options_);
+  }
+  connection_->exchange(queue_.front().first,
+                        [this](Result<HttpReply> reply) { finish(std::move(reply)); });
+}
+
+// `done` may destroy the client.
+void HttpClient::finish(Result<HttpReply> reply) {
+  const Done done = std::move(queue_.front().second);
+  queue_.pop_front();
+  if (!queue_.empty()) post_next();
+  done(std::move(reply));
 }
 
 // ---- a reply that goes on
 
-class HttpStream::Impl {
- public:
-  Impl(boost::asio::io_context& io, const HttpOptions& options)
-      : connection(HttpConnection::make(io, options)) {}
-  const std::shared_ptr<HttpConnection> connection;
-};
-
-HttpStream::HttpStream(boost::asio::io_context& io, HttpOptions options, HttpRequest request,
-                       Events events)
-    : impl_(std::make_shared<Impl>(io, options)) {
-  impl_->connection->stream(request, std::move(events));
+HttpStream::HttpStream(boost::asio::io_context& io, const HttpOptions& options,
+                       const HttpRequest& request, Events events)
+    : connection_(HttpConnection::make(io, options)) {
+  connection_->stream(request, std::move(events));
 }
-HttpStream::~HttpStream() { impl_->connection->close(); }
+HttpStream::~HttpStream() { connection_->close(); }
 
 }  // namespace ddprun::rdzv
