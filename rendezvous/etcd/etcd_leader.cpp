@@ -34,8 +34,7 @@ class EtcdLeader final : public Leader {
         election_timer_(transport_->make_timer()),
         leadership_timer_(transport_->make_timer()),
         notice_timer_(transport_->make_timer()),
-        etcd_(std::move(parts.http),
-              {options_.etcd.endpoints, options_.etcd.user, options_.etcd.password}),
+        etcd_(std::move(parts.http), options_.etcd),
         claims_(transport_, etcd_, keys_, options_.etcd, std::move(parts.open_port)) {}
 
   void join(NodeHello hello) override {
@@ -110,17 +109,15 @@ class EtcdLeader final : public Leader {
     etcd_.txn(read_txn(keys_), [this](const Result<wire::EtcdTxnAnswer>& answer) {
       if (!answer) return failed(answer.error());
       watch(answer->revision + 1);
-      if (const auto view = seen_in(*answer)) perform(election_.view(now(), *view));
+      take_view(*answer);
     });
   }
 
-  // nullopt: a value was not written by ddprun; that has been reported.
-  std::optional<EtcdView> seen_in(const wire::EtcdTxnAnswer& answer) {
+  void take_view(const wire::EtcdTxnAnswer& answer) {
     claims_.seen(answer);
-    auto view = view_of(keys_, answer);
-    if (view) return *std::move(view);
-    failed(view.error());
-    return std::nullopt;
+    const auto view = view_of(keys_, answer);
+    if (!view) return failed(view.error());  // a value was not written by ddprun
+    perform(election_.view(now(), *view));
   }
 
   void watch(std::int64_t from_revision) {
@@ -149,12 +146,8 @@ class EtcdLeader final : public Leader {
     claims_.claim(action, /*leads=*/server_ != nullptr,
                   [this](const Result<wire::EtcdTxnAnswer>& answer) {
                     if (!answer) return failed(answer.error());
-                    if (answer->has_succeeded) {
-                      return perform(election_.claimed(now(), answer->revision));
-                    }
-                    if (const auto view = seen_in(*answer)) {
-                      perform(election_.claim_failed(now(), *view));
-                    }
+                    if (!answer->has_succeeded) return take_view(*answer);
+                    perform(election_.claimed(now(), answer->revision));
                   });
   }
 
