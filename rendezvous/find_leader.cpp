@@ -22,7 +22,7 @@ constexpr milliseconds kLongestPause{1000};
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
-class Search final : public LeaderSearch {
+class Search final : public Attempt {
  public:
   Search(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
          std::function<void(Result<FoundLeader>)> done)
@@ -124,20 +124,18 @@ class Search final : public LeaderSearch {
 
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
-    finish(FoundLeader{std::make_unique<RoundServer>(transport_, std::move(options), events_,
-                                                     std::move(listener))});
+    finish(std::make_unique<RoundServer>(transport_, std::move(options), events_,
+                                         std::move(listener)));
   }
 
   void elect() {
-    auto leader = make_etcd_leader(
-        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_);
-    if (!leader) return finish(fail(std::move(leader.error())));
-    finish(FoundLeader{std::move(*leader)});
+    finish(make_etcd_leader(
+        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_));
   }
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    finish(FoundLeader{std::make_unique<RoundClient>(transport_, std::move(options), events_)});
+    finish(std::make_unique<RoundClient>(transport_, std::move(options), events_));
   }
 
   boost::asio::io_context& io_;
@@ -156,9 +154,9 @@ class Search final : public LeaderSearch {
 
 }  // namespace
 
-std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
-                                          const RoundConfig& config, LeaderEvents events,
-                                          std::function<void(Result<FoundLeader>)> done) {
+std::unique_ptr<Attempt> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
+                                     const RoundConfig& config, LeaderEvents events,
+                                     std::function<void(Result<FoundLeader>)> done) {
   auto search = std::make_unique<Search>(io, spec, config, std::move(events), std::move(done));
   search->start();
   return search;

@@ -34,9 +34,9 @@ class ConnectionOf : public HttpConnection,
   // `arguments`: the stream's constructor arguments after the io_context.
   template <typename... Arguments>
   ConnectionOf(boost::asio::io_context& io, HttpOptions options, Arguments&&... arguments)
-      : options_(std::move(options)),
+      : io_(io),
+        options_(std::move(options)),
         stream_(io, std::forward<Arguments>(arguments)...),
-        lookup_(io),
         deadline_(io) {}
 
   void exchange(const HttpRequest& request, Done done) override {
@@ -60,7 +60,7 @@ class ConnectionOf : public HttpConnection,
 
   void close() override {
     is_over_ = true;
-    lookup_.cancel();
+    lookup_.reset();
     deadline_.cancel();
     error_code ec;
     socket().close(ec);
@@ -173,12 +173,12 @@ class ConnectionOf : public HttpConnection,
     if (is_open_) return write();
     under_way(" (its name is being looked up)");
     if (const auto known = addresses_without_lookup(options_.server.host)) return connect(*known);
-    lookup_.start(options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
-      const auto self = weak.lock();
-      if (!self || self->is_over_) return;
-      if (addresses) return self->connect(*addresses);
-      self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message, {}});
-    });
+    lookup_ = look_up_name(
+        io_, options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
+          const auto self = weak.lock();
+          if (addresses) return self->connect(*addresses);
+          self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message, {}});
+        });
   }
 
   void connect(const std::vector<std::string>& addresses) {
@@ -279,9 +279,10 @@ class ConnectionOf : public HttpConnection,
     if (!line.empty() && events_.on_line) events_.on_line(line);
   }
 
+  boost::asio::io_context& io_;
   const HttpOptions options_;
   Stream stream_;
-  NameLookup lookup_;
+  std::unique_ptr<Attempt> lookup_;
   boost::asio::steady_timer deadline_;
   std::uint64_t question_ = 0;  // counts requests and answers
   std::string what_was_under_way_;

@@ -31,69 +31,52 @@ class AsioTimer final : public Timer {
   AsioTimer(boost::asio::io_context& io, const ShellClock& clock) : clock_(clock), timer_(io) {}
 
   void at(CoreTime when, std::function<void()> what) override {
-    const bool is_armed = armed_->what != nullptr;
-    armed_->what = std::move(what);
+    const bool is_armed = what_ != nullptr;
+    what_ = std::move(what);
     if (is_armed && when == when_) return;
     when_ = when;
-    armed_->count += 1;
     timer_.expires_at(clock_.at(when));
-    timer_.async_wait([armed = std::weak_ptr(armed_), count = armed_->count](error_code ec) {
-      const auto still = armed.lock();
-      if (ec || !still || still->count != count) return;
-      if (const auto due = std::exchange(still->what, nullptr)) due();
-    });
+    timer_.async_wait(lifetime_.guard([this, count = ++count_](error_code ec) {
+      if (ec || count_ != count) return;
+      if (const auto due = std::exchange(what_, nullptr)) due();
+    }));
   }
   void cancel() override {
-    armed_->count += 1;
-    armed_->what = nullptr;
+    count_ += 1;
+    what_ = nullptr;
     timer_.cancel();
   }
 
  private:
-  struct Armed {
-    std::uint64_t count = 0;
-    std::function<void()> what;  // empty: not armed
-  };
   const ShellClock clock_;
   boost::asio::steady_timer timer_;
   CoreTime when_{};
-  std::shared_ptr<Armed> armed_ = std::make_shared<Armed>();
+  std::uint64_t count_ = 0;
+  std::function<void()> what_;  // empty: not armed
+  const Lifetime lifetime_;
 };
 
 class ConnectAttempt final : public Attempt {
  public:
   ConnectAttempt(boost::asio::io_context& io, const Endpoint& to, Transport::Connected done)
-      : socket_(std::make_shared<tcp::socket>(io)) {
-    socket_->async_connect(
+      : socket_(io) {
+    socket_.async_connect(
         {boost::asio::ip::make_address(to.host), to.port},
-        [weak = std::weak_ptr(socket_), done = std::move(done)](error_code ec) {
-          const auto socket = weak.lock();
-          if (!socket) return;
+        lifetime_.guard([this, done = std::move(done)](error_code ec) {
           if (ec) {
             const bool is_refused = ec == boost::asio::error::connection_refused;
             return done(fail(is_refused ? ErrorCode::kUnavailable : ErrorCode::kIo, ec.message()));
           }
-          socket->set_option(tcp::no_delay(true), ec);
-          socket->non_blocking(true, ec);
-          const auto executor = socket->get_executor();
-          UniqueFd descriptor(socket->release(ec));
-          done(std::make_shared<Connection>(executor, std::move(descriptor)));
-        });
+          socket_.set_option(tcp::no_delay(true), ec);
+          socket_.non_blocking(true, ec);
+          UniqueFd descriptor(socket_.release(ec));
+          done(std::make_shared<Connection>(socket_.get_executor(), std::move(descriptor)));
+        }));
   }
 
  private:
-  std::shared_ptr<tcp::socket> socket_;
-};
-
-class LookUpAttempt final : public Attempt {
- public:
-  LookUpAttempt(boost::asio::io_context& io, const std::string& host, Transport::LookedUp done)
-      : lookup_(io) {
-    lookup_.start(host, std::move(done));
-  }
-
- private:
-  NameLookup lookup_;
+  tcp::socket socket_;
+  const Lifetime lifetime_;
 };
 
 class AsioAcceptor final : public Acceptor {
@@ -152,7 +135,7 @@ class AsioTransport final : public Transport {
     return std::make_unique<ConnectAttempt>(io_, numeric, std::move(done));
   }
   std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) override {
-    return std::make_unique<LookUpAttempt>(io_, host, std::move(done));
+    return look_up_name(io_, host, std::move(done));
   }
   std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) override {
     return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));
