@@ -85,8 +85,8 @@ class Lookup final : public Attempt {
       ::eventfd_write(question->bell.get(), 1);
     }
     told_.async_wait(told_.wait_read,
-                     lifetime_.guard([this, question, done = std::move(done)](error_code ec) {
-                       told_.close(ec);
+                     lifetime_.guard([this, question, done = std::move(done)](error_code ignored) {
+                       told_.close(ignored);
                        std::unique_lock lock(question->mutex);
                        auto result = *std::move(question->answer);
                        lock.unlock();
