@@ -12,7 +12,7 @@
 #include "rendezvous/leader/leader.h"
 #include "rendezvous/leader_spec.h"
 #include "rendezvous/net/transport.h"
-#include "rendezvous/round/round_core.h"
+#include "rendezvous/round/round_config.h"
 
 namespace ddprun::rdzv {
 

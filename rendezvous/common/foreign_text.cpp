@@ -53,19 +53,18 @@ std::size_t colour_at(std::string_view text) {
   return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
 }
 
+// "\\x1b" for a byte, "\\u009b" for another code.
+std::string escaped(const char* format, std::uint32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, format, code);
+  return text;
+}
+
 std::string visible(std::uint32_t code) {
   if (code == '\n') return "\\n";
   if (code == '\r') return "\\r";
   if (code == '\t') return "\\t";
-  char text[16];
-  std::snprintf(text, sizeof text, code < 0x20 ? "\\x%02x" : "\\u%04x", code);
-  return text;
-}
-
-std::string visible_byte(char byte) {
-  char text[8];
-  std::snprintf(text, sizeof text, "\\x%02x", static_cast<unsigned char>(byte));
-  return text;
+  return escaped(code < 0x20 ? "\\x%02x" : "\\u%04x", code);
 }
 
 std::string made_printable(std::string_view text, Lines lines, Colours colours) {
@@ -85,7 +84,7 @@ std::string made_printable(std::string_view text, Lines lines, Colours colours) 
     const std::uint32_t code = length == 0 ? 0 : code_of(character);
     const bool is_layout = lines == Lines::kSeveral && (code == '\n' || code == '\t');
     if (length == 0) {
-      out += visible_byte(text.front());
+      out += escaped("\\x%02x", static_cast<unsigned char>(text.front()));
     } else if (is_acted_upon(code) && !is_layout) {
       out += visible(code);
     } else {

@@ -32,9 +32,6 @@ enum class ErrorCode {
   kIo,                 // any other failure of the operating system
 };
 
-// The code's name in lower case, for logs and JSON ("not_found").
-std::string_view name_of(ErrorCode code);
-
 // What went wrong, as a sentence, and where: callers add to `context` (host, rank, pid, file).
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kIo;
@@ -42,7 +39,6 @@ struct [[nodiscard]] Error {
   std::vector<std::pair<std::string, std::string>> context;
 
   Error&& with(std::string key, std::string value) &&;
-  Error& with(std::string key, std::string value) &;
 
   // "message (key: value, key: value)"
   std::string to_string() const;

@@ -1,7 +1,5 @@
 #include "rendezvous/etcd/etcd_client.h"
 
-#include <utility>
-
 namespace ddprun::rdzv {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "rendezvous/etcd/etcd_leader.h"
 
-#include <optional>
 #include <utility>
 
 #include "rendezvous/common/lifetime.h"

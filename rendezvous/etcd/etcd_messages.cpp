@@ -1,6 +1,5 @@
 #include "rendezvous/etcd/etcd_messages.h"
 
-#include <array>
 #include <boost/json.hpp>
 
 #include "rendezvous/common/base64.h"

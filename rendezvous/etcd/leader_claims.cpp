@@ -1,7 +1,5 @@
 #include "rendezvous/etcd/leader_claims.h"
 
-#include <utility>
-
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {

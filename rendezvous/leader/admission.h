@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/net/transport.h"

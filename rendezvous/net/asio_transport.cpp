@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "rendezvous/common/lifetime.h"
-#include "rendezvous/common/shell_clock.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -20,6 +19,21 @@ namespace {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
+
+// Real time as a CoreTime; counts from the object's construction.
+class ShellClock {
+ public:
+  CoreTime now() const {
+    return CoreTime(
+        std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - start_));
+  }
+  std::chrono::steady_clock::time_point at(CoreTime time) const {
+    return start_ + time.time_since_epoch();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 constexpr int kAcceptsPerTurn = 256;  // then other handlers have their turn
 // The pause when no descriptor is left and none could be freed.

@@ -71,8 +71,6 @@
 
 #include <optional>
 #include <set>
-#include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "rendezvous/round/round_wire.h"
 
-#include <array>
 #include <limits>
 
 #include "rendezvous/common/archive.h"
