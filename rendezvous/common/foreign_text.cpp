@@ -53,7 +53,6 @@ std::size_t colour_at(std::string_view text) {
   return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
 }
 
-// "\\x1b" for a byte, "\\u009b" for another code.
 std::string escaped(const char* format, std::uint32_t code) {
   char text[16];
   std::snprintf(text, sizeof text, format, code);

@@ -252,7 +252,7 @@ void RoundServer::take_own(wire::LeaderFrame frame) {
 
 void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   const RoundInput input{time(), node, std::move(what)};
-  auto messages = step(core_, input);
+  auto messages = core_.step(input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
   if (options_.write_ahead) return release(options_.write_ahead(core_, std::move(messages)));
   release({std::move(messages), false});

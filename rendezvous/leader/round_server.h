@@ -25,7 +25,6 @@
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/resend_queue.h"
 #include "rendezvous/round/round_core.h"
-#include "rendezvous/round/round_input.h"
 
 namespace ddprun::rdzv {
 

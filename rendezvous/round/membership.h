@@ -57,6 +57,9 @@ class Membership {
   };
   Formed form_group();
   const std::vector<NodeId>& group() const { return group_; }  // by group rank
+  // One for each node of the group, in its order: `start` has the fields that are equal on all nodes
+  // (round, port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled in.
+  std::vector<std::pair<NodeId, RoundStart>> round_starts(RoundStart start) const;
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
   bool has_room() const { return nodes_in_group_ < max_nodes_; }

@@ -7,7 +7,6 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/round/hello_check.h"
 #include "rendezvous/round/job_outcomes.h"
-#include "rendezvous/round/round_starts.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -87,6 +86,13 @@ std::vector<ToNode> RoundCore::tick(CoreTime now) {
   return out;
 }
 
+std::vector<ToNode> RoundCore::step(const RoundInput& input) {
+  if (std::holds_alternative<Tick>(input.what)) return tick(input.at);
+  const auto* message = std::get_if<ToLeader>(&input.what);
+  return message != nullptr ? step(input.at, input.node, *message)
+                            : step(input.at, input.node, std::get<LinkEvent>(input.what));
+}
+
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
   if (std::holds_alternative<NodeHello>(message)) return members_.has(from);
   const bool is_of_leader = from == NodeId{0} && !config_.own_node;
@@ -99,9 +105,7 @@ bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
 // ---- arrivals
 
 void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
-  auto refusal = check_hello(config_, hello);
-  if (!refusal) refusal = check_last_round(round_, hello);
-  if (refusal) {
+  if (auto refusal = check_hello(config_, round_, hello)) {
     out.push_back({from, Refused{std::move(*refusal)}});
     return;
   }
@@ -338,7 +342,7 @@ void RoundCore::go_on(Out& out, Gathering& gathering) {
     case Gathering::Next::kOpen:
       return open_round(out);
     case Gathering::Next::kGiveUp:
-      return end_for_want_of_nodes(out);
+      return end(out, too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss));
     case Gathering::Next::kWait:
       break;
   }
@@ -418,7 +422,7 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
   start.restarts = restarts();
   start.max_restarts = policy_.max_restarts();
   start.master_port = port;
-  for (auto& [id, its] : round_starts(members_, std::move(start)))
+  for (auto& [id, its] : members_.round_starts(std::move(start)))
     out.push_back({id, std::move(its)});
   state_ = Running{now_, {}, false};
 }
@@ -462,11 +466,6 @@ void RoundCore::settle(Out& out, StoppingRound stopping) {
 }
 
 // ---- the end
-
-void RoundCore::end_for_want_of_nodes(Out& out) {
-  end(out, too_few_nodes({members_.ready(), config_.min_nodes, config_.max_nodes,
-                          config_.join_timeout, has_run_, next_.after_loss}));
-}
 
 void RoundCore::end(Out& out, JobOutcome outcome) {
   outcome.restarts = restarts();

@@ -108,6 +108,15 @@ struct ToNode {
   bool operator==(const ToNode&) const = default;
 };
 
+struct Tick {};  // deadline() has come
+
+// One input: for the shell, and for recording and replaying a job (agent/events/core_record.h).
+struct RoundInput {
+  CoreTime at;
+  NodeId node{};  // unused for Tick
+  std::variant<Tick, ToLeader, LinkEvent> what;
+};
+
 class RoundCore {
  public:
   explicit RoundCore(RoundConfig config);
@@ -116,6 +125,7 @@ class RoundCore {
   std::vector<ToNode> step(CoreTime now, NodeId from, const ToLeader& message);
   std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
   std::vector<ToNode> tick(CoreTime now);
+  std::vector<ToNode> step(const RoundInput& input);
   std::optional<CoreTime> deadline() const;  // when to call tick()
 
   // Whether a new connection for this node and session may resume the old one.
@@ -200,7 +210,6 @@ class RoundCore {
   void stop_round(Out& out, StoppingRound stopping);
   void settle(Out& out, StoppingRound stopping);
   void end(Out& out, JobOutcome outcome);
-  void end_for_want_of_nodes(Out& out);
 
   RoundConfig config_;
   State state_;
