@@ -27,6 +27,8 @@ constexpr const char* kNoLeader =
     "what listens there is no ddprun leader: it does not speak the round protocol; give the "
     "endpoint of this job's leader";
 
+constexpr const char* kBreaksProtocol = "the leader breaks the protocol";
+
 std::string in_seconds(milliseconds duration) {
   return std::to_string(std::chrono::round<std::chrono::seconds>(duration).count()) + " s";
 }
@@ -70,15 +72,16 @@ void RoundClient::join(NodeHello hello) {
 void RoundClient::tell(const ToLeader& message) {
   if (is_over_) return;
   const auto& numbered = resend_.send(message);
-  if (!is_welcome_) return;
-  stream_->send(wire::encode(wire::AgentFrame(
-      wire::Message<ToLeader>{numbered.number, resend_.received(), numbered.message})));
+  if (is_welcome_) send_numbered(numbered);
+}
+
+void RoundClient::send_numbered(const Numbered<ToLeader>& each) {
+  send(wire::Message<ToLeader>{each.number, resend_.received(), each.message});
 }
 
 // Not kept for a resumed connection: it is lost if it cannot be sent now.
-void RoundClient::send_unnumbered(wire::AgentFrame frame) {
-  if (!is_welcome_ || stream_->unsent() > limits::kMaxUnreadAnswerBytes) return;
-  stream_->send(wire::encode(frame));
+void RoundClient::send_unnumbered(const wire::AgentFrame& frame) {
+  if (is_welcome_ && stream_->unsent() <= limits::kMaxUnreadAnswerBytes) send(frame);
 }
 
 // ---- reaching the leader
@@ -224,7 +227,7 @@ bool RoundClient::take_opening() {
     connect.proof = proof_of(ProofOf::kAgent, options_.token, ours_, theirs_);
   }
   if (!was_welcome_) connect.hello = hello_;
-  stream_->send(wire::encode(wire::AgentFrame(std::move(connect))));
+  send(std::move(connect));
   return true;
 }
 
@@ -235,28 +238,18 @@ void RoundClient::take_frame(wire::LeaderFrame frame) {
       resend_.confirm(heartbeat->received);
     } else if (auto* message = std::get_if<wire::Message<ToAgent>>(&frame)) {
       take_message(std::move(*message));
-    } else if (auto* request = std::get_if<PeerRequest>(&frame)) {
-      events_.on_event(std::move(*request));
-    } else if (auto* reply = std::get_if<PeerReply>(&frame)) {
-      events_.on_event(std::move(*reply));
-    } else if (auto* ack = std::get_if<PeerAck>(&frame)) {
-      events_.on_event(std::move(*ack));
-    } else {
-      lose_connection("the leader breaks the protocol");
+    } else if (!pass_on(std::move(frame), events_)) {
+      lose_connection(kBreaksProtocol);
     }
   } else if (const auto* welcome = std::get_if<wire::Welcome>(&frame)) {
     take_welcome(*welcome);
   } else if (auto* rejected = std::get_if<wire::Rejected>(&frame)) {
-    close();
-    is_over_ = true;
-    events_.on_event(ToAgent(Refused{std::move(rejected->sentence)}));
+    end(ToAgent(Refused{std::move(rejected->sentence)}));
   } else if (const auto* gone = std::get_if<wire::Gone>(&frame)) {
     if (leader_id_ && *leader_id_ != gone->leader_id) return leader_was_replaced();
-    close();
-    is_over_ = true;
-    events_.on_event(ToAgent(DeclaredLost{}));
+    end(ToAgent(DeclaredLost{}));
   } else {
-    lose_connection("the leader breaks the protocol");
+    lose_connection(kBreaksProtocol);
   }
 }
 
@@ -272,10 +265,7 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
   is_welcome_ = was_welcome_ = true;
   liveness_.heard(transport_->now());
   resend_.confirm(welcome.received);
-  for (const auto& each : resend_.unconfirmed()) {
-    stream_->send(wire::encode(
-        wire::AgentFrame(wire::Message<ToLeader>{each.number, resend_.received(), each.message})));
-  }
+  for (const auto& each : resend_.unconfirmed()) send_numbered(each);
   await_loss();
   if (is_first) keep_alive();
 }
@@ -283,15 +273,9 @@ void RoundClient::take_welcome(const wire::Welcome& welcome) {
 void RoundClient::take_message(wire::Message<ToAgent> message) {
   resend_.confirm(message.received);
   const auto arrival = resend_.receive(message.number);
-  if (arrival == ResendQueue<ToLeader>::Arrival::kGap) {
-    return lose_connection("the leader breaks the protocol");
-  }
+  if (arrival == ResendQueue<ToLeader>::Arrival::kGap) return lose_connection(kBreaksProtocol);
   if (arrival == ResendQueue<ToLeader>::Arrival::kRepeated) return;
-  if (std::holds_alternative<Refused>(message.body) ||
-      std::holds_alternative<DeclaredLost>(message.body)) {
-    close();
-    is_over_ = true;
-  }
+  if (is_last(message.body)) return end(std::move(message.body));
   events_.on_event(std::move(message.body));
 }
 
@@ -308,17 +292,13 @@ void RoundClient::lose_connection(const std::string& why) {
 // A setting is wrong, so trying again is useless, unless the leader was reached before.
 void RoundClient::refuse_leader(const std::string& why) {
   if (was_welcome_) return lose_connection(why);
-  close();
-  is_over_ = true;
-  events_.on_event(ToAgent(Refused{"the leader at " + options_.leader.to_string() + ": " + why}));
+  end(ToAgent(Refused{"the leader at " + options_.leader.to_string() + ": " + why}));
 }
 
 // ---- its end
 
 void RoundClient::keep_alive() {
-  if (is_welcome_) {
-    stream_->send(wire::encode(wire::AgentFrame(wire::Heartbeat{resend_.received()})));
-  }
+  if (is_welcome_) send(wire::Heartbeat{resend_.received()});
   // Called at every interval, so that a pause of our own process is noticed.
   if (liveness_.is_lost(transport_->now())) return give_up(how_it_went());
   keep_alive_timer_->at(transport_->now() + options_.keep_alive.interval, [this] { keep_alive(); });
@@ -343,22 +323,21 @@ std::string RoundClient::how_it_went() const {
 }
 
 void RoundClient::give_up(std::string sentence) {
-  const bool was_reached = was_welcome_;
-  close();
-  is_over_ = true;
-  events_.on_event(
-      LeaderGone{std::move(sentence), was_reached, was_refused_, /*was_replaced=*/false});
+  end(LeaderGone{std::move(sentence), was_welcome_, was_refused_, /*was_replaced=*/false});
 }
 
 // The old leader process is dead. The one at its endpoint now does not know this session.
 void RoundClient::leader_was_replaced() {
+  end(LeaderGone{"the leader at " + options_.leader.to_string() +
+                     " was started again; this node stops its workers and joins it anew",
+                 true, /*was_refused=*/false, /*was_replaced=*/true});
+}
+
+// The session is over.
+void RoundClient::end(LeaderEvent event) {
   close();
   is_over_ = true;
-  LeaderGone gone;
-  gone.sentence = "the leader at " + options_.leader.to_string() +
-                  " was started again; this node stops its workers and joins it anew";
-  gone.was_reached = gone.was_replaced = true;
-  events_.on_event(std::move(gone));
+  events_.on_event(std::move(event));
 }
 
 void RoundClient::close() {

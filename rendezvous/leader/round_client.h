@@ -61,7 +61,9 @@ class RoundClient final : public Leader {
   void take_frame(wire::LeaderFrame frame);
   void take_welcome(const wire::Welcome& welcome);
   void take_message(wire::Message<ToAgent> message);
-  void send_unnumbered(wire::AgentFrame frame);
+  void send(const wire::AgentFrame& frame) { stream_->send(wire::encode(frame)); }
+  void send_numbered(const Numbered<ToLeader>& each);
+  void send_unnumbered(const wire::AgentFrame& frame);
   void lose_connection(const std::string& why);
   void refuse_leader(const std::string& why);
 
@@ -71,6 +73,7 @@ class RoundClient final : public Leader {
   std::string how_it_went() const;
   void give_up(std::string sentence);
   void leader_was_replaced();
+  void end(LeaderEvent event);
   void close();
 
   const std::shared_ptr<Transport> transport_;

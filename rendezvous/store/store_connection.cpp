@@ -48,7 +48,7 @@ bool StoreConnection::flush(wire::ReplyQueue& replies) {
                              ? ::send(socket.get(), parts[0].data(), parts[0].size(), MSG_NOSIGNAL)
                              : send_parts(socket.get(), std::span(parts).first(count));
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    if (sent < 0) return errno == EAGAIN;
     replies.consume(static_cast<std::size_t>(sent));
   }
   return true;

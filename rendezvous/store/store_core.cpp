@@ -151,13 +151,13 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
 }
 
 StoreCore::Verdict StoreCore::compare_set(const Request& request) {
-  const Slot* slot = std::as_const(*this).find(request.key);
-  const bool is_absent = slot == nullptr || !slot->value;
+  Named* slot = find(request.key);
+  const bool is_absent = slot == nullptr || !slot->second.value;
   if (is_absent && !request.expected.view().empty()) {  // nothing is created, no client is woken
     reply_->bytes(request.expected.view());
     return Verdict::kServed;
   }
-  if (is_absent || slot->value->view() == request.expected.view()) {
+  if (is_absent || slot->second.value->view() == request.expected.view()) {
     const Verdict verdict = set(request.key, request.value);
     if (verdict != Verdict::kServed) return verdict;
   }
@@ -165,13 +165,13 @@ StoreCore::Verdict StoreCore::compare_set(const Request& request) {
 }
 
 StoreCore::Verdict StoreCore::get(std::string_view key) {
-  const Slot* slot = std::as_const(*this).find(key);
-  if (slot == nullptr || !slot->value) {
+  Named* slot = find(key);
+  if (slot == nullptr || !slot->second.value) {
     reply_->bytes(std::string_view());  // like PyTorch's libuv server; clients send WAIT first
     return Verdict::kServed;
   }
-  if (slot->value->size() > limits::kMaxReplyBytes) return Verdict::kReplyTooLong;
-  slot->value->write_to(*reply_);
+  if (slot->second.value->size() > limits::kMaxReplyBytes) return Verdict::kReplyTooLong;
+  slot->second.value->write_to(*reply_);
   return Verdict::kServed;
 }
 
@@ -200,10 +200,10 @@ StoreCore::Verdict StoreCore::barrier(std::string_view key, std::int64_t world_s
   return Verdict::kServed;
 }
 
-bool StoreCore::check(ItemReader items) const {
+bool StoreCore::check(ItemReader items) {
   while (items.left() > 0) {
-    const Slot* slot = find(items.next_key());
-    if (slot == nullptr || !is_present(*slot)) return false;
+    Named* slot = find(items.next_key());
+    if (slot == nullptr || !is_present(slot->second)) return false;
   }
   return true;
 }
@@ -289,7 +289,7 @@ StoreCore::Verdict StoreCore::queue_push(std::string_view key, Payload value) {
 }
 
 void StoreCore::queue_pop(std::string_view key) {
-  reply_->number<std::int64_t>(queue_length(key));
+  reply_->number(queue_length(key));
   Named* slot = find(key);
   if (slot == nullptr || slot->second.queue == nullptr) return;
   auto& queue = slot->second.queue;
@@ -304,18 +304,13 @@ void StoreCore::queue_pop(std::string_view key) {
   }
 }
 
-std::int64_t StoreCore::queue_length(std::string_view key) const {
-  const Slot* slot = find(key);
-  return slot == nullptr || slot->queue == nullptr ? 0
-                                                   : static_cast<std::int64_t>(slot->queue->size());
+std::int64_t StoreCore::queue_length(std::string_view key) {
+  Named* slot = find(key);
+  if (slot == nullptr || slot->second.queue == nullptr) return 0;
+  return static_cast<std::int64_t>(slot->second.queue->size());
 }
 
 // --- names ------------------------------------------------------------------------------------
-
-const StoreCore::Slot* StoreCore::find(std::string_view key) const {
-  const auto found = table_.find(key);
-  return found == table_.end() ? nullptr : &found->second;
-}
 
 StoreCore::Named* StoreCore::find(std::string_view key) {
   const auto found = table_.find(key);

@@ -121,11 +121,10 @@ class StoreCore {
   void queue_pop(std::string_view key);
   Verdict wait(wire::ItemReader items);
   Verdict barrier(std::string_view key, std::int64_t world_size);
-  bool check(wire::ItemReader items) const;
+  bool check(wire::ItemReader items);
   bool erase_key(std::string_view key);
-  std::int64_t queue_length(std::string_view key) const;
+  std::int64_t queue_length(std::string_view key);
 
-  const Slot* find(std::string_view key) const;
   Named* find(std::string_view key);
   Named& slot_of(std::string_view key);  // created if absent
   static bool is_present(const Slot& slot) {
