@@ -81,11 +81,6 @@ class EtcdLeader final : public Leader {
   CoreTime now() const { return transport_->now(); }
   void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
   Leader* present() const { return server_ ? static_cast<Leader*>(server_.get()) : client_.get(); }
-  // Runs `handler` in a later turn of the loop, unless this is destroyed before.
-  template <typename Handler>
-  void post(Handler handler) {
-    transport_->post(lifetime_.guard(std::move(handler)));
-  }
 
   // ---- who leads
 
@@ -268,9 +263,9 @@ class EtcdLeader final : public Leader {
     events.on_event = [this, term = term_, pass_on = events.on_event](LeaderEvent event) {
       auto* const gone = std::get_if<LeaderGone>(&event);
       if (gone == nullptr) return pass_on(std::move(event));
-      post([this, term, gone = std::move(*gone)] {
+      transport_->post(lifetime_.guard([this, term, gone = std::move(*gone)] {
         if (term == term_) lost(gone);
-      });
+      }));
     };
     client_ = std::make_unique<RoundClient>(transport_, std::move(options), std::move(events));
     claims_.take_listener();  // it will not lead at the port of its claim
@@ -337,7 +332,7 @@ class EtcdLeader final : public Leader {
 
   void perform(const StopServing&) {
     term_ += 1;
-    post([this] { server_.reset(); });
+    transport_->post(lifetime_.guard([this] { server_.reset(); }));
   }
 
   void tell_of_waiting(CoreTime::duration after) {

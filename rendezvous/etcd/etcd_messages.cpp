@@ -164,7 +164,6 @@ Result<EtcdWatchAnswer> read_etcd_watch(std::string_view line) {
     return fail(ErrorCode::kUnavailable, "etcd ends the watch: " + refusal.message);
   }
   EtcdWatchAnswer answer;
-  answer.revision = revision_in(result);
   answer.is_canceled = is_true(in(result, "canceled"));
   const json::array* events = in(result, "events").if_array();
   if (events == nullptr) return answer;

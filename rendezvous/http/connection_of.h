@@ -146,7 +146,7 @@ class ConnectionOf : public HttpConnection,
     message.target(request.target);
     message.set(http::field::host, options_.server.to_string());
     message.set(http::field::user_agent, "ddprun");
-    if (!request.body.empty()) message.set(http::field::content_type, request.content_type);
+    if (!request.body.empty()) message.set(http::field::content_type, "application/json");
     for (const auto& [key, value] : request.headers) message.set(key, value);
     message.body() = request.body;
     message.prepare_payload();

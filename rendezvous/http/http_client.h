@@ -51,8 +51,7 @@ struct HttpOptions {
 struct HttpRequest {
   std::string method = "POST";
   std::string target = "/";
-  std::string body = "";
-  std::string content_type = "application/json";  // if there is a body
+  std::string body = "";  // JSON
   std::vector<std::pair<std::string, std::string>> headers = {};
 };
 

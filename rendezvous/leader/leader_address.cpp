@@ -18,9 +18,9 @@ std::vector<std::string> interface_addresses() {
     if (each->ifa_addr == nullptr) continue;
     SocketAddress address;
     if (each->ifa_addr->sa_family == AF_INET) {
-      *address.v4() = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+      address.v4 = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
     } else if (each->ifa_addr->sa_family == AF_INET6) {
-      *address.v6() = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+      address.v6 = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
     } else {
       continue;
     }

@@ -52,14 +52,6 @@ RoundServer::~RoundServer() {
   }
 }
 
-// ---- the own node
-
-// Delivers events to our own node in a later turn, never from within one of its calls.
-template <typename Handler>
-void RoundServer::post(Handler handler) {
-  transport_->post(lifetime_.guard(std::move(handler)));
-}
-
 // ---- connections
 
 void RoundServer::admit(Admission::Applicant applicant) {
@@ -220,7 +212,8 @@ void RoundServer::relay(NodeId from, PeerReply reply) {
 bool RoundServer::send_unnumbered(NodeId to, wire::LeaderFrame frame) {
   if (to == kOwnNode) {
     if (!core_.has(kOwnNode)) return false;
-    post([this, frame = std::move(frame)]() mutable { pass_on(std::move(frame), events_); });
+    transport_->post(lifetime_.guard(
+        [this, frame = std::move(frame)]() mutable { pass_on(std::move(frame), events_); }));
     return true;
   }
   const auto found = peers_.find(to);
@@ -244,9 +237,9 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
 void RoundServer::release(RoundServerOptions::Passed passed) {
   for (ToNode& each : passed.messages) {
     if (each.to == kOwnNode) {
-      post([this, message = std::move(each.message)]() mutable {
+      transport_->post(lifetime_.guard([this, message = std::move(each.message)]() mutable {
         events_.on_event(std::move(message));
-      });
+      }));
     } else {
       send(each.to, std::move(each.message));
     }

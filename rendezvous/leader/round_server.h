@@ -92,8 +92,6 @@ class RoundServer final : public Leader {
   void relay(NodeId from, PeerRequest request);
   void relay(NodeId from, PeerReply reply);
   bool send_unnumbered(NodeId to, wire::LeaderFrame frame);
-  template <typename Handler>
-  void post(Handler handler);
 
   // ---- the core
   void feed(NodeId node, decltype(RoundInput::what) what);

@@ -20,7 +20,7 @@ using boost::system::error_code;
 template <typename NameOf>
 std::string numeric(NameOf name_of, int socket) {
   SocketAddress address;
-  if (name_of(socket, address.get(), &address.size) != 0 || !address.is_ip()) return "";
+  if (name_of(socket, &address.any, &address.size) != 0 || !address.is_ip()) return "";
   return numeric_host(address);
 }
 

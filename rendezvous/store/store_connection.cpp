@@ -36,7 +36,7 @@ std::size_t StoreConnection::bytes_in_memory() const {
 
 std::string StoreConnection::peer_name() const {
   SocketAddress peer;
-  if (::getpeername(socket.get(), peer.get(), &peer.size) != 0) return "a client that is gone";
+  if (::getpeername(socket.get(), &peer.any, &peer.size) != 0) return "a client that is gone";
   return Endpoint{numeric_host(peer), peer.port()}.to_string();
 }
 

@@ -31,11 +31,7 @@ void StoreValue::append(wire::Payload payload) {
 }
 
 void StoreValue::write_to(wire::ReplyQueue& reply) const {
-  if (long_) {
-    reply.bytes(long_);
-  } else {
-    reply.bytes(short_);
-  }
+  long_ ? reply.bytes(long_) : reply.bytes(short_);
 }
 
 }  // namespace ddprun::rdzv

@@ -104,74 +104,39 @@ RequestDecoder::Step RequestDecoder::advance(Scan& scan, std::string_view flat) 
 }
 
 RequestDecoder::Status RequestDecoder::next(std::string_view& input, Request& request) {
-  forget_delivered();
-  if (pending_.empty()) {
-    bool finished = true;
-    const Status status = next_in_place(input, request, finished);
-    if (finished) return status;
-  }
   for (;;) {
-    if (blob_left_ > 0) {
-      const std::size_t taken = std::min<std::uint64_t>(blob_left_, input.size());
-      std::string_view rest = input.substr(0, taken);
-      while (!rest.empty()) {  // space() grows step by step: the same bound as for direct reception
-        const auto space = direct_space();
-        const std::size_t part = std::min(space.size(), rest.size());
-        std::copy_n(rest.data(), part, space.data());
-        rest.remove_prefix(part);
-        commit_direct(part);
-      }
-      input.remove_prefix(taken);
-      if (blob_left_ > 0) return Status::kNeedMore;
+    forget_delivered();
+    if (blob_left_ > 0) receive_detached(input);
+    const bool is_in_place = pending_.empty();
+    if (blob_left_ > 0 || (is_in_place && input.empty())) return Status::kNeedMore;
+    const Step step = advance(scan_, is_in_place ? input : pending_);
+    if (step == Step::kBroken) return Status::kBroken;
+    if (step == Step::kDone) {
+      is_delivered_ = true;
+      const std::string_view flat = is_in_place ? input.substr(0, scan_.position) : pending_;
+      if (is_in_place) input.remove_prefix(flat.size());
+      const Status status = deliver(flat, request);
+      if (status == Status::kBroken || request.query != Query::kValidate) return status;
+      continue;
     }
-    switch (advance(scan_, pending_)) {
-      case Step::kBroken:
-        return Status::kBroken;
-      case Step::kDetach:
-        begin_detached();
-        break;
-      case Step::kDone: {
-        is_delivered_ = true;
-        if (deliver(pending_, request) == Status::kBroken) return Status::kBroken;
-        if (request.query != Query::kValidate) return Status::kRequest;
-        return next(input, request);
-      }
-      case Step::kMore: {
-        const std::size_t taken =
-            std::min<std::uint64_t>(scan_.wanted - pending_.size(), input.size());
-        if (taken == 0) return Status::kNeedMore;
-        pending_.append(input.substr(0, taken));
-        input.remove_prefix(taken);
-        break;
-      }
-    }
+    // It is incomplete, or a large value follows: from now on its bytes are kept in pending_.
+    const std::uint64_t wanted = step == Step::kDetach ? scan_.position : scan_.wanted;
+    const std::size_t taken = std::min<std::uint64_t>(wanted - pending_.size(), input.size());
+    if (step == Step::kMore && taken == 0) return Status::kNeedMore;
+    pending_.append(input.substr(0, taken));
+    input.remove_prefix(taken);
+    if (step == Step::kDetach) begin_detached();
   }
 }
 
-// Nothing is pending: decodes the request in place. If it is incomplete, its bytes are moved to
-// pending_ and `finished` becomes false.
-RequestDecoder::Status RequestDecoder::next_in_place(std::string_view& input, Request& request,
-                                                     bool& finished) {
-  for (;;) {
-    if (input.empty()) return Status::kNeedMore;
-    Scan scan;
-    const Step step = advance(scan, input);
-    if (step == Step::kBroken) return Status::kBroken;
-    if (step == Step::kDone) {
-      const std::string_view flat = input.substr(0, scan.position);
-      input.remove_prefix(scan.position);
-      scan_ = scan;
-      if (deliver(flat, request) == Status::kBroken) return Status::kBroken;
-      if (request.query != Query::kValidate) return Status::kRequest;
-      continue;
-    }
-    finished = false;
-    scan_ = scan;
-    const std::size_t taken = step == Step::kDetach ? scan.position : input.size();
-    pending_.assign(input.substr(0, taken));
-    input.remove_prefix(taken);
-    if (step == Step::kDetach) begin_detached();
-    return Status::kNeedMore;
+// Takes what has arrived of a large value.
+void RequestDecoder::receive_detached(std::string_view& input) {
+  while (blob_left_ > 0 && !input.empty()) {  // space() grows step by step, as in direct reception
+    const auto space = direct_space();
+    const std::size_t part = std::min(space.size(), input.size());
+    std::copy_n(input.data(), part, space.data());
+    input.remove_prefix(part);
+    commit_direct(part);
   }
 }
 
