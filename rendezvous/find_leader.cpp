@@ -135,7 +135,7 @@ class Search final : public Attempt {
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    finish(std::make_unique<RoundClient>(transport_, std::move(options), events_));
+    finish(make_round_client(transport_, std::move(options), events_));
   }
 
   boost::asio::io_context& io_;

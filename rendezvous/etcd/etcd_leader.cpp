@@ -267,7 +267,7 @@ class EtcdLeader final : public Leader {
         if (term == term_) lost(gone);
       }));
     };
-    client_ = std::make_unique<RoundClient>(transport_, std::move(options), std::move(events));
+    client_ = make_round_client(transport_, std::move(options), std::move(events));
     claims_.take_listener();  // it will not lead at the port of its claim
     if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
   }
@@ -365,7 +365,7 @@ class EtcdLeader final : public Leader {
   std::optional<std::pair<Round, CoreTime>> started_;  // the last round on this node
 
   std::unique_ptr<RoundServer> server_;
-  std::unique_ptr<RoundClient> client_;
+  std::unique_ptr<Leader> client_;
 
   const std::unique_ptr<Timer> election_timer_;
   const std::unique_ptr<Timer> leadership_timer_;

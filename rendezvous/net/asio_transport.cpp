@@ -84,7 +84,7 @@ class ConnectAttempt final : public Attempt {
           socket_.set_option(tcp::no_delay(true), ec);
           socket_.non_blocking(true, ec);
           UniqueFd descriptor(socket_.release(ec));
-          done(std::make_shared<Connection>(socket_.get_executor(), std::move(descriptor)));
+          done(stream_over(socket_.get_executor(), std::move(descriptor)));
         }));
   }
 
@@ -118,7 +118,7 @@ class AsioAcceptor final : public Acceptor {
       UniqueFd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (socket) {
-        events_.on_stream(std::make_shared<Connection>(io_.get_executor(), std::move(socket)));
+        events_.on_stream(stream_over(io_.get_executor(), std::move(socket)));
         if (lifetime.expired()) return;
       } else if (errno == EAGAIN) {
         break;

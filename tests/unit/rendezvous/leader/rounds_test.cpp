@@ -34,7 +34,7 @@ using ::testing::SizeIs;
 using Where = LeaderSpec::Where;
 
 struct Node {
-  std::unique_ptr<RoundClient> client;
+  std::unique_ptr<Leader> client;
   std::vector<ToAgent> heard;
   std::optional<LeaderGone> gone;
   std::vector<std::string> notices;
@@ -111,8 +111,7 @@ class Rounds : public ::testing::Test {
   }
   Node& add(RoundClientOptions options, const NodeHello& hello) {
     Node& node = nodes_.emplace_back();
-    node.client =
-        std::make_unique<RoundClient>(asio_transport(io_), std::move(options), node.events());
+    node.client = make_round_client(asio_transport(io_), std::move(options), node.events());
     node.client->join(hello);
     return node;
   }
