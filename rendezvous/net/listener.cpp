@@ -42,13 +42,17 @@ Result<Endpoint> bound_endpoint(int fd) {
               "file descriptor " + std::to_string(fd) + " is not a TCP socket");
 }
 
+Result<Listener> bound_listener(UniqueFd socket) {
+  return bound_endpoint(socket.get()).map([&](Endpoint bound) {
+    return Listener{std::move(socket), std::move(bound)};
+  });
+}
+
 Result<Listener> listen_on(UniqueFd socket) {
   tune(socket.get());
   // INT_MAX: the kernel lowers it to net.core.somaxconn, the maximum.
   if (::listen(socket.get(), INT_MAX) != 0) return fail(error_from_errno(errno, "listen"));
-  auto bound = bound_endpoint(socket.get());
-  if (!bound) return fail(std::move(bound.error()));
-  return Listener{std::move(socket), std::move(*bound)};
+  return bound_listener(std::move(socket));
 }
 
 enum class Purpose { kListen, kReserve };
@@ -65,9 +69,7 @@ Result<Listener> try_port(SocketAddress address, std::uint16_t port, Purpose pur
     return fail(error_from_errno(errno, "bind"));
   if (purpose == Purpose::kListen) return listen_on(std::move(socket));
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  auto bound = bound_endpoint(socket.get());
-  if (!bound) return fail(std::move(bound.error()));
-  return Listener{std::move(socket), std::move(*bound)};
+  return bound_listener(std::move(socket));
 }
 
 Result<Listener> take_over(int fd) {

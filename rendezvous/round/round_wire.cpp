@@ -27,10 +27,24 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 }  // namespace
 
-// Messages without fields.
-template <typename T>
-concept IsBare = Is<T, Goodbye> || Is<T, DeclaredLost>;
-static void fields(auto& /*archive*/, IsBare auto& /*message*/) {}
+// Messages and frames whose fields need no limits: none, one, two or three.
+template <typename T, typename... Messages>
+concept IsOneOf = (Is<T, Messages> || ...);
+static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
+static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, RestartAsked,
+                                          JobEnd, Gone, Heartbeat> auto& message) {
+  auto& [only] = message;
+  archive(only);
+}
+static void fields(auto& archive, IsOneOf<StoreOpened, WorkerFailed, RoundStopped> auto& message) {
+  auto& [round, what] = message;
+  archive(round, what);
+}
+static void fields(auto& archive,
+                   IsOneOf<PeerAck, Message<ToLeader>, Message<ToAgent>> auto& message) {
+  auto& [id, other, what] = message;
+  archive(id, other, what);
+}
 
 static void fields(auto& archive, Is<ExitStatus> auto& status) {
   archive.within(0, kMaxExitCode, status.code);
@@ -95,26 +109,9 @@ static void fields(auto& archive, Is<NodeHello> auto& hello) {
   archive(hello.shutdown_timeout, hello.last_round);
 }
 
-static void fields(auto& archive, Is<StoreOpened> auto& message) {
-  archive(message.round, message.port);
-}
-
 static void fields(auto& archive, Is<StoreNotOpened> auto& message) {
   archive(message.round);
   archive.text(message.why);
-}
-
-static void fields(auto& archive, Is<WorkerFailed> auto& message) {
-  archive(message.round, message.failure);
-}
-
-template <typename T>
-concept IsRoundAlone =
-    Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> || Is<T, RestartAsked>;
-static void fields(auto& archive, IsRoundAlone auto& message) { archive(message.round); }
-
-static void fields(auto& archive, Is<RoundStopped> auto& message) {
-  archive(message.round, message.failures);
 }
 
 static void fields(auto& archive, Is<NodeLeaving> auto& message) {
@@ -126,9 +123,9 @@ static void fields(auto& archive, Is<StopAsked> auto& message) {
   archive.within(1, kMaxSignal, message.signal);
 }
 
-template <typename T>
-concept IsSentenceAlone = Is<T, Rejected> || Is<T, Refused> || Is<T, Warning> || Is<T, NodeStuck>;
-static void fields(auto& archive, IsSentenceAlone auto& message) { archive.text(message.sentence); }
+static void fields(auto& archive, IsOneOf<Rejected, Refused, Warning, NodeStuck> auto& message) {
+  archive.text(message.sentence);
+}
 
 // Leader to agent.
 
@@ -162,8 +159,6 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive.within(0, kMaxInt, start.restarts, start.max_restarts);
 }
 
-static void fields(auto& archive, Is<JobEnd> auto& message) { archive(message.outcome); }
-
 // Frames.
 
 static void fields(auto& archive, Is<Connect> auto& connect) {
@@ -176,10 +171,6 @@ static void fields(auto& archive, Is<Welcome> auto& welcome) {
   archive(welcome.received, welcome.leader_id);
   archive.opaque(welcome.proof, kProofBytes);
 }
-
-static void fields(auto& archive, Is<Gone> auto& gone) { archive(gone.leader_id); }
-
-static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
 
 // Requests.
 
@@ -210,16 +201,6 @@ static void fields(auto& archive, Is<LeaderView> auto& view) {
   archive.within(0, kMaxInt, view.restarts, view.max_restarts);
   archive(view.has_exact_ranks, view.members);
   archive.within(0, kMaxCount, view.members_left_out);
-}
-
-static void fields(auto& archive, Is<PeerAck> auto& asked) {
-  archive(asked.id, asked.you, asked.view);
-}
-
-template <typename T>
-concept IsMessage = Is<T, Message<ToLeader>> || Is<T, Message<ToAgent>>;
-static void fields(auto& archive, IsMessage auto& message) {
-  archive(message.number, message.received, message.body);
 }
 
 // ---- frames that are too large

@@ -80,8 +80,8 @@ plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
 plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.
-plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.cpp "record != newest()" "false")
-plant(EtcdIsNotToldOfTheEnd rendezvous/etcd/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
+plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.h "record != newest()" "false")
+plant(EtcdIsNotToldOfTheEnd rendezvous/etcd/round_ledger.h "core.has_ended() && !record.outcome" "false")
 plant(EtcdIsWrittenWithoutAFence rendezvous/etcd/job_keys.cpp "still_leads(keys, leader_revision, job_revision)"
       "std::vector<wire::EtcdCompare>()")
 plant(EtcdClaimIgnoresTheOther rendezvous/etcd/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
@@ -104,7 +104,7 @@ plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/claim_leases.h "asked_.lead
 plant(EtcdFencedWriteIsTakenForDone ${leadership} "kind == RecordWrite::Kind::kFenced" "false")
 plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
 plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")
-plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.cpp "held_.empty()" "true")
+plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.h "due() == nullptr" "true")
 
 # The copies, written only when they change.
 set(planted_sources "")
