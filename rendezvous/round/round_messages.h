@@ -77,6 +77,16 @@ struct JobOutcome {
   bool operator==(const JobOutcome&) const = default;
 };
 
+// For messages that say no more than this.
+struct OfRound {
+  Round round{};
+  bool operator==(const OfRound&) const = default;
+};
+struct WithSentence {
+  std::string sentence;
+  bool operator==(const WithSentence&) const = default;
+};
+
 // ---- agent to leader
 
 // What a node that joins again knows of the job. For a leader that was started again this is the
@@ -120,14 +130,14 @@ struct WorkerFailed {
   WorkerFailure failure;
   bool operator==(const WorkerFailed&) const = default;
 };
-struct SomeWorkersDone {  // the first worker of this node ended with 0: newcomers must wait now
-  Round round{};
-  bool operator==(const SomeWorkersDone&) const = default;
+struct SomeWorkersDone : OfRound {
+};  // the first worker of this node ended with 0: newcomers must wait now
+bool operator==(const SomeWorkersDone&) const = default;
 };
-struct WorkersDone {  // all workers of this node ended with 0
-  Round round{};
-  bool operator==(const WorkersDone&) const = default;
-};
+struct WorkersDone : OfRound {};  // all workers of this node ended with 0
+bool operator==(const WorkersDone&) const = default;
+}
+;
 struct RoundStopped {  // the answer to RoundStop: no worker of this node is left
   Round round{};
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
@@ -138,14 +148,11 @@ struct NodeLeaving {  // sent before the workers are signalled, so that their en
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };
-struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot take part any more
-  std::string sentence;
-  bool operator==(const NodeStuck&) const = default;
-};
-struct RestartAsked {  // a user wants another round with the same nodes
-  Round round{};       // the one to end: two simultaneous requests cause one restart
-  bool operator==(const RestartAsked&) const = default;
-};
+struct NodeStuck : WithSentence {
+};  // a worker did not end even after SIGKILL: this node cannot take part any more
+// A user wants another round with the same nodes. The round is the one to end: two simultaneous
+// requests cause one restart.
+struct RestartAsked : OfRound {};
 struct StopAsked {  // a user wants the whole job to end
   int signal = 15;  // reported as the reason; 1 to 64
   bool operator==(const StopAsked&) const = default;
@@ -159,15 +166,9 @@ using ToLeader =
 
 // ---- leader to agent
 
-struct Refused {  // the answer to NodeHello: what to change
-  std::string sentence;
-  bool operator==(const Refused&) const = default;
-};
-struct Warning {  // the node has joined, but an option cannot be honoured
-  std::string sentence;
-  bool operator==(const Warning&) const = default;
-};
-struct WaitForNodes {  // sent at the arrival of a node, and to all every 10 s
+struct Refused : WithSentence {};  // the answer to NodeHello: what to change
+struct Warning : WithSentence {};  // the node has joined, but an option cannot be honoured
+struct WaitForNodes {              // sent at the arrival of a node, and to all every 10 s
   int present = 0;
   int min_nodes = 1;
   int max_nodes = 1;
@@ -180,10 +181,10 @@ struct WaitAsSpare {
   bool operator==(const WaitAsSpare&) const = default;
 };
 
-struct OpenStore {  // to group rank 0 only
-  Round round{};
-  bool operator==(const OpenStore&) const = default;
-};
+struct OpenStore : OfRound {};  // to group rank 0 only
+bool operator==(const OpenStore&) const = default;
+}
+;
 struct RoundStart {
   Round round{};
   int node_rank = 0;

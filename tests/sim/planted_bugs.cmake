@@ -28,9 +28,9 @@ endfunction()
 set(leader rendezvous/round/round_core.cpp)
 set(agent agent/core/node_core.cpp)
 
-plant(LossCostsBudget rendezvous/round/round_end.cpp "gone.size() == gone.count(cause_node)" "true")
-plant(FailureCostsNothing rendezvous/round/restart_policy.cpp "end.is_charged" "false")
-plant(BudgetIsOneTooMany rendezvous/round/restart_policy.cpp
+plant(LossCostsBudget rendezvous/round/round_end.h "gone.size() == gone.count(cause_node)" "true")
+plant(FailureCostsNothing rendezvous/round/restart_policy.h "end.is_charged" "false")
+plant(BudgetIsOneTooMany rendezvous/round/restart_policy.h
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
 plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
@@ -39,7 +39,7 @@ plant(BrokenConnectionIsNeverLost ${leader}
 plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
-plant(LostNodeIsAwaited rendezvous/round/round_end.cpp "awaited.erase(node)" "false")
+plant(LostNodeIsAwaited rendezvous/round/round_end.h "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
@@ -52,7 +52,7 @@ plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
 plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
-plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.cpp
+plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.h
       "std::min(restarts, rules_.max_restarts)" "0")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
