@@ -130,14 +130,10 @@ struct WorkerFailed {
   WorkerFailure failure;
   bool operator==(const WorkerFailed&) const = default;
 };
-struct SomeWorkersDone : OfRound {
-};  // the first worker of this node ended with 0: newcomers must wait now
-bool operator==(const SomeWorkersDone&) const = default;
-};
-struct WorkersDone : OfRound {};  // all workers of this node ended with 0
-bool operator==(const WorkersDone&) const = default;
-}
-;
+// The first worker of this node ended with 0: newcomers must wait now.
+struct SomeWorkersDone : OfRound {};
+// All workers of this node ended with 0.
+struct WorkersDone : OfRound {};
 struct RoundStopped {  // the answer to RoundStop: no worker of this node is left
   Round round{};
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
@@ -148,8 +144,8 @@ struct NodeLeaving {  // sent before the workers are signalled, so that their en
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };
-struct NodeStuck : WithSentence {
-};  // a worker did not end even after SIGKILL: this node cannot take part any more
+// A worker did not end even after SIGKILL: this node cannot take part any more.
+struct NodeStuck : WithSentence {};
 // A user wants another round with the same nodes. The round is the one to end: two simultaneous
 // requests cause one restart.
 struct RestartAsked : OfRound {};
@@ -167,8 +163,9 @@ using ToLeader =
 // ---- leader to agent
 
 struct Refused : WithSentence {};  // the answer to NodeHello: what to change
-struct Warning : WithSentence {};  // the node has joined, but an option cannot be honoured
-struct WaitForNodes {              // sent at the arrival of a node, and to all every 10 s
+// The node has joined, but an option cannot be honoured.
+struct Warning : WithSentence {};
+struct WaitForNodes {  // sent at the arrival of a node, and to all every 10 s
   int present = 0;
   int min_nodes = 1;
   int max_nodes = 1;
@@ -182,9 +179,6 @@ struct WaitAsSpare {
 };
 
 struct OpenStore : OfRound {};  // to group rank 0 only
-bool operator==(const OpenStore&) const = default;
-}
-;
 struct RoundStart {
   Round round{};
   int node_rank = 0;
