@@ -109,14 +109,12 @@ class Search final : public Attempt {
     // Another agent on this machine listens there already.
     if (!must_lead && listener.error().code == ErrorCode::kAddressInUse) return follow();
     Error error = std::move(listener.error());
-    if (error.code == ErrorCode::kAddressInUse) {
-      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
-                      ", and the port is taken: by another job, or by this one's last run; end "
-                      "it, or give another port";
-    } else {
-      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
-                      ", and cannot listen there: " + error.message;
-    }
+    const std::string why =
+        error.code == ErrorCode::kAddressInUse
+            ? "the port is taken: by another job, or by this one's last run; end it, or give "
+              "another port"
+            : "cannot listen there: " + error.message;
+    error.message = "this node is to lead at " + spec_.endpoint.to_string() + ", and " + why;
     finish(fail(std::move(error)));
   }
 

@@ -17,11 +17,6 @@ std::optional<std::uint64_t> leading_number(std::string_view text) {
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
-bool is_named(std::string_view controllers, std::string_view controller) {
-  const std::string list = "," + std::string(controllers) + ",";
-  return list.find("," + std::string(controller) + ",") != std::string::npos;
-}
-
 }  // namespace
 
 // /proc/self/cgroup has a line "0::/path" for version 2 and "4:memory:/path" for version 1. In a
@@ -36,9 +31,11 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_v2 = controllers.empty();
-    if (!is_v2 && !is_named(controllers, controller)) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_v2 = controllers == ",,";
+    const bool is_named =
+        controllers.find("," + std::string(controller) + ",") != std::string::npos;
+    if (!is_v2 && !is_named) continue;
     const std::string mount =
         root + "/sys/fs/cgroup" + (is_v2 ? "" : "/" + std::string(controller));
     for (std::string path = line.substr(second + 1); path.size() > 1; path.erase(path.rfind('/'))) {

@@ -89,8 +89,7 @@ std::string Error::to_string() const {
 
 Error error_from_errno(int errno_value, std::string_view what) {
   return Error{code_of(errno_value),
-               std::string(what) + ": " + std::strerror(errno_value) + limit_behind(errno_value),
-               {}};
+               std::string(what) + ": " + std::strerror(errno_value) + limit_behind(errno_value)};
 }
 
 Error error_of_start(int errno_value, std::string_view what) {

@@ -79,28 +79,25 @@ Error EtcdClient::error_of(const wire::EtcdRefusal& refusal, std::size_t endpoin
     case -1:
       return {ErrorCode::kProtocol,
               "what answers at " + spec_.endpoints[endpoint].to_string() +
-                  " is no etcd with a v3 gateway (it says: " + refusal.message + ")",
-              {}};
+                  " is no etcd with a v3 gateway (it says: " + refusal.message + ")"};
     case kInvalidArgument:
     case kFailedPrecondition:
       return {refusal.message.find("authentication failed") != std::string::npos ||
                       refusal.message.find("user name is empty") != std::string::npos
                   ? ErrorCode::kPermissionDenied
                   : ErrorCode::kInvalidArgument,
-              who + " refuses: " + refusal.message,
-              {}};
+              who + " refuses: " + refusal.message};
     case kNotFound:
-      return {ErrorCode::kNotFound, who + ": " + refusal.message, {}};
+      return {ErrorCode::kNotFound, who + ": " + refusal.message};
     case kPermissionDenied:
     case kUnauthenticated:
-      return {ErrorCode::kPermissionDenied, who + " refuses: " + refusal.message, {}};
+      return {ErrorCode::kPermissionDenied, who + " refuses: " + refusal.message};
     case kResourceExhausted:
       return {ErrorCode::kResourceExhausted,
               who + " accepts no more writes: " + refusal.message +
-                  "; compact and defragment it, then `etcdctl alarm disarm`",
-              {}};
+                  "; compact and defragment it, then `etcdctl alarm disarm`"};
     default:
-      return {ErrorCode::kUnavailable, who + ": " + refusal.message, {}};
+      return {ErrorCode::kUnavailable, who + ": " + refusal.message};
   }
 }
 

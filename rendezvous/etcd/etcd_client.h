@@ -34,8 +34,6 @@ class EtcdClient {
   // `spec` must outlive the client, after whose end no callback runs.
   EtcdClient(std::unique_ptr<EtcdHttp> http, const EtcdSpec& spec)
       : http_(std::move(http)), spec_(spec) {}
-  EtcdClient(const EtcdClient&) = delete;
-  EtcdClient& operator=(const EtcdClient&) = delete;
 
   // Errors: kPermissionDenied (user, password, certificate, role), kResourceExhausted (etcd is
   // full), kProtocol (this is not etcd), kInvalidArgument; the others may be temporary.

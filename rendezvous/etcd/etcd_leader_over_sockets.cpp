@@ -12,13 +12,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct OpenStream final : Attempt {
-  OpenStream(boost::asio::io_context& io, const HttpOptions& options, const HttpRequest& request,
-             HttpStream::Events events)
-      : stream(io, options, request, std::move(events)) {}
-  HttpStream stream;
-};
-
 class OverHttp final : public EtcdHttp {
  public:
   OverHttp(boost::asio::io_context& io, const std::vector<Endpoint>& endpoints,
@@ -40,7 +33,7 @@ class OverHttp final : public EtcdHttp {
   }
   std::unique_ptr<Attempt> open_stream(std::size_t endpoint, HttpRequest request,
                                        HttpStream::Events events) override {
-    return std::make_unique<OpenStream>(io_, options_[endpoint], request, std::move(events));
+    return std::make_unique<HttpStream>(io_, options_[endpoint], request, std::move(events));
   }
 
  private:

@@ -78,21 +78,18 @@ class ConnectionOf : public HttpConnection,
         ec == http::error::buffer_overflow) {
       return {ErrorCode::kResourceExhausted,
               "the answer of " + who() + " is larger than it may be (" +
-                  std::to_string(options_.max_reply_bytes) + " bytes)",
-              {}};
+                  std::to_string(options_.max_reply_bytes) + " bytes)"};
     }
     if (ec == http::error::end_of_stream || ec == boost::asio::error::eof ||
         ec == http::error::partial_message) {
-      return {
-          ErrorCode::kClosed, who() + " closed the connection before its answer was complete", {}};
+      return {ErrorCode::kClosed, who() + " closed the connection before its answer was complete"};
     }
     if (ec.category() == http::make_error_code(http::error::bad_version).category()) {
-      return {ErrorCode::kProtocol,
-              who() + " does not speak HTTP (" + ec.message() + "); check the port" +
-                  (options_.tls ? "" : ", and whether it wants TLS"),
-              {}};
+      return {ErrorCode::kProtocol, who() + " does not speak HTTP (" + ec.message() +
+                                        "); check the port" +
+                                        (options_.tls ? "" : ", and whether it wants TLS")};
     }
-    return {ErrorCode::kUnavailable, who() + ": " + ec.message(), {}};
+    return {ErrorCode::kUnavailable, who() + ": " + ec.message()};
   }
 
   // A handler that calls `next`, unless the connection has ended before.
@@ -164,11 +161,9 @@ class ConnectionOf : public HttpConnection,
     deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
       const auto self = weak.lock();
       if (ec || !self || self->is_over_ || self->question_ != question) return;
-      self->end(Error{ErrorCode::kTimeout,
-                      self->who() + " did not answer within " +
-                          std::to_string(self->options_.time_limit.count()) + " ms" +
-                          self->what_was_under_way_,
-                      {}});
+      self->end(Error{ErrorCode::kTimeout, self->who() + " did not answer within " +
+                                               std::to_string(self->options_.time_limit.count()) +
+                                               " ms" + self->what_was_under_way_});
     });
     if (is_open_) return write();
     under_way(" (its name is being looked up)");
@@ -177,7 +172,7 @@ class ConnectionOf : public HttpConnection,
         io_, options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
           const auto self = weak.lock();
           if (addresses) return self->connect(*addresses);
-          self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message, {}});
+          self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message});
         });
   }
 
@@ -264,7 +259,7 @@ class ConnectionOf : public HttpConnection,
     if (!reply_->is_done()) return read_some();
     if (done_) return finish();
     give_line();
-    if (!is_over_) end(Error{ErrorCode::kClosed, who() + " has ended its answer", {}});
+    if (!is_over_) end(Error{ErrorCode::kClosed, who() + " has ended its answer"});
   }
 
   void finish() {

@@ -24,6 +24,7 @@
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/net/transport.h"
 
 namespace ddprun::rdzv {
 
@@ -68,8 +69,6 @@ class HttpClient {
   HttpClient(boost::asio::io_context& io, HttpOptions options)
       : io_(io), options_(std::move(options)) {}
   ~HttpClient();  // nothing is called any more
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
 
   // `done` is never called from within send(). The time limit starts when the request's turn comes.
   void send(HttpRequest request, Done done);
@@ -86,7 +85,7 @@ class HttpClient {
   const Lifetime lifetime_;
 };
 
-class HttpStream {
+class HttpStream final : public Attempt {
  public:
   struct Events {
     std::function<void(unsigned status)> on_open;        // the head has arrived
@@ -96,9 +95,7 @@ class HttpStream {
 
   HttpStream(boost::asio::io_context& io, const HttpOptions& options, const HttpRequest& request,
              Events events);
-  ~HttpStream();  // no callback runs afterwards; allowed in an event
-  HttpStream(const HttpStream&) = delete;
-  HttpStream& operator=(const HttpStream&) = delete;
+  ~HttpStream() override;  // no callback runs afterwards; allowed in an event
 
  private:
   const std::shared_ptr<HttpConnection> connection_;

@@ -77,10 +77,7 @@ bool pass_on(Frame frame, const LeaderEvents& events) {
 
 class Leader {
  public:
-  Leader() = default;
   virtual ~Leader() = default;
-  Leader(const Leader&) = delete;
-  Leader& operator=(const Leader&) = delete;
 
   // Joins the job, for the first time or again.
   virtual void join(NodeHello hello) = 0;

@@ -93,10 +93,10 @@ class ConnectAttempt final : public Attempt {
   const Lifetime lifetime_;
 };
 
-class AsioAcceptor final : public Acceptor {
+class AsioAcceptor final : public Attempt {
  public:
   AsioAcceptor(boost::asio::io_context& io, const ShellClock& clock, Listener listener,
-               Events events)
+               AcceptEvents events)
       : io_(io),
         clock_(clock),
         events_(std::move(events)),
@@ -132,7 +132,7 @@ class AsioAcceptor final : public Acceptor {
 
   boost::asio::io_context& io_;
   const ShellClock clock_;
-  const Events events_;
+  const AcceptEvents events_;
   boost::asio::posix::stream_descriptor listening_;
   AsioTimer pause_;
   const Lifetime lifetime_;
@@ -151,7 +151,7 @@ class AsioTransport final : public Transport {
   std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) override {
     return look_up_name(io_, host, std::move(done));
   }
-  std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) override {
+  std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) override {
     return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));
   }
 

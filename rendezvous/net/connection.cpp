@@ -86,7 +86,7 @@ class Connection final : public Stream, public std::enable_shared_from_this<Conn
         events->on_bytes({buffer.data(), static_cast<std::size_t>(count)});
         if (static_cast<std::size_t>(count) < buffer.size()) break;
       } else if (count == 0) {
-        return end({ErrorCode::kClosed, "the other side closed the connection", {}});
+        return end({ErrorCode::kClosed, "the other side closed the connection"});
       } else if (errno == EAGAIN || errno == EINTR) {
         break;
       } else {

@@ -40,9 +40,7 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   std::vector<std::string> addresses;
   for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
-    SocketAddress address;
-    std::copy_n(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen,
-                reinterpret_cast<char*>(&address.storage));
+    const SocketAddress address = socket_address(each->ai_addr);
     if (!address.is_ip()) continue;
     std::string text = numeric_host(address);
     if (std::ranges::find(addresses, text) == addresses.end()) addresses.push_back(std::move(text));

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -34,6 +35,16 @@ struct SocketAddress {
            (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
   }
 };
+
+inline SocketAddress socket_address(const sockaddr* from) {
+  SocketAddress address;
+  address.any.sa_family = from->sa_family;
+  if (address.is_ip()) {
+    address.size = address.family() == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.any, from, address.size);
+  }
+  return address;
+}
 
 // Without a port; nullopt for a name and for an address with a zone.
 inline std::optional<SocketAddress> parse_numeric(const std::string& text) {

@@ -108,7 +108,7 @@ std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
   return {};
 }
 
-Membership::Formed Membership::form_group() {
+int Membership::form_group() {
   std::vector<NodeId> chosen;  // survivors in their order, then newcomers
   for (const NodeId id : group_) {
     if (is_in_group(id)) chosen.push_back(id);
@@ -142,7 +142,7 @@ Membership::Formed Membership::form_group() {
   }
   nodes_in_group_ = group_.size();
   connected_outsiders_ -= joined;
-  return {joined};
+  return joined;
 }
 
 std::vector<std::pair<NodeId, RoundStart>> Membership::round_starts(RoundStart start) const {

@@ -69,11 +69,6 @@ class StoreServer {
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
   // (With very many connections, the kernel may still be closing the last ones when this returns.)
   virtual ~StoreServer() = default;
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
-
- protected:
-  StoreServer() = default;
 };
 
 }  // namespace ddprun::rdzv

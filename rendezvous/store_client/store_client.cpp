@@ -460,7 +460,7 @@ tl::unexpected<Error> StoreClient::impossible_answer(const std::string& to) {
 }
 
 tl::unexpected<Error> StoreClient::give_up(ErrorCode code, const std::string& what) {
-  given_up_ = Error{code, "the store at " + options_.server.to_string() + ": " + what, {}};
+  given_up_ = Error{code, "the store at " + options_.server.to_string() + ": " + what};
   shut_down();
   return fail(*given_up_);
 }

@@ -33,8 +33,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     under_way(" (the TLS handshake is not done)");
     if (!expect_name()) {
       return end(Error{ErrorCode::kInvalidArgument,
-                       who() + ": the name '" + name() + "' cannot be checked",
-                       {}});
+                       who() + ": the name '" + name() + "' cannot be checked"});
     }
     transport().async_handshake(ssl::stream_base::client, then([this] { opened(); }));
   }
@@ -43,8 +42,7 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
     const bool is_cut_off = ec == asio::error::eof || ec == ssl::error::stream_truncated;
     if (is_cut_off && !is_open()) {
       return {ErrorCode::kClosed,
-              who() + " closed the connection instead of a TLS handshake; does it use TLS?",
-              {}};
+              who() + " closed the connection instead of a TLS handshake; does it use TLS?"};
     }
     if (ec == ssl::error::stream_truncated) ec = asio::error::eof;
     if (ec.category() != asio::error::get_ssl_category()) return ConnectionOf::explain(ec);
@@ -56,14 +54,12 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
       return {ErrorCode::kPermissionDenied,
               "the certificate of " + who() + " is not trusted: " +
                   (is_name ? "it is not for '" + name() + "'"
-                           : std::string(X509_verify_cert_error_string(verdict))),
-              {}};
+                           : std::string(X509_verify_cert_error_string(verdict)))};
     }
     if (ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == SSL_R_WRONG_VERSION_NUMBER) {
-      return {
-          ErrorCode::kProtocol, who() + " does not speak TLS; check the port and the protocol", {}};
+      return {ErrorCode::kProtocol, who() + " does not speak TLS; check the port and the protocol"};
     }
-    return {ErrorCode::kPermissionDenied, who() + " ends the TLS connection: " + ec.message(), {}};
+    return {ErrorCode::kPermissionDenied, who() + " ends the TLS connection: " + ec.message()};
   }
 
  private:
