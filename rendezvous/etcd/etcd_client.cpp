@@ -74,19 +74,22 @@ void EtcdClient::ask_next(Question question, std::size_t endpoint, const Error& 
 }
 
 Error EtcdClient::error_of(const wire::EtcdRefusal& refusal, std::size_t endpoint) const {
-  const std::string who = "etcd at " + spec_.endpoints[endpoint].to_string();
+  const std::string where = spec_.endpoints[endpoint].to_string();
+  const std::string who = "etcd at " + where;
+  const auto says = [&](std::string_view what) {
+    return refusal.message.find(what) != std::string::npos;
+  };
   switch (refusal.code) {
     case -1:
       return {ErrorCode::kProtocol,
-              "what answers at " + spec_.endpoints[endpoint].to_string() +
+              "what answers at " + where +
                   " is no etcd with a v3 gateway (it says: " + refusal.message + ")"};
     case kInvalidArgument:
-    case kFailedPrecondition:
-      return {refusal.message.find("authentication failed") != std::string::npos ||
-                      refusal.message.find("user name is empty") != std::string::npos
-                  ? ErrorCode::kPermissionDenied
-                  : ErrorCode::kInvalidArgument,
+    case kFailedPrecondition: {
+      const bool is_login = says("authentication failed") || says("user name is empty");
+      return {is_login ? ErrorCode::kPermissionDenied : ErrorCode::kInvalidArgument,
               who + " refuses: " + refusal.message};
+    }
     case kNotFound:
       return {ErrorCode::kNotFound, who + ": " + refusal.message};
     case kPermissionDenied:

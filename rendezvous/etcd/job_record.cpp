@@ -53,21 +53,20 @@ Result<json::object> object_of(std::string_view text) {
   return std::move(object);
 }
 
+// The field, if it is a text.
 std::optional<std::string> text_in(const json::object& object, std::string_view name) {
   const json::value* field = object.if_contains(name);
-  const json::string* text = field == nullptr ? nullptr : field->if_string();
-  if (text == nullptr) return std::nullopt;
-  return std::string(text->data(), text->size());
+  if (field == nullptr || !field->is_string()) return std::nullopt;
+  return std::string(field->as_string().data(), field->as_string().size());
 }
 
-// nullopt if the field is missing, not a number, or negative.
-std::optional<int> count_in(const json::object& object, std::string_view name) {
+// Whether the field is a number that an int can hold, and not negative; reads it.
+bool reads_count(const json::object& object, std::string_view name, int& count) {
   const json::value* field = object.if_contains(name);
   const auto* number = field == nullptr ? nullptr : field->if_int64();
-  if (number == nullptr || *number < 0 || *number > std::numeric_limits<int>::max()) {
-    return std::nullopt;
-  }
-  return static_cast<int>(*number);
+  if (number == nullptr || *number < 0 || *number > std::numeric_limits<int>::max()) return false;
+  count = static_cast<int>(*number);
+  return true;
 }
 
 tl::unexpected<Error> incomplete() {
@@ -95,21 +94,18 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
   if (!object) return fail(object.error());
   JobRecord record;
   const auto incarnation = text_in(*object, "incarnation");
-  const auto nodes = count_in(*object, "nodes");
-  const auto restarts = count_in(*object, "restarts");
-  const auto quick_failures = count_in(*object, "quick_failures");
-  const auto quick_losses = count_in(*object, "quick_losses");
-  if (!incarnation || incarnation->empty() || incarnation->size() > kIncarnationBytes || !nodes ||
-      !restarts || !quick_failures || !quick_losses) {
+  if (!incarnation || incarnation->empty() || incarnation->size() > kIncarnationBytes ||
+      !reads_count(*object, "nodes", record.nodes) ||
+      !reads_count(*object, "restarts", record.history.restarts) ||
+      !reads_count(*object, "quick_failures", record.history.quick_failures) ||
+      !reads_count(*object, "quick_losses", record.history.quick_losses)) {
     return incomplete();
   }
   record.incarnation = *incarnation;
-  record.nodes = *nodes;
-  record.history = {*restarts, *quick_failures, *quick_losses};
   if (object->contains("round")) {
-    const auto round = count_in(*object, "round");
-    if (!round) return incomplete();
-    record.round = Round{static_cast<std::uint32_t>(*round)};
+    int round = 0;
+    if (!reads_count(*object, "round", round)) return incomplete();
+    record.round = Round{static_cast<std::uint32_t>(round)};
   }
   if (const auto outcome = text_in(*object, "outcome")) {
     const auto decoded = from_base64(*outcome);

@@ -7,13 +7,6 @@
 #include "rendezvous/http/tls_context.h"
 
 namespace ddprun::rdzv {
-namespace {
-
-constexpr std::uint16_t kHttpPort = 80;
-constexpr std::uint16_t kHttpsPort = 443;
-
-}  // namespace
-
 Result<HttpUrl> parse_http_url(std::string_view text) {
   const auto bad = [&](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument,
@@ -40,7 +33,7 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
     return bad("its host or port is not valid");
   const std::size_t colon = host.rfind(':');
   const bool has_port = colon != std::string::npos && !host.ends_with(']');
-  if (!has_port) host += ":" + std::to_string(url.is_tls ? kHttpsPort : kHttpPort);
+  if (!has_port) host += std::string(":") + (url.is_tls ? "443" : "80");
   auto endpoint = parse_endpoint(host);
   if (!endpoint || endpoint->port == 0) return bad("its host or port is not valid");
   url.server = *std::move(endpoint);

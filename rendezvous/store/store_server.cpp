@@ -86,16 +86,13 @@ class Loop final : public StoreServer {
   void adopt(UniqueFd connection, std::string received) override {
     {
       const std::scoped_lock lock(adopted_mutex_);
-      adopted_.push_back({std::move(connection), std::move(received)});
+      adopted_.emplace_back(std::move(connection), std::move(received));
     }
     wake();
   }
 
  private:
-  struct Adopted {
-    UniqueFd connection;
-    std::string received;
-  };
+  using Adopted = std::pair<UniqueFd, std::string>;  // with the bytes already read
 
   // The sockets' data in epoll: the session's ClientId, or one of these.
   static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
