@@ -37,17 +37,9 @@ class Search final : public Attempt {
 
   void start() {
     using Where = LeaderSpec::Where;
-    switch (spec_.where) {
-      case Where::kAlone:
-        return lead(std::nullopt);
-      case Where::kElsewhere:
-        return follow();
-      case Where::kElected:
-        return elect();
-      case Where::kHere:
-      case Where::kToBeFound:
-        break;
-    }
+    if (spec_.where == Where::kAlone) return lead(std::nullopt);
+    if (spec_.where == Where::kElsewhere) return follow();
+    if (spec_.where == Where::kElected) return elect();
     if (const auto known = addresses_without_lookup(spec_.endpoint.host)) return decide(*known);
     tell_of_waiting(kFirstNotice);
     look_up();

@@ -2,11 +2,6 @@
 // (round_wire.cpp), as a function `fields(archive, message)` that names its fields in order and
 // runs with a Writer or a Reader.
 //
-//   static void fields(auto& archive, Is<NodeGone> auto& gone) {
-//     archive(gone.how, gone.node_rank);
-//     archive.name(gone.host);
-//   }
-//
 // The Writer cuts texts that are too long; the Reader refuses what the Writer would not have
 // written, so that every value has exactly one encoding. Values for one thread. Check the Reader's
 // error() before you use what it filled in: after the first error it reads nothing more.

@@ -36,7 +36,7 @@ class LeaderClaims {
         open_port_(std::move(open_port)) {}
 
   // `leads`: this agent leads already and claims again, at the same port. One claim at a time;
-  // `done` is called once. A claim that fails may have won in an earlier attempt (seen()).
+  // `done` is called once.
   void claim(const Claim& claim, bool leads, Done done) {
     claim_ = claim;
     done_ = std::move(done);

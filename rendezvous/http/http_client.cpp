@@ -14,15 +14,11 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
                     "; give http://HOST:PORT/PATH or https://HOST:PORT/PATH");
   };
   HttpUrl url;
-  std::string_view rest = text;
-  if (rest.starts_with("https://")) {
-    url.is_tls = true;
-    rest.remove_prefix(8);
-  } else if (rest.starts_with("http://")) {
-    rest.remove_prefix(7);
-  } else {
+  url.is_tls = text.starts_with("https://");
+  if (!url.is_tls && !text.starts_with("http://")) {
     return bad("it begins neither with http:// nor with https://");
   }
+  const std::string_view rest = text.substr(text.find("//") + 2);
   const auto is_printable = [](char c) { return c > ' ' && c < '\x7f'; };
   if (!std::ranges::all_of(rest, is_printable))
     return bad("it has a character that must be escaped");

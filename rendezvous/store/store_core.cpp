@@ -1,6 +1,7 @@
 #include "rendezvous/store/store_core.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <charconv>
 #include <utility>
@@ -140,8 +141,7 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
   Named* slot = find(key);
   if (slot == nullptr || !slot->second.value) return set(key, value);
   StoreValue& present = *slot->second.value;
-  // A long value grows by half, so that appending stays linear; the limit must allow that growth
-  // too.
+  // A long value grows by half, so that appending stays linear.
   if (!has_room(value.view().size() + present.size() / 2)) return Verdict::kNoMemory;
   bytes_ -= present.footprint();
   present.append(value);
@@ -432,17 +432,13 @@ void StoreCore::release(ClientId client) {
 }
 
 const char* StoreCore::reason_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kServed:
-      return "";
-    case Verdict::kNotANumber:
-      return "added to a value that is no 64-bit integer";
-    case Verdict::kNoMemory:
-      return "asked for more than the store's memory limit leaves (--store-memory)";
-    case Verdict::kReplyTooLong:
-      return "asked for a reply that is too long";
-  }
-  return "";
+  constexpr std::array kReasons{
+      "",
+      "added to a value that is no 64-bit integer",
+      "asked for more than the store's memory limit leaves (--store-memory)",
+      "asked for a reply that is too long",
+  };
+  return kReasons[static_cast<std::size_t>(verdict)];
 }
 
 }  // namespace ddprun::rdzv

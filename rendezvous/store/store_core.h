@@ -64,8 +64,7 @@ class StoreCore {
   Verdict handle(ClientId client, const wire::Request& request, wire::ReplyQueue& reply,
                  std::vector<ClientId>& released);
 
-  // Memory held by keys, queues and waiters. The shell adds its own memory (unfinished requests,
-  // unsent replies), so that one limit covers both.
+  // Memory held by keys, queues and waiters; the shell adds its own, so that one limit covers both.
   std::size_t bytes() const { return bytes_; }
   void set_outside_bytes(std::size_t bytes) { outside_bytes_ = bytes; }
   std::size_t memory_limit() const { return memory_limit_; }

@@ -153,8 +153,7 @@ class Loop final : public StoreServer {
         receive(*session);
       }
     } catch (const std::bad_alloc&) {
-      // The system has less memory than our limit allows. Close this client only; the job must go
-      // on.
+      // The system has less memory than our limit allows: close this client only.
       if (sessions_[client]) reject(*sessions_[client], "asked for more memory than there is");
     }
   }

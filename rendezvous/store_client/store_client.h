@@ -85,8 +85,7 @@ class StoreClient {
 
   // Queues: not on PyTorch's legacy server.
   Result<void> queue_push(std::string_view key, std::string_view value);
-  // Waits for an item. (PyTorch's client fails if another client took it first; ours continues to
-  // wait.)
+  // Waits for an item. (PyTorch's client fails if another client took it first.)
   Result<std::string> queue_pop(std::string_view key) { return queue_pop(key, timeout_); }
   Result<std::string> queue_pop(std::string_view key, Milliseconds timeout);
   Result<std::optional<std::string>> try_queue_pop(std::string_view key);
