@@ -22,7 +22,7 @@ constexpr milliseconds kLongestPause{1000};
 constexpr auto kFirstNotice = 1s;
 constexpr auto kNoticeInterval = 10s;
 
-class Search final : public LeaderSearch {
+class Search final : public Attempt {
  public:
   Search(boost::asio::io_context& io, LeaderSpec spec, RoundConfig config, LeaderEvents events,
          std::function<void(Result<FoundLeader>)> done)
@@ -37,17 +37,9 @@ class Search final : public LeaderSearch {
 
   void start() {
     using Where = LeaderSpec::Where;
-    switch (spec_.where) {
-      case Where::kAlone:
-        return lead(std::nullopt);
-      case Where::kElsewhere:
-        return follow();
-      case Where::kElected:
-        return elect();
-      case Where::kHere:
-      case Where::kToBeFound:
-        break;
-    }
+    if (spec_.where == Where::kAlone) return lead(std::nullopt);
+    if (spec_.where == Where::kElsewhere) return follow();
+    if (spec_.where == Where::kElected) return elect();
     if (const auto known = addresses_without_lookup(spec_.endpoint.host)) return decide(*known);
     tell_of_waiting(kFirstNotice);
     look_up();
@@ -109,14 +101,12 @@ class Search final : public LeaderSearch {
     // Another agent on this machine listens there already.
     if (!must_lead && listener.error().code == ErrorCode::kAddressInUse) return follow();
     Error error = std::move(listener.error());
-    if (error.code == ErrorCode::kAddressInUse) {
-      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
-                      ", and the port is taken: by another job, or by this one's last run; end "
-                      "it, or give another port";
-    } else {
-      error.message = "this node is to lead at " + spec_.endpoint.to_string() +
-                      ", and cannot listen there: " + error.message;
-    }
+    const std::string why =
+        error.code == ErrorCode::kAddressInUse
+            ? "the port is taken: by another job, or by this one's last run; end it, or give "
+              "another port"
+            : "cannot listen there: " + error.message;
+    error.message = "this node is to lead at " + spec_.endpoint.to_string() + ", and " + why;
     finish(fail(std::move(error)));
   }
 
@@ -124,20 +114,18 @@ class Search final : public LeaderSearch {
 
   void lead(std::optional<Listener> listener) {
     RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
-    finish(FoundLeader{std::make_unique<RoundServer>(transport_, std::move(options), events_,
-                                                     std::move(listener))});
+    finish(std::make_unique<RoundServer>(transport_, std::move(options), events_,
+                                         std::move(listener)));
   }
 
   void elect() {
-    auto leader = make_etcd_leader(
-        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_);
-    if (!leader) return finish(fail(std::move(leader.error())));
-    finish(FoundLeader{std::move(*leader)});
+    finish(make_etcd_leader(
+        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_));
   }
 
   void follow() {
     RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
-    finish(FoundLeader{std::make_unique<RoundClient>(transport_, std::move(options), events_)});
+    finish(make_round_client(transport_, std::move(options), events_));
   }
 
   boost::asio::io_context& io_;
@@ -156,9 +144,9 @@ class Search final : public LeaderSearch {
 
 }  // namespace
 
-std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
-                                          const RoundConfig& config, LeaderEvents events,
-                                          std::function<void(Result<FoundLeader>)> done) {
+std::unique_ptr<Attempt> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
+                                     const RoundConfig& config, LeaderEvents events,
+                                     std::function<void(Result<FoundLeader>)> done) {
   auto search = std::make_unique<Search>(io, spec, config, std::move(events), std::move(done));
   search->start();
   return search;

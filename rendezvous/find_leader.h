@@ -11,23 +11,17 @@
 #include "rendezvous/common/result.h"
 #include "rendezvous/leader/leader.h"
 #include "rendezvous/leader_spec.h"
-#include "rendezvous/round/round_core.h"
+#include "rendezvous/net/transport.h"
+#include "rendezvous/round/round_config.h"
 
 namespace ddprun::rdzv {
 
-struct FoundLeader {
-  std::unique_ptr<Leader> leader;
-};
-
-class LeaderSearch {
- public:
-  virtual ~LeaderSearch() = default;
-};
+using FoundLeader = std::unique_ptr<Leader>;
 
 // `done` is called once, maybe before this returns, unless the search is destroyed before. Errors
 // are sentences: kTimeout if the endpoint's name did not become known in time.
-std::unique_ptr<LeaderSearch> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
-                                          const RoundConfig& config, LeaderEvents events,
-                                          std::function<void(Result<FoundLeader>)> done);
+std::unique_ptr<Attempt> find_leader(boost::asio::io_context& io, const LeaderSpec& spec,
+                                     const RoundConfig& config, LeaderEvents events,
+                                     std::function<void(Result<FoundLeader>)> done);
 
 }  // namespace ddprun::rdzv

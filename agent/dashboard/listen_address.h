@@ -3,7 +3,9 @@
 // server; used once, before there are workers. Event loop thread only.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "rendezvous/common/result.h"
@@ -12,8 +14,9 @@
 namespace ddprun::agent {
 
 // `done` is called from here for addresses and for "localhost", else from the event loop, unless
-// `lookup` is cancelled or destroyed before. `host` must not be empty.
-void find_listen_address(rdzv::NameLookup& lookup, const std::string& host,
-                         std::function<void(Result<std::string>)> done);
+// the result is destroyed before. `host` must not be empty.
+std::unique_ptr<rdzv::Attempt> find_listen_address(boost::asio::io_context& io,
+                                                   const std::string& host,
+                                                   std::function<void(Result<std::string>)> done);
 
 }  // namespace ddprun::agent

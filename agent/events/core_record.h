@@ -17,7 +17,7 @@
 
 #include "agent/core/node_core.h"
 #include "rendezvous/common/result.h"
-#include "rendezvous/round/round_input.h"
+#include "rendezvous/round/round_core.h"
 
 namespace ddprun::agent {
 

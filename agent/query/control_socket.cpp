@@ -23,7 +23,7 @@ bool is_ours(int socket) {
 }  // namespace
 
 ControlClient::ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket)
-    : connection_(std::make_shared<rdzv::Connection>(executor, std::move(socket))) {}
+    : connection_(rdzv::stream_over(executor, std::move(socket))) {}
 
 void ControlClient::send(std::string_view line) { connection_->send(line); }
 

@@ -45,7 +45,7 @@ class ControlClient : public std::enable_shared_from_this<ControlClient> {
 
  private:
   friend class ControlSocket;
-  std::shared_ptr<rdzv::Connection> connection_;
+  rdzv::StreamPtr connection_;
   std::string received_;
   std::shared_ptr<void> kept_;
 };

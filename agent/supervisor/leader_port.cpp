@@ -46,7 +46,7 @@ void LeaderPort::find(CoreRecorder* recorder) {
 void LeaderPort::take(Result<rdzv::FoundLeader> found) {
   if (!found)
     return events_.event(CannotRun{exit_code_of(found.error()), found.error().to_string()});
-  leader_ = std::move(found->leader);
+  leader_ = std::move(*found);
   events_.event(LeaderFound{leader_->is_here() && !is_elected(job_)});
 }
 

@@ -78,7 +78,7 @@ class LeaderPort {
   JobQuery& query_;
   const Events events_;
   bool has_been_heard_ = false;
-  std::unique_ptr<rdzv::LeaderSearch> search_;
+  std::unique_ptr<rdzv::Attempt> search_;
   std::unique_ptr<rdzv::Leader> leader_;
   std::function<void()> when_left_;  // empty: leave() was not called, or is complete
   Timer leave_timer_;

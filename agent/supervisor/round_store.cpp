@@ -10,11 +10,12 @@ void RoundStore::prepare(std::function<void(Result<void>)> done) {
   const std::string& name =
       job_.nodes.is_alone() ? job_.store_endpoint.address : job_.nodes.local_addr;
   if (name.empty()) return done({});
-  find_listen_address(lookup_, name, [this, done = std::move(done)](Result<std::string> address) {
-    if (!address) return done(fail(std::move(address.error())));
-    address_ = *std::move(address);
-    done({});
-  });
+  lookup_ =
+      find_listen_address(io_, name, [this, done = std::move(done)](Result<std::string> address) {
+        if (!address) return done(fail(std::move(address.error())));
+        address_ = *std::move(address);
+        done({});
+      });
 }
 
 StoreResult RoundStore::open(Round round, const std::string& own) {

@@ -26,7 +26,7 @@ namespace ddprun::agent {
 class RoundStore {
  public:
   RoundStore(boost::asio::io_context& io, const Job& job, std::function<void(std::string_view)> log)
-      : job_(job), log_(std::move(log)), lookup_(io) {}
+      : job_(job), log_(std::move(log)), io_(io) {}
   RoundStore(const RoundStore&) = delete;
   RoundStore& operator=(const RoundStore&) = delete;
 
@@ -49,7 +49,8 @@ class RoundStore {
 
   const Job& job_;
   const std::function<void(std::string_view)> log_;
-  rdzv::NameLookup lookup_;
+  boost::asio::io_context& io_;
+  std::unique_ptr<rdzv::Attempt> lookup_;
   std::string address_;  // numeric; empty: none was given
   std::unique_ptr<rdzv::StoreServer> server_;
   std::optional<rdzv::Listener> reserved_port_;  // if rank 0 hosts the store

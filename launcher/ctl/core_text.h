@@ -4,7 +4,7 @@
 #include <string>
 
 #include "agent/core/node_core.h"
-#include "rendezvous/round/round_input.h"
+#include "rendezvous/round/round_core.h"
 
 namespace ddprun::agent {
 

@@ -160,7 +160,7 @@ std::string Replay::on(const rdzv::RoundInput& input) {
   if (!round_) return "leader  was recorded without its beginning; this line is skipped\n";
   inputs_ += 1;
   const rdzv::LeaderView before = round_->view(input.at);
-  const auto messages = rdzv::step(*round_, input);
+  const auto messages = round_->step(input);
   const rdzv::LeaderView after = round_->view(input.at);
   std::string text = "leader  " + printable(in_words(input)) + "\n";
   if (state_of(before) != state_of(after)) {

@@ -2,22 +2,19 @@
 // (round_wire.cpp), as a function `fields(archive, message)` that names its fields in order and
 // runs with a Writer or a Reader.
 //
-//   static void fields(auto& archive, Is<NodeGone> auto& gone) {
-//     archive(gone.how, gone.node_rank);
-//     archive.name(gone.host);
-//   }
-//
 // The Writer cuts texts that are too long; the Reader refuses what the Writer would not have
 // written, so that every value has exactly one encoding. Values for one thread. Check the Reader's
 // error() before you use what it filled in: after the first error it reads nothing more.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,15 +31,13 @@ namespace ddprun::rdzv::wire {
 template <typename T, typename Message>
 concept Is = std::same_as<std::remove_const_t<T>, Message>;
 
-// The number of a variant's alternative on the wire. Every alternative has one; 0 means that none
-// was assigned.
-template <typename Alternative>
-inline constexpr std::uint8_t kNumber = 0;
-
-// The values of an enumeration; the index of each is its number on the wire. Values that are not in
-// the list are written as the first one.
-template <typename Enumeration>
-inline constexpr std::nullptr_t kValues{};
+// The numbers of a variant's alternatives on the wire: 1, 2, 3 …, unless this is specialised.
+template <typename Variant>
+inline constexpr auto kNumbers = [] {
+  std::array<std::uint8_t, std::variant_size_v<Variant>> numbers{};
+  std::iota(numbers.begin(), numbers.end(), std::uint8_t{1});
+  return numbers;
+}();
 
 // `text`, or if it is longer than `bytes_max`, its beginning and "…" within that size. A UTF-8
 // character is never cut in two.
@@ -61,12 +56,17 @@ class Writer {
   void operator()(const Fields&... each) {
     (field(each), ...);
   }
-  void name(std::string_view value) { string(value); }
-  void host(std::string_view value) { string(value); }
+  void name(const auto&... values) { (string(values), ...); }
+  void host(const auto&... values) { (string(values), ...); }
   void text(std::string_view value) { string(cut(value, limits::kMaxTextBytes)); }
   void path(std::string_view value) { string(cut(value, limits::kMaxPathBytes)); }
   void opaque(std::string_view value, std::size_t /*bytes_max*/) { string(value); }
-  void within(int value, int /*low*/, int /*high*/) { field(value); }
+  void within(int /*low*/, int /*high*/, auto... values) { (field(values), ...); }
+  // An enumeration whose values are 0, 1 … last; any other is written as 0.
+  template <typename T>
+  void choice(T value, T last) {
+    field(static_cast<std::uint8_t>(value <= last ? value : T{}));
+  }
 
   // Writes the latest lines that fit.
   void lines(const std::vector<std::string>& lines) {
@@ -82,8 +82,7 @@ class Writer {
     for (auto line = kept.rbegin(); line != kept.rend(); ++line) string(*line);
   }
 
-  const std::string& bytes() const& { return bytes_; }
-  std::string bytes() && { return std::move(bytes_); }
+  std::string& bytes() { return bytes_; }
 
  private:
   template <std::integral T>
@@ -93,12 +92,6 @@ class Writer {
   void field(bool value) { field(static_cast<std::uint8_t>(value)); }
   void field(Round value) { field(number(value)); }
   void field(NodeId value) { field(number(value)); }
-  template <typename T>
-  requires std::is_enum_v<T>
-  void field(T value) {
-    const auto place = std::find(kValues<T>.begin(), kValues<T>.end(), value);
-    field(static_cast<std::uint8_t>(place == kValues<T>.end() ? 0 : place - kValues<T>.begin()));
-  }
   void field(std::chrono::nanoseconds value) { field(std::int64_t{value.count()}); }
   void field(std::chrono::seconds value) {
     using Limits = std::numeric_limits<std::int32_t>;
@@ -121,13 +114,8 @@ class Writer {
   }
   template <typename... Alternatives>
   void field(const std::variant<Alternatives...>& value) {
-    std::visit(
-        [this]<typename T>(const T& alternative) {
-          static_assert(kNumber<T> != 0);
-          this->field(kNumber<T>);
-          this->field(alternative);
-        },
-        value);
+    field(kNumbers<std::variant<Alternatives...>>[value.index()]);
+    std::visit([this](const auto& alternative) { this->field(alternative); }, value);
   }
   template <typename T>
   requires std::is_class_v<T>
@@ -148,16 +136,25 @@ class Reader {
   void operator()(Fields&... each) {
     (field(each), ...);
   }
-  void name(std::string& value) { string(value, limits::kMaxNameBytes, "a name is too long"); }
-  void host(std::string& value) { string(value, limits::kMaxHostBytes, "a host is too long"); }
+  void name(auto&... values) { (string(values, limits::kMaxNameBytes, "a name is too long"), ...); }
+  void host(auto&... values) { (string(values, limits::kMaxHostBytes, "a host is too long"), ...); }
   void text(std::string& value) { string(value, limits::kMaxTextBytes, "a text is too long"); }
   void path(std::string& value) { string(value, limits::kMaxPathBytes, "a path is too long"); }
   void opaque(std::string& value, std::size_t bytes_max) {
     string(value, bytes_max, "a field is too long");
   }
-  void within(int& value, int low, int high) {
-    field(value);
-    if (value < low || value > high) refuse("a number is out of range");
+  void within(int low, int high, auto&... values) {
+    const auto read = [&](int& value) {
+      field(value);
+      if (value < low || value > high) refuse("a number is out of range");
+    };
+    (read(values), ...);
+  }
+  template <typename T>
+  void choice(T& value, T last) {
+    const auto number = get<std::uint8_t>();
+    if (number > static_cast<std::uint8_t>(last)) return refuse("it has an unknown value");
+    value = static_cast<T>(number);
   }
   void lines(std::vector<std::string>& lines) {
     std::size_t bytes = 0;
@@ -188,19 +185,12 @@ class Reader {
   }
   void field(Round& value) { value = Round{get<std::uint32_t>()}; }
   void field(NodeId& value) { value = NodeId{get<std::uint32_t>()}; }
-  template <typename T>
-  requires std::is_enum_v<T>
-  void field(T& value) {
-    const auto place = get<std::uint8_t>();
-    if (place >= kValues<T>.size()) return refuse("it has an unknown value");
-    value = kValues<T>[place];
-  }
   void field(std::chrono::nanoseconds& value) {
     value = std::chrono::nanoseconds(get<std::int64_t>());
   }
   void field(std::chrono::seconds& value) {
     int count = 0;
-    within(count, 0, std::numeric_limits<std::int32_t>::max());
+    within(0, std::numeric_limits<std::int32_t>::max(), count);
     value = std::chrono::seconds(count);
   }
   void field(std::chrono::system_clock::time_point& value) {
@@ -225,9 +215,11 @@ class Reader {
   template <typename... Alternatives>
   void field(std::variant<Alternatives...>& value) {
     const auto wanted = get<std::uint8_t>();
+    auto number = kNumbers<std::variant<Alternatives...>>.begin();
     const auto is_read = [&]<typename T>(std::type_identity<T>) {
-      if (kNumber<T> == wanted) field(value.template emplace<T>());
-      return kNumber<T> == wanted;
+      const bool is_it = *number++ == wanted;
+      if (is_it) field(value.template emplace<T>());
+      return is_it;
     };
     if (!(is_read(std::type_identity<Alternatives>{}) || ...)) refuse("its kind is unknown");
   }

@@ -11,9 +11,10 @@ namespace {
 // Version 1 writes "no limit" as a number near the maximum.
 constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
 
-bool is_named(std::string_view controllers, std::string_view controller) {
-  const std::string list = "," + std::string(controllers) + ",";
-  return list.find("," + std::string(controller) + ",") != std::string::npos;
+std::optional<std::uint64_t> leading_number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -30,9 +31,11 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_v2 = controllers.empty();
-    if (!is_v2 && !is_named(controllers, controller)) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_v2 = controllers == ",,";
+    const bool is_named =
+        controllers.find("," + std::string(controller) + ",") != std::string::npos;
+    if (!is_v2 && !is_named) continue;
     const std::string mount =
         root + "/sys/fs/cgroup" + (is_v2 ? "" : "/" + std::string(controller));
     for (std::string path = line.substr(second + 1); path.size() > 1; path.erase(path.rfind('/'))) {
@@ -45,25 +48,14 @@ std::vector<std::string> folders(std::string_view controller, const std::string&
 }
 
 std::optional<std::uint64_t> field(const std::string& text, std::string_view key) {
-  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    const std::size_t space = std::min(line.find(' '), line.size());
-    if (line.substr(0, space) != key) continue;
-    std::uint64_t value = 0;
-    const char* const digits = line.data() + std::min(space + 1, line.size());
-    const auto [rest, error] = std::from_chars(digits, line.data() + line.size(), value);
-    if (error == std::errc()) return value;
-  }
-  return std::nullopt;
+  const std::string wanted = "\n" + std::string(key) + " ";
+  const std::size_t at = ("\n" + text).find(wanted);
+  if (at == std::string::npos) return std::nullopt;
+  return leading_number(std::string_view(text).substr(at + wanted.size() - 1));
 }
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
-  const std::string text = file_text(path);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end == text.data()) return std::nullopt;
-  return value;
+  return leading_number(file_text(path));
 }
 
 std::vector<Memory> memory(const std::string& root) {

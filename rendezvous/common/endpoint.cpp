@@ -1,7 +1,5 @@
 #include "rendezvous/common/endpoint.h"
 
-#include <cstdint>
-
 #include "rendezvous/common/parse_number.h"
 
 namespace ddprun::rdzv {

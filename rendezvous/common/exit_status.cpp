@@ -1,26 +1,15 @@
 #include "rendezvous/common/exit_status.h"
 
+#include <strings.h>
+
 #include <csignal>
 #include <cstring>
 
 namespace ddprun {
-namespace {
-
-// sigabbrev_np gives "TERM"; nullptr for real-time signals and for numbers that are no signal.
-const char* abbreviation(int signal) { return sigabbrev_np(signal); }
-
-std::string upper(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string signal_name(int signal) {
-  if (const char* name = abbreviation(signal)) return std::string("SIG") + name;
+  // nullptr for real-time signals and for numbers that are no signal.
+  if (const char* name = sigabbrev_np(signal)) return std::string("SIG") + name;
   if (signal >= SIGRTMIN && signal <= SIGRTMAX) {
     return signal == SIGRTMIN ? "SIGRTMIN" : "SIGRTMIN+" + std::to_string(signal - SIGRTMIN);
   }
@@ -28,11 +17,12 @@ std::string signal_name(int signal) {
 }
 
 int signal_number(std::string_view name) {
-  std::string wanted = upper(name);
-  if (wanted.rfind("SIG", 0) == 0) wanted.erase(0, 3);
+  std::string wanted(name);
+  if (::strncasecmp(wanted.c_str(), "SIG", 3) == 0) wanted.erase(0, 3);
   for (int signal = 1; signal < NSIG; ++signal) {
-    const char* known = abbreviation(signal);
-    if (wanted == std::to_string(signal) || (known != nullptr && wanted == known)) return signal;
+    const char* known = sigabbrev_np(signal);
+    const bool is_it = known != nullptr && ::strcasecmp(wanted.c_str(), known) == 0;
+    if (is_it || wanted == std::to_string(signal)) return signal;
   }
   return 0;
 }

@@ -12,32 +12,26 @@ constexpr std::string_view kColoursEnd = "\x1b[0m";
 enum class Lines { kOne, kSeveral };
 enum class Colours { kVisible, kLeftOut, kKept };
 
-// The length of the well-formed character (RFC 3629) at the beginning of `text`; 0 if there is
-// none.
-std::size_t character_at(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
-  const bool is_out_of_range =
-      (first == 0xED && byte(1) >= 0xA0) || (first == 0xF4 && byte(1) >= 0x90);
-  return is_overlong || is_out_of_range ? 0 : length;
-}
+struct Character {
+  std::size_t length = 0;  // 0: it is not well-formed (RFC 3629)
+  std::uint32_t code = 0;
+};
 
-// The code point of a well-formed character.
-std::uint32_t code_of(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character.front());
-  if (character.size() == 1) return first;
-  std::uint32_t code = first & (0x7FU >> character.size());
-  for (const char c : character.substr(1)) {
+// The one at the beginning of `text`.
+Character character_at(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return {1, first};
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {};
+  std::uint32_t code = first & (0x7FU >> length);
+  for (const char c : text.substr(1, length - 1)) {
+    if ((c & 0xC0) != 0x80) return {};
     code = code << 6 | (static_cast<unsigned char>(c) & 0x3FU);
   }
-  return code;
+  const bool is_overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  const bool is_surrogate = code >= 0xD800 && code < 0xE000;
+  if (is_overlong || is_surrogate || code > 0x10FFFF) return {};
+  return {length, code};
 }
 
 // Control characters, line and paragraph separators, and characters that change the text direction.
@@ -53,19 +47,17 @@ std::size_t colour_at(std::string_view text) {
   return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
 }
 
+std::string escaped(const char* format, std::uint32_t code) {
+  char text[16];
+  std::snprintf(text, sizeof text, format, code);
+  return text;
+}
+
 std::string visible(std::uint32_t code) {
   if (code == '\n') return "\\n";
   if (code == '\r') return "\\r";
   if (code == '\t') return "\\t";
-  char text[16];
-  std::snprintf(text, sizeof text, code < 0x20 ? "\\x%02x" : "\\u%04x", code);
-  return text;
-}
-
-std::string visible_byte(char byte) {
-  char text[8];
-  std::snprintf(text, sizeof text, "\\x%02x", static_cast<unsigned char>(byte));
-  return text;
+  return escaped(code < 0x20 ? "\\x%02x" : "\\u%04x", code);
 }
 
 std::string made_printable(std::string_view text, Lines lines, Colours colours) {
@@ -80,16 +72,14 @@ std::string made_printable(std::string_view text, Lines lines, Colours colours) 
       text.remove_prefix(colour);
       continue;
     }
-    const std::size_t length = character_at(text);
-    const std::string_view character = text.substr(0, length);
-    const std::uint32_t code = length == 0 ? 0 : code_of(character);
+    const auto [length, code] = character_at(text);
     const bool is_layout = lines == Lines::kSeveral && (code == '\n' || code == '\t');
     if (length == 0) {
-      out += visible_byte(text.front());
+      out += escaped("\\x%02x", static_cast<unsigned char>(text.front()));
     } else if (is_acted_upon(code) && !is_layout) {
       out += visible(code);
     } else {
-      out += character;
+      out += text.substr(0, length);
     }
     text.remove_prefix(length == 0 ? 1 : length);
   }
@@ -117,7 +107,7 @@ std::string printable_in_colour(std::string_view line) {
 std::string as_utf8(std::string_view text, std::size_t bytes_max) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t length = character_at(text);
+    const std::size_t length = character_at(text).length;
     const std::string_view next = length == 0 ? kReplacement : text.substr(0, length);
     if (out.size() + next.size() > bytes_max) return out + "…";
     out += next;

@@ -1,14 +1,22 @@
 // A random number that no other process is likely to choose: for identifiers, not for secrets.
 #pragma once
 
+#include <sys/random.h>
+
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 namespace ddprun {
 
-// Any thread.
-std::uint64_t random_number();
+// Any thread. Not std::random_device: it executes CPUID first, which traps in a virtual machine.
+inline std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  // Short reads and EINTR do not happen for so few bytes.
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) std::abort();
+  return number;
+}
 
 // 16 hexadecimal digits.
 inline std::string random_name() {

@@ -35,103 +35,61 @@ std::string limit_on_processes() {
          "group)";
 }
 
-}  // namespace
-
-std::string_view name_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "invalid_argument";
-    case ErrorCode::kNotFound:
-      return "not_found";
-    case ErrorCode::kPermissionDenied:
-      return "permission_denied";
-    case ErrorCode::kAddressInUse:
-      return "address_in_use";
-    case ErrorCode::kUnavailable:
-      return "unavailable";
-    case ErrorCode::kTimeout:
-      return "timeout";
-    case ErrorCode::kProtocol:
-      return "protocol";
-    case ErrorCode::kClosed:
-      return "closed";
-    case ErrorCode::kResourceExhausted:
-      return "resource_exhausted";
-    case ErrorCode::kDataLoss:
-      return "data_loss";
-    case ErrorCode::kIo:
-      return "io";
-  }
-  return "io";
-}
-
-Error&& Error::with(std::string key, std::string value) && {
-  context.emplace_back(std::move(key), std::move(value));
-  return std::move(*this);
-}
-
-Error& Error::with(std::string key, std::string value) & {
-  context.emplace_back(std::move(key), std::move(value));
-  return *this;
-}
-
-std::string Error::to_string() const {
-  std::string text = message;
-  if (context.empty()) return text;
-  text += " (";
-  for (std::size_t i = 0; i < context.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += context[i].first + ": " + context[i].second;
-  }
-  return text + ")";
-}
-
-Error error_from_errno(int errno_value, std::string_view what) {
-  ErrorCode code = ErrorCode::kIo;
+ErrorCode code_of(int errno_value) {
   switch (errno_value) {
     case ENOENT:
     case ENOTDIR:
-      code = ErrorCode::kNotFound;
-      break;
+      return ErrorCode::kNotFound;
     case EACCES:
     case EPERM:
     case EROFS:
-      code = ErrorCode::kPermissionDenied;
-      break;
+      return ErrorCode::kPermissionDenied;
     case EADDRINUSE:
-      code = ErrorCode::kAddressInUse;
-      break;
+      return ErrorCode::kAddressInUse;
     case EINVAL:
     case EADDRNOTAVAIL:
-      code = ErrorCode::kInvalidArgument;
-      break;
+      return ErrorCode::kInvalidArgument;
     case ECONNREFUSED:
     case EHOSTUNREACH:
     case ENETUNREACH:
     case EAGAIN:
-      code = ErrorCode::kUnavailable;
-      break;
+      return ErrorCode::kUnavailable;
     case ETIMEDOUT:
-      code = ErrorCode::kTimeout;
-      break;
+      return ErrorCode::kTimeout;
     case EPIPE:
     case ECONNRESET:
     case ECONNABORTED:
-      code = ErrorCode::kClosed;
-      break;
+      return ErrorCode::kClosed;
     case ENOMEM:
     case EMFILE:
     case ENFILE:
     case ENOSPC:
     case EDQUOT:
     case ENOBUFS:
-      code = ErrorCode::kResourceExhausted;
-      break;
+      return ErrorCode::kResourceExhausted;
     default:
-      break;
+      return ErrorCode::kIo;
   }
-  return Error{
-      code, std::string(what) + ": " + std::strerror(errno_value) + limit_behind(errno_value), {}};
+}
+
+}  // namespace
+
+Error&& Error::with(std::string key, std::string value) && {
+  context.emplace_back(std::move(key), std::move(value));
+  return std::move(*this);
+}
+
+std::string Error::to_string() const {
+  std::string places;
+  for (const auto& [key, value] : context) {
+    places += (places.empty() ? " (" : ", ") + key + ": " + value;
+  }
+  return places.empty() ? message : message + places + ")";
+}
+
+Error error_from_errno(int errno_value, std::string_view what) {
+  return Error{code_of(errno_value),
+               std::string(what) + ": " + std::strerror(errno_value) + limit_behind(errno_value)};
 }
 
 Error error_of_start(int errno_value, std::string_view what) {

@@ -32,17 +32,13 @@ enum class ErrorCode {
   kIo,                 // any other failure of the operating system
 };
 
-// The code's name in lower case, for logs and JSON ("not_found").
-std::string_view name_of(ErrorCode code);
-
 // What went wrong, as a sentence, and where: callers add to `context` (host, rank, pid, file).
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kIo;
   std::string message;
-  std::vector<std::pair<std::string, std::string>> context;
+  std::vector<std::pair<std::string, std::string>> context = {};
 
   Error&& with(std::string key, std::string value) &&;
-  Error& with(std::string key, std::string value) &;
 
   // "message (key: value, key: value)"
   std::string to_string() const;
@@ -54,7 +50,7 @@ using Result = tl::expected<T, Error>;
 // return fail(ErrorCode::kTimeout, "no answer from 10.0.0.5:29400 after 3 s");
 inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
 inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
-  return fail(Error{code, std::move(message), {}});
+  return fail(Error{code, std::move(message)});
 }
 
 // An Error from errno: code from the number, message "<what>: <strerror>". If a limit was reached,

@@ -20,6 +20,21 @@ tl::unexpected<Error> too_many() {
   return wrong("it names more than " + std::to_string(kMaxHostsInList) + " hosts");
 }
 
+// What is between commas that are outside of brackets.
+std::vector<std::string_view> parts_of(std::string_view list) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  bool is_in_brackets = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '[' || list[i] == ']') is_in_brackets = list[i] == '[';
+    if (list[i] != ',' || is_in_brackets) continue;
+    parts.push_back(list.substr(begin, i - begin));
+    begin = i + 1;
+  }
+  parts.push_back(list.substr(begin));
+  return parts;
+}
+
 // "003-005" gives 003, 004, 005; the first number's width counts.
 Result<void> append_range(std::string_view range, Hosts& numbers) {
   const std::string_view first_text = range.substr(0, range.find('-'));
@@ -42,12 +57,10 @@ Result<void> append_range(std::string_view range, Hosts& numbers) {
 // `ranges`: the text between "[" and "]".
 Result<Hosts> expand_ranges(std::string_view ranges) {
   Hosts numbers;
-  for (;;) {
-    const std::string_view range = ranges.substr(0, ranges.find(','));
+  for (const std::string_view range : parts_of(ranges)) {
     if (auto good = append_range(range, numbers); !good) return fail(std::move(good.error()));
-    if (range.size() == ranges.size()) return numbers;
-    ranges.remove_prefix(range.size() + 1);
   }
+  return numbers;
 }
 
 // Combines every name so far with every ending. Slurm's order: the numbers in the last brackets
@@ -86,32 +99,19 @@ Result<Hosts> expand_name(std::string_view name) {
   return hosts;
 }
 
-// The end of the first name: a comma outside of brackets, or the end of the list.
-std::size_t end_of_name(std::string_view list) {
-  bool is_in_brackets = false;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i] == '[') is_in_brackets = true;
-    if (list[i] == ']') is_in_brackets = false;
-    if (list[i] == ',' && !is_in_brackets) return i;
-  }
-  return list.size();
-}
-
 }  // namespace
 
 Result<Hosts> expand_host_list(std::string_view list) {
   Hosts hosts;
-  for (;;) {
-    const std::string_view name = list.substr(0, end_of_name(list));
+  for (const std::string_view name : parts_of(list)) {
     if (name.empty()) return wrong("it is empty or contains an empty name");
     auto expanded = expand_name(name);
     if (!expanded) return expanded;
     if (hosts.size() + expanded->size() > kMaxHostsInList) return too_many();
     hosts.insert(hosts.end(), std::make_move_iterator(expanded->begin()),
                  std::make_move_iterator(expanded->end()));
-    if (name.size() == list.size()) return hosts;
-    list.remove_prefix(name.size() + 1);
   }
+  return hosts;
 }
 
 std::optional<std::uint64_t> slurm_step(std::string_view step_id) {

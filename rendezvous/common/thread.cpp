@@ -2,6 +2,8 @@
 
 #include <sys/prctl.h>
 
+#include <memory>
+
 #include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::rdzv {

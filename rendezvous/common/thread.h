@@ -6,7 +6,6 @@
 #include <pthread.h>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <utility>
 

@@ -25,22 +25,18 @@ Resumption resumption_of(const Lead& lead) {
 // ---- events
 
 ElectionCore::Out ElectionCore::begin(CoreTime now) {
-  Out out;
   leaderless_since_ = now;
-  read(out);
-  return out;
+  read();
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::view(CoreTime now, const EtcdView& view) {
-  Out out;
-  if (doing_ != Doing::kReading || is_over_) return out;
-  take(out, now, view);
-  return out;
+  if (doing_ != Doing::kNothing && !is_over_) take(now, view);
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::claimed(CoreTime now, std::int64_t revision) {
-  Out out;
-  if (doing_ != Doing::kClaiming || is_over_) return out;
+  if (doing_ != Doing::kClaiming || is_over_) return {};
   doing_ = Doing::kNothing;
   pause_ = 0ms;
   const bool goes_on = leads_ && leader_->leadership == claim_.key.leadership;
@@ -48,89 +44,73 @@ ElectionCore::Out ElectionCore::claimed(CoreTime now, std::int64_t revision) {
   if (goes_on) {
     leader_->revision = newest_ = job_revision_ = revision;
   } else {
-    detach(out, now);
-    begin_to_lead(out);
+    detach(now);
+    begin_to_lead();
   }
-  if (std::exchange(read_again_, false)) read(out);
-  return out;
-}
-
-ElectionCore::Out ElectionCore::claim_failed(CoreTime now, const EtcdView& view) {
-  Out out;
-  if (doing_ != Doing::kClaiming || is_over_) return out;
-  take(out, now, view);
-  return out;
+  if (std::exchange(read_again_, false)) read();
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::failed(CoreTime now, const std::string& why, bool is_final) {
-  Out out;
-  if (doing_ == Doing::kNothing || is_over_) return out;
+  if (doing_ == Doing::kNothing || is_over_) return {};
   doing_ = Doing::kNothing;
   read_again_ = false;
   why_not_ = why;
   // Settings that have worked once are not the reason, so try again later.
   if (is_final && incarnation_.empty()) {
-    give_up(out, GiveUp::Why::kWrong, why);
+    give_up(GiveUp::Why::kWrong, why);
   } else {
     read_later(now);
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::leader_put(CoreTime now, const LeaderKey& key) {
-  Out out;
   // The answer to the claim has more information.
-  if (is_over_ || doing_ == Doing::kClaiming) return out;
-  attach(out, now, key);
-  return out;
+  if (!is_over_ && doing_ != Doing::kClaiming) attach(now, key);
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::leader_deleted(CoreTime, std::int64_t revision) {
-  Out out;
-  if (is_over_ || revision < newest_) return out;
-  read(out);
-  return out;
+  if (!is_over_ && revision >= newest_) read();
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::watch_ended(CoreTime now) {
-  Out out;
   if (!is_over_ && doing_ == Doing::kNothing) read_later(now);
-  return out;
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::connection_gone(CoreTime now, bool was_refused) {
-  Out out;
-  if (is_over_ || leads_ || !leader_) return out;
+  if (is_over_ || leads_ || !leader_) return {};
   const std::int64_t revision = leader_->revision;
-  detach(out, now);
+  detach(now);
   // Nobody listens at its port any more, so it is dead, and there is no need to wait for its lease.
   // Even if this is wrong it is safe: that leader is fenced off, as if its lease had expired.
-  if (was_refused) out.push_back(Depose{revision});
-  read(out);
-  return out;
+  if (was_refused) out_.push_back(Depose{revision});
+  read();
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::leadership_uncertain() {
-  Out out;
-  if (!is_over_ && leads_) read(out);
-  return out;
+  if (!is_over_ && leads_) read();
+  return std::exchange(out_, {});
 }
 
 ElectionCore::Out ElectionCore::tick(CoreTime now) {
-  Out out;
-  if (is_over_) return out;
+  if (is_over_) return {};
   const bool is_too_late = leaderless_since_ && now >= *leaderless_since_ + config_.join_timeout;
   if (is_too_late) {
     const bool was_in = !incarnation_.empty();
-    give_up(out, was_in ? GiveUp::Why::kLost : GiveUp::Why::kNeverReached,
+    give_up(was_in ? GiveUp::Why::kLost : GiveUp::Why::kNeverReached,
             (was_in ? "the leader is gone, and no other could be elected within "
                     : "no leader could be elected within ") +
                 std::to_string(config_.join_timeout.count()) + " ms" +
                 (why_not_.empty() ? "" : ": " + why_not_));
-    return out;
+    return std::exchange(out_, {});
   }
-  if (read_at_ && now >= *read_at_) read(out);
-  return out;
+  if (read_at_ && now >= *read_at_) read();
+  return std::exchange(out_, {});
 }
 
 std::optional<CoreTime> ElectionCore::deadline() const {
@@ -159,14 +139,14 @@ void ElectionCore::written(std::int64_t revision, const JobRecord& record) {
 
 // ---- what follows
 
-void ElectionCore::read(Out& out) {
+void ElectionCore::read() {
   read_at_.reset();
   if (doing_ != Doing::kNothing) {
     read_again_ = true;
     return;
   }
   doing_ = Doing::kReading;
-  out.push_back(ReadEtcd{});
+  out_.push_back(ReadEtcd{});
 }
 
 void ElectionCore::read_later(CoreTime now) {
@@ -174,9 +154,9 @@ void ElectionCore::read_later(CoreTime now) {
   read_at_ = now + pause_;
 }
 
-void ElectionCore::take(Out& out, CoreTime now, const EtcdView& view) {
+void ElectionCore::take(CoreTime now, const EtcdView& view) {
   doing_ = Doing::kNothing;
-  if (std::exchange(read_again_, false)) return read(out);
+  if (std::exchange(read_again_, false)) return read();
   if (leads_ && view.leader && view.leader->leadership == leader_->leadership) {
     job_revision_ = view.job_revision;
   }
@@ -188,31 +168,31 @@ void ElectionCore::take(Out& out, CoreTime now, const EtcdView& view) {
     read_at_ = now + config_.lease;
     return;
   }
-  if (view.record && !is_new_life && !is_of_this_job(out, view.record->incarnation)) return;
+  if (view.record && !is_new_life && !is_of_this_job(view.record->incarnation)) return;
   // Another agent may have led since, or a write of this agent has succeeded without an answer.
   const bool is_as_left = view.record && view.job_revision == job_revision_;
-  if (leads_ && !view.leader && !is_as_left) detach(out, now);
+  if (leads_ && !view.leader && !is_as_left) detach(now);
   const bool nobody_will_tell = !leads_ && (!leader_ || !view.leader);
   if (has_ended && !incarnation_.empty() && nobody_will_tell) {
     is_over_ = true;
-    out.push_back(EndJob{*view.record->outcome});
+    out_.push_back(EndJob{*view.record->outcome});
   } else if (view.leader) {
-    attach(out, now, *view.leader);
+    attach(now, *view.leader);
   } else {
-    claim(out, now, view);
+    claim(now, view);
   }
 }
 
-bool ElectionCore::is_of_this_job(Out& out, const std::string& incarnation) {
+bool ElectionCore::is_of_this_job(const std::string& incarnation) {
   if (incarnation_.empty() || incarnation == incarnation_) return true;
   give_up(
-      out, GiveUp::Why::kLost,
+      GiveUp::Why::kLost,
       "the job that this node was part of is over, and another one has begun under its id; give "
       "every job an --rdzv-id of its own");
   return false;
 }
 
-void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
+void ElectionCore::attach(CoreTime now, const LeaderKey& key) {
   if (key.revision < newest_) return;  // an earlier leader
   pause_ = 0ms;
   if (leader_ && leader_->leadership == key.leadership) {
@@ -220,13 +200,13 @@ void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
     if (!leads_ && !has_heard_) read_at_ = now + config_.lease;
     return;
   }
-  if (!is_of_this_job(out, key.incarnation)) return;
+  if (!is_of_this_job(key.incarnation)) return;
   if (key.leadership == leadership_) {  // our own claim; its answer was lost
     claim_.key.revision = key.revision;
-    detach(out, now);
-    return begin_to_lead(out);
+    detach(now);
+    return begin_to_lead();
   }
-  detach(out, now);
+  detach(now);
   leader_ = key;
   newest_ = key.revision;
   incarnation_ = key.incarnation;
@@ -235,21 +215,21 @@ void ElectionCore::attach(Out& out, CoreTime now, const LeaderKey& key) {
   why_not_.clear();
   // It may be dead already, and the watch of its key may be on a member of etcd that hangs.
   read_at_ = now + config_.lease;
-  out.push_back(Follow{key});
+  out_.push_back(Follow{key});
 }
 
-void ElectionCore::detach(Out& out, CoreTime now) {
+void ElectionCore::detach(CoreTime now) {
   if (!leader_) return;
   if (std::exchange(leads_, false)) {
     leadership_.clear();
-    out.push_back(StopLeading{});
+    out_.push_back(StopLeading{});
   }
   leader_.reset();
   leaderless_since_ = now;
-  out.push_back(LoseLeader{});
+  out_.push_back(LoseLeader{});
 }
 
-void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
+void ElectionCore::claim(CoreTime now, const EtcdView& view) {
   if (is_leaving_ && !leads_) return;
   if (leadership_.empty()) leadership_ = next_name();
   if (view.record && !(view.record->outcome && incarnation_.empty())) {
@@ -270,10 +250,10 @@ void ElectionCore::claim(Out& out, CoreTime now, const EtcdView& view) {
   claim_.key = {leadership_, claim_.record.incarnation, "", 0};
   claim_.job_revision = view.job_revision;
   doing_ = Doing::kClaiming;
-  out.push_back(claim_);
+  out_.push_back(claim_);
 }
 
-void ElectionCore::begin_to_lead(Out& out) {
+void ElectionCore::begin_to_lead() {
   const JobRecord& record = claim_.record;
   Lead lead{record, record.round && incarnation_ == record.incarnation, 0};
   // The last leader is gone, unless it is this agent.
@@ -287,13 +267,13 @@ void ElectionCore::begin_to_lead(Out& out) {
   leaderless_since_.reset();
   why_not_.clear();
   read_at_.reset();
-  out.push_back(std::move(lead));
+  out_.push_back(std::move(lead));
 }
 
-void ElectionCore::give_up(Out& out, GiveUp::Why why, std::string sentence) {
-  if (std::exchange(leads_, false)) out.push_back(StopLeading{});
+void ElectionCore::give_up(GiveUp::Why why, std::string sentence) {
+  if (std::exchange(leads_, false)) out_.push_back(StopLeading{});
   is_over_ = true;
-  out.push_back(GiveUp{why, std::move(sentence)});
+  out_.push_back(GiveUp{why, std::move(sentence)});
 }
 
 std::string ElectionCore::next_name() {

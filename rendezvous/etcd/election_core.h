@@ -106,9 +106,8 @@ class ElectionCore {
   explicit ElectionCore(ElectionConfig config) : config_(std::move(config)) {}
 
   Out begin(CoreTime now);
-  Out view(CoreTime now, const EtcdView& view);
+  Out view(CoreTime now, const EtcdView& view);  // also shown by a claim that has failed
   Out claimed(CoreTime now, std::int64_t revision);
-  Out claim_failed(CoreTime now, const EtcdView& view);  // another agent was faster
   // A request failed; `is_final`: trying again cannot help.
   Out failed(CoreTime now, const std::string& why, bool is_final);
   Out leader_put(CoreTime now, const LeaderKey& key);
@@ -136,18 +135,19 @@ class ElectionCore {
  private:
   enum class Doing { kNothing, kReading, kClaiming };
 
-  void read(Out& out);
+  void read();
   void read_later(CoreTime now);
-  void take(Out& out, CoreTime now, const EtcdView& view);
-  bool is_of_this_job(Out& out, const std::string& incarnation);
-  void attach(Out& out, CoreTime now, const LeaderKey& key);
-  void detach(Out& out, CoreTime now);
-  void claim(Out& out, CoreTime now, const EtcdView& view);
-  void begin_to_lead(Out& out);
-  void give_up(Out& out, GiveUp::Why why, std::string sentence);
+  void take(CoreTime now, const EtcdView& view);
+  bool is_of_this_job(const std::string& incarnation);
+  void attach(CoreTime now, const LeaderKey& key);
+  void detach(CoreTime now);
+  void claim(CoreTime now, const EtcdView& view);
+  void begin_to_lead();
+  void give_up(GiveUp::Why why, std::string sentence);
   std::string next_name();
 
   const ElectionConfig config_;
+  Out out_;  // of the current call
   Doing doing_ = Doing::kNothing;
   bool read_again_ = false;  // an event came in after the request was sent
   std::optional<CoreTime> read_at_;

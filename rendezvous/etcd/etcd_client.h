@@ -13,20 +13,15 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <utility>
 
-#include "rendezvous/common/endpoint.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/etcd/etcd_http.h"
 #include "rendezvous/etcd/etcd_messages.h"
+#include "rendezvous/etcd/etcd_spec.h"
 
 namespace ddprun::rdzv {
-
-struct EtcdOptions {
-  std::vector<Endpoint> endpoints;
-  std::string user = "";  // empty: etcd has no authentication
-  std::string password = "";
-};
 
 // Trying again helps only after something has been changed: a setting, a role, or the data in etcd.
 bool is_final(const Error& error);
@@ -36,10 +31,9 @@ class EtcdClient {
   template <typename T>
   using Done = std::function<void(Result<T>)>;
 
-  EtcdClient(std::unique_ptr<EtcdHttp> http, EtcdOptions options);
-  ~EtcdClient();  // no callback runs afterwards
-  EtcdClient(const EtcdClient&) = delete;
-  EtcdClient& operator=(const EtcdClient&) = delete;
+  // `spec` must outlive the client, after whose end no callback runs.
+  EtcdClient(std::unique_ptr<EtcdHttp> http, const EtcdSpec& spec)
+      : http_(std::move(http)), spec_(spec) {}
 
   // Errors: kPermissionDenied (user, password, certificate, role), kResourceExhausted (etcd is
   // full), kProtocol (this is not etcd), kInvalidArgument; the others may be temporary.
@@ -56,11 +50,39 @@ class EtcdClient {
   void watch(const std::string& key, std::int64_t from_revision, WatchEvents events);
 
   // This machine's numeric address on its connection to etcd. Empty: etcd was never reached.
-  const std::string& local_address() const;
+  const std::string& local_address() const { return local_address_; }
 
  private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  // The body of an answer with status 200.
+  using Answer = std::function<void(const Result<std::string>&)>;
+  struct Question {
+    std::string target;
+    std::string body;
+    Answer answer;
+    std::size_t endpoints_left = 0;
+    bool may_log_in = true;
+  };
+
+  HttpRequest request_of(const std::string& target, std::string body) const;
+  void ask(std::string target, std::string body, Answer answer);
+  void ask_lease(std::string target, std::string body, Done<wire::EtcdLease> done);
+  void send(Question question);
+  void take(Question question, std::size_t endpoint, Result<HttpReply> reply);
+  void ask_next(Question question, std::size_t endpoint, const Error& error);
+  Error error_of(const wire::EtcdRefusal& refusal, std::size_t endpoint) const;
+  void log_in(Question after);
+  void take_watched(std::string_view line);
+  void end_watch(Error error);
+
+  const std::unique_ptr<EtcdHttp> http_;
+  const EtcdSpec& spec_;
+  std::size_t endpoint_ = 0;
+  std::string token_;
+  std::string local_address_;
+  std::unique_ptr<Attempt> stream_;
+  std::uint64_t watches_ = 0;  // counts watches
+  WatchEvents watch_events_;
+  bool refused_ = false;  // the watch
 };
 
 }  // namespace ddprun::rdzv

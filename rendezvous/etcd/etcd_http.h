@@ -1,14 +1,10 @@
 // The transport of an EtcdClient: HTTP requests and streams, each to one of its endpoints. The
-// production implementation speaks HTTP; tests/sim has a virtual one.
+// production implementation speaks HTTP (etcd_leader_over_sockets); tests/sim has a virtual one.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <chrono>
 #include <cstddef>
 #include <memory>
-#include <vector>
 
-#include "rendezvous/common/endpoint.h"
 #include "rendezvous/http/http_client.h"
 #include "rendezvous/net/transport.h"
 
@@ -24,10 +20,5 @@ class EtcdHttp {
   virtual std::unique_ptr<Attempt> open_stream(std::size_t endpoint, HttpRequest request,
                                                HttpStream::Events events) = 0;
 };
-
-// `tls`: null for plain HTTP. `time_limit`: for one request to one endpoint.
-std::unique_ptr<EtcdHttp> etcd_http(boost::asio::io_context& io, std::vector<Endpoint> endpoints,
-                                    std::shared_ptr<TlsContext> tls,
-                                    std::chrono::milliseconds time_limit);
 
 }  // namespace ddprun::rdzv

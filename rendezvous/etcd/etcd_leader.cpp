@@ -1,6 +1,5 @@
 #include "rendezvous/etcd/etcd_leader.h"
 
-#include <optional>
 #include <utility>
 
 #include "rendezvous/common/lifetime.h"
@@ -34,8 +33,7 @@ class EtcdLeader final : public Leader {
         election_timer_(transport_->make_timer()),
         leadership_timer_(transport_->make_timer()),
         notice_timer_(transport_->make_timer()),
-        etcd_(std::move(parts.http),
-              {options_.etcd.endpoints, options_.etcd.user, options_.etcd.password}),
+        etcd_(std::move(parts.http), options_.etcd),
         claims_(transport_, etcd_, keys_, options_.etcd, std::move(parts.open_port)) {}
 
   void join(NodeHello hello) override {
@@ -83,11 +81,6 @@ class EtcdLeader final : public Leader {
   CoreTime now() const { return transport_->now(); }
   void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
   Leader* present() const { return server_ ? static_cast<Leader*>(server_.get()) : client_.get(); }
-  // Runs `handler` in a later turn of the loop, unless this is destroyed before.
-  template <typename Handler>
-  void post(Handler handler) {
-    transport_->post(lifetime_.guard(std::move(handler)));
-  }
 
   // ---- who leads
 
@@ -110,17 +103,15 @@ class EtcdLeader final : public Leader {
     etcd_.txn(read_txn(keys_), [this](const Result<wire::EtcdTxnAnswer>& answer) {
       if (!answer) return failed(answer.error());
       watch(answer->revision + 1);
-      if (const auto view = seen_in(*answer)) perform(election_.view(now(), *view));
+      take_view(*answer);
     });
   }
 
-  // nullopt: a value was not written by ddprun; that has been reported.
-  std::optional<EtcdView> seen_in(const wire::EtcdTxnAnswer& answer) {
+  void take_view(const wire::EtcdTxnAnswer& answer) {
     claims_.seen(answer);
-    auto view = view_of(keys_, answer);
-    if (view) return *std::move(view);
-    failed(view.error());
-    return std::nullopt;
+    const auto view = view_of(keys_, answer);
+    if (!view) return failed(view.error());  // a value was not written by ddprun
+    perform(election_.view(now(), *view));
   }
 
   void watch(std::int64_t from_revision) {
@@ -149,12 +140,8 @@ class EtcdLeader final : public Leader {
     claims_.claim(action, /*leads=*/server_ != nullptr,
                   [this](const Result<wire::EtcdTxnAnswer>& answer) {
                     if (!answer) return failed(answer.error());
-                    if (answer->has_succeeded) {
-                      return perform(election_.claimed(now(), answer->revision));
-                    }
-                    if (const auto view = seen_in(*answer)) {
-                      perform(election_.claim_failed(now(), *view));
-                    }
+                    if (!answer->has_succeeded) return take_view(*answer);
+                    perform(election_.claimed(now(), answer->revision));
                   });
   }
 
@@ -276,11 +263,11 @@ class EtcdLeader final : public Leader {
     events.on_event = [this, term = term_, pass_on = events.on_event](LeaderEvent event) {
       auto* const gone = std::get_if<LeaderGone>(&event);
       if (gone == nullptr) return pass_on(std::move(event));
-      post([this, term, gone = std::move(*gone)] {
+      transport_->post(lifetime_.guard([this, term, gone = std::move(*gone)] {
         if (term == term_) lost(gone);
-      });
+      }));
     };
-    client_ = std::make_unique<RoundClient>(transport_, std::move(options), std::move(events));
+    client_ = make_round_client(transport_, std::move(options), std::move(events));
     claims_.take_listener();  // it will not lead at the port of its claim
     if (hello_) client_->join(*std::exchange(hello_, std::nullopt));
   }
@@ -345,7 +332,7 @@ class EtcdLeader final : public Leader {
 
   void perform(const StopServing&) {
     term_ += 1;
-    post([this] { server_.reset(); });
+    transport_->post(lifetime_.guard([this] { server_.reset(); }));
   }
 
   void tell_of_waiting(CoreTime::duration after) {
@@ -378,7 +365,7 @@ class EtcdLeader final : public Leader {
   std::optional<std::pair<Round, CoreTime>> started_;  // the last round on this node
 
   std::unique_ptr<RoundServer> server_;
-  std::unique_ptr<RoundClient> client_;
+  std::unique_ptr<Leader> client_;
 
   const std::unique_ptr<Timer> election_timer_;
   const std::unique_ptr<Timer> leadership_timer_;

@@ -1,6 +1,5 @@
 #include "rendezvous/etcd/etcd_messages.h"
 
-#include <array>
 #include <boost/json.hpp>
 
 #include "rendezvous/common/base64.h"
@@ -14,10 +13,10 @@ namespace json = boost::json;
 json::string in_base64(std::string_view bytes) { return json::string(to_base64(bytes)); }
 json::string as_text(std::int64_t number) { return json::string(std::to_string(number)); }
 
-Result<json::object> parse(std::string_view text) {
+Result<json::value> parse(std::string_view text) {
   boost::system::error_code ec;
-  json::value value = json::parse(json::string_view(text.data(), text.size()), ec);
-  if (!ec && value.is_object()) return std::move(value.as_object());
+  json::value value = json::parse(text, ec);
+  if (!ec && value.is_object()) return value;
   return fail(ErrorCode::kProtocol, "what answers is no etcd gateway: it sends no JSON object");
 }
 
@@ -25,48 +24,41 @@ tl::unexpected<Error> no_such_answer() {
   return fail(ErrorCode::kProtocol, "what answers is no etcd gateway: a field is missing or wrong");
 }
 
+// A field of an object; null if there is none, or if `value` is no object.
+const json::value& in(const json::value& value, std::string_view name) {
+  static const json::value kNone;
+  const json::object* object = value.if_object();
+  const json::value* field = object == nullptr ? nullptr : object->if_contains(name);
+  return field == nullptr ? kNone : *field;
+}
+
+bool is_true(const json::value& value) { return value.is_bool() && value.as_bool(); }
+
 // 0 if the field is left out.
-std::optional<std::int64_t> number_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  if (field == nullptr) return 0;
-  if (field->is_int64()) return field->as_int64();
-  if (!field->is_string()) return std::nullopt;
-  return parse_number<std::int64_t>(std::string_view(field->as_string()));
+std::optional<std::int64_t> number_in(const json::value& value, std::string_view name) {
+  const json::value& field = in(value, name);
+  if (field.is_null()) return 0;
+  if (field.is_int64()) return field.as_int64();
+  if (!field.is_string()) return std::nullopt;
+  return parse_number<std::int64_t>(std::string_view(field.as_string()));
 }
 
-bool truth_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  return field != nullptr && field->is_bool() && field->as_bool();
-}
-
-const json::object* object_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  return field == nullptr ? nullptr : field->if_object();
-}
-
-const json::array* array_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  return field == nullptr ? nullptr : field->if_array();
-}
-
-std::string text_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  const json::string* text = field == nullptr ? nullptr : field->if_string();
+std::string text_in(const json::value& value, std::string_view name) {
+  const json::string* text = in(value, name).if_string();
   return text == nullptr ? "" : std::string(text->data(), text->size());
 }
 
-std::int64_t revision_in(const json::object& object) {
-  const json::object* header = object_in(object, "header");
-  return header == nullptr ? 0 : number_in(*header, "revision").value_or(0);
+std::int64_t revision_in(const json::value& value) {
+  return number_in(in(value, "header"), "revision").value_or(0);
 }
 
-std::optional<EtcdKeyValue> entry_of(const json::object& object) {
-  const auto create = number_in(object, "create_revision");
-  const auto mod = number_in(object, "mod_revision");
-  const auto lease = number_in(object, "lease");
-  auto key = from_base64(text_in(object, "key"));
-  auto value = from_base64(text_in(object, "value"));
-  if (!create || !mod || !lease || !key || !value) return std::nullopt;
+std::optional<EtcdKeyValue> entry_of(const json::value& entry) {
+  const auto create = number_in(entry, "create_revision");
+  const auto mod = number_in(entry, "mod_revision");
+  const auto lease = number_in(entry, "lease");
+  auto key = from_base64(text_in(entry, "key"));
+  auto value = from_base64(text_in(entry, "value"));
+  if (!entry.is_object() || !create || !mod || !lease || !key || !value) return std::nullopt;
   return EtcdKeyValue{*std::move(key), *std::move(value), *create, *mod, *lease};
 }
 
@@ -122,8 +114,7 @@ std::string etcd_watch(std::string_view key, std::int64_t from_revision) {
 
 std::string etcd_authenticate(std::string_view user, std::string_view password) {
   return json::serialize(
-      json::object{{"name", json::string(user.data(), user.size())},
-                   {"password", json::string(password.data(), password.size())}});
+      json::object{{"name", json::string_view(user)}, {"password", json::string_view(password)}});
 }
 
 // ---- what it answers
@@ -133,23 +124,20 @@ Result<EtcdTxnAnswer> read_etcd_txn(std::string_view body, const EtcdTxn& txn) {
   if (!parsed) return fail(parsed.error());
   EtcdTxnAnswer answer;
   answer.revision = revision_in(*parsed);
-  answer.has_succeeded = truth_in(*parsed, "succeeded");
+  answer.has_succeeded = is_true(in(*parsed, "succeeded"));
   const std::size_t before = answer.has_succeeded ? txn.puts.size() + txn.deletes.size() : 0;
-  const json::array* responses = array_in(*parsed, "responses");
+  const json::array* responses = in(*parsed, "responses").if_array();
   const std::size_t count = responses == nullptr ? 0 : responses->size();
   if (answer.revision <= 0 || count != before + txn.reads.size()) return no_such_answer();
   for (std::size_t i = before; i < count; ++i) {
-    const json::object* response = (*responses)[i].if_object();
-    const json::object* range =
-        response == nullptr ? nullptr : object_in(*response, "response_range");
-    if (range == nullptr) return no_such_answer();
-    const json::array* entries = array_in(*range, "kvs");
+    const json::value& range = in((*responses)[i], "response_range");
+    if (!range.is_object()) return no_such_answer();
+    const json::array* entries = in(range, "kvs").if_array();
     if (entries == nullptr || entries->empty()) {
       answer.reads.emplace_back();
       continue;
     }
-    const json::object* entry = entries->front().if_object();
-    auto read = entry == nullptr ? std::nullopt : entry_of(*entry);
+    auto read = entry_of(entries->front());
     if (!read || read->create_revision <= 0) return no_such_answer();
     answer.reads.push_back(*std::move(read));
   }
@@ -159,8 +147,8 @@ Result<EtcdTxnAnswer> read_etcd_txn(std::string_view body, const EtcdTxn& txn) {
 Result<EtcdLease> read_etcd_lease(std::string_view body) {
   const auto parsed = parse(body);
   if (!parsed) return fail(parsed.error());
-  const json::object* result = object_in(*parsed, "result");  // keepalive is a stream too
-  const json::object& object = result == nullptr ? *parsed : *result;
+  const json::value& result = in(*parsed, "result");  // keepalive is a stream too
+  const json::value& object = result.is_object() ? result : *parsed;
   const auto lease = number_in(object, "ID");
   const auto seconds = number_in(object, "TTL");
   if (!lease || !seconds || *lease == 0) return no_such_answer();
@@ -170,22 +158,19 @@ Result<EtcdLease> read_etcd_lease(std::string_view body) {
 Result<EtcdWatchAnswer> read_etcd_watch(std::string_view line) {
   const auto parsed = parse(line);
   if (!parsed) return fail(parsed.error());
-  const json::object* result = object_in(*parsed, "result");
-  if (result == nullptr) {
+  const json::value& result = in(*parsed, "result");
+  if (!result.is_object()) {
     const EtcdRefusal refusal = read_etcd_refusal(line);
     return fail(ErrorCode::kUnavailable, "etcd ends the watch: " + refusal.message);
   }
   EtcdWatchAnswer answer;
-  answer.revision = revision_in(*result);
-  answer.is_canceled = truth_in(*result, "canceled");
-  const json::array* events = array_in(*result, "events");
+  answer.is_canceled = is_true(in(result, "canceled"));
+  const json::array* events = in(result, "events").if_array();
   if (events == nullptr) return answer;
-  for (const json::value& each : *events) {
-    const json::object* event = each.if_object();
-    const json::object* entry = event == nullptr ? nullptr : object_in(*event, "kv");
-    auto read = entry == nullptr ? std::nullopt : entry_of(*entry);
+  for (const json::value& event : *events) {
+    auto read = entry_of(in(event, "kv"));
     if (!read) return no_such_answer();
-    answer.events.push_back({text_in(*event, "type") == "DELETE", *std::move(read)});
+    answer.events.push_back({text_in(event, "type") == "DELETE", *std::move(read)});
   }
   return answer;
 }
@@ -201,14 +186,14 @@ Result<std::string> read_etcd_token(std::string_view body) {
 EtcdRefusal read_etcd_refusal(std::string_view body) {
   EtcdRefusal refusal;
   const auto parsed = parse(body);
-  const json::object* object = parsed ? &*parsed : nullptr;
-  if (object != nullptr) {  // in a stream it is one level deeper
-    if (const json::object* inner = object_in(*object, "error")) object = inner;
-    refusal.message = text_in(*object, "message");
-    const bool has_code = object->contains("code") || object->contains("grpc_code");
-    if (has_code) {
-      refusal.code = static_cast<int>(
-          number_in(*object, object->contains("code") ? "code" : "grpc_code").value_or(-1));
+  if (parsed) {
+    const json::value& inner = in(*parsed, "error");  // in a stream
+    const json::value& object = inner.is_object() ? inner : *parsed;
+    refusal.message = text_in(object, "message");
+    for (const char* name : {"grpc_code", "code"}) {
+      if (!in(object, name).is_null()) {
+        refusal.code = static_cast<int>(number_in(object, name).value_or(-1));
+      }
     }
   }
   if (refusal.message.empty()) {

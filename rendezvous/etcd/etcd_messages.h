@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,7 +62,6 @@ struct EtcdEvent {
   EtcdKeyValue entry;
 };
 struct EtcdWatchAnswer {
-  std::int64_t revision = 0;
   bool is_canceled = false;  // the revision is compacted, or access is not allowed
   std::vector<EtcdEvent> events;
 };

@@ -11,13 +11,7 @@ std::string folder_of(const std::string& prefix, const std::string& run_id) {
   std::string folder = prefix;
   if (!folder.empty() && folder.back() != '/') folder += '/';
   for (const char c : run_id) {
-    if (c == '/') {
-      folder += "%2F";
-    } else if (c == '%') {
-      folder += "%25";
-    } else {
-      folder += c;
-    }
+    folder += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
   }
   return folder + "/";
 }

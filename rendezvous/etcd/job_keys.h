@@ -4,10 +4,8 @@
 //   PREFIX/ID/leader   a LeaderKey, attached to its leader's lease
 //   PREFIX/ID/job      the JobRecord, attached to a lease of an hour that each leader renews
 //
-// The transactions contain the fences: a claim succeeds only if there is no leader and the record
-// is the one that was read; a record is written only if the leader's key still has its revision,
-// and only over the record that this leader knows. So a transaction that etcd performs late, after
-// its sender has given up waiting, overwrites nothing newer.
+// The transactions contain the fences (election_core.h), so that one which etcd performs late,
+// after its sender has given up waiting, overwrites nothing newer.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +39,7 @@ wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision,
 wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
 
 // The leases of `claim` if it has won, as a transaction that reads both keys shows; nullopt if it
-// has not. If the answer to a claim is lost, it is sent again and then fails because of its own
-// key, although it has won.
+// has not. (A claim may fail although it has won: claim_leases.h.)
 std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
                                              const wire::EtcdTxnAnswer& answer);
 

@@ -1,6 +1,7 @@
 #include "rendezvous/etcd/job_record.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <limits>
 #include <utility>
@@ -17,20 +18,7 @@ namespace json = boost::json;
 constexpr std::int64_t kFormat = 1;
 constexpr std::size_t kIncarnationBytes = 64;
 constexpr std::size_t kFrameLengthBytes = 4;
-
-std::string_view name_of(JobOutcome::Kind kind) {
-  switch (kind) {
-    case JobOutcome::Kind::kSucceeded:
-      return "succeeded";
-    case JobOutcome::Kind::kFailed:
-      return "failed";
-    case JobOutcome::Kind::kStopped:
-      return "stopped";
-    case JobOutcome::Kind::kCannotRun:
-      return "cannot run";
-  }
-  return "";
-}
+constexpr std::array kKinds{"succeeded", "failed", "stopped", "cannot run"};  // JobOutcome::Kind
 
 // The outcome in the round protocol's encoding, which enforces all limits. Only nodes that lose
 // their leader at the very end of the job need it, so it has no consequences.
@@ -53,7 +41,7 @@ std::optional<JobOutcome> outcome_in(std::string_view bytes) {
 
 Result<json::object> object_of(std::string_view text) {
   boost::system::error_code ec;
-  json::value value = json::parse(json::string_view(text.data(), text.size()), ec);
+  json::value value = json::parse(text, ec);
   const auto foreign = [](const std::string& what) { return fail(ErrorCode::kDataLoss, what); };
   if (ec || !value.is_object()) return foreign("it is no JSON object");
   json::object& object = value.as_object();
@@ -65,24 +53,21 @@ Result<json::object> object_of(std::string_view text) {
   return std::move(object);
 }
 
+// The field, if it is a text.
 std::optional<std::string> text_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
-  const json::string* text = field == nullptr ? nullptr : field->if_string();
-  if (text == nullptr) return std::nullopt;
-  return std::string(text->data(), text->size());
+  const json::value* field = object.if_contains(name);
+  if (field == nullptr || !field->is_string()) return std::nullopt;
+  return std::string(field->as_string().data(), field->as_string().size());
 }
 
-// nullopt if the field is missing, not a number, or negative.
-std::optional<int> count_in(const json::object& object, std::string_view name) {
-  const json::value* field = object.if_contains(json::string_view(name.data(), name.size()));
+// Whether the field is a number that an int can hold, and not negative; reads it.
+bool reads_count(const json::object& object, std::string_view name, int& count) {
+  const json::value* field = object.if_contains(name);
   const auto* number = field == nullptr ? nullptr : field->if_int64();
-  if (number == nullptr || *number < 0 || *number > std::numeric_limits<int>::max()) {
-    return std::nullopt;
-  }
-  return static_cast<int>(*number);
+  if (number == nullptr || *number < 0 || *number > std::numeric_limits<int>::max()) return false;
+  count = static_cast<int>(*number);
+  return true;
 }
-
-json::string text(std::string_view bytes) { return json::string(bytes.data(), bytes.size()); }
 
 tl::unexpected<Error> incomplete() {
   return fail(ErrorCode::kDataLoss, "a field of it is missing or wrong");
@@ -91,15 +76,15 @@ tl::unexpected<Error> incomplete() {
 }  // namespace
 
 std::string to_text(const JobRecord& record) {
-  json::object object{{"ddprun", kFormat}, {"incarnation", text(record.incarnation)}};
+  json::object object{{"ddprun", kFormat}, {"incarnation", record.incarnation}};
   if (record.round) object["round"] = number(*record.round);
   object["nodes"] = record.nodes;
   object["restarts"] = record.history.restarts;
   object["quick_failures"] = record.history.quick_failures;
   object["quick_losses"] = record.history.quick_losses;
   if (record.outcome) {
-    object["outcome"] = text(to_base64(bytes_of(*record.outcome)));
-    object["ended"] = text(name_of(record.outcome->kind));  // for users
+    object["outcome"] = to_base64(bytes_of(*record.outcome));
+    object["ended"] = kKinds[static_cast<std::size_t>(record.outcome->kind)];  // for users
   }
   return json::serialize(object);
 }
@@ -109,21 +94,18 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
   if (!object) return fail(object.error());
   JobRecord record;
   const auto incarnation = text_in(*object, "incarnation");
-  const auto nodes = count_in(*object, "nodes");
-  const auto restarts = count_in(*object, "restarts");
-  const auto quick_failures = count_in(*object, "quick_failures");
-  const auto quick_losses = count_in(*object, "quick_losses");
-  if (!incarnation || incarnation->empty() || incarnation->size() > kIncarnationBytes || !nodes ||
-      !restarts || !quick_failures || !quick_losses) {
+  if (!incarnation || incarnation->empty() || incarnation->size() > kIncarnationBytes ||
+      !reads_count(*object, "nodes", record.nodes) ||
+      !reads_count(*object, "restarts", record.history.restarts) ||
+      !reads_count(*object, "quick_failures", record.history.quick_failures) ||
+      !reads_count(*object, "quick_losses", record.history.quick_losses)) {
     return incomplete();
   }
   record.incarnation = *incarnation;
-  record.nodes = *nodes;
-  record.history = {*restarts, *quick_failures, *quick_losses};
   if (object->contains("round")) {
-    const auto round = count_in(*object, "round");
-    if (!round) return incomplete();
-    record.round = Round{static_cast<std::uint32_t>(*round)};
+    int round = 0;
+    if (!reads_count(*object, "round", round)) return incomplete();
+    record.round = Round{static_cast<std::uint32_t>(round)};
   }
   if (const auto outcome = text_in(*object, "outcome")) {
     const auto decoded = from_base64(*outcome);
@@ -135,9 +117,9 @@ Result<JobRecord> read_job_record(std::string_view bytes) {
 
 std::string to_text(const LeaderKey& key) {
   return json::serialize(json::object{{"ddprun", kFormat},
-                                      {"leadership", text(key.leadership)},
-                                      {"incarnation", text(key.incarnation)},
-                                      {"address", text(key.address)}});
+                                      {"leadership", key.leadership},
+                                      {"incarnation", key.incarnation},
+                                      {"address", key.address}});
 }
 
 Result<LeaderKey> read_leader_key(std::string_view bytes, std::int64_t revision) {

@@ -14,6 +14,7 @@
 #include "rendezvous/etcd/etcd_client.h"
 #include "rendezvous/etcd/etcd_spec.h"
 #include "rendezvous/etcd/job_keys.h"
+#include "rendezvous/net/name_lookup.h"
 #include "rendezvous/net/transport.h"
 
 namespace ddprun::rdzv {
@@ -27,13 +28,38 @@ class LeaderClaims {
   static constexpr std::chrono::seconds kRecordLease{3600};  // deletes a dead job's record
 
   LeaderClaims(std::shared_ptr<Transport> transport, EtcdClient& etcd, const JobKeys& keys,
-               const EtcdSpec& spec, OpenPort open_port);
+               const EtcdSpec& spec, OpenPort open_port)
+      : transport_(std::move(transport)),
+        etcd_(etcd),
+        keys_(keys),
+        spec_(spec),
+        open_port_(std::move(open_port)) {}
 
   // `leads`: this agent leads already and claims again, at the same port. One claim at a time;
-  // `done` is called once. A claim that fails may have won in an earlier attempt (seen()).
-  void claim(const Claim& claim, bool leads, Done done);
+  // `done` is called once.
+  void claim(const Claim& claim, bool leads, Done done) {
+    claim_ = claim;
+    done_ = std::move(done);
+    leases_.begin(leads);
+    if (leads || listener_) return claim_with_port();
+    const std::string host = spec_.local_addr.empty() ? etcd_.local_address() : spec_.local_addr;
+    const auto open = [this, host](const std::vector<std::string>& addresses) {
+      auto listener = open_port_(host, addresses);
+      if (!listener) return finish(fail(listener.error()));
+      advertised_ = {host, listener->bound.port};  // it is open before it is published
+      listener_ = std::move(*listener);
+      claim_with_port();
+    };
+    if (const auto known = addresses_without_lookup(host)) return open(*known);
+    look_up_ = transport_->look_up(host, [open](const Result<std::vector<std::string>>& addresses) {
+      open(addresses ? *addresses : std::vector<std::string>{});
+    });
+  }
+
   // Takes note of what was read from etcd: a claim whose answer was lost may have won.
-  void seen(const wire::EtcdTxnAnswer& answer);
+  void seen(const wire::EtcdTxnAnswer& answer) {
+    if (claim_) leases_.seen(leases_of_won_claim(keys_, *claim_, answer));
+  }
 
   ClaimLeases& leases() { return leases_; }
   const Endpoint& advertised() const { return advertised_; }
@@ -41,9 +67,36 @@ class LeaderClaims {
   std::optional<Listener> take_listener() { return std::exchange(listener_, std::nullopt); }
 
  private:
-  void claim_with_port();
-  void claim_with_leases();
-  void finish(const Result<wire::EtcdTxnAnswer>& answer);
+  void claim_with_port() {
+    const auto need = leases_.need();
+    if (need == ClaimLeases::Need::kNothing) return claim_with_leases();
+    const auto time = need == ClaimLeases::Need::kRecord
+                          ? kRecordLease
+                          : std::chrono::ceil<std::chrono::seconds>(spec_.lease);
+    etcd_.grant(time, [this](const Result<wire::EtcdLease>& lease) {
+      if (!lease) return finish(fail(lease.error()));
+      leases_.granted(lease->lease);
+      claim_with_port();
+    });
+  }
+
+  void claim_with_leases() {
+    const JobLeases claimed = leases_.claim();
+    etcd_.txn(claim_txn(keys_, *claim_, advertised_.to_string(), claimed),
+              [this, claimed](const Result<wire::EtcdTxnAnswer>& answer) {
+                const bool is_lease_over = !answer && answer.error().code == ErrorCode::kNotFound;
+                if (is_lease_over) leases_.record_lease_over();
+                if (answer && !answer->has_succeeded) {
+                  const auto won = leases_of_won_claim(keys_, *claim_, *answer);
+                  const bool is_of_no_use = ClaimLeases::is_of_no_use(claimed, won);
+                  if (is_of_no_use) etcd_.revoke(claimed.leader, [] {});
+                }
+                finish(answer);
+              });
+  }
+
+  // `done` may claim again.
+  void finish(const Result<wire::EtcdTxnAnswer>& answer) { std::exchange(done_, nullptr)(answer); }
 
   const std::shared_ptr<Transport> transport_;
   EtcdClient& etcd_;

@@ -43,68 +43,60 @@ std::vector<ToNode> LeadershipCore::pass(const RoundCore& core, std::vector<ToNo
 }
 
 LeadershipCore::Out LeadershipCore::go_on() {
-  Out out;
-  if (!write_at_) write(out);
-  return out;
+  if (!write_at_) write();
+  return std::exchange(out_, {});
 }
 
 // ---- answers
 
 LeadershipCore::Out LeadershipCore::written(CoreTime now, std::uint64_t term,
                                             RecordWrite::Kind kind) {
-  Out out;
-  if (term != term_) return out;
+  if (term != term_) return {};
   const bool is_overtaken = kind == RecordWrite::Kind::kOvertaken;
   if (state_ == State::kWritingLast) {
     if (is_overtaken) {
-      out.push_back(WriteRecord{last_, term_});
+      out_.push_back(WriteRecord{last_, term_});
     } else {
-      let_go_of_lease(out);
+      let_go_of_lease();
     }
-    return out;
+    return std::exchange(out_, {});
   }
-  if (state_ != State::kLeading) return out;
+  if (state_ != State::kLeading) return {};
   is_writing_ = false;
   if (kind == RecordWrite::Kind::kFenced) {
     write_at_ = now + kWritePause;  // it may lead again at that time
-    out.push_back(DoubtLeadership{});
-    return out;
+    return {DoubtLeadership{}};
   }
   if (!is_overtaken) {
     auto messages = ledger_->written();
-    out.push_back(SayToNodes{std::move(messages), is_holding()});
+    out_.push_back(SayToNodes{std::move(messages), is_holding()});
   }
-  write(out);
-  return out;
+  write();
+  return std::exchange(out_, {});
 }
 
 LeadershipCore::Out LeadershipCore::not_written(CoreTime now, std::uint64_t term,
                                                 const std::string& why, bool is_lease_over) {
-  Out out;
-  if (term != term_) return out;
-  if (state_ == State::kWritingLast) let_go_of_lease(out);
-  if (state_ != State::kLeading) return out;
-  if (is_lease_over) {  // after an hour without etcd
-    out.push_back(RenewRecordLease{term_});
-    return out;
-  }
+  if (term != term_) return {};
+  if (state_ == State::kWritingLast) let_go_of_lease();
+  if (state_ != State::kLeading) return std::exchange(out_, {});
+  if (is_lease_over) return {RenewRecordLease{term_}};  // after an hour without etcd
   is_writing_ = false;
   write_at_ = now + kWritePause;
   if (!last_complaint_ || now - *last_complaint_ >= kComplaintInterval) {
     last_complaint_ = now;
-    out.push_back(WaitsForEtcd{why});
+    out_.push_back(WaitsForEtcd{why});
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 LeadershipCore::Out LeadershipCore::record_lease(CoreTime now, std::uint64_t term,
                                                  const std::string& why_not) {
   if (!why_not.empty()) return not_written(now, term, why_not, /*is_lease_over=*/false);
-  Out out;
-  if (term != term_ || state_ != State::kLeading) return out;
+  if (term != term_ || state_ != State::kLeading) return {};
   is_writing_ = false;
-  write(out);
-  return out;
+  write();
+  return std::exchange(out_, {});
 }
 
 LeadershipCore::Out LeadershipCore::leaders_lease_over() {
@@ -126,53 +118,50 @@ void LeadershipCore::leave(CoreTime now, const NodeLeaving& leaving) {
 }
 
 LeadershipCore::Out LeadershipCore::done(CoreTime now, bool is_deserted, bool was_everyone_told) {
-  Out out;
   const bool is_needed = leaving_ ? !is_deserted : !was_everyone_told;
-  if (state_ == State::kLeading && !is_needed) hand_over(out, now, is_deserted);
-  return out;
+  if (state_ == State::kLeading && !is_needed) hand_over(now, is_deserted);
+  return std::exchange(out_, {});
 }
 
-void LeadershipCore::hand_over(Out& out, CoreTime now, bool is_deserted) {
+void LeadershipCore::hand_over(CoreTime now, bool is_deserted) {
   limit_ = now + kFarewellLimit;
   const bool is_over = leaving_ && is_deserted && !ledger_->newest().outcome;
-  if (!is_over) return let_go_of_lease(out);
+  if (!is_over) return let_go_of_lease();
   state_ = State::kWritingLast;
   last_ = ledger_->newest();
   last_.outcome = stopped_by(*leaving_, {});
-  out.push_back(WriteRecord{last_, term_});
+  out_.push_back(WriteRecord{last_, term_});
 }
 
-void LeadershipCore::let_go_of_lease(Out& out) {
+void LeadershipCore::let_go_of_lease() {
   state_ = State::kLettingGo;
-  out.push_back(LetGoOfLease{});
+  out_.push_back(LetGoOfLease{});
 }
 
 // ---- time
 
 LeadershipCore::Out LeadershipCore::tick(CoreTime now, bool is_deserted) {
-  Out out;
   if (state_ == State::kWritingLast || state_ == State::kLettingGo) {
-    if (now < limit_) return out;
+    if (now < limit_) return {};
     state_ = State::kGone;
-    out.push_back(StopServing{});
-    return out;
+    return {StopServing{}};
   }
-  if (state_ != State::kLeading) return out;
+  if (state_ != State::kLeading) return {};
   if (hand_over_at_ && now >= *hand_over_at_) {
-    hand_over(out, now, is_deserted);
-    return out;
+    hand_over(now, is_deserted);
+    return std::exchange(out_, {});
   }
   if (now >= keep_at_) {
     keep_at_ = now + lease_ / 3;
     const bool with_record = now >= keep_record_at_;
     if (with_record) keep_record_at_ = now + kKeepRecord;
-    out.push_back(KeepLeases{with_record});
+    out_.push_back(KeepLeases{with_record});
   }
   if (write_at_ && now >= *write_at_) {
     write_at_.reset();
-    write(out);
+    write();
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 std::optional<CoreTime> LeadershipCore::deadline() const {
@@ -184,10 +173,10 @@ std::optional<CoreTime> LeadershipCore::deadline() const {
   return earliest;
 }
 
-void LeadershipCore::write(Out& out) {
+void LeadershipCore::write() {
   if (state_ != State::kLeading || leaving_ || is_writing_ || !is_holding()) return;
   is_writing_ = true;
-  out.push_back(WriteRecord{*ledger_->due(), term_});
+  out_.push_back(WriteRecord{*ledger_->due(), term_});
 }
 
 }  // namespace ddprun::rdzv

@@ -107,11 +107,12 @@ class LeadershipCore {
  private:
   enum class State { kFollowing, kLeading, kWritingLast, kLettingGo, kGone };
 
-  void write(Out& out);
-  void hand_over(Out& out, CoreTime now, bool is_deserted);
-  void let_go_of_lease(Out& out);
+  void write();
+  void hand_over(CoreTime now, bool is_deserted);
+  void let_go_of_lease();
 
   const std::chrono::milliseconds lease_;
+  Out out_;  // of the current call
   State state_ = State::kFollowing;
   std::uint64_t term_ = 0;  // counts calls of begin()
   std::optional<RoundLedger> ledger_;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <deque>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/etcd/job_record.h"
@@ -21,11 +23,39 @@ class RoundLedger {
   explicit RoundLedger(JobRecord record) : record_(std::move(record)) {}
 
   // Returns the messages that may be sent now.
-  std::vector<ToNode> pass(const RoundCore& core, std::vector<ToNode> messages);
+  std::vector<ToNode> pass(const RoundCore& core, std::vector<ToNode> messages) {
+    JobRecord record = newest();
+    for (const ToNode& each : messages) {
+      if (const auto* start = std::get_if<RoundStart>(&each.message)) {
+        record.round = start->round;
+        record.nodes = start->node_count;
+        record.history = core.history();
+      }
+    }
+    if (core.has_ended() && !record.outcome) {
+      record.outcome = *core.outcome();
+      record.history = core.history();
+    }
+    if (record != newest()) {
+      held_.push_back({std::move(record), std::move(messages)});
+      return {};
+    }
+    if (due() == nullptr) return messages;
+    auto& held = held_.back().messages;
+    held.insert(held.end(), std::make_move_iterator(messages.begin()),
+                std::make_move_iterator(messages.end()));
+    return {};
+  }
+
   // The record to write next; null if there is none.
   const JobRecord* due() const { return held_.empty() ? nullptr : &held_.front().record; }
   // etcd has the due record: returns the messages that may be sent now.
-  std::vector<ToNode> written();
+  std::vector<ToNode> written() {
+    Held held = std::move(held_.front());
+    held_.pop_front();
+    record_ = std::move(held.record);
+    return std::move(held.messages);
+  }
 
   const JobRecord& record() const { return record_; }
   // The record including all that is due; etcd may have it already, if its answer was lost.

@@ -34,27 +34,19 @@ class ConnectionOf : public HttpConnection,
   // `arguments`: the stream's constructor arguments after the io_context.
   template <typename... Arguments>
   ConnectionOf(boost::asio::io_context& io, HttpOptions options, Arguments&&... arguments)
-      : options_(std::move(options)),
+      : io_(io),
+        options_(std::move(options)),
         stream_(io, std::forward<Arguments>(arguments)...),
-        lookup_(io),
         deadline_(io) {}
 
   void exchange(const HttpRequest& request, Done done) override {
     done_ = std::move(done);
-    is_streaming_ = false;
-    reply_.emplace();
-    reply_->header_limit(kMaxHeadBytes);
-    reply_->body_limit(options_.max_reply_bytes);
-    begin(request);
+    begin(request, options_.max_reply_bytes);
   }
 
   void stream(const HttpRequest& request, HttpStream::Events events) override {
     events_ = std::move(events);
-    is_streaming_ = true;
-    stream_reply_.emplace();
-    stream_reply_->header_limit(kMaxHeadBytes);
-    stream_reply_->body_limit(boost::none);
-    begin(request);
+    begin(request, boost::none);
   }
 
   // Bytes from a server that was not asked mean the end of the connection.
@@ -68,7 +60,7 @@ class ConnectionOf : public HttpConnection,
 
   void close() override {
     is_over_ = true;
-    lookup_.cancel();
+    lookup_.reset();
     deadline_.cancel();
     error_code ec;
     socket().close(ec);
@@ -86,21 +78,18 @@ class ConnectionOf : public HttpConnection,
         ec == http::error::buffer_overflow) {
       return {ErrorCode::kResourceExhausted,
               "the answer of " + who() + " is larger than it may be (" +
-                  std::to_string(options_.max_reply_bytes) + " bytes)",
-              {}};
+                  std::to_string(options_.max_reply_bytes) + " bytes)"};
     }
     if (ec == http::error::end_of_stream || ec == boost::asio::error::eof ||
         ec == http::error::partial_message) {
-      return {
-          ErrorCode::kClosed, who() + " closed the connection before its answer was complete", {}};
+      return {ErrorCode::kClosed, who() + " closed the connection before its answer was complete"};
     }
     if (ec.category() == http::make_error_code(http::error::bad_version).category()) {
-      return {ErrorCode::kProtocol,
-              who() + " does not speak HTTP (" + ec.message() + "); check the port" +
-                  (options_.tls ? "" : ", and whether it wants TLS"),
-              {}};
+      return {ErrorCode::kProtocol, who() + " does not speak HTTP (" + ec.message() +
+                                        "); check the port" +
+                                        (options_.tls ? "" : ", and whether it wants TLS")};
     }
-    return {ErrorCode::kUnavailable, who() + ": " + ec.message(), {}};
+    return {ErrorCode::kUnavailable, who() + ": " + ec.message()};
   }
 
   // A handler that calls `next`, unless the connection has ended before.
@@ -119,9 +108,8 @@ class ConnectionOf : public HttpConnection,
 
   void end(Error error) {
     close();
-    if (is_streaming_) return events_.on_end(std::move(error));
-    const Done done = std::move(done_);
-    done(fail(std::move(error)));
+    if (!done_) return events_.on_end(std::move(error));
+    std::exchange(done_, nullptr)(fail(std::move(error)));
   }
 
   Stream& transport() { return stream_; }
@@ -155,36 +143,37 @@ class ConnectionOf : public HttpConnection,
     message.target(request.target);
     message.set(http::field::host, options_.server.to_string());
     message.set(http::field::user_agent, "ddprun");
-    if (!request.body.empty()) message.set(http::field::content_type, request.content_type);
+    if (!request.body.empty()) message.set(http::field::content_type, "application/json");
     for (const auto& [key, value] : request.headers) message.set(key, value);
     message.body() = request.body;
     message.prepare_payload();
     return message;
   }
 
-  void begin(const HttpRequest& request) {
+  void begin(const HttpRequest& request, const boost::optional<std::uint64_t>& body_limit) {
     request_ = message_of(request);
+    reply_.emplace();
+    reply_->header_limit(kMaxHeadBytes);
+    reply_->body_limit(body_limit);
     deadline_.expires_after(options_.time_limit);
     // A handler that is already queued cannot be cancelled: it sees that its request is not the
     // last one.
     deadline_.async_wait([weak = this->weak_from_this(), question = ++question_](error_code ec) {
       const auto self = weak.lock();
       if (ec || !self || self->is_over_ || self->question_ != question) return;
-      self->end(Error{ErrorCode::kTimeout,
-                      self->who() + " did not answer within " +
-                          std::to_string(self->options_.time_limit.count()) + " ms" +
-                          self->what_was_under_way_,
-                      {}});
+      self->end(Error{ErrorCode::kTimeout, self->who() + " did not answer within " +
+                                               std::to_string(self->options_.time_limit.count()) +
+                                               " ms" + self->what_was_under_way_});
     });
     if (is_open_) return write();
     under_way(" (its name is being looked up)");
     if (const auto known = addresses_without_lookup(options_.server.host)) return connect(*known);
-    lookup_.start(options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
-      const auto self = weak.lock();
-      if (!self || self->is_over_) return;
-      if (addresses) return self->connect(*addresses);
-      self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message, {}});
-    });
+    lookup_ = look_up_name(
+        io_, options_.server.host, [weak = this->weak_from_this()](const auto& addresses) {
+          const auto self = weak.lock();
+          if (addresses) return self->connect(*addresses);
+          self->end({ErrorCode::kUnavailable, self->who() + ": " + addresses.error().message});
+        });
   }
 
   void connect(const std::vector<std::string>& addresses) {
@@ -217,59 +206,48 @@ class ConnectionOf : public HttpConnection,
 
   void write() {
     under_way("");
-    boost::beast::http::async_write(stream_, request_,
-                                    then([this] { is_streaming_ ? read_head() : read_reply(); }));
+    boost::beast::http::async_write(stream_, request_, then([this] { read_head(); }));
   }
 
   // ---- its answer
+
+  void read_head() {
+    boost::beast::http::async_read_header(stream_, buffer_, *reply_, then([this] {
+                                            if (!done_) {
+                                              answered();
+                                              if (events_.on_open) events_.on_open(status());
+                                            }
+                                            if (!is_over_) take({});
+                                          }));
+  }
 
   void answered() {
     deadline_.cancel();
     ++question_;
   }
 
-  void read_reply() {
-    boost::beast::http::async_read(stream_, buffer_, *reply_, then([this] {
-                                     answered();
-                                     is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
-                                     HttpReply reply{reply_->get().result_int(),
-                                                     std::move(reply_->get().body()),
-                                                     local_address_};
-                                     const Done done = std::move(done_);
-                                     done(std::move(reply));
-                                   }));
-  }
-
-  void read_head() {
-    boost::beast::http::async_read_header(stream_, buffer_, *stream_reply_, then([this] {
-                                            answered();
-                                            if (events_.on_open)
-                                              events_.on_open(stream_reply_->get().result_int());
-                                            if (!is_over_) read_some();
-                                          }));
-  }
+  unsigned status() const { return reply_->get().result_int(); }
 
   void read_some() {
-    auto& body = stream_reply_->get().body();
+    auto& body = reply_->get().body();
     body.data = chunk_.data();
     body.size = chunk_.size();
     boost::beast::http::async_read_some(
-        stream_, buffer_, *stream_reply_,
-        [self = this->shared_from_this()](error_code ec, std::size_t) {
+        stream_, buffer_, *reply_, [self = this->shared_from_this()](error_code ec, std::size_t) {
           if (!self->is_over_) self->read_part(ec);
         });
   }
 
   void read_part(error_code ec) {
     if (ec && ec != boost::beast::http::error::need_buffer) return end(explain(ec));
-    take({chunk_.data(), chunk_.size() - stream_reply_->get().body().size});
+    take({chunk_.data(), chunk_.size() - reply_->get().body().size});
   }
 
   void take(std::string_view bytes) {
-    while (!is_over_) {
+    while (!done_ && !is_over_) {  // of a stream: line by line
       const std::size_t end_of_line = bytes.find('\n');
-      line_ += bytes.substr(0, end_of_line);
-      if (line_.size() > options_.max_reply_bytes) {
+      text_ += bytes.substr(0, end_of_line);
+      if (text_.size() > options_.max_reply_bytes) {
         return end(explain(boost::beast::http::error::body_limit));
       }
       if (end_of_line == std::string_view::npos) break;
@@ -277,36 +255,43 @@ class ConnectionOf : public HttpConnection,
       give_line();
     }
     if (is_over_) return;
-    if (!stream_reply_->is_done()) return read_some();
+    if (done_) text_ += bytes;
+    if (!reply_->is_done()) return read_some();
+    if (done_) return finish();
     give_line();
-    if (is_over_) return;
-    end(Error{ErrorCode::kClosed, who() + " has ended its answer", {}});
+    if (!is_over_) end(Error{ErrorCode::kClosed, who() + " has ended its answer"});
+  }
+
+  void finish() {
+    answered();
+    is_open_ = reply_->get().keep_alive() && buffer_.size() == 0;
+    HttpReply reply{status(), std::exchange(text_, {}), local_address_};
+    std::exchange(done_, nullptr)(std::move(reply));
   }
 
   void give_line() {
-    const std::string line = std::exchange(line_, {});
+    const std::string line = std::exchange(text_, {});
     if (!line.empty() && events_.on_line) events_.on_line(line);
   }
 
+  boost::asio::io_context& io_;
   const HttpOptions options_;
   Stream stream_;
-  NameLookup lookup_;
+  std::unique_ptr<Attempt> lookup_;
   boost::asio::steady_timer deadline_;
   std::uint64_t question_ = 0;  // counts requests and answers
   std::string what_was_under_way_;
   std::string local_address_;
   bool is_open_ = false;
   bool is_over_ = false;
-  bool is_streaming_ = false;
 
   Request request_;
   boost::beast::flat_buffer buffer_{kBufferBytes};
-  Done done_;
-  std::optional<boost::beast::http::response_parser<boost::beast::http::string_body>> reply_;
+  Done done_;  // empty: it is a stream, or there is no request
   HttpStream::Events events_;
-  std::optional<boost::beast::http::response_parser<boost::beast::http::buffer_body>> stream_reply_;
+  std::optional<boost::beast::http::response_parser<boost::beast::http::buffer_body>> reply_;
   std::array<char, kChunkBytes> chunk_{};
-  std::string line_;  // not complete yet
+  std::string text_;  // the body so far; of a stream: the line so far
 };
 
 }  // namespace ddprun::rdzv

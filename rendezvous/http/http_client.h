@@ -13,6 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,7 +22,9 @@
 #include <vector>
 
 #include "rendezvous/common/endpoint.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/net/transport.h"
 
 namespace ddprun::rdzv {
 
@@ -33,6 +36,7 @@ struct HttpUrl {
 };
 Result<HttpUrl> parse_http_url(std::string_view text);
 
+class HttpConnection;
 class TlsContext;  // made by make_tls_context(), tls_context.h
 
 struct HttpOptions {
@@ -48,8 +52,7 @@ struct HttpOptions {
 struct HttpRequest {
   std::string method = "POST";
   std::string target = "/";
-  std::string body = "";
-  std::string content_type = "application/json";  // if there is a body
+  std::string body = "";  // JSON
   std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
@@ -63,20 +66,26 @@ class HttpClient {
  public:
   using Done = std::function<void(Result<HttpReply>)>;
 
-  HttpClient(boost::asio::io_context& io, HttpOptions options);
+  HttpClient(boost::asio::io_context& io, HttpOptions options)
+      : io_(io), options_(std::move(options)) {}
   ~HttpClient();  // nothing is called any more
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
 
   // `done` is never called from within send(). The time limit starts when the request's turn comes.
   void send(HttpRequest request, Done done);
 
  private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  void post_next();
+  void next();
+  void finish(Result<HttpReply> reply);
+
+  boost::asio::io_context& io_;
+  const HttpOptions options_;
+  std::deque<std::pair<HttpRequest, Done>> queue_;  // the first one is in progress
+  std::shared_ptr<HttpConnection> connection_;
+  const Lifetime lifetime_;
 };
 
-class HttpStream {
+class HttpStream final : public Attempt {
  public:
   struct Events {
     std::function<void(unsigned status)> on_open;        // the head has arrived
@@ -84,14 +93,12 @@ class HttpStream {
     std::function<void(Error)> on_end;                   // the last event
   };
 
-  HttpStream(boost::asio::io_context& io, HttpOptions options, HttpRequest request, Events events);
-  ~HttpStream();  // no callback runs afterwards; allowed in an event
-  HttpStream(const HttpStream&) = delete;
-  HttpStream& operator=(const HttpStream&) = delete;
+  HttpStream(boost::asio::io_context& io, const HttpOptions& options, const HttpRequest& request,
+             Events events);
+  ~HttpStream() override;  // no callback runs afterwards; allowed in an event
 
  private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  const std::shared_ptr<HttpConnection> connection_;
 };
 
 }  // namespace ddprun::rdzv

@@ -6,7 +6,6 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
-#include <string_view>
 
 #include "rendezvous/common/result.h"
 #include "rendezvous/http/http_client.h"

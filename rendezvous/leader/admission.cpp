@@ -47,9 +47,9 @@ Admission::Admission(std::shared_ptr<Transport> transport, Listener listener, st
       events_(std::move(events)),
       sweep_timer_(transport_->make_timer()),
       pending_max_(most_pending()),
-      acceptor_(transport_->accept(std::move(listener),
-                                   {.on_stream = [this](const StreamPtr& stream) { take(stream); },
-                                    .on_shortage = [this] { return free_descriptor(); }})) {}
+      accepting_(transport_->accept(std::move(listener),
+                                    {.on_stream = [this](const StreamPtr& stream) { take(stream); },
+                                     .on_shortage = [this] { return free_descriptor(); }})) {}
 
 Admission::~Admission() {
   for (const PendingPtr& pending : pending_) pending->stream->close();
@@ -61,10 +61,7 @@ void Admission::take(const StreamPtr& stream) {
   if (pending_.size() >= pending_max_) {
     turn_away(pending_.front(), "too many connections have not identified themselves");
   }
-  const auto pending = std::make_shared<PendingConnection>();
-  pending->stream = stream;
-  pending->address = stream->peer_address();
-  add(pending);
+  const PendingPtr pending = add(stream);
   stream->start({.on_bytes =
                      [this, pending](std::string_view bytes) {
                        if (pending->is_dismissed) return;
@@ -85,11 +82,15 @@ bool Admission::free_descriptor() {
   return true;
 }
 
-void Admission::add(const PendingPtr& pending) {
+Admission::PendingPtr Admission::add(const StreamPtr& stream) {
+  const auto pending = std::make_shared<PendingConnection>();
+  pending->stream = stream;
+  pending->address = stream->peer_address();
   pending->deadline = transport_->now() + kTimeLimit;
   pending->place = pending_.insert(pending_.end(), pending);
   pending->is_listed = true;
   if (pending_.size() == 1) sweep();
+  return pending;
 }
 
 void Admission::remove(const PendingPtr& pending) {
@@ -192,10 +193,7 @@ void Admission::take_connect(const PendingPtr& pending) {
 
 void Admission::dismiss(const StreamPtr& stream) {
   if (!stream->is_open()) return;
-  auto pending = std::make_shared<PendingConnection>();
-  pending->stream = stream;
-  pending->address = stream->peer_address();
-  add(pending);
+  const PendingPtr pending = add(stream);
   stream->start({.on_bytes = [](std::string_view) {},
                  .on_end = [this, pending](const Error&) { remove(pending); }});
   part_from(pending);

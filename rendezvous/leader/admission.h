@@ -14,7 +14,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "rendezvous/common/clock.h"
 #include "rendezvous/net/transport.h"
@@ -41,8 +40,6 @@ class Admission {
   Admission(std::shared_ptr<Transport> transport, Listener listener, std::string token,
             Events events);
   ~Admission();
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
 
   // Ends a connection in good order: waits until the other side has read everything and closed.
   void dismiss(const StreamPtr& stream);
@@ -55,7 +52,7 @@ class Admission {
 
   void take(const StreamPtr& stream);
   bool free_descriptor();
-  void add(const PendingPtr& pending);
+  PendingPtr add(const StreamPtr& stream);
   void remove(const PendingPtr& pending);
   void turn_away(const PendingPtr& pending, const std::string& why);
   void sweep();
@@ -75,7 +72,7 @@ class Admission {
   std::optional<CoreTime> last_warning_;
   int warnings_left_out_ = 0;
   bool has_told_of_shortage_ = false;
-  std::unique_ptr<Acceptor> acceptor_;  // last: it uses the others
+  std::unique_ptr<Attempt> accepting_;  // last: it uses the others
 };
 
 }  // namespace ddprun::rdzv

@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,12 +58,26 @@ struct LeaderEvents {
   std::function<void(const RoundInput&, const std::vector<ToNode>&)> on_core_step;
 };
 
+// Whether nothing follows this message: the node is no part of the job, or no longer.
+inline bool is_last(const ToAgent& message) {
+  return std::holds_alternative<Refused>(message) || std::holds_alternative<DeclaredLost>(message);
+}
+
+// Gives the owner a frame between nodes; false: it is another one.
+template <typename Frame>
+bool pass_on(Frame frame, const LeaderEvents& events) {
+  return std::visit(
+      [&]<typename T>(T& each) {
+        constexpr bool kIsBetweenNodes = std::is_constructible_v<LeaderEvent, T>;
+        if constexpr (kIsBetweenNodes) events.on_event(std::move(each));
+        return kIsBetweenNodes;
+      },
+      frame);
+}
+
 class Leader {
  public:
-  Leader() = default;
   virtual ~Leader() = default;
-  Leader(const Leader&) = delete;
-  Leader& operator=(const Leader&) = delete;
 
   // Joins the job, for the first time or again.
   virtual void join(NodeHello hello) = 0;

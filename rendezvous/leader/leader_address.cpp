@@ -16,14 +16,8 @@ std::vector<std::string> interface_addresses() {
   if (::getifaddrs(&list) != 0) return addresses;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr) continue;
-    SocketAddress address;
-    if (each->ifa_addr->sa_family == AF_INET) {
-      *address.v4() = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-    } else if (each->ifa_addr->sa_family == AF_INET6) {
-      *address.v6() = *reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
-    } else {
-      continue;
-    }
+    const SocketAddress address = socket_address(each->ifa_addr);
+    if (!address.is_ip()) continue;
     addresses.push_back(numeric_host(address));
   }
   ::freeifaddrs(list);

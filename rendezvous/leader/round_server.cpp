@@ -9,8 +9,6 @@
 namespace ddprun::rdzv {
 namespace {
 
-constexpr NodeId kOwnNode{0};
-
 RoundCore make_core(const RoundServerOptions& options) {
   return options.resumption ? RoundCore(options.round, *options.resumption)
                             : RoundCore(options.round);
@@ -54,20 +52,6 @@ RoundServer::~RoundServer() {
   }
 }
 
-// ---- the own node
-
-// Delivers events to our own node in a later turn, never from within one of its calls.
-template <typename Handler>
-void RoundServer::post(Handler handler) {
-  transport_->post(lifetime_.guard(std::move(handler)));
-}
-
-void RoundServer::join(NodeHello hello) { tell(hello); }
-
-void RoundServer::tell(const ToLeader& message) { feed(kOwnNode, message); }
-
-std::string RoundServer::local_address() const { return bound_ ? bound_->host : "127.0.0.1"; }
-
 // ---- connections
 
 void RoundServer::admit(Admission::Applicant applicant) {
@@ -79,7 +63,7 @@ void RoundServer::admit(Admission::Applicant applicant) {
     forget(id);
   }
   if (!applicant.connect.hello) {
-    applicant.stream->send(wire::encode(wire::LeaderFrame(wire::Gone{leader_id_})));
+    send(*applicant.stream, wire::Gone{leader_id_});
     return admission_->dismiss(applicant.stream);
   }
   const NodeId id{next_node_++};
@@ -100,10 +84,7 @@ void RoundServer::resume(NodeId id, Admission::Applicant applicant) {
   if (peer.stream) peer.stream->close();  // the agent has dropped it already
   peer.resend.confirm(applicant.connect.received);
   attach(id, peer, applicant);
-  for (const auto& each : peer.resend.unconfirmed()) {
-    peer.stream->send(wire::encode(wire::LeaderFrame(
-        wire::Message<ToAgent>{each.number, peer.resend.received(), each.message})));
-  }
+  for (const auto& each : peer.resend.unconfirmed()) send(peer, each);
   feed(id, LinkEvent(NodeResumed{}));
   read(id, applicant.stream, {});
 }
@@ -115,8 +96,7 @@ void RoundServer::attach(NodeId id, Peer& peer, Admission::Applicant& applicant)
   peer.reader.set_max_payload(limits::kMaxRoundFrameBytes);
   set_address(peer, applicant.address);
   liveness_.heard(id, transport_->now());
-  stream->send(wire::encode(wire::LeaderFrame(
-      wire::Welcome{peer.resend.received(), leader_id_, std::move(applicant.proof)})));
+  send(*stream, wire::Welcome{peer.resend.received(), leader_id_, std::move(applicant.proof)});
   const std::weak_ptr<Stream> weak = stream;
   stream->start(
       {.on_bytes = [this, id, weak](std::string_view bytes) { read(id, weak.lock(), bytes); },
@@ -165,7 +145,15 @@ bool RoundServer::take_frame(NodeId id, wire::AgentFrame& frame) {
 }
 
 void RoundServer::confirm(Peer& peer) {
-  peer.stream->send(wire::encode(wire::LeaderFrame(wire::Heartbeat{peer.resend.received()})));
+  send(*peer.stream, wire::Heartbeat{peer.resend.received()});
+}
+
+void RoundServer::send(Stream& stream, const wire::LeaderFrame& frame) {
+  stream.send(wire::encode(frame));
+}
+
+void RoundServer::send(Peer& peer, const Numbered<ToAgent>& each) {
+  send(*peer.stream, wire::Message<ToAgent>{each.number, peer.resend.received(), each.message});
 }
 
 void RoundServer::lose(NodeId id, const StreamPtr& stream) {
@@ -202,10 +190,6 @@ std::string RoundServer::address_for_workers(const std::string& seen) const {
 
 // ---- requests of nodes to each other
 
-void RoundServer::ask(PeerRequest request) { relay(kOwnNode, std::move(request)); }
-
-void RoundServer::answer(PeerReply reply) { relay(kOwnNode, std::move(reply)); }
-
 void RoundServer::relay(NodeId from, PeerRequest request) {
   const std::optional<NodeId> to = std::exchange(request.peer, from);
   if (to) {
@@ -228,31 +212,22 @@ void RoundServer::relay(NodeId from, PeerReply reply) {
 bool RoundServer::send_unnumbered(NodeId to, wire::LeaderFrame frame) {
   if (to == kOwnNode) {
     if (!core_.has(kOwnNode)) return false;
-    post([this, frame = std::move(frame)]() mutable { take_own(std::move(frame)); });
+    transport_->post(lifetime_.guard(
+        [this, frame = std::move(frame)]() mutable { pass_on(std::move(frame), events_); }));
     return true;
   }
   const auto found = peers_.find(to);
   if (found == peers_.end() || !found->second.stream) return false;
   Stream& stream = *found->second.stream;
-  if (stream.unsent() <= limits::kMaxUnreadAnswerBytes) stream.send(wire::encode(frame));
+  if (stream.unsent() <= limits::kMaxUnreadAnswerBytes) send(stream, frame);
   return true;
-}
-
-void RoundServer::take_own(wire::LeaderFrame frame) {
-  if (auto* request = std::get_if<PeerRequest>(&frame)) {
-    events_.on_event(std::move(*request));
-  } else if (auto* reply = std::get_if<PeerReply>(&frame)) {
-    events_.on_event(std::move(*reply));
-  } else if (auto* ack = std::get_if<PeerAck>(&frame)) {
-    events_.on_event(std::move(*ack));
-  }
 }
 
 // ---- the core
 
 void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
   const RoundInput input{time(), node, std::move(what)};
-  auto messages = step(core_, input);
+  auto messages = core_.step(input);
   if (events_.on_core_step) events_.on_core_step(input, messages);
   if (options_.write_ahead) return release(options_.write_ahead(core_, std::move(messages)));
   release({std::move(messages), false});
@@ -262,9 +237,9 @@ void RoundServer::feed(NodeId node, decltype(RoundInput::what) what) {
 void RoundServer::release(RoundServerOptions::Passed passed) {
   for (ToNode& each : passed.messages) {
     if (each.to == kOwnNode) {
-      post([this, message = std::move(each.message)]() mutable {
+      transport_->post(lifetime_.guard([this, message = std::move(each.message)]() mutable {
         events_.on_event(std::move(message));
-      });
+      }));
     } else {
       send(each.to, std::move(each.message));
     }
@@ -277,15 +252,10 @@ void RoundServer::send(NodeId to, ToAgent message) {
   const auto found = peers_.find(to);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  const bool is_last =
-      std::holds_alternative<Refused>(message) || std::holds_alternative<DeclaredLost>(message);
   const auto& numbered = peer.resend.send(std::move(message));
   peer.owes_confirmation = false;
-  if (peer.stream) {
-    peer.stream->send(wire::encode(wire::LeaderFrame(
-        wire::Message<ToAgent>{numbered.number, peer.resend.received(), numbered.message})));
-  }
-  if (is_last) forget(to);
+  if (peer.stream) send(peer, numbered);
+  if (is_last(numbered.message)) forget(to);
 }
 
 void RoundServer::forget(NodeId id) {

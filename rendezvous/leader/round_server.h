@@ -25,7 +25,6 @@
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/resend_queue.h"
 #include "rendezvous/round/round_core.h"
-#include "rendezvous/round/round_input.h"
 
 namespace ddprun::rdzv {
 
@@ -54,13 +53,13 @@ class RoundServer final : public Leader {
               std::optional<Listener> listener = std::nullopt);
   ~RoundServer() override;
 
-  void join(NodeHello hello) override;
-  void tell(const ToLeader& message) override;
-  void ask(PeerRequest request) override;
-  void answer(PeerReply reply) override;
+  void join(NodeHello hello) override { tell(hello); }
+  void tell(const ToLeader& message) override { feed(kOwnNode, message); }
+  void ask(PeerRequest request) override { relay(kOwnNode, std::move(request)); }
+  void answer(PeerReply reply) override { relay(kOwnNode, std::move(reply)); }
   bool may_exit() override { return core_.was_everyone_told(); }
   bool is_here() const override { return true; }
-  std::string local_address() const override;
+  std::string local_address() const override { return bound_ ? bound_->host : "127.0.0.1"; }
 
   // Sends messages that were held back; `passed` says whether others still are.
   void release(RoundServerOptions::Passed passed);
@@ -69,6 +68,7 @@ class RoundServer final : public Leader {
   const Endpoint& bound() const { return *bound_; }
 
  private:
+  static constexpr NodeId kOwnNode{0};
   struct Peer {
     std::uint64_t session_number = 0;
     ResendQueue<ToAgent> resend;
@@ -92,14 +92,13 @@ class RoundServer final : public Leader {
   void relay(NodeId from, PeerRequest request);
   void relay(NodeId from, PeerReply reply);
   bool send_unnumbered(NodeId to, wire::LeaderFrame frame);
-  void take_own(wire::LeaderFrame frame);
-  template <typename Handler>
-  void post(Handler handler);
 
   // ---- the core
   void feed(NodeId node, decltype(RoundInput::what) what);
   CoreTime time() const { return time_.at(transport_->now()); }
   void send(NodeId to, ToAgent message);
+  void send(Peer& peer, const Numbered<ToAgent>& each);
+  static void send(Stream& stream, const wire::LeaderFrame& frame);
   void confirm(Peer& peer);
   void forget(NodeId id);
   void arm_timer();

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
+#include <utility>
 
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/leader/hmac_sha256.h"
 
@@ -18,25 +21,9 @@ constexpr mode_t kOthers = 077;
 constexpr std::string_view kWhiteSpace = " \t\r\n\v\f";
 
 std::string octal(mode_t mode) {
-  std::string digits;
-  for (int shift = 6; shift >= 0; shift -= 3)
-    digits += static_cast<char>('0' + ((mode >> shift) & 7));
+  char digits[8];
+  std::snprintf(digits, sizeof digits, "%03o", mode & 0777);
   return digits;
-}
-
-// Reads at most `bytes_max` bytes.
-Result<std::string> read_start(int fd, std::size_t bytes_max, const std::string& what) {
-  std::string bytes(bytes_max, '\0');
-  std::size_t size = 0;
-  while (size < bytes_max) {
-    const ssize_t count = ::read(fd, bytes.data() + size, bytes_max - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail(error_from_errno(errno, what));
-    if (count == 0) break;
-    size += static_cast<std::size_t>(count);
-  }
-  bytes.resize(size);
-  return bytes;
 }
 
 }  // namespace
@@ -59,8 +46,8 @@ Result<std::string> read_secret(const std::string& name, const std::string& path
                                                   octal(status.st_mode) + "); run chmod 600 " +
                                                   path);
   }
-  auto secret = read_start(file.get(), kMaxFileBytes + 1, what);
-  if (!secret) return secret;
+  auto secret = read_from(file.get(), kMaxFileBytes + 1);
+  if (!secret) return fail(error_from_errno(errno, what));
   if (secret->size() > kMaxFileBytes) {
     return fail(ErrorCode::kInvalidArgument,
                 what + " holds more than " + std::to_string(kMaxFileBytes) + " bytes; a " + name +
@@ -71,7 +58,7 @@ Result<std::string> read_secret(const std::string& name, const std::string& path
     return fail(ErrorCode::kInvalidArgument,
                 what + " is empty; write a line into it, the same on every node");
   }
-  return secret;
+  return *std::move(secret);
 }
 
 wire::Nonce random_nonce() {

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "rendezvous/common/lifetime.h"
-#include "rendezvous/common/shell_clock.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -20,6 +19,21 @@ namespace {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
+
+// Real time as a CoreTime; counts from the object's construction.
+class ShellClock {
+ public:
+  CoreTime now() const {
+    return CoreTime(
+        std::chrono::duration_cast<CoreTime::duration>(std::chrono::steady_clock::now() - start_));
+  }
+  std::chrono::steady_clock::time_point at(CoreTime time) const {
+    return start_ + time.time_since_epoch();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 constexpr int kAcceptsPerTurn = 256;  // then other handlers have their turn
 // The pause when no descriptor is left and none could be freed.
@@ -31,75 +45,58 @@ class AsioTimer final : public Timer {
   AsioTimer(boost::asio::io_context& io, const ShellClock& clock) : clock_(clock), timer_(io) {}
 
   void at(CoreTime when, std::function<void()> what) override {
-    const bool is_armed = armed_->what != nullptr;
-    armed_->what = std::move(what);
+    const bool is_armed = what_ != nullptr;
+    what_ = std::move(what);
     if (is_armed && when == when_) return;
     when_ = when;
-    armed_->count += 1;
     timer_.expires_at(clock_.at(when));
-    timer_.async_wait([armed = std::weak_ptr(armed_), count = armed_->count](error_code ec) {
-      const auto still = armed.lock();
-      if (ec || !still || still->count != count) return;
-      if (const auto due = std::exchange(still->what, nullptr)) due();
-    });
+    timer_.async_wait(lifetime_.guard([this, count = ++count_](error_code ec) {
+      if (ec || count_ != count) return;
+      if (const auto due = std::exchange(what_, nullptr)) due();
+    }));
   }
   void cancel() override {
-    armed_->count += 1;
-    armed_->what = nullptr;
+    count_ += 1;
+    what_ = nullptr;
     timer_.cancel();
   }
 
  private:
-  struct Armed {
-    std::uint64_t count = 0;
-    std::function<void()> what;  // empty: not armed
-  };
   const ShellClock clock_;
   boost::asio::steady_timer timer_;
   CoreTime when_{};
-  std::shared_ptr<Armed> armed_ = std::make_shared<Armed>();
+  std::uint64_t count_ = 0;
+  std::function<void()> what_;  // empty: not armed
+  const Lifetime lifetime_;
 };
 
 class ConnectAttempt final : public Attempt {
  public:
   ConnectAttempt(boost::asio::io_context& io, const Endpoint& to, Transport::Connected done)
-      : socket_(std::make_shared<tcp::socket>(io)) {
-    socket_->async_connect(
+      : socket_(io) {
+    socket_.async_connect(
         {boost::asio::ip::make_address(to.host), to.port},
-        [weak = std::weak_ptr(socket_), done = std::move(done)](error_code ec) {
-          const auto socket = weak.lock();
-          if (!socket) return;
+        lifetime_.guard([this, done = std::move(done)](error_code ec) {
           if (ec) {
             const bool is_refused = ec == boost::asio::error::connection_refused;
             return done(fail(is_refused ? ErrorCode::kUnavailable : ErrorCode::kIo, ec.message()));
           }
-          socket->set_option(tcp::no_delay(true), ec);
-          socket->non_blocking(true, ec);
-          const auto executor = socket->get_executor();
-          UniqueFd descriptor(socket->release(ec));
-          done(std::make_shared<Connection>(executor, std::move(descriptor)));
-        });
+          socket_.set_option(tcp::no_delay(true), ec);
+          socket_.non_blocking(true, ec);
+          UniqueFd descriptor(socket_.release(ec));
+          done(stream_over(socket_.get_executor(), std::move(descriptor)));
+        }));
   }
 
  private:
-  std::shared_ptr<tcp::socket> socket_;
+  tcp::socket socket_;
+  const Lifetime lifetime_;
 };
 
-class LookUpAttempt final : public Attempt {
- public:
-  LookUpAttempt(boost::asio::io_context& io, const std::string& host, Transport::LookedUp done)
-      : lookup_(io) {
-    lookup_.start(host, std::move(done));
-  }
-
- private:
-  NameLookup lookup_;
-};
-
-class AsioAcceptor final : public Acceptor {
+class AsioAcceptor final : public Attempt {
  public:
   AsioAcceptor(boost::asio::io_context& io, const ShellClock& clock, Listener listener,
-               Events events)
+               AcceptEvents events)
       : io_(io),
         clock_(clock),
         events_(std::move(events)),
@@ -121,7 +118,7 @@ class AsioAcceptor final : public Acceptor {
       UniqueFd socket(
           ::accept4(listening_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (socket) {
-        events_.on_stream(std::make_shared<Connection>(io_.get_executor(), std::move(socket)));
+        events_.on_stream(stream_over(io_.get_executor(), std::move(socket)));
         if (lifetime.expired()) return;
       } else if (errno == EAGAIN) {
         break;
@@ -135,7 +132,7 @@ class AsioAcceptor final : public Acceptor {
 
   boost::asio::io_context& io_;
   const ShellClock clock_;
-  const Events events_;
+  const AcceptEvents events_;
   boost::asio::posix::stream_descriptor listening_;
   AsioTimer pause_;
   const Lifetime lifetime_;
@@ -152,9 +149,9 @@ class AsioTransport final : public Transport {
     return std::make_unique<ConnectAttempt>(io_, numeric, std::move(done));
   }
   std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) override {
-    return std::make_unique<LookUpAttempt>(io_, host, std::move(done));
+    return look_up_name(io_, host, std::move(done));
   }
-  std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) override {
+  std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) override {
     return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));
   }
 

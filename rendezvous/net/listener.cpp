@@ -35,40 +35,41 @@ void tune(int fd) {
 
 Result<Endpoint> bound_endpoint(int fd) {
   SocketAddress address;
-  if (::getsockname(fd, address.get(), &address.size) != 0)
+  if (::getsockname(fd, &address.any, &address.size) != 0)
     return fail(error_from_errno(errno, "getsockname"));
   if (address.is_ip()) return Endpoint{numeric_host(address), address.port()};
   return fail(ErrorCode::kInvalidArgument,
               "file descriptor " + std::to_string(fd) + " is not a TCP socket");
 }
 
+Result<Listener> bound_listener(UniqueFd socket) {
+  return bound_endpoint(socket.get()).map([&](Endpoint bound) {
+    return Listener{std::move(socket), std::move(bound)};
+  });
+}
+
 Result<Listener> listen_on(UniqueFd socket) {
   tune(socket.get());
   // INT_MAX: the kernel lowers it to net.core.somaxconn, the maximum.
   if (::listen(socket.get(), INT_MAX) != 0) return fail(error_from_errno(errno, "listen"));
-  auto bound = bound_endpoint(socket.get());
-  if (!bound) return fail(std::move(bound.error()));
-  return Listener{std::move(socket), std::move(*bound)};
+  return bound_listener(std::move(socket));
 }
 
 enum class Purpose { kListen, kReserve };
 
 Result<Listener> try_port(SocketAddress address, std::uint16_t port, Purpose purpose) {
-  UniqueFd socket(
-      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail(error_from_errno(errno, "socket"));
   // Two sockets that both set it can bind the same port, and then listen() fails; a socket that
   // sets it after bind still keeps out sockets without it, such as another reservation.
   if (purpose == Purpose::kListen) set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (address.storage.ss_family == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (address.family() == AF_INET6) set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   address.set_port(port);
-  if (::bind(socket.get(), address.get(), address.size) != 0)
+  if (::bind(socket.get(), &address.any, address.size) != 0)
     return fail(error_from_errno(errno, "bind"));
   if (purpose == Purpose::kListen) return listen_on(std::move(socket));
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  auto bound = bound_endpoint(socket.get());
-  if (!bound) return fail(std::move(bound.error()));
-  return Listener{std::move(socket), std::move(*bound)};
+  return bound_listener(std::move(socket));
 }
 
 Result<Listener> take_over(int fd) {

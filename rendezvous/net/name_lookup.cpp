@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/net/socket_address.h"
@@ -19,7 +20,9 @@
 namespace ddprun::rdzv {
 namespace {
 
-// Shared by both sides; the thread may outlive the NameLookup.
+using boost::system::error_code;
+
+// Shared by both sides; the thread may outlive the Lookup.
 struct Question {
   std::string host;
   UniqueFd bell;
@@ -37,9 +40,7 @@ Result<std::vector<std::string>> look_up(const std::string& host) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   std::vector<std::string> addresses;
   for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
-    SocketAddress address;
-    std::copy_n(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen,
-                reinterpret_cast<char*>(&address.storage));
+    const SocketAddress address = socket_address(each->ai_addr);
     if (!address.is_ip()) continue;
     std::string text = numeric_host(address);
     if (std::ranges::find(addresses, text) == addresses.end()) addresses.push_back(std::move(text));
@@ -56,43 +57,51 @@ void answer(Question& question) {
   ::eventfd_write(question.bell.get(), 1);
 }
 
+class Lookup final : public Attempt {
+ public:
+  Lookup(boost::asio::io_context& io, const std::string& host, Transport::LookedUp done)
+      : told_(io) {
+    const auto question = std::make_shared<Question>();
+    question->host = host;
+    question->bell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    UniqueFd ours(::fcntl(question->bell.get(), F_DUPFD_CLOEXEC, 0));
+    error_code ec;
+    if (ours) told_.assign(ours.get(), ec);
+    if (!ours || ec) {
+      const Error error =
+          error_from_errno(ours ? ec.value() : errno, "its name cannot be looked up");
+      boost::asio::post(io,
+                        lifetime_.guard([error, done = std::move(done)] { done(fail(error)); }));
+      return;
+    }
+    static_cast<void>(ours.release());
+    auto thread = Thread::start("lookup", [question] { answer(*question); });
+    if (thread) {
+      thread->detach();
+    } else {
+      question->answer = Result<std::vector<std::string>>(fail(thread.error()));
+      ::eventfd_write(question->bell.get(), 1);
+    }
+    told_.async_wait(told_.wait_read,
+                     lifetime_.guard([this, question, done = std::move(done)](error_code ignored) {
+                       told_.close(ignored);
+                       std::unique_lock lock(question->mutex);
+                       auto result = *std::move(question->answer);
+                       lock.unlock();
+                       done(std::move(result));
+                     }));
+  }
+
+ private:
+  boost::asio::posix::stream_descriptor told_;
+  const Lifetime lifetime_;
+};
+
 }  // namespace
 
-void NameLookup::start(const std::string& host, Done done) {
-  cancel();
-  const auto question = std::make_shared<Question>();
-  question->host = host;
-  question->bell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  UniqueFd ours(::fcntl(question->bell.get(), F_DUPFD_CLOEXEC, 0));
-  told_ = std::make_shared<boost::asio::posix::stream_descriptor>(io_);
-  boost::system::error_code ec;
-  if (ours) told_->assign(ours.get(), ec);
-  if (!ours || ec) {
-    const Error error = error_from_errno(ours ? ec.value() : errno, "its name cannot be looked up");
-    boost::asio::post(io_, [error, done = std::move(done), asked = std::weak_ptr(told_)] {
-      if (!asked.expired()) done(fail(error));
-    });
-    return;
-  }
-  static_cast<void>(ours.release());
-  auto thread = Thread::start("lookup", [question] { answer(*question); });
-  if (thread) {
-    thread->detach();
-  } else {
-    question->answer = Result<std::vector<std::string>>(fail(thread.error()));
-    ::eventfd_write(question->bell.get(), 1);
-  }
-  told_->async_wait(told_->wait_read,
-                    [this, question, done = std::move(done),
-                     asked = std::weak_ptr(told_)](boost::system::error_code error) {
-                      if (asked.expired()) return;
-                      told_.reset();
-                      if (error) return done(fail(ErrorCode::kIo, error.message()));
-                      std::unique_lock lock(question->mutex);
-                      auto result = *std::move(question->answer);
-                      lock.unlock();
-                      done(std::move(result));
-                    });
+std::unique_ptr<Attempt> look_up_name(boost::asio::io_context& io, const std::string& host,
+                                      Transport::LookedUp done) {
+  return std::make_unique<Lookup>(io, host, std::move(done));
 }
 
 Result<std::vector<std::string>> addresses_of(const std::string& host) {

@@ -2,7 +2,7 @@
 // between hosts. The production implementation uses Asio (asio_transport.h); tests/sim runs the
 // same shells over a virtual one. Everything happens on the thread that runs the transport's loop.
 //
-// After a timer, an attempt or an acceptor is destroyed, its callback never runs. The same holds
+// After a timer or an attempt is destroyed, its callback never runs. The same holds
 // for a timer that was cancelled or armed again, even if it was already due. No callback runs from
 // within a call of these members.
 #pragma once
@@ -58,21 +58,17 @@ class Stream {
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
-// An operation in progress (a connection, a name lookup); destroying this cancels it.
+// An operation in progress (a connection, a name lookup, accepting); destroying this cancels it.
 class Attempt {
  public:
   virtual ~Attempt() = default;
 };
 
-class Acceptor {
- public:
-  struct Events {
-    std::function<void(StreamPtr)> on_stream;  // its new owner must start it
-    // No descriptor is left for the next connection. Return true if one was freed: accepting is
-    // tried again at once.
-    std::function<bool()> on_shortage;
-  };
-  virtual ~Acceptor() = default;
+struct AcceptEvents {
+  std::function<void(StreamPtr)> on_stream;  // its new owner must start it
+  // No descriptor is left for the next connection. Return true if one was freed: accepting is
+  // tried again at once.
+  std::function<bool()> on_shortage;
 };
 
 class Transport {
@@ -93,7 +89,7 @@ class Transport {
   virtual std::unique_ptr<Attempt> connect(const Endpoint& numeric, Connected done) = 0;
   // Gives numeric addresses, the preferred one first, never an empty list.
   virtual std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) = 0;
-  virtual std::unique_ptr<Acceptor> accept(Listener listener, Acceptor::Events events) = 0;
+  virtual std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) = 0;
 };
 
 }  // namespace ddprun::rdzv

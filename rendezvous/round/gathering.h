@@ -2,6 +2,8 @@
 // the RoundCore.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 #include <vector>
 
@@ -12,6 +14,11 @@
 namespace ddprun::rdzv {
 
 struct Gathering {
+  static constexpr std::chrono::seconds kProgressInterval{10};
+  // How long to wait for the nodes of another leader's round: often some of them died together with
+  // it.
+  static constexpr std::chrono::milliseconds kReturnTimeout{10'000};
+
   std::optional<CoreTime> give_up;    // counts from the arrival of the first node
   std::optional<CoreTime> last_call;  // counts from when there are enough nodes; first round only
   CoreTime next_progress{};
@@ -24,12 +31,32 @@ struct Gathering {
     bool is_counting = false;  // false: the time does not count before the first node comes
   };
   enum class Next { kWait, kOpen, kGiveUp };
-  Next go_on(const RoundConfig& config, const Nodes& nodes, CoreTime now);
+  Next go_on(const RoundConfig& config, const Nodes& nodes, CoreTime now) {
+    const bool is_enough = nodes.ready >= config.min_nodes;
+    const bool is_full = nodes.ready >= config.max_nodes;
+    const bool is_complete = nodes.has_run && nodes.ready >= nodes.expected;
+    if (is_enough && !last_call) {
+      last_call = now + (nodes.has_run ? std::min(config.last_call_timeout, kReturnTimeout)
+                                       : config.last_call_timeout);
+    }
+    if (!is_enough) last_call.reset();
+    if (is_full || (is_enough && (is_complete || now >= *last_call))) return Next::kOpen;
+    if (!give_up && nodes.is_counting) give_up = now + config.join_timeout;
+    return give_up && !is_enough && now >= *give_up ? Next::kGiveUp : Next::kWait;
+  }
 
   // Every 10 s all nodes are told how many there are. Returns true at most once per interval.
-  bool is_progress_due(CoreTime now);
+  bool is_progress_due(CoreTime now) {
+    if (!give_up || now < next_progress) return false;
+    next_progress = now + kProgressInterval;
+    return true;
+  }
+
   // Nodes of a round that ran under another leader are here: the last call need not be long.
-  void shorten_last_call(CoreTime now);
+  void shorten_last_call(CoreTime now) {
+    if (last_call) last_call = std::min(*last_call, now + kReturnTimeout);
+  }
+
   // When it decides, as far as is known now.
   std::optional<CoreTime> until() const { return last_call ? last_call : give_up; }
 };

@@ -13,7 +13,8 @@ constexpr Round kLastRoundMax{1'000'000'000};
 
 }  // namespace
 
-std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello) {
+std::optional<std::string> check_hello(const RoundConfig& config, Round current,
+                                       const NodeHello& hello) {
   const std::string who = hello.host.empty() ? "this node" : hello.host;
   if (hello.run_id != config.run_id) {
     return who + " belongs to job '" + hello.run_id +
@@ -54,13 +55,11 @@ std::optional<std::string> check_hello(const RoundConfig& config, const NodeHell
            "; the " + std::to_string(config.max_nodes) + " nodes of this job have the ranks 0 to " +
            std::to_string(config.max_nodes - 1);
   }
+  if (hello.last_round && hello.last_round->round > std::max(current, kLastRoundMax)) {
+    return who + " says that it took part in round " + to_string(hello.last_round->round) +
+           ", and no job has so many; start it again";
+  }
   return {};
-}
-
-std::optional<std::string> check_last_round(Round current, const NodeHello& hello) {
-  if (!hello.last_round || hello.last_round->round <= std::max(current, kLastRoundMax)) return {};
-  return (hello.host.empty() ? "this node" : hello.host) + " says that it took part in round " +
-         to_string(hello.last_round->round) + ", and no job has so many; start it again";
 }
 
 RankCheck check_rank(const RoundConfig& config, const Membership& members, const NodeHello& hello) {

@@ -11,11 +11,10 @@
 
 namespace ddprun::rdzv {
 
-// What the node's user has to change before it can be part of this job; nullopt if it may join.
-std::optional<std::string> check_hello(const RoundConfig& config, const NodeHello& hello);
-
-// An error if the node claims a last round with an impossible number; nullopt otherwise.
-std::optional<std::string> check_last_round(Round current, const NodeHello& hello);
+// What the node's user has to change before it can be part of this job, or that it claims a last
+// round with an impossible number; nullopt if it may join.
+std::optional<std::string> check_hello(const RoundConfig& config, Round current,
+                                       const NodeHello& hello);
 
 // The result for a node that asks for a rank that another node has asked for.
 struct RankCheck {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "rendezvous/common/exit_codes.h"
-#include "rendezvous/round/round_config.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -36,11 +35,12 @@ JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome) {
   return outcome;
 }
 
-JobOutcome too_few_nodes(const MissingNodes& missing) {
-  const std::string there = std::to_string(missing.present) + " of " +
-                            nodes_in_words(missing.min_nodes, missing.max_nodes) + " nodes ";
-  const std::string limit = in_seconds(missing.waited);
-  if (!missing.has_run) {
+JobOutcome too_few_nodes(const RoundConfig& config, int present, bool has_run,
+                         const std::optional<NodeGone>& lost) {
+  const std::string there = std::to_string(present) + " of " +
+                            nodes_in_words(config.min_nodes, config.max_nodes) + " nodes ";
+  const std::string limit = in_seconds(config.join_timeout);
+  if (!has_run) {
     return cannot_run(
         kExitRendezvousTimeout,
         there + "came within " + limit +
@@ -48,8 +48,8 @@ JobOutcome too_few_nodes(const MissingNodes& missing) {
   }
   JobOutcome outcome =
       cannot_run(kExitBelowMinimum, there + "are left, and no other came within " + limit);
-  outcome.lost_node = missing.lost_node;
-  if (outcome.lost_node) outcome.sentence += "; " + describe(*outcome.lost_node);
+  outcome.lost_node = lost;
+  if (lost) outcome.sentence += "; " + describe(*lost);
   return outcome;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/round/round_config.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::rdzv {
@@ -17,14 +18,8 @@ JobOutcome store_not_opened(std::chrono::milliseconds limit);
 // A stop, or the leave of the leader's own node; keeps the failures in `outcome`.
 JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome);
 
-struct MissingNodes {
-  int present = 0;
-  int min_nodes = 1;
-  int max_nodes = 1;
-  std::chrono::milliseconds waited{};
-  bool has_run = false;               // true: nodes were lost; false: too few nodes ever came
-  std::optional<NodeGone> lost_node;  // the first of them
-};
-JobOutcome too_few_nodes(const MissingNodes& missing);
+// `has_run`: nodes were lost; else too few nodes ever came. `lost`: the first of them.
+JobOutcome too_few_nodes(const RoundConfig& config, int present, bool has_run,
+                         const std::optional<NodeGone>& lost);
 
 }  // namespace ddprun::rdzv

@@ -7,7 +7,6 @@
 // if they were not asked for longer than two intervals.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "rendezvous/round/membership.h"
 
 #include <algorithm>
+#include <string>
 
 namespace ddprun::rdzv {
 namespace {
@@ -107,7 +108,7 @@ std::optional<NodeId> Membership::broken_claimant(int node_rank) const {
   return {};
 }
 
-Membership::Formed Membership::form_group() {
+int Membership::form_group() {
   std::vector<NodeId> chosen;  // survivors in their order, then newcomers
   for (const NodeId id : group_) {
     if (is_in_group(id)) chosen.push_back(id);
@@ -141,7 +142,36 @@ Membership::Formed Membership::form_group() {
   }
   nodes_in_group_ = group_.size();
   connected_outsiders_ -= joined;
-  return {joined};
+  return joined;
+}
+
+std::vector<std::pair<NodeId, RoundStart>> Membership::round_starts(RoundStart start) const {
+  start.node_count = static_cast<int>(group_.size());
+  start.master_addr = hello_of(group_.front()).address;
+  start.world_size = 0;
+  struct Role {
+    int size = 0;
+    int offset = 0;
+  };
+  std::map<std::string, Role> roles;
+  for (const NodeId id : group_) {
+    const NodeHello& hello = hello_of(id);
+    start.world_size += hello.local_world_size;
+    roles[hello.role].size += hello.local_world_size;
+  }
+  std::vector<std::pair<NodeId, RoundStart>> starts;
+  starts.reserve(group_.size());
+  for (const NodeId id : group_) {
+    const NodeHello& hello = hello_of(id);
+    Role& role = roles[hello.role];
+    start.role_rank_offset = role.offset;
+    start.role_world_size = role.size;
+    starts.emplace_back(id, start);
+    start.node_rank += 1;
+    start.rank_offset += hello.local_world_size;
+    role.offset += hello.local_world_size;
+  }
+  return starts;
 }
 
 }  // namespace ddprun::rdzv

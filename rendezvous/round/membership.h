@@ -52,11 +52,11 @@ class Membership {
   std::optional<NodeId> connected_claimant(int node_rank) const;
   std::optional<NodeId> broken_claimant(int node_rank) const;
 
-  struct Formed {
-    int joined = 0;  // nodes that were not in the group before
-  };
-  Formed form_group();
+  int form_group();  // returns how many nodes were not in the group before
   const std::vector<NodeId>& group() const { return group_; }  // by group rank
+  // One for each node of the group, in its order: `start` has the fields that are equal on all nodes
+  // (round, port, budget, what has changed); ranks, offsets, sizes and MASTER_ADDR are filled in.
+  std::vector<std::pair<NodeId, RoundStart>> round_starts(RoundStart start) const;
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
   bool has_room() const { return nodes_in_group_ < max_nodes_; }

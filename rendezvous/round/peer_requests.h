@@ -18,7 +18,7 @@
 
 namespace ddprun::rdzv {
 
-// The leader's view of the job.
+// The leader's view of the job. Enumerators are numbers on the wire: add new ones at the end.
 struct LeaderView {
   enum class State { kGathering, kPausing, kOpening, kRunning, kStopping, kEnded };
   enum class Place {

@@ -30,6 +30,7 @@ class ResendQueue {
     return unconfirmed_.back();
   }
   const std::deque<Numbered<Sent>>& unconfirmed() const { return unconfirmed_; }
+  bool is_confirmed() const { return unconfirmed_.empty(); }  // all that was sent
   void confirm(std::uint64_t number) {
     while (!unconfirmed_.empty() && unconfirmed_.front().number <= number) unconfirmed_.pop_front();
   }

@@ -2,7 +2,9 @@
 // before the next round. A value of the RoundCore, which has decided why a round has ended.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/round/round_messages.h"
@@ -14,7 +16,13 @@ struct Backoff {
   std::chrono::milliseconds first{0};
   std::chrono::milliseconds max{0};
 
-  std::chrono::milliseconds nth(int n) const;  // counts from 1
+  // counts from 1
+  std::chrono::milliseconds nth(int n) const {
+    if (n < 1) return std::chrono::milliseconds(0);
+    auto pause = first;
+    for (int i = 1; i < n && pause < max; ++i) pause *= 2;
+    return std::min(pause, max);
+  }
 
   bool operator==(const Backoff&) const = default;
 };
@@ -45,10 +53,18 @@ class RestartPolicy {
   explicit RestartPolicy(RestartRules rules, RestartHistory history = {})
       : rules_(std::move(rules)), history_(history) {}
 
-  bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const;
+  bool allows_retry(const WorkerFailure& failure, std::chrono::microseconds uptime) const {
+    return failure.is_worth_a_retry && history_.restarts < rules_.max_restarts &&
+           uptime >= rules_.min_uptime &&
+           std::ranges::count(rules_.final_exit_codes, failure.status.as_shell_code()) == 0;
+  }
+
   int restarts() const { return history_.restarts; }
   // Restarts that were spent before this policy was created.
-  void already_spent(int restarts);
+  void already_spent(int restarts) {
+    history_.restarts = std::max(history_.restarts, std::min(restarts, rules_.max_restarts));
+  }
+
   const RestartHistory& history() const { return history_; }
   int max_restarts() const { return rules_.max_restarts; }
 
@@ -58,7 +74,21 @@ class RestartPolicy {
     std::chrono::microseconds uptime{};
   };
   // Records the end of a round that will be followed by another one; returns the pause before it.
-  std::chrono::milliseconds round_ended(const RoundEnd& end);
+  std::chrono::milliseconds round_ended(const RoundEnd& end) {
+    const bool was_quick = end.uptime < rules_.quick;
+    if (!was_quick) history_.quick_failures = history_.quick_losses = 0;
+    std::chrono::milliseconds pause{0};
+    if (end.is_charged) {
+      history_.restarts += 1;
+      history_.quick_failures += 1;
+      pause = rules_.pause_after_failure.nth(history_.quick_failures);
+    }
+    if (end.has_lost_node && was_quick) {
+      history_.quick_losses += 1;
+      pause = std::max(pause, rules_.pause_after_quick_loss.nth(history_.quick_losses - 1));
+    }
+    return pause;
+  }
 
  private:
   RestartRules rules_;

@@ -30,6 +30,9 @@ struct RoundConfig {
 };
 
 // "2:4"; "2" if both are equal.
-std::string nodes_in_words(int min_nodes, int max_nodes);
+inline std::string nodes_in_words(int min_nodes, int max_nodes) {
+  const std::string most = std::to_string(max_nodes);
+  return min_nodes == max_nodes ? most : std::to_string(min_nodes) + ":" + most;
+}
 
 }  // namespace ddprun::rdzv

@@ -7,7 +7,6 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/round/hello_check.h"
 #include "rendezvous/round/job_outcomes.h"
-#include "rendezvous/round/round_starts.h"
 
 namespace ddprun::rdzv {
 namespace {
@@ -59,32 +58,36 @@ RoundCore::RoundCore(RoundConfig config, const Resumption& resumption)
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId from, const ToLeader& message) {
   now_ = now;
-  Out out;
-  if (is_stale(from, message)) return out;
-  std::visit([&](const auto& event) { on(out, from, event); }, message);
-  go_on(out);
-  return out;
+  if (is_stale(from, message)) return {};
+  std::visit([&](const auto& event) { on(from, event); }, message);
+  go_on();
+  return std::exchange(out_, {});
 }
 
 std::vector<ToNode> RoundCore::step(CoreTime now, NodeId node, const LinkEvent& event) {
   now_ = now;
-  Out out;
-  if (!members_.has(node)) return out;
-  std::visit([&](const auto& e) { on(out, node, e); }, event);
-  go_on(out);
-  return out;
+  if (!members_.has(node)) return {};
+  std::visit([&](const auto& e) { on(node, e); }, event);
+  go_on();
+  return std::exchange(out_, {});
 }
 
 std::vector<ToNode> RoundCore::tick(CoreTime now) {
   now_ = now;
-  Out out;
   for (auto broken = members_.longest_broken();
        broken && broken->since + config_.reconnect_grace <= now;
        broken = members_.longest_broken()) {
-    remove(out, broken->id, NodeGone::How::kDisconnected);
+    remove(broken->id, NodeGone::How::kDisconnected);
   }
-  go_on(out);
-  return out;
+  go_on();
+  return std::exchange(out_, {});
+}
+
+std::vector<ToNode> RoundCore::step(const RoundInput& input) {
+  if (std::holds_alternative<Tick>(input.what)) return tick(input.at);
+  const auto* message = std::get_if<ToLeader>(&input.what);
+  return message != nullptr ? step(input.at, input.node, *message)
+                            : step(input.at, input.node, std::get<LinkEvent>(input.what));
 }
 
 bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
@@ -98,24 +101,22 @@ bool RoundCore::is_stale(NodeId from, const ToLeader& message) const {
 
 // ---- arrivals
 
-void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
-  auto refusal = check_hello(config_, hello);
-  if (!refusal) refusal = check_last_round(round_, hello);
-  if (refusal) {
-    out.push_back({from, Refused{std::move(*refusal)}});
+void RoundCore::on(NodeId from, const NodeHello& hello) {
+  if (auto refusal = check_hello(config_, round_, hello)) {
+    out_.push_back({from, Refused{std::move(*refusal)}});
     return;
   }
   if (config_.program.empty()) config_.program = hello.program;
   if (config_.user.empty()) config_.user = hello.user;
   if (auto* ended = std::get_if<Ended>(&state_)) {
-    if (!may_wait(out, from)) return;
+    if (!may_wait(from)) return;
     members_.add(from, what_is_its_own(hello));
     ended->untold.insert(from);
     ended->until = now_ + config_.answer_timeout;
-    out.push_back({from, JobEnd{ended->outcome}});
+    out_.push_back({from, JobEnd{ended->outcome}});
     return;
   }
-  if (!may_have_its_rank(out, from, hello) || !may_wait(out, from)) return;
+  if (!may_have_its_rank(from, hello) || !may_wait(from)) return;
   members_.add(from, what_is_its_own(hello));
   if (hello.last_round) learn_from(*hello.last_round);
   if (auto* gathering = std::get_if<Gathering>(&state_)) {
@@ -123,12 +124,12 @@ void RoundCore::on(Out& out, NodeId from, const NodeHello& hello) {
     return;
   }
   if (!members_.has_room()) {
-    out.push_back({from, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
+    out_.push_back({from, WaitAsSpare{WaitAsSpare::Why::kNoRoom}});
     return;
   }
   const auto* running = std::get_if<Running>(&state_);
   if (running != nullptr && running->are_some_done) {
-    out.push_back({from, WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing}});
+    out_.push_back({from, WaitAsSpare{WaitAsSpare::Why::kJobIsFinishing}});
   }
 }
 
@@ -143,71 +144,71 @@ void RoundCore::learn_from(const LastRound& last) {
   if (gathering != nullptr) gathering->shorten_last_call(now_);
 }
 
-bool RoundCore::may_wait(Out& out, NodeId from) const {
+bool RoundCore::may_wait(NodeId from) {
   auto refusal = check_spares(config_, members_);
-  if (refusal) out.push_back({from, Refused{std::move(*refusal)}});
+  if (refusal) out_.push_back({from, Refused{std::move(*refusal)}});
   return !refusal;
 }
 
 // Removes the node whose rank it takes, if any.
-bool RoundCore::may_have_its_rank(Out& out, NodeId from, const NodeHello& hello) {
+bool RoundCore::may_have_its_rank(NodeId from, const NodeHello& hello) {
   RankCheck check = check_rank(config_, members_, hello);
-  if (check.replaces) remove(out, *check.replaces, NodeGone::How::kReplaced);
-  if (check.refusal) out.push_back({from, Refused{std::move(*check.refusal)}});
-  if (check.warning) out.push_back({from, Warning{std::move(*check.warning)}});
+  if (check.replaces) remove(*check.replaces, NodeGone::How::kReplaced);
+  if (check.refusal) out_.push_back({from, Refused{std::move(*check.refusal)}});
+  if (check.warning) out_.push_back({from, Warning{std::move(*check.warning)}});
   return !check.refusal;
 }
 
-void RoundCore::tell_progress(Out& out, NodeId to) const {
+void RoundCore::tell_progress(NodeId to) {
   const auto& gathering = std::get<Gathering>(state_);
   const auto until = gathering.until();
   const auto left = std::chrono::ceil<std::chrono::seconds>(until.value_or(now_) - now_);
-  out.push_back({to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left}});
+  out_.push_back({to, WaitForNodes{members_.ready(), config_.min_nodes, config_.max_nodes, left}});
 }
 
 // ---- what a round brings
 
-void RoundCore::on(Out& out, NodeId from, const StoreOpened& opened) {
+void RoundCore::on(NodeId from, const StoreOpened& opened) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
-  next_.nodes_joined += members_.form_group().joined;  // includes nodes that came meanwhile
+  next_.nodes_joined += members_.form_group();  // includes nodes that came meanwhile
   if (members_.group().front() == from && round_ >= round_min_) {
-    announce_round(out, opened.port);
+    announce_round(opened.port);
   } else {
     round_ = next(round_);
-    open_round(out);
+    open_round();
   }
 }
 
-void RoundCore::on(Out& out, NodeId from, const StoreNotOpened& refused) {
+void RoundCore::on(NodeId from, const StoreNotOpened& refused) {
   const auto* opening = std::get_if<Opening>(&state_);
   if (opening == nullptr || opening->host != from) return;
-  end(out, cannot_run(kExitCannotRun, refused.why));
+  end(cannot_run(kExitCannotRun, refused.why));
 }
 
-void RoundCore::on(Out& out, NodeId from, const WorkerFailed& failed) {
+void RoundCore::on(NodeId from, const WorkerFailed& failed) {
   if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     stopping->add_consequences({failed.failure}, consequences_max());
   } else if (std::holds_alternative<Running>(state_)) {
     StoppingRound next_state;
     next_state.cause = failed.failure;
     next_state.cause_node = from;
-    stop_round(out, std::move(next_state));
+    stop_round(std::move(next_state));
   }
 }
 
-void RoundCore::on(Out&, NodeId, const SomeWorkersDone&) {
+void RoundCore::on(NodeId, const SomeWorkersDone&) {
   if (auto* running = std::get_if<Running>(&state_)) running->are_some_done = true;
 }
 
-void RoundCore::on(Out&, NodeId from, const WorkersDone&) {
+void RoundCore::on(NodeId from, const WorkersDone&) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->are_some_done = true;
   running->done.insert(from);
 }
 
-void RoundCore::on(Out&, NodeId from, const RoundStopped& stopped) {
+void RoundCore::on(NodeId from, const RoundStopped& stopped) {
   auto* stopping = std::get_if<StoppingRound>(&state_);
   if (stopping == nullptr || !stopping->awaited.erase(from)) return;
   stopping->add_consequences(stopped.failures, consequences_max());
@@ -215,18 +216,18 @@ void RoundCore::on(Out&, NodeId from, const RoundStopped& stopped) {
 
 // ---- nodes that go
 
-void RoundCore::on(Out& out, NodeId from, const NodeLeaving& leaving) {
+void RoundCore::on(NodeId from, const NodeLeaving& leaving) {
   if (has_ended()) return;
   if (from == config_.own_node) {
-    make_last(out, leaving, from);
+    make_last(leaving, from);
   } else {
     // The node ends by itself: its workers are signalled, and the leader need not wait for them.
-    remove(out, from, NodeGone::How::kLeft);
+    remove(from, NodeGone::How::kLeft);
   }
 }
 
 // No round will follow the one that runs or is being stopped.
-void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver) {
+void RoundCore::make_last(const NodeLeaving& why, std::optional<NodeId> leaver) {
   auto* stopping = std::get_if<StoppingRound>(&state_);
   StoppingRound fresh;
   if (stopping == nullptr) stopping = &fresh;
@@ -235,46 +236,44 @@ void RoundCore::make_last(Out& out, const NodeLeaving& why, std::optional<NodeId
   if (leaver) stopping->gone.insert(*leaver);
   if (stopping != &fresh) return;
   if (is_running()) {
-    stop_round(out, std::move(fresh));
+    stop_round(std::move(fresh));
   } else {
     state_ = std::move(fresh);  // no node to wait for
   }
 }
 
-void RoundCore::on(Out& out, NodeId from, const NodeStuck& stuck) {
+void RoundCore::on(NodeId from, const NodeStuck& stuck) {
   if (has_ended()) return;
   JobOutcome outcome = cannot_run(kExitWorkerStuck, stuck.sentence);
   if (from != config_.own_node) {
     outcome.last_round = round_;
     outcome.restarts = restarts();
-    out.push_back({from, JobEnd{std::move(outcome)}});
-    remove(out, from, NodeGone::How::kStuck);
+    out_.push_back({from, JobEnd{std::move(outcome)}});
+    remove(from, NodeGone::How::kStuck);
     return;
   }
   if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     outcome.cause = std::move(stopping->cause);
     outcome.consequences = std::move(stopping->consequences);
   }
-  end(out, std::move(outcome));
+  end(std::move(outcome));
 }
 
-void RoundCore::on(Out&, NodeId from, const Goodbye&) {
+void RoundCore::on(NodeId from, const Goodbye&) {
   if (auto* ended = std::get_if<Ended>(&state_)) ended->untold.erase(from);
 }
 
-void RoundCore::on(Out&, NodeId node, const NodeDisconnected&) {
-  members_.disconnected(node, now_);
-}
+void RoundCore::on(NodeId node, const NodeDisconnected&) { members_.disconnected(node, now_); }
 
-void RoundCore::on(Out&, NodeId node, const NodeResumed&) { members_.resumed(node); }
+void RoundCore::on(NodeId node, const NodeResumed&) { members_.resumed(node); }
 
-void RoundCore::on(Out& out, NodeId node, const NodeSilent&) {
-  remove(out, node, NodeGone::How::kSilent);
-  out.push_back({node, DeclaredLost{}});
+void RoundCore::on(NodeId node, const NodeSilent&) {
+  remove(node, NodeGone::How::kSilent);
+  out_.push_back({node, DeclaredLost{}});
 }
 
 // The only decision here: a round that loses a member cannot go on.
-void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
+void RoundCore::remove(NodeId node, NodeGone::How how) {
   const bool was_in_group = members_.is_in_group(node);
   const bool is_loss = how != NodeGone::How::kLeft;
   if (was_in_group) {
@@ -288,7 +287,7 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
   if (is_running() && was_in_group) {
     StoppingRound next_state;
     next_state.has_lost_node = is_loss;
-    stop_round(out, std::move(next_state));
+    stop_round(std::move(next_state));
   }
   if (auto* stopping = std::get_if<StoppingRound>(&state_); stopping != nullptr && was_in_group) {
     stopping->node_gone(node, is_loss);
@@ -296,9 +295,9 @@ void RoundCore::remove(Out& out, NodeId node, NodeGone::How how) {
 }
 
 // The node's agent is heard but does not do what it was told.
-void RoundCore::give_up_on(Out& out, NodeId node) {
-  remove(out, node, NodeGone::How::kUnresponsive);
-  out.push_back({node, DeclaredLost{}});
+void RoundCore::give_up_on(NodeId node) {
+  remove(node, NodeGone::How::kUnresponsive);
+  out_.push_back({node, DeclaredLost{}});
 }
 
 std::size_t RoundCore::consequences_max() const {
@@ -310,70 +309,70 @@ bool RoundCore::was_paused(CoreTime until) const { return now_ - until > kOwnPau
 // ---- what a person asks for
 
 // If no round runs, another one is coming anyway, or the job has ended.
-void RoundCore::on(Out& out, NodeId, const RestartAsked&) {
+void RoundCore::on(NodeId, const RestartAsked&) {
   if (!is_running()) return;
   next_.after_request = true;
   asked_for_ += 1;
-  stop_round(out, {});
+  stop_round({});
 }
 
-void RoundCore::on(Out& out, NodeId, const StopAsked& asked) {
-  if (!has_ended()) make_last(out, {asked.signal, /*is_preemption=*/false}, std::nullopt);
+void RoundCore::on(NodeId, const StopAsked& asked) {
+  if (!has_ended()) make_last({asked.signal, /*is_preemption=*/false}, std::nullopt);
 }
 
 // ---- from state to state
 
-void RoundCore::go_on(Out& out) {
+void RoundCore::go_on() {
   // Each call makes at most one step; a step may make the next one possible.
   for (auto before = state_.index();; before = state_.index()) {
-    std::visit([&](auto& state) { go_on(out, state); }, state_);
+    std::visit([&](auto& state) { go_on(state); }, state_);
     if (state_.index() == before) return;
   }
 }
 
-void RoundCore::go_on(Out& out, Gathering& gathering) {
+void RoundCore::go_on(Gathering& gathering) {
   const Gathering::Nodes nodes{members_.ready(), nodes_expected_, has_run_,
                                !members_.is_empty() || round_ != Round{}};
   switch (gathering.go_on(config_, nodes, now_)) {
     case Gathering::Next::kOpen:
-      return open_round(out);
+      return open_round();
     case Gathering::Next::kGiveUp:
-      return end_for_want_of_nodes(out);
+      return end(too_few_nodes(config_, members_.ready(), has_run_, next_.after_loss));
     case Gathering::Next::kWait:
       break;
   }
   if (gathering.is_progress_due(now_)) gathering.newcomers = members_.all();
-  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(out, id);
+  for (const NodeId id : std::exchange(gathering.newcomers, {})) tell_progress(id);
 }
 
-void RoundCore::go_on(Out& out, Pausing& pausing) {
-  if (now_ >= pausing.until) open_round_or_gather(out);
+void RoundCore::go_on(Pausing& pausing) {
+  if (now_ >= pausing.until) open_round_or_gather();
 }
 
-void RoundCore::go_on(Out& out, Opening& opening) {
+void RoundCore::go_on(Opening& opening) {
   if (members_.has(opening.host) && members_.ready() >= config_.min_nodes) {
     if (now_ < opening.until) return;
     if (was_paused(opening.until)) {
       opening.until = now_ + config_.answer_timeout;
       return;
     }
-    if (opening.host == config_.own_node) return end(out, store_not_opened(config_.answer_timeout));
-    give_up_on(out, opening.host);
+    if (opening.host == config_.own_node) return end(store_not_opened(config_.answer_timeout));
+    give_up_on(opening.host);
   }
   round_ = next(round_);
-  open_round_or_gather(out);
+  open_round_or_gather();
 }
 
-void RoundCore::go_on(Out& out, Running& running) {
+void RoundCore::go_on(Running& running) {
   if (running.done.size() == members_.group().size()) {
-    end(out, JobOutcome{});
+    end(JobOutcome{});
   } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
     next_.after_arrival = true;
-    stop_round(out, {});
+    stop_round({});
   }
 }
 
-void RoundCore::go_on(Out& out, StoppingRound& stopping) {
+void RoundCore::go_on(StoppingRound& stopping) {
   for (auto late = stopping.awaited.next(); late && late->first <= now_;
        late = stopping.awaited.next()) {
     const auto [until, node] = *late;
@@ -381,34 +380,34 @@ void RoundCore::go_on(Out& out, StoppingRound& stopping) {
     if (was_paused(until)) {
       stopping.awaited.insert(node, now_ + config_.answer_timeout);
     } else {
-      give_up_on(out, node);
+      give_up_on(node);
     }
   }
-  if (stopping.awaited.is_empty()) settle(out, std::move(stopping));
+  if (stopping.awaited.is_empty()) settle(std::move(stopping));
 }
 
 // An agent that gets JobEnd answers Goodbye at once, in any state.
-void RoundCore::go_on(Out&, Ended& ended) {
+void RoundCore::go_on(Ended& ended) {
   if (now_ >= ended.until) ended.untold.clear();
 }
 
-void RoundCore::open_round_or_gather(Out& out) {
+void RoundCore::open_round_or_gather() {
   if (members_.ready() >= config_.min_nodes) {
-    open_round(out);
+    open_round();
   } else {
     state_ = Gathering{};
   }
 }
 
-void RoundCore::open_round(Out& out) {
+void RoundCore::open_round() {
   round_ = std::max(round_, round_min_);
-  next_.nodes_joined += members_.form_group().joined;
+  next_.nodes_joined += members_.form_group();
   const NodeId host = members_.group().front();
   state_ = Opening{host, now_ + config_.answer_timeout};
-  out.push_back({host, OpenStore{round_}});
+  out_.push_back({host, OpenStore{round_}});
 }
 
-void RoundCore::announce_round(Out& out, std::uint16_t port) {
+void RoundCore::announce_round(std::uint16_t port) {
   RoundStart start = std::exchange(next_, {});
   if (!std::exchange(has_run_, true)) start = {};  // no node has seen a change
   knows_by_nodes_ = false;
@@ -418,12 +417,12 @@ void RoundCore::announce_round(Out& out, std::uint16_t port) {
   start.restarts = restarts();
   start.max_restarts = policy_.max_restarts();
   start.master_port = port;
-  for (auto& [id, its] : round_starts(members_, std::move(start)))
-    out.push_back({id, std::move(its)});
+  for (auto& [id, its] : members_.round_starts(std::move(start)))
+    out_.push_back({id, std::move(its)});
   state_ = Running{now_, {}, false};
 }
 
-void RoundCore::stop_round(Out& out, StoppingRound stopping) {
+void RoundCore::stop_round(StoppingRound stopping) {
   stopping.uptime = now_ - std::get<Running>(state_).since;
   const bool is_failure = stopping.cause || stopping.has_lost_node;
   const auto why = is_failure ? RoundStop::Why::kFailure : RoundStop::Why::kPlanned;
@@ -432,21 +431,21 @@ void RoundCore::stop_round(Out& out, StoppingRound stopping) {
     // Our own node may be preempted and then leaves its workers their time.
     const auto limit = members_.hello_of(id).shutdown_timeout + config_.stop_margin;
     stopping.awaited.insert(id, id == config_.own_node ? CoreTime::max() : now_ + limit);
-    out.push_back({id, RoundStop{round_, why}});
+    out_.push_back({id, RoundStop{round_, why}});
   }
   state_ = std::move(stopping);
 }
 
-void RoundCore::settle(Out& out, StoppingRound stopping) {
+void RoundCore::settle(StoppingRound stopping) {
   const bool is_own_fault = stopping.is_own_fault();
   JobOutcome outcome = stopping.take_outcome();
   if (is_own_fault && !policy_.allows_retry(*outcome.cause, stopping.uptime)) {
     outcome.kind = JobOutcome::Kind::kFailed;
     outcome.exit_code = outcome.cause->status.as_shell_code();
-    return end(out, std::move(outcome));
+    return end(std::move(outcome));
   }
   if (stopping.last) {
-    return end(out, stopped_by(*stopping.last, std::move(outcome)));
+    return end(stopped_by(*stopping.last, std::move(outcome)));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime});
   if (is_own_fault) {
@@ -457,25 +456,20 @@ void RoundCore::settle(Out& out, StoppingRound stopping) {
   if (pause.count() > 0) {
     state_ = Pausing{now_ + pause};
   } else {
-    open_round_or_gather(out);
+    open_round_or_gather();
   }
 }
 
 // ---- the end
 
-void RoundCore::end_for_want_of_nodes(Out& out) {
-  end(out, too_few_nodes({members_.ready(), config_.min_nodes, config_.max_nodes,
-                          config_.join_timeout, has_run_, next_.after_loss}));
-}
-
-void RoundCore::end(Out& out, JobOutcome outcome) {
+void RoundCore::end(JobOutcome outcome) {
   outcome.restarts = restarts();
   outcome.restarts_asked_for = asked_for_;
   outcome.last_round = round_;
   Ended ended{std::move(outcome), {}, now_ + config_.answer_timeout};
   for (const NodeId id : members_.all()) {
     ended.untold.insert(id);
-    out.push_back({id, JobEnd{ended.outcome}});
+    out_.push_back({id, JobEnd{ended.outcome}});
   }
   state_ = std::move(ended);
 }

@@ -71,8 +71,6 @@
 
 #include <optional>
 #include <set>
-#include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -110,6 +108,15 @@ struct ToNode {
   bool operator==(const ToNode&) const = default;
 };
 
+struct Tick {};  // deadline() has come
+
+// One input: for the shell, and for recording and replaying a job (agent/events/core_record.h).
+struct RoundInput {
+  CoreTime at;
+  NodeId node{};  // unused for Tick
+  std::variant<Tick, ToLeader, LinkEvent> what;
+};
+
 class RoundCore {
  public:
   explicit RoundCore(RoundConfig config);
@@ -118,6 +125,7 @@ class RoundCore {
   std::vector<ToNode> step(CoreTime now, NodeId from, const ToLeader& message);
   std::vector<ToNode> step(CoreTime now, NodeId node, const LinkEvent& event);
   std::vector<ToNode> tick(CoreTime now);
+  std::vector<ToNode> step(const RoundInput& input);
   std::optional<CoreTime> deadline() const;  // when to call tick()
 
   // Whether a new connection for this node and session may resume the old one.
@@ -162,48 +170,48 @@ class RoundCore {
 
   bool is_stale(NodeId from, const ToLeader& message) const;
 
-  void on(Out& out, NodeId from, const NodeHello& hello);
+  void on(NodeId from, const NodeHello& hello);
   void learn_from(const LastRound& last);
-  void on(Out& out, NodeId from, const StoreOpened& opened);
-  void on(Out& out, NodeId from, const StoreNotOpened& refused);
-  void on(Out& out, NodeId from, const WorkerFailed& failed);
-  void on(Out& out, NodeId from, const SomeWorkersDone& done);
-  void on(Out& out, NodeId from, const WorkersDone& done);
-  void on(Out& out, NodeId from, const RoundStopped& stopped);
-  void on(Out& out, NodeId from, const NodeLeaving& leaving);
-  void on(Out& out, NodeId from, const NodeStuck& stuck);
-  void on(Out& out, NodeId from, const Goodbye& goodbye);
-  void on(Out& out, NodeId from, const RestartAsked& asked);
-  void on(Out& out, NodeId from, const StopAsked& asked);
-  void on(Out& out, NodeId node, const NodeDisconnected& event);
-  void on(Out& out, NodeId node, const NodeResumed& event);
-  void on(Out& out, NodeId node, const NodeSilent& event);
+  void on(NodeId from, const StoreOpened& opened);
+  void on(NodeId from, const StoreNotOpened& refused);
+  void on(NodeId from, const WorkerFailed& failed);
+  void on(NodeId from, const SomeWorkersDone& done);
+  void on(NodeId from, const WorkersDone& done);
+  void on(NodeId from, const RoundStopped& stopped);
+  void on(NodeId from, const NodeLeaving& leaving);
+  void on(NodeId from, const NodeStuck& stuck);
+  void on(NodeId from, const Goodbye& goodbye);
+  void on(NodeId from, const RestartAsked& asked);
+  void on(NodeId from, const StopAsked& asked);
+  void on(NodeId node, const NodeDisconnected& event);
+  void on(NodeId node, const NodeResumed& event);
+  void on(NodeId node, const NodeSilent& event);
 
-  bool may_have_its_rank(Out& out, NodeId from, const NodeHello& hello);
-  bool may_wait(Out& out, NodeId from) const;
-  void remove(Out& out, NodeId node, NodeGone::How how);
-  void give_up_on(Out& out, NodeId node);
+  bool may_have_its_rank(NodeId from, const NodeHello& hello);
+  bool may_wait(NodeId from);
+  void remove(NodeId node, NodeGone::How how);
+  void give_up_on(NodeId node);
   std::size_t consequences_max() const;
   bool was_paused(CoreTime until) const;
-  void make_last(Out& out, const NodeLeaving& why, std::optional<NodeId> leaver);
+  void make_last(const NodeLeaving& why, std::optional<NodeId> leaver);
 
-  void go_on(Out& out);
-  void go_on(Out& out, Gathering& gathering);
-  void go_on(Out& out, Pausing& pausing);
-  void go_on(Out& out, Opening& opening);
-  void go_on(Out& out, Running& running);
-  void go_on(Out& out, StoppingRound& stopping);
-  void go_on(Out& out, Ended& ended);
+  void go_on();
+  void go_on(Gathering& gathering);
+  void go_on(Pausing& pausing);
+  void go_on(Opening& opening);
+  void go_on(Running& running);
+  void go_on(StoppingRound& stopping);
+  void go_on(Ended& ended);
 
-  void tell_progress(Out& out, NodeId to) const;
-  void open_round(Out& out);
-  void open_round_or_gather(Out& out);
-  void announce_round(Out& out, std::uint16_t port);
-  void stop_round(Out& out, StoppingRound stopping);
-  void settle(Out& out, StoppingRound stopping);
-  void end(Out& out, JobOutcome outcome);
-  void end_for_want_of_nodes(Out& out);
+  void tell_progress(NodeId to);
+  void open_round();
+  void open_round_or_gather();
+  void announce_round(std::uint16_t port);
+  void stop_round(StoppingRound stopping);
+  void settle(StoppingRound stopping);
+  void end(JobOutcome outcome);
 
+  Out out_;  // of the current step
   RoundConfig config_;
   State state_;
   Membership members_;

@@ -23,11 +23,29 @@ namespace ddprun::rdzv {
 // Nodes that have not answered yet, each with its time limit.
 class AwaitedAnswers {
  public:
-  void insert(NodeId node, CoreTime until);  // CoreTime::max(): no time limit
-  bool erase(NodeId node);                   // false: it was not in the set
+  // CoreTime::max(): no time limit
+  void insert(NodeId node, CoreTime until) {
+    erase(node);
+    until_[node] = until;
+    if (until != CoreTime::max()) by_time_.emplace(until, node);
+  }
+
+  // false: it was not in the set
+  bool erase(NodeId node) {
+    const auto found = until_.find(node);
+    if (found == until_.end()) return false;
+    by_time_.erase({found->second, node});
+    until_.erase(found);
+    return true;
+  }
+
   bool is_empty() const { return until_.empty(); }
   std::size_t size() const { return until_.size(); }
-  std::optional<std::pair<CoreTime, NodeId>> next() const;  // among those with a time limit
+  // among those with a time limit
+  std::optional<std::pair<CoreTime, NodeId>> next() const {
+    if (by_time_.empty()) return {};
+    return *by_time_.begin();
+  }
 
  private:
   std::map<NodeId, CoreTime> until_;
@@ -46,14 +64,36 @@ struct StoppingRound {
   std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
 
   // Those beyond `most` are only counted.
-  void add_consequences(const std::vector<WorkerFailure>& failures, std::size_t most);
+  void add_consequences(const std::vector<WorkerFailure>& failures, std::size_t most) {
+    for (const WorkerFailure& failure : failures) {
+      if (consequences.size() >= most) {
+        consequences_left_out += 1;
+        continue;
+      }
+      consequences.push_back(failure);
+      consequences.back().stderr_tail.clear();  // the report shows only the cause's
+    }
+  }
+
   // A node of the round is gone: its answer is not awaited any more.
-  void node_gone(NodeId node, bool is_loss);
+  void node_gone(NodeId node, bool is_loss) {
+    awaited.erase(node);
+    gone.insert(node);
+    has_lost_node |= is_loss;
+  }
+
   // Whether the cause is the failed worker's own fault, not a consequence of another node's end.
-  bool is_own_fault() const;
+  bool is_own_fault() const { return cause.has_value() && gone.size() == gone.count(cause_node); }
+
   // The outcome, with the failures, of a job that ends with this round; moves them out of this
   // object.
-  JobOutcome take_outcome();
+  JobOutcome take_outcome() {
+    JobOutcome outcome;
+    outcome.cause = std::exchange(cause, std::nullopt);
+    outcome.consequences = std::exchange(consequences, {});
+    outcome.consequences_left_out = consequences_left_out;
+    return outcome;
+  }
 };
 
 }  // namespace ddprun::rdzv

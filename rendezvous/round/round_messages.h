@@ -1,7 +1,8 @@
 // The messages between agents and the leader. Plain values: a leader in the same process gets them
 // directly, another one over a connection (resend_queue.h: in order, none lost, none twice). Every
 // message about a round carries its number; messages of another round are dropped in one place on
-// each side.
+// each side. Enumerators, and the places in ToLeader and ToAgent, are numbers on the wire: add new
+// ones at the end.
 #pragma once
 
 #include <chrono>
@@ -76,6 +77,16 @@ struct JobOutcome {
   bool operator==(const JobOutcome&) const = default;
 };
 
+// For messages that say no more than this.
+struct OfRound {
+  Round round{};
+  bool operator==(const OfRound&) const = default;
+};
+struct WithSentence {
+  std::string sentence;
+  bool operator==(const WithSentence&) const = default;
+};
+
 // ---- agent to leader
 
 // What a node that joins again knows of the job. For a leader that was started again this is the
@@ -119,14 +130,10 @@ struct WorkerFailed {
   WorkerFailure failure;
   bool operator==(const WorkerFailed&) const = default;
 };
-struct SomeWorkersDone {  // the first worker of this node ended with 0: newcomers must wait now
-  Round round{};
-  bool operator==(const SomeWorkersDone&) const = default;
-};
-struct WorkersDone {  // all workers of this node ended with 0
-  Round round{};
-  bool operator==(const WorkersDone&) const = default;
-};
+// The first worker of this node ended with 0: newcomers must wait now.
+struct SomeWorkersDone : OfRound {};
+// All workers of this node ended with 0.
+struct WorkersDone : OfRound {};
 struct RoundStopped {  // the answer to RoundStop: no worker of this node is left
   Round round{};
   std::vector<WorkerFailure> failures;  // of workers that ended while stopping
@@ -137,14 +144,11 @@ struct NodeLeaving {  // sent before the workers are signalled, so that their en
   bool is_preemption = false;  // the scheduler wants the node back: the job may be queued again
   bool operator==(const NodeLeaving&) const = default;
 };
-struct NodeStuck {  // a worker did not end even after SIGKILL: this node cannot take part any more
-  std::string sentence;
-  bool operator==(const NodeStuck&) const = default;
-};
-struct RestartAsked {  // a user wants another round with the same nodes
-  Round round{};       // the one to end: two simultaneous requests cause one restart
-  bool operator==(const RestartAsked&) const = default;
-};
+// A worker did not end even after SIGKILL: this node cannot take part any more.
+struct NodeStuck : WithSentence {};
+// A user wants another round with the same nodes. The round is the one to end: two simultaneous
+// requests cause one restart.
+struct RestartAsked : OfRound {};
 struct StopAsked {  // a user wants the whole job to end
   int signal = 15;  // reported as the reason; 1 to 64
   bool operator==(const StopAsked&) const = default;
@@ -158,14 +162,9 @@ using ToLeader =
 
 // ---- leader to agent
 
-struct Refused {  // the answer to NodeHello: what to change
-  std::string sentence;
-  bool operator==(const Refused&) const = default;
-};
-struct Warning {  // the node has joined, but an option cannot be honoured
-  std::string sentence;
-  bool operator==(const Warning&) const = default;
-};
+struct Refused : WithSentence {};  // the answer to NodeHello: what to change
+// The node has joined, but an option cannot be honoured.
+struct Warning : WithSentence {};
 struct WaitForNodes {  // sent at the arrival of a node, and to all every 10 s
   int present = 0;
   int min_nodes = 1;
@@ -179,10 +178,7 @@ struct WaitAsSpare {
   bool operator==(const WaitAsSpare&) const = default;
 };
 
-struct OpenStore {  // to group rank 0 only
-  Round round{};
-  bool operator==(const OpenStore&) const = default;
-};
+struct OpenStore : OfRound {};  // to group rank 0 only
 struct RoundStart {
   Round round{};
   int node_rank = 0;

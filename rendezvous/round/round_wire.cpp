@@ -1,6 +1,5 @@
 #include "rendezvous/round/round_wire.h"
 
-#include <array>
 #include <limits>
 
 #include "rendezvous/common/archive.h"
@@ -8,101 +7,11 @@
 
 namespace ddprun::rdzv::wire {
 
-// ---- numbers on the wire: do not change them, and do not use an old number for something new.
-
-// Kinds of frames.
+// The kinds of frames. Do not use an old number for something new.
 template <>
-inline constexpr std::uint8_t kNumber<Connect> = 1;
+inline constexpr std::array<std::uint8_t, 5> kNumbers<AgentFrame> = {1, 5, 6, 7, 8};
 template <>
-inline constexpr std::uint8_t kNumber<Welcome> = 2;
-template <>
-inline constexpr std::uint8_t kNumber<Rejected> = 3;
-template <>
-inline constexpr std::uint8_t kNumber<Gone> = 4;
-template <>
-inline constexpr std::uint8_t kNumber<Heartbeat> = 5;
-template <typename Body>
-inline constexpr std::uint8_t kNumber<Message<Body>> = 6;
-template <>
-inline constexpr std::uint8_t kNumber<PeerRequest> = 7;
-template <>
-inline constexpr std::uint8_t kNumber<PeerReply> = 8;
-template <>
-inline constexpr std::uint8_t kNumber<PeerAck> = 9;
-
-// Messages of an agent.
-template <>
-inline constexpr std::uint8_t kNumber<NodeHello> = 1;
-template <>
-inline constexpr std::uint8_t kNumber<StoreOpened> = 2;
-template <>
-inline constexpr std::uint8_t kNumber<StoreNotOpened> = 3;
-template <>
-inline constexpr std::uint8_t kNumber<WorkerFailed> = 4;
-template <>
-inline constexpr std::uint8_t kNumber<SomeWorkersDone> = 5;
-template <>
-inline constexpr std::uint8_t kNumber<WorkersDone> = 6;
-template <>
-inline constexpr std::uint8_t kNumber<RoundStopped> = 7;
-template <>
-inline constexpr std::uint8_t kNumber<NodeLeaving> = 8;
-template <>
-inline constexpr std::uint8_t kNumber<NodeStuck> = 9;
-template <>
-inline constexpr std::uint8_t kNumber<Goodbye> = 10;
-template <>
-inline constexpr std::uint8_t kNumber<RestartAsked> = 11;
-template <>
-inline constexpr std::uint8_t kNumber<StopAsked> = 12;
-
-// Messages of the leader.
-template <>
-inline constexpr std::uint8_t kNumber<Refused> = 1;
-template <>
-inline constexpr std::uint8_t kNumber<Warning> = 2;
-template <>
-inline constexpr std::uint8_t kNumber<WaitForNodes> = 3;
-template <>
-inline constexpr std::uint8_t kNumber<WaitAsSpare> = 4;
-template <>
-inline constexpr std::uint8_t kNumber<OpenStore> = 5;
-template <>
-inline constexpr std::uint8_t kNumber<RoundStart> = 6;
-template <>
-inline constexpr std::uint8_t kNumber<RoundStop> = 7;
-template <>
-inline constexpr std::uint8_t kNumber<DeclaredLost> = 8;
-template <>
-inline constexpr std::uint8_t kNumber<JobEnd> = 9;
-
-using How = NodeGone::How;
-template <>
-inline constexpr std::array kValues<How> = {How::kDisconnected, How::kSilent, How::kReplaced,
-                                            How::kLeft,         How::kStuck,  How::kUnresponsive};
-using OutcomeKind = JobOutcome::Kind;
-template <>
-inline constexpr std::array kValues<OutcomeKind> = {OutcomeKind::kSucceeded, OutcomeKind::kFailed,
-                                                    OutcomeKind::kStopped, OutcomeKind::kCannotRun};
-using Why = WaitAsSpare::Why;
-template <>
-inline constexpr std::array kValues<Why> = {Why::kNoRoom, Why::kJobIsFinishing};
-using StopWhy = RoundStop::Why;
-template <>
-inline constexpr std::array kValues<StopWhy> = {StopWhy::kPlanned, StopWhy::kFailure};
-template <>
-inline constexpr std::array kValues<WorkerPhase> = {WorkerPhase::kUnknown, WorkerPhase::kJoining,
-                                                    WorkerPhase::kRunning, WorkerPhase::kCollective,
-                                                    WorkerPhase::kSaving,  WorkerPhase::kLeaving};
-using ViewState = LeaderView::State;
-template <>
-inline constexpr std::array kValues<ViewState> = {ViewState::kGathering, ViewState::kPausing,
-                                                  ViewState::kOpening,   ViewState::kRunning,
-                                                  ViewState::kStopping,  ViewState::kEnded};
-using Place = LeaderView::Place;
-template <>
-inline constexpr std::array kValues<Place> = {Place::kInRound, Place::kWaiting, Place::kSpare,
-                                              Place::kDisconnected};
+inline constexpr std::array<std::uint8_t, 8> kNumbers<LeaderFrame> = {2, 3, 4, 5, 6, 7, 8, 9};
 
 // ---- layouts
 
@@ -118,28 +27,41 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 }  // namespace
 
-// Messages without fields.
-template <typename T>
-concept IsBare = Is<T, Goodbye> || Is<T, DeclaredLost>;
-static void fields(auto& /*archive*/, IsBare auto& /*message*/) {}
+// Messages and frames whose fields need no limits: none, one, two or three.
+template <typename T, typename... Messages>
+concept IsOneOf = (Is<T, Messages> || ...);
+static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
+static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, RestartAsked,
+                                          JobEnd, Gone, Heartbeat> auto& message) {
+  auto& [only] = message;
+  archive(only);
+}
+static void fields(auto& archive, IsOneOf<StoreOpened, WorkerFailed, RoundStopped> auto& message) {
+  auto& [round, what] = message;
+  archive(round, what);
+}
+static void fields(auto& archive,
+                   IsOneOf<PeerAck, Message<ToLeader>, Message<ToAgent>> auto& message) {
+  auto& [id, other, what] = message;
+  archive(id, other, what);
+}
 
 static void fields(auto& archive, Is<ExitStatus> auto& status) {
-  archive.within(status.code, 0, kMaxExitCode);
-  archive.within(status.signal, 0, kMaxSignal);
+  archive.within(0, kMaxExitCode, status.code);
+  archive.within(0, kMaxSignal, status.signal);
   archive(status.core_dumped);
 }
 
 static void fields(auto& archive, Is<WorkerProgress> auto& progress) {
-  archive(progress.step, progress.total_steps, progress.since_step, progress.collectives,
-          progress.phase, progress.since_phase);
+  archive(progress.step, progress.total_steps, progress.since_step, progress.collectives);
+  archive.choice(progress.phase, WorkerPhase::kLeaving);
+  archive(progress.since_phase);
 }
 
 static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
-  archive.within(failure.rank, 0, kMaxRanks);
-  archive.within(failure.local_rank, 0, kMaxRanks);
-  archive.within(failure.node_rank, 0, kMaxRanks);
+  archive.within(0, kMaxRanks, failure.rank, failure.local_rank, failure.node_rank);
   archive.host(failure.host);
-  archive.within(failure.pid, 0, kMaxInt);
+  archive.within(0, kMaxInt, failure.pid);
   archive(failure.status, failure.when);
   archive.text(failure.message);
   archive.path(failure.error_file);
@@ -150,21 +72,21 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
 }
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
-  archive(gone.how);
-  archive.within(gone.node_rank, 0, kMaxRanks);
+  archive.choice(gone.how, NodeGone::How::kUnresponsive);
+  archive.within(0, kMaxRanks, gone.node_rank);
   archive.host(gone.host);
 }
 
 static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
-  archive(outcome.kind);
-  archive.within(outcome.exit_code, 0, kMaxExitCode);
+  archive.choice(outcome.kind, JobOutcome::Kind::kCannotRun);
+  archive.within(0, kMaxExitCode, outcome.exit_code);
   archive(outcome.cause, outcome.consequences);
-  archive.within(outcome.consequences_left_out, 0, kMaxCount);
+  archive.within(0, kMaxCount, outcome.consequences_left_out);
   archive(outcome.lost_node);
-  archive.within(outcome.stop_signal, 0, kMaxSignal);
+  archive.within(0, kMaxSignal, outcome.stop_signal);
   archive.text(outcome.sentence);
-  archive.within(outcome.restarts, 0, kMaxInt);
-  archive.within(outcome.restarts_asked_for, 0, kMaxCount);
+  archive.within(0, kMaxInt, outcome.restarts);
+  archive.within(0, kMaxCount, outcome.restarts_asked_for);
   archive(outcome.last_round);
 }
 
@@ -172,27 +94,19 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
 
 static void fields(auto& archive, Is<LastRound> auto& last) {
   archive(last.round);
-  archive.within(last.node_count, 1, kMaxRanks);
-  archive.within(last.restarts, 0, kMaxInt);
+  archive.within(1, kMaxRanks, last.node_count);
+  archive.within(0, kMaxInt, last.restarts);
 }
 
 static void fields(auto& archive, Is<NodeHello> auto& hello) {
-  archive.within(hello.local_world_size, 1, limits::kMaxWorkersOfNode);
+  archive.within(1, limits::kMaxWorkersOfNode, hello.local_world_size);
   archive.name(hello.role);
-  archive.host(hello.address);
-  archive.host(hello.host);
+  archive.host(hello.address, hello.host);
   archive(hello.node_rank, hello.session);
-  archive.name(hello.run_id);
-  archive.name(hello.program);
-  archive.name(hello.user);
-  archive.within(hello.min_nodes, 1, kMaxInt);
-  archive.within(hello.max_nodes, 1, kMaxInt);
-  archive.within(hello.max_restarts, 0, kMaxInt);
+  archive.name(hello.run_id, hello.program, hello.user);
+  archive.within(1, kMaxInt, hello.min_nodes, hello.max_nodes);
+  archive.within(0, kMaxInt, hello.max_restarts);
   archive(hello.shutdown_timeout, hello.last_round);
-}
-
-static void fields(auto& archive, Is<StoreOpened> auto& message) {
-  archive(message.round, message.port);
 }
 
 static void fields(auto& archive, Is<StoreNotOpened> auto& message) {
@@ -200,65 +114,50 @@ static void fields(auto& archive, Is<StoreNotOpened> auto& message) {
   archive.text(message.why);
 }
 
-static void fields(auto& archive, Is<WorkerFailed> auto& message) {
-  archive(message.round, message.failure);
-}
-
-template <typename T>
-concept IsRoundAlone =
-    Is<T, SomeWorkersDone> || Is<T, WorkersDone> || Is<T, OpenStore> || Is<T, RestartAsked>;
-static void fields(auto& archive, IsRoundAlone auto& message) { archive(message.round); }
-
-static void fields(auto& archive, Is<RoundStopped> auto& message) {
-  archive(message.round, message.failures);
-}
-
 static void fields(auto& archive, Is<NodeLeaving> auto& message) {
-  archive.within(message.signal, 1, kMaxSignal);
+  archive.within(1, kMaxSignal, message.signal);
   archive(message.is_preemption);
 }
 
 static void fields(auto& archive, Is<StopAsked> auto& message) {
-  archive.within(message.signal, 1, kMaxSignal);
+  archive.within(1, kMaxSignal, message.signal);
 }
 
-template <typename T>
-concept IsSentenceAlone = Is<T, Rejected> || Is<T, Refused> || Is<T, Warning> || Is<T, NodeStuck>;
-static void fields(auto& archive, IsSentenceAlone auto& message) { archive.text(message.sentence); }
+static void fields(auto& archive, IsOneOf<Rejected, Refused, Warning, NodeStuck> auto& message) {
+  archive.text(message.sentence);
+}
 
 // Leader to agent.
 
 static void fields(auto& archive, Is<WaitForNodes> auto& message) {
-  archive.within(message.present, 0, kMaxCount);
-  archive.within(message.min_nodes, 1, kMaxInt);
-  archive.within(message.max_nodes, 1, kMaxInt);
+  archive.within(0, kMaxCount, message.present);
+  archive.within(1, kMaxInt, message.min_nodes, message.max_nodes);
   archive(message.left);
 }
 
-static void fields(auto& archive, Is<WaitAsSpare> auto& message) { archive(message.why); }
+static void fields(auto& archive, Is<WaitAsSpare> auto& message) {
+  archive.choice(message.why, WaitAsSpare::Why::kJobIsFinishing);
+}
 
 static void fields(auto& archive, Is<RoundStop> auto& message) {
-  archive(message.round, message.why);
+  archive(message.round);
+  archive.choice(message.why, RoundStop::Why::kFailure);
 }
 
 static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive(start.round);
-  archive.within(start.node_rank, 0, kMaxRanks);
-  archive.within(start.node_count, 1, kMaxRanks);
-  archive.within(start.rank_offset, 0, kMaxRanks);
-  archive.within(start.world_size, 1, kMaxRanks);
-  archive.within(start.role_rank_offset, 0, kMaxRanks);
-  archive.within(start.role_world_size, 1, kMaxRanks);
+  archive.within(0, kMaxRanks, start.node_rank);
+  archive.within(1, kMaxRanks, start.node_count);
+  archive.within(0, kMaxRanks, start.rank_offset);
+  archive.within(1, kMaxRanks, start.world_size);
+  archive.within(0, kMaxRanks, start.role_rank_offset);
+  archive.within(1, kMaxRanks, start.role_world_size);
   archive.host(start.master_addr);
   archive(start.master_port, start.after_failure, start.after_loss, start.after_arrival,
           start.after_request);
-  archive.within(start.nodes_gone, 0, kMaxCount);
-  archive.within(start.nodes_joined, 0, kMaxCount);
-  archive.within(start.restarts, 0, kMaxInt);
-  archive.within(start.max_restarts, 0, kMaxInt);
+  archive.within(0, kMaxCount, start.nodes_gone, start.nodes_joined);
+  archive.within(0, kMaxInt, start.restarts, start.max_restarts);
 }
-
-static void fields(auto& archive, Is<JobEnd> auto& message) { archive(message.outcome); }
 
 // Frames.
 
@@ -272,10 +171,6 @@ static void fields(auto& archive, Is<Welcome> auto& welcome) {
   archive(welcome.received, welcome.leader_id);
   archive.opaque(welcome.proof, kProofBytes);
 }
-
-static void fields(auto& archive, Is<Gone> auto& gone) { archive(gone.leader_id); }
-
-static void fields(auto& archive, Is<Heartbeat> auto& heartbeat) { archive(heartbeat.received); }
 
 // Requests.
 
@@ -291,32 +186,21 @@ static void fields(auto& archive, Is<PeerReply> auto& answer) {
 
 static void fields(auto& archive, Is<LeaderView::Member> auto& member) {
   archive(member.id);
-  archive.host(member.host);
-  archive.host(member.address);
-  archive.within(member.workers, 1, limits::kMaxWorkersOfNode);
-  archive(member.node_rank, member.place);
+  archive.host(member.host, member.address);
+  archive.within(1, limits::kMaxWorkersOfNode, member.workers);
+  archive(member.node_rank);
+  archive.choice(member.place, LeaderView::Place::kDisconnected);
 }
 
 static void fields(auto& archive, Is<LeaderView> auto& view) {
-  archive(view.state, view.round);
-  archive.within(view.min_nodes, 1, kMaxInt);
-  archive.within(view.max_nodes, 1, kMaxInt);
-  archive.within(view.ready, 0, kMaxCount);
+  archive.choice(view.state, LeaderView::State::kEnded);
+  archive(view.round);
+  archive.within(1, kMaxInt, view.min_nodes, view.max_nodes);
+  archive.within(0, kMaxCount, view.ready);
   archive(view.left);
-  archive.within(view.restarts, 0, kMaxInt);
-  archive.within(view.max_restarts, 0, kMaxInt);
+  archive.within(0, kMaxInt, view.restarts, view.max_restarts);
   archive(view.has_exact_ranks, view.members);
-  archive.within(view.members_left_out, 0, kMaxCount);
-}
-
-static void fields(auto& archive, Is<PeerAck> auto& asked) {
-  archive(asked.id, asked.you, asked.view);
-}
-
-template <typename T>
-concept IsMessage = Is<T, Message<ToLeader>> || Is<T, Message<ToAgent>>;
-static void fields(auto& archive, IsMessage auto& message) {
-  archive(message.number, message.received, message.body);
+  archive.within(0, kMaxCount, view.members_left_out);
 }
 
 // ---- frames that are too large
@@ -363,10 +247,10 @@ template <typename Frame>
 std::string with_length(const Frame& frame) {
   Writer writer;
   writer(std::uint32_t{0}, frame);
-  std::string bytes = std::move(writer).bytes();
+  std::string& bytes = writer.bytes();
   const auto length = static_cast<std::uint32_t>(bytes.size() - kLengthBytes);
   std::memcpy(bytes.data(), &length, sizeof length);
-  return bytes;
+  return std::move(bytes);
 }
 
 template <typename Body, typename Frame>

@@ -62,10 +62,7 @@ struct Welcome {
   std::string proof;  // that the leader knows the token
   bool operator==(const Welcome&) const = default;
 };
-struct Rejected {  // sent before there is a session; then the connection is closed
-  std::string sentence;
-  bool operator==(const Rejected&) const = default;
-};
+struct Rejected : WithSentence {};  // sent before there is a session; then the connection is closed
 struct Gone {  // the leader does not know the session to be resumed, or no longer
   std::uint64_t leader_id = 0;
   bool operator==(const Gone&) const = default;

@@ -1,7 +1,9 @@
 #include "rendezvous/store/store_core.h"
 
+#include <algorithm>
+#include <array>
 #include <cassert>
-#include <limits>
+#include <charconv>
 #include <utility>
 
 namespace ddprun::rdzv {
@@ -26,26 +28,14 @@ std::size_t new_bytes(const Payload& payload) {
   return payload.blob != nullptr ? 0 : payload.bytes.size();
 }
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 // Like C's strtoll in base 10: white space, a sign, digits; the rest is ignored. nullopt if there
 // are no digits, or if the number does not fit in int64.
 std::optional<std::int64_t> parse_number(std::string_view text) {
-  std::size_t i = 0;
-  while (i < text.size() && is_space(text[i])) ++i;
-  const bool is_negative = i < text.size() && text[i] == '-';
-  if (i < text.size() && (text[i] == '-' || text[i] == '+')) ++i;
-  const std::uint64_t bound =
-      std::uint64_t{std::numeric_limits<std::int64_t>::max()} + (is_negative ? 1 : 0);
-  std::uint64_t magnitude = 0;
-  const std::size_t first_digit = i;
-  for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
-    const auto digit = static_cast<std::uint64_t>(text[i] - '0');
-    if (magnitude > (bound - digit) / 10) return std::nullopt;
-    magnitude = magnitude * 10 + digit;
-  }
-  if (i == first_digit) return std::nullopt;
-  return static_cast<std::int64_t>(is_negative ? std::uint64_t{0} - magnitude : magnitude);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -151,8 +141,7 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
   Named* slot = find(key);
   if (slot == nullptr || !slot->second.value) return set(key, value);
   StoreValue& present = *slot->second.value;
-  // A long value grows by half, so that appending stays linear; the limit must allow that growth
-  // too.
+  // A long value grows by half, so that appending stays linear.
   if (!has_room(value.view().size() + present.size() / 2)) return Verdict::kNoMemory;
   bytes_ -= present.footprint();
   present.append(value);
@@ -162,13 +151,13 @@ StoreCore::Verdict StoreCore::append(std::string_view key, Payload value) {
 }
 
 StoreCore::Verdict StoreCore::compare_set(const Request& request) {
-  const Slot* slot = std::as_const(*this).find(request.key);
-  const bool is_absent = slot == nullptr || !slot->value;
+  Named* slot = find(request.key);
+  const bool is_absent = slot == nullptr || !slot->second.value;
   if (is_absent && !request.expected.view().empty()) {  // nothing is created, no client is woken
     reply_->bytes(request.expected.view());
     return Verdict::kServed;
   }
-  if (is_absent || slot->value->view() == request.expected.view()) {
+  if (is_absent || slot->second.value->view() == request.expected.view()) {
     const Verdict verdict = set(request.key, request.value);
     if (verdict != Verdict::kServed) return verdict;
   }
@@ -176,13 +165,13 @@ StoreCore::Verdict StoreCore::compare_set(const Request& request) {
 }
 
 StoreCore::Verdict StoreCore::get(std::string_view key) {
-  const Slot* slot = std::as_const(*this).find(key);
-  if (slot == nullptr || !slot->value) {
+  Named* slot = find(key);
+  if (slot == nullptr || !slot->second.value) {
     reply_->bytes(std::string_view());  // like PyTorch's libuv server; clients send WAIT first
     return Verdict::kServed;
   }
-  if (slot->value->size() > limits::kMaxReplyBytes) return Verdict::kReplyTooLong;
-  slot->value->write_to(*reply_);
+  if (slot->second.value->size() > limits::kMaxReplyBytes) return Verdict::kReplyTooLong;
+  slot->second.value->write_to(*reply_);
   return Verdict::kServed;
 }
 
@@ -211,10 +200,10 @@ StoreCore::Verdict StoreCore::barrier(std::string_view key, std::int64_t world_s
   return Verdict::kServed;
 }
 
-bool StoreCore::check(ItemReader items) const {
+bool StoreCore::check(ItemReader items) {
   while (items.left() > 0) {
-    const Slot* slot = find(items.next_key());
-    if (slot == nullptr || !is_present(*slot)) return false;
+    Named* slot = find(items.next_key());
+    if (slot == nullptr || !is_present(slot->second)) return false;
   }
   return true;
 }
@@ -300,7 +289,7 @@ StoreCore::Verdict StoreCore::queue_push(std::string_view key, Payload value) {
 }
 
 void StoreCore::queue_pop(std::string_view key) {
-  reply_->number<std::int64_t>(queue_length(key));
+  reply_->number(queue_length(key));
   Named* slot = find(key);
   if (slot == nullptr || slot->second.queue == nullptr) return;
   auto& queue = slot->second.queue;
@@ -315,18 +304,13 @@ void StoreCore::queue_pop(std::string_view key) {
   }
 }
 
-std::int64_t StoreCore::queue_length(std::string_view key) const {
-  const Slot* slot = find(key);
-  return slot == nullptr || slot->queue == nullptr ? 0
-                                                   : static_cast<std::int64_t>(slot->queue->size());
+std::int64_t StoreCore::queue_length(std::string_view key) {
+  Named* slot = find(key);
+  if (slot == nullptr || slot->second.queue == nullptr) return 0;
+  return static_cast<std::int64_t>(slot->second.queue->size());
 }
 
 // --- names ------------------------------------------------------------------------------------
-
-const StoreCore::Slot* StoreCore::find(std::string_view key) const {
-  const auto found = table_.find(key);
-  return found == table_.end() ? nullptr : &found->second;
-}
 
 StoreCore::Named* StoreCore::find(std::string_view key) {
   const auto found = table_.find(key);
@@ -448,17 +432,13 @@ void StoreCore::release(ClientId client) {
 }
 
 const char* StoreCore::reason_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kServed:
-      return "";
-    case Verdict::kNotANumber:
-      return "added to a value that is no 64-bit integer";
-    case Verdict::kNoMemory:
-      return "asked for more than the store's memory limit leaves (--store-memory)";
-    case Verdict::kReplyTooLong:
-      return "asked for a reply that is too long";
-  }
-  return "";
+  constexpr std::array kReasons{
+      "",
+      "added to a value that is no 64-bit integer",
+      "asked for more than the store's memory limit leaves (--store-memory)",
+      "asked for a reply that is too long",
+  };
+  return kReasons[static_cast<std::size_t>(verdict)];
 }
 
 }  // namespace ddprun::rdzv

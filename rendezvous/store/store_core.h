@@ -64,8 +64,7 @@ class StoreCore {
   Verdict handle(ClientId client, const wire::Request& request, wire::ReplyQueue& reply,
                  std::vector<ClientId>& released);
 
-  // Memory held by keys, queues and waiters. The shell adds its own memory (unfinished requests,
-  // unsent replies), so that one limit covers both.
+  // Memory held by keys, queues and waiters; the shell adds its own, so that one limit covers both.
   std::size_t bytes() const { return bytes_; }
   void set_outside_bytes(std::size_t bytes) { outside_bytes_ = bytes; }
   std::size_t memory_limit() const { return memory_limit_; }
@@ -121,11 +120,10 @@ class StoreCore {
   void queue_pop(std::string_view key);
   Verdict wait(wire::ItemReader items);
   Verdict barrier(std::string_view key, std::int64_t world_size);
-  bool check(wire::ItemReader items) const;
+  bool check(wire::ItemReader items);
   bool erase_key(std::string_view key);
-  std::int64_t queue_length(std::string_view key) const;
+  std::int64_t queue_length(std::string_view key);
 
-  const Slot* find(std::string_view key) const;
   Named* find(std::string_view key);
   Named& slot_of(std::string_view key);  // created if absent
   static bool is_present(const Slot& slot) {

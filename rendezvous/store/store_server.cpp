@@ -53,13 +53,10 @@ std::size_t most_sessions() {
          kSpareDescriptors;
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
-}  // namespace
-
-class StoreServer::Loop {
+class Loop final : public StoreServer {
  public:
-  static Result<std::unique_ptr<Loop>> start(Listener listener, const StoreServerOptions& options) {
+  static Result<std::unique_ptr<StoreServer>> start(Listener listener,
+                                                    const StoreServerOptions& options) {
     std::unique_ptr<Loop> loop(new Loop(std::move(listener), options));
     if (!loop->epoll_ || !loop->wake_) return fail(error_from_errno(errno, "epoll"));
     loop->watch(EPOLL_CTL_ADD, loop->wake_.get(), EPOLLIN, kWakeEvent);
@@ -67,10 +64,10 @@ class StoreServer::Loop {
     auto thread = Thread::start("ddprun-store", [loop = loop.get()] { loop->run(); });
     if (!thread) return fail(std::move(thread.error()));
     loop->thread_ = std::move(*thread);
-    return loop;
+    return Result<std::unique_ptr<StoreServer>>(std::move(loop));
   }
 
-  ~Loop() {
+  ~Loop() override {
     is_stopping_ = true;
     wake();
     thread_.join();
@@ -78,27 +75,24 @@ class StoreServer::Loop {
     if (open_sessions_ > kClosedAtOnce) close_in_background();
   }
 
-  const Endpoint& bound() const { return bound_; }
+  const Endpoint& bound() const override { return bound_; }
 
-  StoreStats stats() const {
+  StoreStats stats() const override {
     constexpr auto kRelaxed = std::memory_order_relaxed;
     return {shown_.requests.load(kRelaxed), shown_.connections.load(kRelaxed),
             shown_.keys.load(kRelaxed), shown_.memory_bytes.load(kRelaxed)};
   }
 
-  void adopt(UniqueFd connection, std::string received) {
+  void adopt(UniqueFd connection, std::string received) override {
     {
       const std::scoped_lock lock(adopted_mutex_);
-      adopted_.push_back({std::move(connection), std::move(received)});
+      adopted_.emplace_back(std::move(connection), std::move(received));
     }
     wake();
   }
 
  private:
-  struct Adopted {
-    UniqueFd connection;
-    std::string received;
-  };
+  using Adopted = std::pair<UniqueFd, std::string>;  // with the bytes already read
 
   // The sockets' data in epoll: the session's ClientId, or one of these.
   static constexpr std::uint64_t kWakeEvent = std::uint64_t{1} << 32;
@@ -159,8 +153,7 @@ class StoreServer::Loop {
         receive(*session);
       }
     } catch (const std::bad_alloc&) {
-      // The system has less memory than our limit allows. Close this client only; the job must go
-      // on.
+      // The system has less memory than our limit allows: close this client only.
       if (sessions_[client]) reject(*sessions_[client], "asked for more memory than there is");
     }
   }
@@ -185,7 +178,7 @@ class StoreServer::Loop {
       UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (socket) {
         open(std::move(socket));
-      } else if (would_block(errno)) {
+      } else if (errno == EAGAIN) {
         return;
       } else if (errno == EMFILE) {
         return pause_accepting("no descriptor is left; " + descriptor_limit_in_words());
@@ -253,7 +246,7 @@ class StoreServer::Loop {
       const std::span<char> space =
           direct.empty() ? std::span(read_buffer_.get(), kReadBytes) : direct;
       const ssize_t got = ::recv(session.socket.get(), space.data(), space.size(), 0);
-      if (got < 0 && (would_block(errno) || errno == EINTR)) return;
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
       if (got <= 0) return finish(session);
       std::string_view input;
       if (direct.empty()) {
@@ -363,8 +356,7 @@ class StoreServer::Loop {
   }
 
   void deliver_releases() {
-    for (std::size_t i = 0; i < released_.size();
-         ++i) {  // a session that ends here may release more
+    for (std::size_t i = 0; i < released_.size(); ++i) {  // one that ends here may release more
       StoreConnection* session = sessions_[released_[i]].get();
       if (session == nullptr || session->is_finished) continue;
       replies_of(*session).byte(wire::kStopWaiting);
@@ -460,27 +452,14 @@ class StoreServer::Loop {
   Thread thread_;  // last: it ends before the members that it uses
 };
 
-StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
-StoreServer::~StoreServer() = default;
+}  // namespace
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(const StoreServerOptions& options) {
-  Result<Listener> listener;
-  if (options.listens) {
-    listener =
-        open_listener({options.address, options.port, options.port_range, options.listen_fd});
-  }
+  if (!options.listens) return Loop::start({}, options);
+  auto listener =
+      open_listener({options.address, options.port, options.port_range, options.listen_fd});
   if (!listener) return fail(std::move(listener.error()));
-  auto loop = Loop::start(std::move(*listener), options);
-  if (!loop) return fail(std::move(loop.error()));
-  return std::unique_ptr<StoreServer>(new StoreServer(std::move(*loop)));
+  return Loop::start(std::move(*listener), options);
 }
-
-void StoreServer::adopt(UniqueFd connection, std::string received) {
-  loop_->adopt(std::move(connection), std::move(received));
-}
-
-std::uint16_t StoreServer::port() const { return loop_->bound().port; }
-StoreStats StoreServer::stats() const { return loop_->stats(); }
-const Endpoint& StoreServer::bound() const { return loop_->bound(); }
 
 }  // namespace ddprun::rdzv

@@ -56,27 +56,19 @@ class StoreServer {
   static Result<std::unique_ptr<StoreServer>> start(const StoreServerOptions& options);
 
   // 0 and empty if it does not listen.
-  std::uint16_t port() const;
-  const Endpoint& bound() const;
+  std::uint16_t port() const { return bound().port; }
+  virtual const Endpoint& bound() const = 0;
 
   // Serves a connection that other code accepted; `received` are the bytes already read from it:
   // for a port that also speaks another protocol. Any thread.
-  void adopt(UniqueFd connection, std::string received);
+  virtual void adopt(UniqueFd connection, std::string received) = 0;
 
   // Any thread.
-  StoreStats stats() const;
+  virtual StoreStats stats() const = 0;
 
   // Ends the service, frees the port, joins the thread and closes every connection, within 10 ms.
   // (With very many connections, the kernel may still be closing the last ones when this returns.)
-  ~StoreServer();
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
-
- private:
-  class Loop;
-  explicit StoreServer(std::unique_ptr<Loop> loop);
-
-  std::unique_ptr<Loop> loop_;
+  virtual ~StoreServer() = default;
 };
 
 }  // namespace ddprun::rdzv

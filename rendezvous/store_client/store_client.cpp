@@ -14,20 +14,45 @@
 #include <random>
 
 #include "rendezvous/common/limits.h"
-#include "rendezvous/store_client/store_client_errors.h"
 
 namespace ddprun::rdzv {
 namespace {
 
+using std::chrono::milliseconds;
 using wire::Query;
 using wire::RequestEncoder;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kReadBytes = 16 * 1024;
+// How long after a wait's own deadline the server may take to confirm that it is cancelled.
+constexpr std::chrono::seconds kCancelGrace{10};
+constexpr milliseconds kFirstRetry{10};
+constexpr milliseconds kLongestRetry{1000};
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3'600'000));
+}
+
+// False: the deadline has passed.
+bool wait_for(short events, int socket, Clock::time_point deadline) {
+  pollfd poller{socket, events, 0};
+  for (;;) {
+    const int ready = ::poll(&poller, 1, milliseconds_until(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 && Clock::now() >= deadline) return false;
+  }
+}
+
+// ---- connecting
+
+// Whether the server may still become available.
+bool may_pass(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kClosed ||
+         error.code == ErrorCode::kTimeout;
+}
+
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
 Result<Addresses> look_up(const Endpoint& server) {
   addrinfo hints{};
@@ -36,21 +61,12 @@ Result<Addresses> look_up(const Endpoint& server) {
   addrinfo* list = nullptr;
   const int error =
       ::getaddrinfo(server.host.c_str(), std::to_string(server.port).c_str(), &hints, &list);
-  if (error != 0) {
-    return fail(ErrorCode::kUnavailable,
-                "the name '" + server.host + "' cannot be resolved: " + ::gai_strerror(error));
-  }
-  return Addresses(list);
+  if (error == 0) return Addresses(list, ::freeaddrinfo);
+  return fail(ErrorCode::kUnavailable,
+              "the name '" + server.host + "' cannot be resolved: " + ::gai_strerror(error));
 }
 
-int milliseconds_until(std::chrono::steady_clock::time_point deadline) {
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 3'600'000));
-}
-
-Result<UniqueFd> connect_to(const addrinfo& address,
-                            std::chrono::steady_clock::time_point deadline) {
+Result<UniqueFd> connect_to(const addrinfo& address, Clock::time_point deadline) {
   UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return fail(error_from_errno(errno, "socket"));
   const int on = 1;
@@ -58,12 +74,9 @@ Result<UniqueFd> connect_to(const addrinfo& address,
   ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return socket;
   if (errno != EINPROGRESS) return fail(error_from_errno(errno, "connect"));
-  pollfd poller{socket.get(), POLLOUT, 0};
-  int ready = 0;
-  do {
-    ready = ::poll(&poller, 1, milliseconds_until(deadline));
-  } while (ready < 0 && errno == EINTR);
-  if (ready == 0) return fail(ErrorCode::kTimeout, "connect: no answer");
+  if (!wait_for(POLLOUT, socket.get(), deadline)) {
+    return fail(ErrorCode::kTimeout, "connect: no answer");
+  }
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -71,31 +84,56 @@ Result<UniqueFd> connect_to(const addrinfo& address,
   return socket;
 }
 
-Result<UniqueFd> connect_to(const Endpoint& server,
-                            std::chrono::steady_clock::time_point deadline) {
-  auto addresses = look_up(server);
-  if (!addresses) return fail(std::move(addresses.error()));
-  Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "the name has no address");
-  for (const addrinfo* at = addresses->get(); at != nullptr && !socket; at = at->ai_next) {
-    socket = connect_to(*at, deadline);
-  }
-  return socket;
+Result<UniqueFd> connect_to(const Endpoint& server, Clock::time_point deadline) {
+  return look_up(server).and_then([&](const Addresses& addresses) {
+    Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "the name has no address");
+    for (const addrinfo* at = addresses.get(); at != nullptr && !socket; at = at->ai_next) {
+      socket = connect_to(*at, deadline);
+    }
+    return socket;
+  });
 }
 
-}  // namespace
+Error handshake_error(Error error) {
+  if (error.code == ErrorCode::kTimeout)
+    error.message = "it accepts connections but does not answer; is it a store?";
+  if (error.code == ErrorCode::kClosed)
+    error.message = "it closes the connection at the first request; is it a store?";
+  return error;
+}
 
-// --- connecting -------------------------------------------------------------------------------
+// ---- words
+
+std::string in_ms(milliseconds time) { return std::to_string(time.count()) + " ms"; }
+
+std::string join(const std::vector<std::string>& keys) {
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i)
+    text += (i > 0 ? ", '" : "'") + keys[i] + "'";
+  if (keys.size() > kShown) text += " and " + std::to_string(keys.size() - kShown) + " more";
+  return text;
+}
+
+std::string lost() { return std::string("the connection is lost: ") + std::strerror(errno); }
+
+}  // namespace
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(const StoreClientOptions& options) {
   const Deadline deadline = Clock::now() + options.connect_timeout;
   std::minstd_rand random(static_cast<unsigned>(Clock::now().time_since_epoch().count()) ^
                           static_cast<unsigned>(::getpid()));
-  for (auto pause = client::kFirstRetry;; pause = client::next_retry(pause)) {
+  for (auto pause = kFirstRetry;; pause = std::min(pause * 3 / 2, kLongestRetry)) {
     auto store = try_connect(options, deadline);
     if (store) return store;
-    const auto next = Clock::now() + client::spread(pause, random());
-    if (!client::may_pass(store.error()) || next >= deadline) {
-      return fail(client::connect_error(std::move(store.error()), options));
+    // 0.5 to 1.5 times the pause, at random, because all clients of a job start at the same moment.
+    const auto next = Clock::now() + pause / 2 + pause * static_cast<int>(random() % 1024) / 1024;
+    if (!may_pass(store.error()) || next >= deadline) {
+      const std::string limit =
+          may_pass(store.error()) ? " within " + in_ms(options.connect_timeout) : "";
+      store.error().message = "cannot connect to the store at " + options.server.to_string() +
+                              limit + ": " + store.error().message;
+      return store;
     }
     ::poll(nullptr, 0, milliseconds_until(next));
   }
@@ -118,20 +156,13 @@ Result<std::unique_ptr<StoreClient>> StoreClient::try_connect(const StoreClientO
   auto socket = connect_to(options.server, deadline);
   if (!socket) return fail(std::move(socket.error()));
   std::unique_ptr<StoreClient> client(new StoreClient(options, std::move(*socket)));
-  auto greeted = client->handshake(deadline);
-  if (!greeted) return fail(std::move(greeted.error()));
-  return client;
-}
-
-Result<void> StoreClient::handshake(Deadline deadline) {
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   const std::string hello = wire::handshake(nonce);
-  const std::string_view part = hello;
-  if (auto sent = send({&part, 1}, deadline); !sent) return sent;
-  const auto echo = read_number<std::uint32_t>(deadline);
-  if (!echo) return fail(client::handshake_error(echo.error()));
-  if (*echo != nonce) return fail(client::no_store());
-  return {};
+  if (auto sent = client->send(hello, deadline); !sent) return fail(std::move(sent.error()));
+  const auto echo = client->read_number<std::uint32_t>(deadline);
+  if (!echo) return fail(handshake_error(echo.error()));
+  if (*echo != nonce) return fail(ErrorCode::kProtocol, "what listens there is no store");
+  return client;
 }
 
 void StoreClient::shut_down() { ::shutdown(socket_.get(), SHUT_RDWR); }
@@ -139,53 +170,46 @@ void StoreClient::shut_down() { ::shutdown(socket_.get(), SHUT_RDWR); }
 // --- the calls --------------------------------------------------------------------------------
 
 Result<void> StoreClient::set(std::string_view key, std::string_view value) {
-  const std::scoped_lock lock(mutex_);
-  return send_with_value(std::move(RequestEncoder(Query::kSet).key(key)), value,
-                         after(timeout_.load()));
+  return put(RequestEncoder(Query::kSet).key(key), value);
 }
 
 Result<void> StoreClient::append(std::string_view key, std::string_view value) {
-  const std::scoped_lock lock(mutex_);
-  return send_with_value(std::move(RequestEncoder(Query::kAppend).key(key)), value,
-                         after(timeout_.load()));
+  return put(RequestEncoder(Query::kAppend).key(key), value);
+}
+
+Result<void> StoreClient::queue_push(std::string_view key, std::string_view value) {
+  return put(RequestEncoder(Query::kQueuePush).key(key), value);
 }
 
 Result<void> StoreClient::multi_set(const Keys& keys, const std::vector<std::string>& values) {
   if (keys.size() != values.size()) {
-    return fail(client::uneven_lists(keys.size(), values.size()));
+    return fail(ErrorCode::kInvalidArgument, "multi_set of " + std::to_string(keys.size()) +
+                                                 " keys with " + std::to_string(values.size()) +
+                                                 " values");
   }
   RequestEncoder request(Query::kMultiSet);
   request.number<std::uint64_t>(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) request.key(keys[i]).bytes(values[i]);
   const std::scoped_lock lock(mutex_);
-  return send(request, after(timeout_.load()));
+  return send(request.str(), in_time());
 }
 
 Result<std::string> StoreClient::get(std::string_view key, Milliseconds timeout) {
   const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout);
-  if (auto waited = wait_until({std::string(key)}, timeout, deadline); !waited)
-    return fail(waited.error());
-  const Deadline answer = after(timeout_.load());
-  if (auto sent = send(RequestEncoder(Query::kGet).key(key), answer); !sent)
-    return fail(sent.error());
-  return read_bytes(answer);
+  return wait_until({std::string(key)}, timeout, after(timeout)).and_then([&] {
+    return ask(RequestEncoder(Query::kGet).key(key), &StoreClient::read_bytes);
+  });
 }
 
 Result<std::vector<std::string>> StoreClient::multi_get(const Keys& keys, Milliseconds timeout) {
-  std::vector<std::string> values;
-  if (keys.empty()) return values;
+  if (keys.empty()) return Keys();
   const std::scoped_lock lock(mutex_);
-  if (auto waited = wait_until(keys, timeout, after(timeout)); !waited) return fail(waited.error());
-  const Deadline answer = after(timeout_.load());
-  if (auto sent = send(RequestEncoder(Query::kMultiGet).keys(keys), answer); !sent)
-    return fail(sent.error());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    auto value = read_bytes(answer);
-    if (!value) return fail(std::move(value.error()));
-    values.push_back(std::move(*value));
-  }
-  return values;
+  return wait_until(keys, timeout, after(timeout)).and_then([&] {
+    const Deadline deadline = in_time();
+    return send(RequestEncoder(Query::kMultiGet).keys(keys).str(), deadline).and_then([&] {
+      return read_list(keys.size(), deadline);
+    });
+  });
 }
 
 Result<void> StoreClient::wait(const Keys& keys, Milliseconds timeout) {
@@ -195,13 +219,10 @@ Result<void> StoreClient::wait(const Keys& keys, Milliseconds timeout) {
 
 Result<bool> StoreClient::check(const Keys& keys) {
   const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout_.load());
-  if (auto sent = send(RequestEncoder(Query::kCheck).keys(keys), deadline); !sent)
-    return fail(sent.error());
-  const auto answer = read_number<char>(deadline);
+  const auto answer =
+      ask(RequestEncoder(Query::kCheck).keys(keys), &StoreClient::read_number<char>);
   if (!answer) return fail(answer.error());
-  if (*answer != wire::kReady && *answer != wire::kNotReady)
-    return give_up(ErrorCode::kProtocol, "an impossible answer to CHECK");
+  if (*answer != wire::kReady && *answer != wire::kNotReady) return impossible_answer("CHECK");
   return *answer == wire::kReady;
 }
 
@@ -212,12 +233,10 @@ Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) 
 Result<std::string> StoreClient::compare_set(std::string_view key, std::string_view expected,
                                              std::string_view desired) {
   const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout_.load());
+  const Deadline deadline = in_time();
   RequestEncoder request(Query::kCompareSet);
-  request.key(key).bytes(expected);
-  if (auto sent = send_with_value(std::move(request), desired, deadline); !sent)
-    return fail(sent.error());
-  return read_bytes(deadline);
+  request.key(key).bytes(expected).number<std::uint64_t>(desired.size());
+  return send(request.str(), deadline, desired).and_then([&] { return read_bytes(deadline); });
 }
 
 Result<bool> StoreClient::delete_key(std::string_view key) {
@@ -232,33 +251,22 @@ Result<std::int64_t> StoreClient::num_keys() {
 
 Result<StoreClient::Keys> StoreClient::list_keys() {
   const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout_.load());
-  if (auto sent = send(RequestEncoder(Query::kListKeys), deadline); !sent)
-    return fail(sent.error());
-  const auto count = read_number<std::int64_t>(deadline);
-  if (!count) return fail(count.error());
-  Keys keys;
-  for (std::int64_t i = 0; i < *count; ++i) {
-    auto key = read_bytes(deadline);
-    if (!key) return fail(std::move(key.error()));
-    if (key->starts_with('/')) keys.push_back(key->substr(1));
-  }
+  const Deadline deadline = in_time();
+  auto keys = send(RequestEncoder(Query::kListKeys).str(), deadline)
+                  .and_then([&] { return read_number<std::int64_t>(deadline); })
+                  .and_then([&](std::int64_t count) { return read_list(count, deadline); });
+  if (!keys) return keys;
+  std::erase_if(*keys, [](const std::string& key) { return !key.starts_with('/'); });
+  for (std::string& key : *keys) key.erase(0, 1);
   return keys;
-}
-
-Result<void> StoreClient::queue_push(std::string_view key, std::string_view value) {
-  const std::scoped_lock lock(mutex_);
-  return send_with_value(std::move(RequestEncoder(Query::kQueuePush).key(key)), value,
-                         after(timeout_.load()));
 }
 
 Result<std::string> StoreClient::queue_pop(std::string_view key, Milliseconds timeout) {
   const std::scoped_lock lock(mutex_);
   const Deadline deadline = after(timeout);
   for (;;) {
-    if (auto waited = wait_until({std::string(key)}, timeout, deadline); !waited)
-      return fail(waited.error());
-    auto item = pop(key, after(timeout_.load()));
+    auto item =
+        wait_until({std::string(key)}, timeout, deadline).and_then([&] { return pop(key); });
     if (!item) return fail(std::move(item.error()));
     if (*item) return std::move(**item);
   }
@@ -266,18 +274,17 @@ Result<std::string> StoreClient::queue_pop(std::string_view key, Milliseconds ti
 
 Result<std::optional<std::string>> StoreClient::try_queue_pop(std::string_view key) {
   const std::scoped_lock lock(mutex_);
-  return pop(key, after(timeout_.load()));
+  return pop(key);
 }
 
-Result<std::optional<std::string>> StoreClient::pop(std::string_view key, Deadline deadline) {
-  if (auto sent = send(RequestEncoder(Query::kQueuePop).key(key), deadline); !sent)
-    return fail(sent.error());
-  const auto length = read_number<std::int64_t>(deadline);
+Result<std::optional<std::string>> StoreClient::pop(std::string_view key) {
+  const Deadline deadline = in_time();
+  const auto length = send(RequestEncoder(Query::kQueuePop).key(key).str(), deadline).and_then([&] {
+    return read_number<std::int64_t>(deadline);
+  });
   if (!length) return fail(length.error());
   if (*length <= 0) return std::nullopt;
-  auto item = read_bytes(deadline);
-  if (!item) return fail(std::move(item.error()));
-  return std::move(*item);
+  return read_bytes(deadline).map([](std::string item) { return std::optional(std::move(item)); });
 }
 
 Result<std::int64_t> StoreClient::queue_len(std::string_view key) {
@@ -288,20 +295,19 @@ Result<void> StoreClient::barrier(std::string_view key, std::int64_t world_size,
                                   Milliseconds timeout) {
   const std::scoped_lock lock(mutex_);
   const Deadline deadline = after(timeout);
-  if (auto sent =
-          send(RequestEncoder(Query::kBarrier).key(key).number(world_size), after(timeout_.load()));
-      !sent) {
-    return sent;
-  }
-  return await_release(deadline, client::not_reached(key, world_size, timeout));
+  return send(RequestEncoder(Query::kBarrier).key(key).number(world_size).str(), in_time())
+      .and_then([&] {
+        return await_release(deadline, "the barrier '" + std::string(key) +
+                                           "' was not reached by " + std::to_string(world_size) +
+                                           " clients within " + in_ms(timeout));
+      });
 }
 
 Result<void> StoreClient::ping() {
   const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout_.load());
   constexpr std::uint32_t kNonce = 0x676e6970;
-  if (auto sent = send(RequestEncoder(Query::kPing).number(kNonce), deadline); !sent) return sent;
-  const auto echo = read_number<std::uint32_t>(deadline);
+  const auto echo =
+      ask(RequestEncoder(Query::kPing).number(kNonce), &StoreClient::read_number<std::uint32_t>);
   if (!echo) return fail(echo.error());
   if (*echo != kNonce) return give_up(ErrorCode::kProtocol, "a wrong answer to PING");
   return {};
@@ -313,87 +319,73 @@ Result<std::int64_t> StoreClient::count_in() {
 
 // --- requests and replies ---------------------------------------------------------------------
 
+Result<void> StoreClient::put(RequestEncoder& request, std::string_view value) {
+  const std::scoped_lock lock(mutex_);
+  return send(request.number<std::uint64_t>(value.size()).str(), in_time(), value);
+}
+
+template <typename T>
+Result<T> StoreClient::ask(const RequestEncoder& request,
+                           Result<T> (StoreClient::*take)(Deadline)) {
+  const Deadline deadline = in_time();
+  return send(request.str(), deadline).and_then([&] { return (this->*take)(deadline); });
+}
+
+Result<std::int64_t> StoreClient::ask_number(const RequestEncoder& request) {
+  const std::scoped_lock lock(mutex_);
+  return ask(request, &StoreClient::read_number<std::int64_t>);
+}
+
 Result<void> StoreClient::wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline) {
-  if (auto sent = send(RequestEncoder(Query::kWait).keys(keys), after(timeout_.load())); !sent)
-    return sent;
-  return await_release(deadline, client::not_set(keys, timeout));
+  return send(RequestEncoder(Query::kWait).keys(keys).str(), in_time()).and_then([&] {
+    return await_release(deadline, "not set within " + in_ms(timeout) + ": " + join(keys));
+  });
 }
 
 // Reads the answer to WAIT or BARRIER; at the deadline, sends the cancellation and reads its
 // answer. The release may cross the cancellation: then both answers come, and the keys are set.
 Result<void> StoreClient::await_release(Deadline deadline, const std::string& missed) {
-  if (input_begin_ == input_end_) {
-    const auto ready = poll_for(POLLIN, deadline);
-    if (!ready) return fail(ready.error());
-    if (*ready == Readiness::kTimeout) {
-      const Deadline grace = after(client::kCancelGrace);
-      if (auto sent = send(RequestEncoder(Query::kCancelWait), grace); !sent) return sent;
-      auto answer = read_number<char>(grace);
-      if (!answer) return fail(answer.error());
-      if (*answer == wire::kWaitCanceled) {
-        return fail(Error{ErrorCode::kTimeout, missed, {{"store", options_.server.to_string()}}});
-      }
-      if (*answer != wire::kStopWaiting)
-        return give_up(ErrorCode::kProtocol, "an impossible answer to WAIT");
-      answer = read_number<char>(grace);
-      if (!answer) return fail(answer.error());
-      if (*answer != wire::kWaitCanceled)
-        return give_up(ErrorCode::kProtocol, "an impossible answer to CANCEL_WAIT");
-      return {};
-    }
+  if (input_begin_ < input_end_ || wait_for(POLLIN, socket_.get(), deadline)) {
+    return read_answer(wire::kStopWaiting, "WAIT", in_time());
   }
-  const auto answer = read_number<char>(after(timeout_.load()));
+  const Deadline grace = after(kCancelGrace);
+  const auto answer = send(RequestEncoder(Query::kCancelWait).str(), grace).and_then([&] {
+    return read_number<char>(grace);
+  });
   if (!answer) return fail(answer.error());
-  if (*answer != wire::kStopWaiting)
-    return give_up(ErrorCode::kProtocol, "an impossible answer to WAIT");
+  if (*answer == wire::kWaitCanceled) {
+    return fail(Error{ErrorCode::kTimeout, missed, {{"store", options_.server.to_string()}}});
+  }
+  if (*answer != wire::kStopWaiting) return impossible_answer("WAIT");
+  return read_answer(wire::kWaitCanceled, "CANCEL_WAIT", grace);
+}
+
+Result<void> StoreClient::read_answer(char only, const char* to, Deadline deadline) {
+  const auto answer = read_number<char>(deadline);
+  if (!answer) return fail(answer.error());
+  if (*answer != only) return impossible_answer(to);
   return {};
 }
 
-Result<std::int64_t> StoreClient::ask_number(const RequestEncoder& request) {
-  const std::scoped_lock lock(mutex_);
-  const Deadline deadline = after(timeout_.load());
-  if (auto sent = send(request, deadline); !sent) return fail(sent.error());
-  return read_number<std::int64_t>(deadline);
-}
-
-Result<void> StoreClient::send(const RequestEncoder& request, Deadline deadline) {
-  const std::string_view part = request.str();
-  return send({&part, 1}, deadline);
-}
-
-// Sends the value without copying it.
-Result<void> StoreClient::send_with_value(RequestEncoder request, std::string_view value,
-                                          Deadline deadline) {
-  request.number<std::uint64_t>(value.size());
-  const std::array<std::string_view, 2> parts{request.str(), value};
-  return send(parts, deadline);
-}
-
-Result<void> StoreClient::send(Parts parts, Deadline deadline) {
+// The value is sent without being copied.
+Result<void> StoreClient::send(std::string_view request, Deadline deadline,
+                               std::string_view value) {
   if (given_up_) return fail(*given_up_);
-  std::array<iovec, 2> vectors{};
-  std::size_t left = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    vectors[i] = {const_cast<char*>(parts[i].data()), parts[i].size()};
-    left += parts[i].size();
-  }
-  while (left > 0) {
+  std::array<iovec, 2> vectors{{{const_cast<char*>(request.data()), request.size()},
+                                {const_cast<char*>(value.data()), value.size()}}};
+  for (std::size_t left = request.size() + value.size(); left > 0;) {
     msghdr message{};
     message.msg_iov = vectors.data();
-    message.msg_iovlen = parts.size();
+    message.msg_iovlen = vectors.size();
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      const auto ready = poll_for(POLLOUT, deadline);
-      if (!ready) return fail(ready.error());
-      if (*ready == Readiness::kTimeout)
-        return give_up(ErrorCode::kTimeout, "it takes no more requests");
-      continue;
+    if (sent < 0 && errno == EAGAIN) {
+      if (wait_for(POLLOUT, socket_.get(), deadline)) continue;
+      return give_up(ErrorCode::kTimeout, "it takes no more requests");
     }
-    if (sent < 0)
-      return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/false, std::strerror(errno)));
-    left -= static_cast<std::size_t>(sent);
+    if (sent < 0) return give_up(ErrorCode::kClosed, lost());
     auto done = static_cast<std::size_t>(sent);
+    left -= done;
     for (iovec& vector : vectors) {
       const std::size_t part = std::min(done, vector.iov_len);
       vector.iov_base = static_cast<char*>(vector.iov_base) + part;
@@ -428,13 +420,11 @@ Result<void> StoreClient::read(char* to, std::size_t count, Deadline deadline) {
       input_end_ = static_cast<std::size_t>(got);
     }
     if (got > 0 || (got < 0 && errno == EINTR)) continue;
-    if (got == 0) return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/true, ""));
-    if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return give_up(ErrorCode::kClosed, client::lost(/*is_closed=*/false, std::strerror(errno)));
+    if (got == 0) return give_up(ErrorCode::kClosed, "it closed the connection");
+    if (errno != EAGAIN) return give_up(ErrorCode::kClosed, lost());
+    if (!wait_for(POLLIN, socket_.get(), deadline)) {
+      return give_up(ErrorCode::kTimeout, "it does not answer");
     }
-    const auto ready = poll_for(POLLIN, deadline);
-    if (!ready) return fail(ready.error());
-    if (*ready == Readiness::kTimeout) return give_up(ErrorCode::kTimeout, "it does not answer");
   }
   return {};
 }
@@ -442,34 +432,36 @@ Result<void> StoreClient::read(char* to, std::size_t count, Deadline deadline) {
 template <typename T>
 Result<T> StoreClient::read_number(Deadline deadline) {
   char bytes[sizeof(T)];
-  if (auto got = read(bytes, sizeof bytes, deadline); !got) return fail(got.error());
-  return wire::load<T>(bytes);
+  return read(bytes, sizeof bytes, deadline).map([&] { return wire::load<T>(bytes); });
 }
 
 Result<std::string> StoreClient::read_bytes(Deadline deadline) {
   const auto size = read_number<std::uint64_t>(deadline);
   if (!size) return fail(size.error());
   if (*size > limits::kMaxReplyBytes)
-    return give_up(ErrorCode::kProtocol, client::kImpossibleLength);
+    return give_up(ErrorCode::kProtocol, "a reply of an impossible length");
   std::string bytes(*size, '\0');
   if (auto got = read(bytes.data(), bytes.size(), deadline); !got) return fail(got.error());
   return bytes;
 }
 
-Result<StoreClient::Readiness> StoreClient::poll_for(short events, Deadline deadline) {
-  pollfd poller{socket_.get(), events, 0};
-  for (;;) {
-    const int ready = ::poll(&poller, 1, milliseconds_until(deadline));
-    if (ready > 0) return Readiness::kReady;
-    if (ready == 0 && Clock::now() >= deadline) return Readiness::kTimeout;
-    if (ready < 0 && errno != EINTR)
-      return give_up(ErrorCode::kIo, std::string("poll: ") + std::strerror(errno));
+Result<std::vector<std::string>> StoreClient::read_list(std::int64_t count, Deadline deadline) {
+  std::vector<std::string> list;
+  for (; count > 0; --count) {
+    auto each = read_bytes(deadline);
+    if (!each) return fail(std::move(each.error()));
+    list.push_back(std::move(*each));
   }
+  return list;
+}
+
+tl::unexpected<Error> StoreClient::impossible_answer(const std::string& to) {
+  return give_up(ErrorCode::kProtocol, "an impossible answer to " + to);
 }
 
 tl::unexpected<Error> StoreClient::give_up(ErrorCode code, const std::string& what) {
-  given_up_ = client::failure(options_.server, code, what);
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  given_up_ = Error{code, "the store at " + options_.server.to_string() + ": " + what};
+  shut_down();
   return fail(*given_up_);
 }
 

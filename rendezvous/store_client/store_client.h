@@ -23,10 +23,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "rendezvous/common/endpoint.h"
@@ -87,8 +85,7 @@ class StoreClient {
 
   // Queues: not on PyTorch's legacy server.
   Result<void> queue_push(std::string_view key, std::string_view value);
-  // Waits for an item. (PyTorch's client fails if another client took it first; ours continues to
-  // wait.)
+  // Waits for an item. (PyTorch's client fails if another client took it first.)
   Result<std::string> queue_pop(std::string_view key) { return queue_pop(key, timeout_); }
   Result<std::string> queue_pop(std::string_view key, Milliseconds timeout);
   Result<std::optional<std::string>> try_queue_pop(std::string_view key);
@@ -117,32 +114,32 @@ class StoreClient {
  private:
   using Clock = std::chrono::steady_clock;
   using Deadline = Clock::time_point;
-  using Parts = std::span<const std::string_view>;
 
   StoreClient(StoreClientOptions options, UniqueFd socket);
   static Result<std::unique_ptr<StoreClient>> try_connect(const StoreClientOptions& options,
                                                           Deadline deadline);
 
-  Result<void> handshake(Deadline deadline);
-  Result<void> send(Parts parts, Deadline deadline);
-  Result<void> send(const wire::RequestEncoder& request, Deadline deadline);
-  Result<void> send_with_value(wire::RequestEncoder request, std::string_view value,
-                               Deadline deadline);
+  Result<void> put(wire::RequestEncoder& request, std::string_view value);
+  template <typename T>
+  Result<T> ask(const wire::RequestEncoder& request, Result<T> (StoreClient::*take)(Deadline));
+  Result<std::int64_t> ask_number(const wire::RequestEncoder& request);
+  Result<std::optional<std::string>> pop(std::string_view key);
+  Result<void> wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline);
+  Result<void> await_release(Deadline deadline, const std::string& missed);
+
+  Result<void> send(std::string_view request, Deadline deadline, std::string_view value = {});
   Result<void> read(char* to, std::size_t count, Deadline deadline);
   template <typename T>
   Result<T> read_number(Deadline deadline);
   Result<std::string> read_bytes(Deadline deadline);
-  Result<std::int64_t> ask_number(const wire::RequestEncoder& request);
-  Result<std::optional<std::string>> pop(std::string_view key, Deadline deadline);
-
-  Result<void> wait_until(const Keys& keys, Milliseconds timeout, Deadline deadline);
-  Result<void> await_release(Deadline deadline, const std::string& missed);
-  enum class Readiness { kReady, kTimeout };
-  Result<Readiness> poll_for(short events, Deadline deadline);
+  Result<std::vector<std::string>> read_list(std::int64_t count, Deadline deadline);
+  Result<void> read_answer(char only, const char* to, Deadline deadline);
 
   // The connection is broken or out of sync: no later call may use it.
   tl::unexpected<Error> give_up(ErrorCode code, const std::string& what);
+  tl::unexpected<Error> impossible_answer(const std::string& to);
   Deadline after(Milliseconds time) const { return Clock::now() + time; }
+  Deadline in_time() const { return after(timeout_); }
 
   StoreClientOptions options_;
   std::atomic<Milliseconds> timeout_;

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <span>
 #include <string_view>
 

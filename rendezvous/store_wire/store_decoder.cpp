@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace ddprun::rdzv::wire {
 namespace {
@@ -30,7 +31,7 @@ constexpr std::array<const char*, 19> kLayouts = {
     "k8",    // BARRIER
 };
 
-bool has_list(char query) { return kLayouts[static_cast<unsigned char>(query)][0] == 'n'; }
+const char* layout_of(char query) { return kLayouts[static_cast<unsigned char>(query)]; }
 
 }  // namespace
 
@@ -45,7 +46,7 @@ RequestDecoder::Step RequestDecoder::start(Scan& scan, char query) {
   if (static_cast<unsigned char>(query) >= kLayouts.size())
     return broken("sent an unknown request");
   scan.query = query;
-  scan.fields = kLayouts[static_cast<unsigned char>(query)];
+  scan.fields = layout_of(query);
   scan.position = 1;
   scan.total = 1;
   return Step::kMore;
@@ -65,7 +66,7 @@ RequestDecoder::Step RequestDecoder::advance(Scan& scan, std::string_view flat) 
     if (field == ':' || field == '\0') {  // the end of the head, or of a list entry
       if (scan.items_left > 0) {
         --scan.items_left;
-        scan.fields = &kLayouts[static_cast<unsigned char>(scan.query)][2];
+        scan.fields = layout_of(scan.query) + 2;
         continue;
       }
       return flat.size() >= scan.position ? Step::kDone : Step::kMore;
@@ -103,74 +104,39 @@ RequestDecoder::Step RequestDecoder::advance(Scan& scan, std::string_view flat) 
 }
 
 RequestDecoder::Status RequestDecoder::next(std::string_view& input, Request& request) {
-  forget_delivered();
-  if (pending_.empty()) {
-    bool finished = true;
-    const Status status = next_in_place(input, request, finished);
-    if (finished) return status;
-  }
   for (;;) {
-    if (blob_left_ > 0) {
-      const std::size_t taken = std::min<std::uint64_t>(blob_left_, input.size());
-      std::string_view rest = input.substr(0, taken);
-      while (!rest.empty()) {  // space() grows step by step: the same bound as for direct reception
-        const auto space = direct_space();
-        const std::size_t part = std::min(space.size(), rest.size());
-        std::copy_n(rest.data(), part, space.data());
-        rest.remove_prefix(part);
-        commit_direct(part);
-      }
-      input.remove_prefix(taken);
-      if (blob_left_ > 0) return Status::kNeedMore;
+    forget_delivered();
+    if (blob_left_ > 0) receive_detached(input);
+    const bool is_in_place = pending_.empty();
+    if (blob_left_ > 0 || (is_in_place && input.empty())) return Status::kNeedMore;
+    const Step step = advance(scan_, is_in_place ? input : pending_);
+    if (step == Step::kBroken) return Status::kBroken;
+    if (step == Step::kDone) {
+      is_delivered_ = true;
+      const std::string_view flat = is_in_place ? input.substr(0, scan_.position) : pending_;
+      if (is_in_place) input.remove_prefix(flat.size());
+      const Status status = deliver(flat, request);
+      if (status == Status::kBroken || request.query != Query::kValidate) return status;
+      continue;
     }
-    switch (advance(scan_, pending_)) {
-      case Step::kBroken:
-        return Status::kBroken;
-      case Step::kDetach:
-        begin_detached();
-        break;
-      case Step::kDone: {
-        is_delivered_ = true;
-        if (deliver(pending_, request) == Status::kBroken) return Status::kBroken;
-        if (request.query != Query::kValidate) return Status::kRequest;
-        return next(input, request);
-      }
-      case Step::kMore: {
-        const std::size_t taken =
-            std::min<std::uint64_t>(scan_.wanted - pending_.size(), input.size());
-        if (taken == 0) return Status::kNeedMore;
-        pending_.append(input.substr(0, taken));
-        input.remove_prefix(taken);
-        break;
-      }
-    }
+    // It is incomplete, or a large value follows: from now on its bytes are kept in pending_.
+    const std::uint64_t wanted = step == Step::kDetach ? scan_.position : scan_.wanted;
+    const std::size_t taken = std::min<std::uint64_t>(wanted - pending_.size(), input.size());
+    if (step == Step::kMore && taken == 0) return Status::kNeedMore;
+    pending_.append(input.substr(0, taken));
+    input.remove_prefix(taken);
+    if (step == Step::kDetach) begin_detached();
   }
 }
 
-// Nothing is pending: decodes the request in place. If it is incomplete, its bytes are moved to
-// pending_ and `finished` becomes false.
-RequestDecoder::Status RequestDecoder::next_in_place(std::string_view& input, Request& request,
-                                                     bool& finished) {
-  for (;;) {
-    if (input.empty()) return Status::kNeedMore;
-    Scan scan;
-    const Step step = advance(scan, input);
-    if (step == Step::kBroken) return Status::kBroken;
-    if (step == Step::kDone) {
-      const std::string_view flat = input.substr(0, scan.position);
-      input.remove_prefix(scan.position);
-      scan_ = scan;
-      if (deliver(flat, request) == Status::kBroken) return Status::kBroken;
-      if (request.query != Query::kValidate) return Status::kRequest;
-      continue;
-    }
-    finished = false;
-    scan_ = scan;
-    const std::size_t taken = step == Step::kDetach ? scan.position : input.size();
-    pending_.assign(input.substr(0, taken));
-    input.remove_prefix(taken);
-    if (step == Step::kDetach) begin_detached();
-    return Status::kNeedMore;
+// Takes what has arrived of a large value.
+void RequestDecoder::receive_detached(std::string_view& input) {
+  while (blob_left_ > 0 && !input.empty()) {  // space() grows step by step, as in direct reception
+    const auto space = direct_space();
+    const std::size_t part = std::min(space.size(), input.size());
+    std::copy_n(input.data(), part, space.data());
+    input.remove_prefix(part);
+    commit_direct(part);
   }
 }
 
@@ -199,66 +165,30 @@ void RequestDecoder::commit_direct(std::size_t written) {
 RequestDecoder::Status RequestDecoder::deliver(std::string_view flat, Request& request) {
   request = Request{};
   request.query = static_cast<Query>(flat.front());
-  const char* at = flat.data() + 1;
-  if (has_list(flat.front())) {
-    request.items = ItemReader(load<std::uint64_t>(at), at + 8, blobs_);
-    return Status::kRequest;
+  FieldReader fields(flat.data() + 1, blobs_);
+  for (const char* field = layout_of(flat.front()); *field != '\0'; ++field) {
+    switch (*field) {
+      case 'k':
+        request.key = fields.key();
+        break;
+      case 'v':  // of two, the first is the expected one
+        request.expected = std::exchange(request.value, fields.value());
+        break;
+      case '4':
+        request.nonce = fields.number<std::uint32_t>();
+        break;
+      case '8':
+        request.number = fields.number<std::int64_t>();
+        break;
+      default:
+        request.items = ItemReader(fields);
+        return Status::kRequest;
+    }
   }
-  std::size_t blob = 0;
-  const auto take_key = [&at] {
-    const auto size = load<std::uint64_t>(at);
-    const std::string_view bytes(at + 8, size);
-    at += 8 + size;
-    return bytes;
-  };
-  const auto take_value = [this, &at, &blob, &take_key]() -> Payload {
-    if (load<std::uint64_t>(at) < limits::kDetachedValueBytes) return {take_key(), nullptr};
-    at += 8;
-    return {{}, &blobs_[blob++]};
-  };
-  switch (request.query) {
-    case Query::kValidate:
-      if (load<std::uint32_t>(at) != kValidateMagic) {
-        broken("does not speak the store protocol");
-        return Status::kBroken;
-      }
-      is_validated_ = true;
-      break;
-    case Query::kPing:
-      request.nonce = load<std::uint32_t>(at);
-      break;
-    case Query::kSet:
-    case Query::kAppend:
-    case Query::kQueuePush:
-      request.key = take_key();
-      request.value = take_value();
-      break;
-    case Query::kCompareSet:
-      request.key = take_key();
-      request.expected = take_value();
-      request.value = take_value();
-      break;
-    case Query::kAdd:
-    case Query::kBarrier:
-      request.key = take_key();
-      request.number = load<std::int64_t>(at);
-      break;
-    case Query::kGet:
-    case Query::kDeleteKey:
-    case Query::kQueuePop:
-    case Query::kQueueLen:
-      request.key = take_key();
-      break;
-    case Query::kGetNumKeys:
-    case Query::kCancelWait:
-    case Query::kListKeys:
-    case Query::kCheck:
-    case Query::kWait:
-    case Query::kMultiGet:
-    case Query::kMultiSet:
-      break;
-  }
-  return Status::kRequest;
+  if (request.query != Query::kValidate) return Status::kRequest;
+  is_validated_ = request.nonce == kValidateMagic;
+  if (!is_validated_) broken("does not speak the store protocol");
+  return is_validated_ ? Status::kRequest : Status::kBroken;
 }
 
 void RequestDecoder::forget_delivered() {

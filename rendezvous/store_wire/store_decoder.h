@@ -61,7 +61,7 @@ class RequestDecoder {
   Step start(Scan& scan, char query);
   Step broken(const char* fault);
   Status deliver(std::string_view flat, Request& request);
-  Status next_in_place(std::string_view& input, Request& request, bool& finished);
+  void receive_detached(std::string_view& input);
   void begin_detached();
   void forget_delivered();
 
@@ -72,7 +72,7 @@ class RequestDecoder {
   std::size_t blob_bytes_ = 0;  // the capacity of blobs_, their own size included
   const char* fault_ = "";
   bool is_validated_ = false;
-  bool is_delivered_ = false;  // pending_ and blobs_ belong to a request that the caller has seen
+  bool is_delivered_ = false;  // the caller has seen the request that the members belong to
 };
 
 }  // namespace ddprun::rdzv::wire

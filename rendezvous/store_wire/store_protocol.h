@@ -53,42 +53,55 @@ struct Payload {
   std::string_view view() const { return blob != nullptr ? blob->view() : bytes; }
 };
 
-// Reads the entries of a request with a list, once, in order. The decoder has checked them all.
+// Reads the fields of a request, once, in order. The decoder has checked them all.
+class FieldReader {
+ public:
+  FieldReader() = default;
+  FieldReader(const char* at, std::span<Blob> blobs) : at_(at), blobs_(blobs) {}
+
+  template <std::integral T>
+  T number() {
+    return load<T>(std::exchange(at_, at_ + sizeof(T)));
+  }
+  std::string_view key() {
+    const auto size = number<std::uint64_t>();
+    return {std::exchange(at_, at_ + size), size};
+  }
+  Payload value() {
+    if (load<std::uint64_t>(at_) < limits::kDetachedValueBytes) return {key(), nullptr};
+    at_ += sizeof(std::uint64_t);
+    Blob& blob = blobs_.front();
+    blobs_ = blobs_.subspan(1);
+    return {{}, &blob};
+  }
+
+ private:
+  const char* at_ = nullptr;
+  std::span<Blob> blobs_;
+};
+
+// The same for the entries of a request with a list.
 class ItemReader {
  public:
   ItemReader() = default;
-  ItemReader(std::uint64_t count, const char* at, std::span<Blob> blobs)
-      : left_(count), at_(at), blobs_(blobs) {}
+  explicit ItemReader(FieldReader fields)
+      : left_(fields.number<std::uint64_t>()), fields_(fields) {}
 
   std::uint64_t left() const { return left_; }
 
   std::string_view next_key() {
     assert(left_ > 0);
     --left_;
-    return take_bytes();
+    return fields_.key();
   }
-
   std::pair<std::string_view, Payload> next_entry() {
     const std::string_view key = next_key();
-    const auto size = load<std::uint64_t>(at_);
-    if (size < limits::kDetachedValueBytes) return {key, {take_bytes(), nullptr}};
-    at_ += sizeof size;
-    Blob& blob = blobs_.front();
-    blobs_ = blobs_.subspan(1);
-    return {key, {{}, &blob}};
+    return {key, fields_.value()};
   }
 
  private:
-  std::string_view take_bytes() {
-    const auto size = load<std::uint64_t>(at_);
-    const std::string_view bytes(at_ + sizeof size, size);
-    at_ += sizeof size + size;
-    return bytes;
-  }
-
   std::uint64_t left_ = 0;
-  const char* at_ = nullptr;
-  std::span<Blob> blobs_;
+  FieldReader fields_;
 };
 
 struct Request {

@@ -1,4 +1,4 @@
-// The load for a leader: N agents in one process, each a real RoundClient over a connection of its
+// The load for a leader: N agents in one process, each a real client of a leader over a connection of its
 // own, that form one round, end it, and go.
 //
 //   round_load HOST:PORT AGENTS     prints "joined SECONDS" when every agent has its RoundStart, waits
@@ -27,7 +27,9 @@ using std::chrono::steady_clock;
 class Agent {
  public:
   Agent(boost::asio::io_context& io, const Endpoint& leader, int& started, int& ended)
-      : started_(started), ended_(ended), client_(asio_transport(io), options(leader), events()) {}
+      : started_(started),
+        ended_(ended),
+        client_(make_round_client(asio_transport(io), options(leader), events())) {}
 
   void join(int agents, int number) {
     NodeHello hello;
@@ -36,10 +38,10 @@ class Agent {
     hello.min_nodes = hello.max_nodes = agents;
     hello.user = std::to_string(::getuid());
     hello.program = "round_load";
-    client_.join(hello);
+    client_->join(hello);
   }
-  void finish() { client_.tell(WorkersDone{round_}); }
-  bool may_exit() { return client_.may_exit(); }
+  void finish() { client_->tell(WorkersDone{round_}); }
+  bool may_exit() { return client_->may_exit(); }
 
  private:
   static RoundClientOptions options(const Endpoint& leader) {
@@ -61,12 +63,12 @@ class Agent {
 
   void hear(const ToAgent& message) {
     if (const auto* open = std::get_if<OpenStore>(&message)) {
-      client_.tell(StoreOpened{open->round, 1});
+      client_->tell(StoreOpened{open->round, 1});
     } else if (const auto* start = std::get_if<RoundStart>(&message)) {
       round_ = start->round;
       ++started_;
     } else if (std::holds_alternative<JobEnd>(message)) {
-      client_.tell(Goodbye{});
+      client_->tell(Goodbye{});
       ++ended_;
     } else if (const auto* refused = std::get_if<Refused>(&message)) {
       std::fprintf(stderr, "round_load: refused: %s\n", refused->sentence.c_str());
@@ -77,7 +79,7 @@ class Agent {
   int& started_;
   int& ended_;
   Round round_{};
-  RoundClient client_;
+  const std::unique_ptr<Leader> client_;
 };
 
 double seconds_since(steady_clock::time_point start) {

@@ -32,7 +32,7 @@ UniqueFd listen_at(const std::string& address) {
   auto where = rdzv::parse_numeric(address).value();
   where.set_port(kPort);
   UniqueFd listener(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(bind(listener.get(), where.get(), where.size), 0) << std::strerror(errno);
+  EXPECT_EQ(bind(listener.get(), &where.any, where.size), 0) << std::strerror(errno);
   EXPECT_EQ(listen(listener.get(), 8), 0);
   return listener;
 }
@@ -41,7 +41,7 @@ UniqueFd connect_to(const std::string& address) {
   auto where = rdzv::parse_numeric(address).value();
   where.set_port(kPort);
   UniqueFd client(socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(client.get(), where.get(), where.size), 0) << std::strerror(errno);
+  EXPECT_EQ(connect(client.get(), &where.any, where.size), 0) << std::strerror(errno);
   return client;
 }
 

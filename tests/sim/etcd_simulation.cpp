@@ -12,7 +12,7 @@
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/etcd/job_keys.h"
-#include "rendezvous/round/round_input.h"
+#include "rendezvous/round/round_core.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/random.h"

@@ -28,9 +28,9 @@ endfunction()
 set(leader rendezvous/round/round_core.cpp)
 set(agent agent/core/node_core.cpp)
 
-plant(LossCostsBudget rendezvous/round/round_end.cpp "gone.size() == gone.count(cause_node)" "true")
-plant(FailureCostsNothing rendezvous/round/restart_policy.cpp "end.is_charged" "false")
-plant(BudgetIsOneTooMany rendezvous/round/restart_policy.cpp
+plant(LossCostsBudget rendezvous/round/round_end.h "gone.size() == gone.count(cause_node)" "true")
+plant(FailureCostsNothing rendezvous/round/restart_policy.h "end.is_charged" "false")
+plant(BudgetIsOneTooMany rendezvous/round/restart_policy.h
       "history_.restarts < rules_.max_restarts" "history_.restarts <= rules_.max_restarts")
 plant(SettlesBeforeAllHaveStopped ${leader} "stopping.awaited.is_empty()" "stopping.awaited.size() <= 1")
 plant(CountsRoundsOfOthers ${leader} "*round != round_" "false")
@@ -39,7 +39,7 @@ plant(BrokenConnectionIsNeverLost ${leader}
 plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
-plant(LostNodeIsAwaited rendezvous/round/round_end.cpp "awaited.erase(node)" "false")
+plant(LostNodeIsAwaited rendezvous/round/round_end.h "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}
       "running.done.size() == members_.group().size()" "!running.done.empty()")
@@ -52,7 +52,7 @@ plant(NewcomerStandsBeforeSurvivors rendezvous/round/membership.cpp
 plant(WhatWasUnderWayIsLost rendezvous/round/resend_queue.h "unconfirmed_.front().number <= number" "true")
 plant(SilenceIsNotNoticed rendezvous/round/liveness.h "now - heard >= keep_alive_.timeout()" "false")
 plant(NewLeaderBeginsAtRoundZero ${leader} "std::max(round_, round_min_)" "round_")
-plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.cpp
+plant(NewLeaderForgetsTheBudget rendezvous/round/restart_policy.h
       "std::min(restarts, rules_.max_restarts)" "0")
 plant(StopIsAnsweredTooEarly ${agent} "stopping == nullptr || !all(stopping->has_ended)"
       "stopping == nullptr")
@@ -80,8 +80,8 @@ plant(ShellDoesNotArmTheTimer ${server} "!deadline || time_.is_paused()" "true")
 plant(ShellKnowsNoSession ${server} "known != sessions_.end()" "false")
 
 # Found by the simulation of jobs under etcd, as their names say.
-plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.cpp "record != newest()" "false")
-plant(EtcdIsNotToldOfTheEnd rendezvous/etcd/round_ledger.cpp "core.has_ended() && !record.outcome" "false")
+plant(EtcdTakesEffectBeforeItIsWritten rendezvous/etcd/round_ledger.h "record != newest()" "false")
+plant(EtcdIsNotToldOfTheEnd rendezvous/etcd/round_ledger.h "core.has_ended() && !record.outcome" "false")
 plant(EtcdIsWrittenWithoutAFence rendezvous/etcd/job_keys.cpp "still_leads(keys, leader_revision, job_revision)"
       "std::vector<wire::EtcdCompare>()")
 plant(EtcdClaimIgnoresTheOther rendezvous/etcd/job_keys.cpp "nobody_leads(keys, claim.job_revision)"
@@ -104,7 +104,7 @@ plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/claim_leases.h "asked_.lead
 plant(EtcdFencedWriteIsTakenForDone ${leadership} "kind == RecordWrite::Kind::kFenced" "false")
 plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
 plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")
-plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.cpp "held_.empty()" "true")
+plant(EtcdLaterMessagesPassThoseHeld rendezvous/etcd/round_ledger.h "due() == nullptr" "true")
 
 # The copies, written only when they change.
 set(planted_sources "")

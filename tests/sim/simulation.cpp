@@ -176,8 +176,8 @@ std::unique_ptr<rdzv::Leader> Simulation::make_client(int slot, const ProcessPtr
   options.leader = {leader_host(), kLeaderPort};
   options.keep_alive = keep_alive_;
   options.join_timeout = schedule_.config.join_timeout;
-  return std::make_unique<rdzv::RoundClient>(network_.transport(host_of(slot), slot, process),
-                                             std::move(options), std::move(events));
+  return rdzv::make_round_client(network_.transport(host_of(slot), slot, process),
+                                 std::move(options), std::move(events));
 }
 
 rdzv::NodeHello Simulation::hello_of(int slot, int number) const {

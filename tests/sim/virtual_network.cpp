@@ -147,10 +147,10 @@ class VirtualTransport final : public rdzv::Transport {
     return attempt;
   }
 
-  class Accepting final : public rdzv::Acceptor {
+  class Accepting final : public rdzv::Attempt {
    public:
     Accepting(VirtualNetwork& network, std::pair<std::string, std::uint16_t> at,
-              const ProcessPtr& process, Events events)
+              const ProcessPtr& process, rdzv::AcceptEvents events)
         : network_(network), at_(std::move(at)) {
       network_.ports_[at_] = {process, this, std::move(events.on_stream)};
     }
@@ -165,8 +165,8 @@ class VirtualTransport final : public rdzv::Transport {
     VirtualNetwork& network_;
     const std::pair<std::string, std::uint16_t> at_;
   };
-  std::unique_ptr<rdzv::Acceptor> accept(rdzv::Listener listener,
-                                         rdzv::Acceptor::Events events) override {
+  std::unique_ptr<rdzv::Attempt> accept(rdzv::Listener listener,
+                                        rdzv::AcceptEvents events) override {
     return std::make_unique<Accepting>(
         network_, std::pair(listener.bound.host, listener.bound.port), process_, std::move(events));
   }

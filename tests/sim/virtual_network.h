@@ -68,7 +68,7 @@ class VirtualNetwork {
   using LinkPtr = std::shared_ptr<Link>;
   struct Port {
     ProcessPtr process;
-    const rdzv::Acceptor* acceptor = nullptr;
+    const rdzv::Attempt* acceptor = nullptr;
     std::function<void(rdzv::StreamPtr)> on_stream;
   };
   using Connected = std::shared_ptr<rdzv::Transport::Connected>;

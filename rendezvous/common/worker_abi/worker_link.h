@@ -132,27 +132,32 @@ static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
+// The numbers of a note beside their places on the page: `copy` stores or loads each.
+inline void for_each_number(auto& slot, auto& value_slot, auto& note, const auto& copy) {
+  copy(slot.step, note.step);
+  copy(slot.total_steps, note.total_steps);
+  copy(slot.step_at_ns, note.step_at_ns);
+  copy(slot.collectives, note.collectives);
+  copy(slot.phase, note.phase);
+  copy(slot.phase_since_ns, note.phase_since_ns);
+  copy(value_slot.count, note.value_count);
+  for (std::size_t i = 0; i < std::min<std::size_t>(note.value_count, kValuesMax); ++i) {
+    for (std::size_t word = 0; word < kValueNameWords; ++word) {
+      copy(value_slot.values[i].name[word], note.values[i].name[word]);
+    }
+    copy(value_slot.values[i].number, note.values[i].number);
+  }
+}
+
 inline void write_note(Page& page, const Note& note) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const std::uint64_t next = page.notes.load(kRelaxed) + 1;
-  Slot& slot = page.slots[next % 2];
   // A reader that sees any of the stores below also sees that this slot is no longer the latest.
   std::atomic_thread_fence(std::memory_order_release);
-  slot.step.store(note.step, kRelaxed);
-  slot.total_steps.store(note.total_steps, kRelaxed);
-  slot.step_at_ns.store(note.step_at_ns, kRelaxed);
-  slot.collectives.store(note.collectives, kRelaxed);
-  slot.phase.store(static_cast<std::uint32_t>(note.phase), kRelaxed);
-  slot.phase_since_ns.store(note.phase_since_ns, kRelaxed);
-  ValueSlot& value_slot = page.value_slots[next % 2];
-  value_slot.count.store(note.value_count, kRelaxed);
-  for (std::size_t i = 0; i < std::min<std::size_t>(note.value_count, kValuesMax); ++i) {
-    for (std::size_t word = 0; word < kValueNameWords; ++word) {
-      value_slot.values[i].name[word].store(note.values[i].name[word], kRelaxed);
-    }
-    value_slot.values[i].number.store(std::bit_cast<std::uint64_t>(note.values[i].number),
-                                      kRelaxed);
-  }
+  for_each_number(page.slots[next % 2], page.value_slots[next % 2], note,
+                  []<typename T>(std::atomic<T>& place, const auto& number) {
+                    place.store(std::bit_cast<T>(number), kRelaxed);
+                  });
   page.notes.store(next, std::memory_order_release);
 }
 
@@ -163,23 +168,12 @@ inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
   while (attempts-- > 0) {
     const std::uint64_t latest = page.notes.load(std::memory_order_acquire);
     if (latest == 0) return std::nullopt;
-    const Slot& slot = page.slots[latest % 2];
     Note note;
-    note.step = slot.step.load(kRelaxed);
-    note.total_steps = slot.total_steps.load(kRelaxed);
-    note.step_at_ns = slot.step_at_ns.load(kRelaxed);
-    note.collectives = slot.collectives.load(kRelaxed);
-    note.phase = static_cast<WorkerPhase>(slot.phase.load(kRelaxed));
-    note.phase_since_ns = slot.phase_since_ns.load(kRelaxed);
-    const ValueSlot& value_slot = page.value_slots[latest % 2];
-    note.value_count =
-        std::min<std::uint32_t>(value_slot.count.load(kRelaxed), std::uint32_t{kValuesMax});
-    for (std::size_t i = 0; i < note.value_count; ++i) {
-      for (std::size_t word = 0; word < kValueNameWords; ++word) {
-        note.values[i].name[word] = value_slot.values[i].name[word].load(kRelaxed);
-      }
-      note.values[i].number = std::bit_cast<double>(value_slot.values[i].number.load(kRelaxed));
-    }
+    for_each_number(page.slots[latest % 2], page.value_slots[latest % 2], note,
+                    []<typename T>(const auto& place, T& number) {
+                      number = std::bit_cast<T>(place.load(kRelaxed));
+                    });
+    note.value_count = std::min<std::uint32_t>(note.value_count, std::uint32_t{kValuesMax});
     // The writer uses this slot again only after the other one has become the latest.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (page.notes.load(kRelaxed) == latest) return note;

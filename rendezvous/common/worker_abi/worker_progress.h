@@ -5,7 +5,9 @@
 // Do not trust these values: the worker writes its page itself and may write anything.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -27,21 +29,10 @@ enum class WorkerPhase : std::uint32_t {
 
 // "running", …; "unknown" for any other number.
 constexpr std::string_view name_of(WorkerPhase phase) {
-  switch (phase) {
-    case WorkerPhase::kUnknown:
-      break;
-    case WorkerPhase::kJoining:
-      return "joining";
-    case WorkerPhase::kRunning:
-      return "running";
-    case WorkerPhase::kCollective:
-      return "collective";
-    case WorkerPhase::kSaving:
-      return "saving";
-    case WorkerPhase::kLeaving:
-      return "leaving";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 6> kNames{"unknown",    "joining", "running",
+                                                   "collective", "saving",  "leaving"};
+  const auto number = static_cast<std::size_t>(phase);
+  return kNames[number < kNames.size() ? number : 0];
 }
 
 // A number that the program has named: {"loss", 0.41}. It may be NaN or infinite.

@@ -34,7 +34,7 @@ using ::testing::SizeIs;
 using Where = LeaderSpec::Where;
 
 struct Node {
-  std::unique_ptr<RoundClient> client;
+  std::unique_ptr<Leader> client;
   std::vector<ToAgent> heard;
   std::optional<LeaderGone> gone;
   std::vector<std::string> notices;
@@ -111,8 +111,7 @@ class Rounds : public ::testing::Test {
   }
   Node& add(RoundClientOptions options, const NodeHello& hello) {
     Node& node = nodes_.emplace_back();
-    node.client =
-        std::make_unique<RoundClient>(asio_transport(io_), std::move(options), node.events());
+    node.client = make_round_client(asio_transport(io_), std::move(options), node.events());
     node.client->join(hello);
     return node;
   }
@@ -607,7 +606,7 @@ TEST_F(FindLeader, IsHereWhereTheEndpointIsOursAndFree) {
   for (const std::string host : {"127.0.0.1", "localhost", "::1", "127.0.0.77"}) {
     const auto found = find(Where::kToBeFound, {host, free_port()});
     ASSERT_TRUE(found) << host << ": " << found.error().to_string();
-    EXPECT_TRUE(found->leader->is_here()) << host;
+    EXPECT_TRUE((*found)->is_here()) << host;
   }
 }
 
@@ -615,13 +614,13 @@ TEST_F(FindLeader, IsElsewhereWhereSomebodyListensAlready) {
   const auto other = open_listener({});
   const auto found = find(Where::kToBeFound, {"127.0.0.1", other->bound.port});
   ASSERT_TRUE(found);
-  EXPECT_FALSE(found->leader->is_here());
+  EXPECT_FALSE((*found)->is_here());
 }
 
 TEST_F(FindLeader, IsElsewhereWhereTheAddressIsNotOurs) {
   const auto found = find(Where::kToBeFound, {"192.0.2.1", 29400});
   ASSERT_TRUE(found);
-  EXPECT_FALSE(found->leader->is_here());
+  EXPECT_FALSE((*found)->is_here());
 }
 
 TEST_F(FindLeader, WhoIsToLeadAndCannotSaysWhy) {
@@ -634,7 +633,7 @@ TEST_F(FindLeader, WhoIsToLeadAndCannotSaysWhy) {
 TEST_F(FindLeader, WhoIsToLeadNeedsNotKnowHowOthersCallIt) {
   const auto found = find(Where::kHere, {"no-such-host.invalid", free_port()});
   ASSERT_TRUE(found) << found.error().to_string();
-  EXPECT_TRUE(found->leader->is_here());
+  EXPECT_TRUE((*found)->is_here());
 }
 
 // Both of its timers are ready in one turn of the loop: the one that ends it, and the one that looks
