@@ -44,7 +44,7 @@ class ControlService {
   void on_request(const ClientPtr& client, std::string_view line);
   void tell_who(const ClientPtr& client) const;
   void tell_events(const ClientPtr& client, bool past, bool follow);
-  void tell_logs(const ClientPtr& client, std::string_view line);
+  void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
 
   boost::asio::io_context& io_;
   const std::string key_;

@@ -2,33 +2,19 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <boost/json.hpp>
 #include <utility>
 
 #include "agent/loop/timer.h"
-#include "agent/status/status_json.h"
+#include "agent/query/log_query.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/random_number.h"
 
 namespace ddprun::agent {
 namespace {
 
-using boost::system::error_code;
-
 constexpr std::size_t kEventsOfOthers = 10;
 constexpr int kMissingRanksMax = 4096;  // whose ranks are listed
 constexpr const char* kStatusQuestion = R"({"ask":"status"})";
-
-// Empty if it is no question.
-std::string kind_of(std::string_view question) {
-  error_code ec;
-  const auto value =
-      boost::json::parse(boost::json::string_view(question.data(), question.size()), ec);
-  if (ec || !value.is_object()) return "";
-  const auto* ask = value.as_object().if_contains("ask");
-  if (ask == nullptr || !ask->is_string()) return "";
-  return std::string(ask->as_string());
-}
 
 LeaderStatus leader_status(const rdzv::LeaderView& view) {
   constexpr std::string_view kStates[] = {"gathering", "pausing",  "opening",
@@ -148,7 +134,7 @@ void JobQuery::take(const rdzv::PeerRequest& question) {
         rdzv::Leader* leader = access_.leader();
         if (leader != nullptr) leader->answer({id, peer, std::move(text)});
       });
-  const std::string kind = kind_of(question.text);
+  const std::string kind = question_from(question.text).value_or(Question{}).ask;
   if (kind == "status") {
     return reply(
         to_json_within(access_.node_status(kEventsOfOthers), rdzv::limits::kMaxAnswerBytes));
