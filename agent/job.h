@@ -117,6 +117,11 @@ struct Job {
   std::string version;                    // of this ddprun, for messages
   std::vector<int> debugged_ranks;        // global ranks that wait for a debugger, in every round
 
+  // The exit code of this agent for an outcome that has this one.
+  int exit_code(int of_outcome) const {
+    return of_outcome != 0 && exit_code_as_torchrun ? 1 : of_outcome;
+  }
+
   bool operator==(const Job&) const = default;
 };
 

@@ -1,7 +1,5 @@
 #include "agent/events/event_log.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace ddprun::agent {
@@ -71,11 +69,6 @@ std::shared_ptr<void> EventLog::on_line(std::function<void(const std::string&)> 
   return std::const_pointer_cast<std::function<void(const std::string&)>>(follower);
 }
 
-void EventLog::job_started() {
-  write(
-      JobStarted{job_.program.name, job_.local_world_size, job_.restarts.max_restarts, ::getpid()});
-}
-
 void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {
   const bool is_first = round_.world_size == 0;
   const auto since_cause = in_us(times_.round_runs(steady_clock::now()));
@@ -128,17 +121,6 @@ void EventLog::round_stopping(Round round, const NodeEvent& cause) {
   times_.trouble(steady_clock::now());
   write(RoundStopping{round, reason});
 }
-
-void EventLog::signal_received(int signal) { write(SignalReceived{signal}); }
-
-void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid,
-                                         std::chrono::milliseconds grace) {
-  write(WorkerKilledAfterGrace{round, {rank_of(local_rank), local_rank, pid}, grace});
-}
-
-void EventLog::keeper_replaced(pid_t pid) { write(KeeperReplaced{pid}); }
-
-void EventLog::requested(std::string_view what) { write(Requested{what}); }
 
 void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   write(JobFinished{outcome, exit_code, in_us(times_.wall(steady_clock::now())),

@@ -35,20 +35,17 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
+  // Opens what --events names, if it is given.
   Result<void> open();
 
-  void job_started();
+  // Any event; those that follow below need this object's knowledge of the round.
+  void write(const JobEvent& event);
   // The workers of a round run. `pids` by local rank; 0: it could not be started, or was not tried
   // after one that could not.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
   // `cause`: the event that made the round stop.
   void round_stopping(Round round, const NodeEvent& cause);
-  void signal_received(int signal);
-  void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
-                                 std::chrono::milliseconds grace);
-  void keeper_replaced(pid_t pid);
-  void requested(std::string_view what);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);
 
   const JobTimes& times() const { return times_; }
@@ -66,7 +63,6 @@ class EventLog {
     std::optional<rdzv::WorkerFailure> failure;
   };
 
-  void write(const JobEvent& event);
   TorchrunScene scene() const;
   int rank_of(int local_rank) const { return round_.rank_offset + local_rank; }
 

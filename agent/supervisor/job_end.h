@@ -4,16 +4,12 @@
 // Owned by the Supervisor; event loop only.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "agent/core/node_core.h"
-#include "agent/job.h"
 #include "agent/loop/blocking_calls.h"
-#include "agent/output/console.h"
-#include "agent/output/output.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/query_port.h"
@@ -22,19 +18,14 @@ namespace ddprun::agent {
 
 class JobEnd {
  public:
-  struct Parts {
-    boost::asio::io_context& io;
-    const Job& job;
-    Console& console;
-    Output& output;
+  struct Others {
     Observers& observers;
     QueryPort& queries;
     LeaderPort& leader;
   };
   // `remarks`: whole lines to print after the report of a job that did not succeed.
-  JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary);
-  JobEnd(const JobEnd&) = delete;
-  JobEnd& operator=(const JobEnd&) = delete;
+  JobEnd(const AgentParts& parts, const Others& others, std::function<std::string()> remarks,
+         bool wants_summary);
 
   void begin(rdzv::JobOutcome outcome) { outcome_ = std::move(outcome); }
   // Calls `done` when the step is complete, possibly before take() returns. Not if the next step
@@ -47,7 +38,8 @@ class JobEnd {
   std::string headline() const;
   void report(std::function<void()> done);
 
-  const Parts parts_;
+  const AgentParts parts_;
+  const Others others_;
   const std::function<std::string()> remarks_;
   const bool wants_summary_;
   rdzv::JobOutcome outcome_;

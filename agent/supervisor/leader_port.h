@@ -16,14 +16,11 @@
 #include "agent/events/core_recorder.h"
 #include "agent/job.h"
 #include "agent/loop/timer.h"
+#include "agent/output/log.h"
 #include "agent/query/job_query.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader/leader.h"
-
-namespace spdlog {
-class logger;
-}
 
 namespace ddprun::agent {
 
@@ -35,8 +32,6 @@ class LeaderPort {
   };
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
              std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events);
-  LeaderPort(const LeaderPort&) = delete;
-  LeaderPort& operator=(const LeaderPort&) = delete;
 
   // LeaderFound or CannotRun follows, possibly before find() returns. `recorder` records the core
   // of a leader in this process; null: no recording.

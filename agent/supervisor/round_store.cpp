@@ -2,17 +2,29 @@
 
 #include <utility>
 
-#include "agent/dashboard/listen_address.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
 
 void RoundStore::prepare(std::function<void(Result<void>)> done) {
   const std::string& name =
       job_.nodes.is_alone() ? job_.store_endpoint.address : job_.nodes.local_addr;
-  if (name.empty()) return done({});
-  find_listen_address(lookup_, name, [this, done = std::move(done)](Result<std::string> address) {
-    if (!address) return done(fail(std::move(address.error())));
-    address_ = *std::move(address);
+  if (name.empty() || rdzv::parse_numeric(name)) {
+    address_ = name;
+    return done({});
+  }
+  if (const auto known = rdzv::addresses_without_lookup(name)) {
+    address_ = known->front();
+    return done({});
+  }
+  lookup_.start(name, [this, name,
+                       done = std::move(done)](const Result<std::vector<std::string>>& addresses) {
+    if (!addresses) {
+      return done(fail(ErrorCode::kNotFound, "the host name " + name + " has no address (" +
+                                                 addresses.error().message +
+                                                 "); give an address of this machine"));
+    }
+    address_ = addresses->front();
     done({});
   });
 }

@@ -30,8 +30,9 @@ class RoundStore {
   RoundStore(const RoundStore&) = delete;
   RoundStore& operator=(const RoundStore&) = delete;
 
-  // Finds the address to listen on. Call it once, first. `done` is called before prepare() returns
-  // if no name has to be looked up.
+  // Finds the numeric address to listen on: the store never resolves a name. Call it once, first.
+  // `done` is called before prepare() returns if no name has to be looked up; a look-up is beside
+  // the event loop, so that a signal need not wait for a name server.
   void prepare(std::function<void(Result<void>)> done);
 
   // `own`: this node's address on its connection to the leader, used if no address was given.

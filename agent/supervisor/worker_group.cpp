@@ -35,7 +35,7 @@ bool is_missing_program(const Error& error) {
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(Parts parts, Events events, StartProcess start)
+WorkerGroup::WorkerGroup(AgentParts parts, Events events, StartProcess start)
     : parts_(std::move(parts)),
       job_(parts_.job),
       output_(parts_.output),
@@ -44,8 +44,6 @@ WorkerGroup::WorkerGroup(Parts parts, Events events, StartProcess start)
       reaper_(parts_.io, parts_.agent_id, reaper_hooks()),
       error_files_(parts_.io.get_executor(), "ddprun-errors"),
       workers_(static_cast<std::size_t>(job_.local_world_size)) {}
-
-WorkerGroup::~WorkerGroup() = default;
 
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },

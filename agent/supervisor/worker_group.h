@@ -8,45 +8,25 @@
 
 #include <sys/types.h>
 
-#include <boost/asio/io_context.hpp>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agent/core/node_core.h"
-#include "agent/job.h"
 #include "agent/loop/blocking_calls.h"
-#include "agent/output/console.h"
-#include "agent/output/output.h"
 #include "agent/process/child_reaper.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/process.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
-#include "rendezvous/common/worker_abi/worker_progress.h"
-#include "rendezvous/round/round_messages.h"
-
-namespace spdlog {
-class logger;
-}
+#include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {
 
 class WorkerGroup {
  public:
-  struct Parts {
-    boost::asio::io_context& io;
-    Console& console;
-    std::shared_ptr<spdlog::logger> log;
-    Output& output;
-    const Job& job;
-    std::string host;
-    std::string agent_id;
-  };
   using StartProcess = decltype(&WorkerProcess::start);
 
   struct Events {
@@ -59,10 +39,7 @@ class WorkerGroup {
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
   };
-  WorkerGroup(Parts parts, Events events, StartProcess start = &WorkerProcess::start);
-  ~WorkerGroup();
-  WorkerGroup(const WorkerGroup&) = delete;
-  WorkerGroup& operator=(const WorkerGroup&) = delete;
+  WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child.
   Result<void> prepare();
@@ -119,7 +96,7 @@ class WorkerGroup {
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
 
-  const Parts parts_;
+  const AgentParts parts_;
   const Job& job_;
   Output& output_;
   const Events events_;

@@ -77,7 +77,7 @@ class WorkerGroupTest : public ::testing::Test {
     const auto log =
         std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
     group_.emplace(
-        WorkerGroup::Parts{loop_, console_, log, output_, job_, "here", "agent"},
+        AgentParts{loop_, console_, log, output_, job_, "here", "agent"},
         WorkerGroup::Events{
             .event = [this](NodeEvent event) { events_.push_back(std::move(event)); },
             .started = [this](const std::vector<pid_t>& pids) { pids_ = pids; },
