@@ -69,17 +69,9 @@ class HttpServer {
   // Bound to 127.0.0.1 and listening when it returns; port 0: the kernel chooses.
   static Result<std::unique_ptr<HttpServer>> start(boost::asio::io_context& io, std::uint16_t port,
                                                    Handler handler, HttpServerLimits limits = {});
-  ~HttpServer();  // closes every connection
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
+  virtual ~HttpServer() = default;  // closes every connection
 
-  std::uint16_t port() const;
-
- private:
-  class Impl;
-  explicit HttpServer(std::shared_ptr<Impl> impl);
-
-  std::shared_ptr<Impl> impl_;
+  virtual std::uint16_t port() const = 0;
 };
 
 // Whether a Host header has one of loopback's names, with any port (a tunnel may use another port).
