@@ -5,6 +5,10 @@
 // without files. The agent writes the files, not the worker: a full disk is then reported, and the
 // worker's print() does not fail.
 //
+// The folders are torchrun's:
+//
+//   <log dir, or $TMPDIR/torchelastic_XXXXXX>/<run id>_XXXXXX/attempt_<round>/<local rank>/
+//
 // Error files are beside the logs as under torchrun. A job without log files gets error files in
 // $TMPDIR, which are removed with this object (read them before); no folder is made for them,
 // because that would take longer than starting the workers.
@@ -41,7 +45,6 @@
 #include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/output/console.h"
-#include "agent/output/log_directory.h"
 #include "agent/output/log_files.h"
 #include "agent/output/stream_plan.h"
 #include "agent/output/worker_stream.h"
@@ -107,8 +110,9 @@ class Output {
   // The file of an earlier round.
   std::string file_of(std::uint64_t round, int local_rank, Stream stream) const;
 
-  // Folder of the whole run, and of one worker in its latest round. Empty: there is none.
-  const std::string& log_directory() const { return directory_.path(); }
+  // Folder of the whole run, and of one worker in its latest round. Empty: there is none. Nothing in
+  // it is ever deleted (torchrun empties attempt_<n> after a restart caused by another node).
+  const std::string& log_directory() const { return directory_; }
   std::string log_directory_of(int local_rank) const;
   // For TORCHELASTIC_ERROR_FILE; its folder exists. Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
@@ -118,7 +122,7 @@ class Output {
  private:
   struct Worker {
     std::uint64_t round = 0;
-    std::array<int, 2> child_fds{-1, -1};
+    std::array<rdzv::UniqueFd, 2> child_fds;
     std::array<std::shared_ptr<WorkerStream>, 2> streams;
     std::array<bool, 2> is_terminal{};
   };
@@ -135,6 +139,8 @@ class Output {
   void take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made);
   void await_folder();
   std::string folder() const;
+  // Of a round, and of one worker in it; empty: there is none.
+  std::string folder_of(std::uint64_t round, std::optional<int> local_rank = {}) const;
   Result<void> open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream);
   WorkerStream::Destinations destinations(const StreamPlan& plan, std::uint64_t round,
                                           const WorkerIdentity& identity, Stream stream);
@@ -150,7 +156,7 @@ class Output {
   const OutputSpec spec_;
   const std::string run_id_;
   const std::string temporary_directory_;
-  LogDirectory directory_;
+  std::string directory_;                                   // of this run; empty: none
   std::string error_file_prefix_;                           // for a job without log files
   std::unique_ptr<LogFiles> files_;                         // made for the first file
   std::map<std::string, std::shared_ptr<LogFile>> opened_;  // not yet used by a worker

@@ -12,7 +12,6 @@
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/loop/timer.h"
 #include "agent/output/console.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/log_files.h"
@@ -45,7 +45,7 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   WorkerStream(boost::asio::any_io_executor executor, Console& console, int fd,
                Destinations destinations, std::function<void(const WorkerStream*)> on_done);
 
-  void start();
+  void start() { wait_readable(); }
 
   // Call it when the worker's process group is dead: reads the rest of the pipe and closes it.
   void end();
@@ -62,7 +62,6 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   std::size_t bytes_there();
   void close();  // at the end of the pipe
   void take(std::string_view bytes);
-  void take_lines(std::string_view bytes);
   void take_raw(std::string_view bytes);
   void add_line(std::string_view line);
   void deliver_lines();
@@ -70,6 +69,9 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   void release_held();
   void to_console(std::string_view text);
   void deliver(Target target, std::string_view bytes);
+  LogFile& file(Target target) const {
+    return target == kFile ? *destinations_.file : *destinations_.filtered_file;
+  }
   bool offer(Target target, std::string_view bytes);
   void when_space(Target target);
   void retry(Target target);
@@ -77,7 +79,7 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   void check_done();
 
   boost::asio::posix::stream_descriptor descriptor_;
-  boost::asio::steady_timer hold_timer_;
+  Timer hold_timer_;
   Console& console_;
   Destinations destinations_;
   std::function<void(const WorkerStream*)> on_done_;
