@@ -1,6 +1,5 @@
 #include "agent/dashboard/dashboard_feed.h"
 
-#include <algorithm>
 #include <array>
 #include <boost/json.hpp>
 #include <charconv>

@@ -29,8 +29,6 @@ class MetricsServer {
                                                       std::uint16_t port, JobView& job,
                                                       MetricsLabels labels,
                                                       HttpServerLimits limits = {});
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
   std::uint16_t port() const { return http_->port(); }
 

@@ -31,8 +31,6 @@ class EventSink {
                                                  Console& console, const EventSpec& spec,
                                                  OnLost on_lost);
   EventSink(boost::asio::any_io_executor executor, Console& console, OnLost on_lost);
-  EventSink(const EventSink&) = delete;
-  EventSink& operator=(const EventSink&) = delete;
 
   void write(std::string_view line);
 

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -29,8 +28,6 @@ class BlockingCalls {
   BlockingCalls(boost::asio::any_io_executor executor, const char* thread_name);
   // Does not wait for a call that is running.
   ~BlockingCalls();
-  BlockingCalls(const BlockingCalls&) = delete;
-  BlockingCalls& operator=(const BlockingCalls&) = delete;
 
   template <typename T>
   void run(std::function<T()> call, std::function<void(T)> done) {

@@ -32,8 +32,6 @@ class KubeflowReporter {
   KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
                    std::function<std::optional<JobProgress>()> progress,
                    std::function<void(std::string_view)> warn);
-  KubeflowReporter(const KubeflowReporter&) = delete;
-  KubeflowReporter& operator=(const KubeflowReporter&) = delete;
 
   void round_began();
   void look();  // now, because the workers' progress will soon not be readable any more

@@ -48,8 +48,6 @@ class SystemdNotify {
   // message about anything that cannot work, each at most once.
   SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
-  SystemdNotify(const SystemdNotify&) = delete;
-  SystemdNotify& operator=(const SystemdNotify&) = delete;
 
   void ready();
   void status_may_have_changed();

@@ -15,7 +15,6 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <type_traits>

@@ -40,8 +40,6 @@ class BackgroundWriter {
   // Does not wait for a write or close that blocks: the thread ends when that returns. Queued bytes
   // are lost; call flush() before to have them written.
   ~BackgroundWriter();
-  BackgroundWriter(const BackgroundWriter&) = delete;
-  BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
   // Takes `fd`. After close() the thread closes it, if there is one, so the thread never uses a
   // number that belongs to another file by then. `limit_bytes` bounds what is queued and being

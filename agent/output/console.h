@@ -36,8 +36,6 @@ class Console {
 
   Console(boost::asio::any_io_executor executor, Options options);
   explicit Console(boost::asio::any_io_executor executor) : Console(executor, Options()) {}
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
 
   // Takes all of `bytes` or, if the queue is full, nothing (false). Write whole lines, because the
   // next call may be for another worker.

@@ -66,8 +66,6 @@ class Output {
   Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
          const std::string& run_id, const std::string& temporary_directory);
   ~Output();
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
 
   using Made = std::function<void(Result<void>)>;
 

@@ -46,8 +46,6 @@ class StatusLine {
   StatusLine(boost::asio::any_io_executor executor, Console& console,
              std::function<Status()> status);
   ~StatusLine() { hide(); }
-  StatusLine(const StatusLine&) = delete;
-  StatusLine& operator=(const StatusLine&) = delete;
 
   // Shows the line every second, first after one second: a shorter job never shows it.
   void start();

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
+
+// "<pid>-<nanoseconds since boot>": no other process of this machine has it.
+std::string name_of_this_process();
 
 class ControlGroup {
  public:
@@ -51,8 +55,8 @@ class ControlGroup {
 };
 
 // For the keeper, with system calls only: kill the members of the group at `path`; wait until it is
-// empty, at most `patience_ms`, and remove it. Nothing happens if there is no such group.
+// empty, at most `patience`, and remove it. Nothing happens if there is no such group.
 void kill_control_group(const char* path);
-void remove_control_group(const char* path, int patience_ms);
+void remove_control_group(const char* path, std::chrono::milliseconds patience);
 
 }  // namespace ddprun::agent

@@ -35,8 +35,6 @@ class Keeper {
 
   Keeper(Keeper&& other) noexcept;
   Keeper& operator=(Keeper&& other) noexcept;
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
   // Closes the pipe, upon which the keeper kills and removes what is still registered, and reaps
   // it.
   ~Keeper();

@@ -22,11 +22,8 @@
 
 namespace ddprun::agent {
 
-// Set for every worker to a value that no other agent has.
+// Set for every worker to a value that no other agent has: host and name_of_this_process().
 inline constexpr const char* kAgentVariable = "DDPRUN_AGENT_ID";
-
-// "<host>-<pid>-<nanoseconds since boot>"
-std::string make_agent_id(const std::string& host);
 
 // From now on orphaned descendants become children of this process.
 void become_subreaper();

@@ -13,6 +13,13 @@
 
 namespace ddprun::agent {
 
+// What follows the name in /proc/<pid>/stat, from the state on; empty: there is no such process. Does
+// not block.
+std::string stat_after_name(pid_t pid);
+
+// Does not block if `parent` is this process.
+std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");
+
 // `leader`, followed by its descendants; at most 64 processes.
 std::vector<pid_t> process_tree(pid_t leader, const std::string& proc = "/proc");
 

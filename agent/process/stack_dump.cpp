@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/post.hpp>
 #include <csignal>
-#include <mutex>
 #include <utility>
 
 #include "agent/process/process_stacks.h"
@@ -70,12 +68,6 @@ struct StackDump::Taken {
   std::vector<std::string> debugger;
 };
 
-struct StackDump::Shared {
-  std::mutex mutex;
-  StackDump* owner = nullptr;  // null: it was destroyed
-  boost::asio::io_context* io = nullptr;
-};
-
 namespace {
 
 // The thread's work for one worker.
@@ -113,27 +105,17 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
     : io_(io),
       environment_(environment),
       done_(std::move(done)),
-      shared_(std::make_shared<Shared>()) {
-  shared_->owner = this;
-  shared_->io = &io;
-  auto body = [shared = shared_, workers = std::move(workers),
-               path = value_or_empty(environment, "PATH")] {
-    auto taken = std::make_shared<std::vector<Taken>>();
-    for (const Worker& worker : workers) taken->push_back(take(worker, path));
-    const std::lock_guard lock(shared->mutex);
-    if (shared->owner == nullptr) return;
-    boost::asio::post(*shared->io, [shared, taken] {
-      if (shared->owner != nullptr) shared->owner->on_taken(std::move(*taken));
-    });
-  };
-  auto thread = rdzv::Thread::start("ddprun-stacks", std::move(body));
-  // Detached, because it may block on a process that hangs.
-  if (thread) thread->detach();
+      calls_(io.get_executor(), "ddprun-stacks") {
+  calls_.run<std::vector<Taken>>(
+      [workers = std::move(workers), path = value_or_empty(environment, "PATH")] {
+        std::vector<Taken> taken;
+        for (const Worker& worker : workers) taken.push_back(take(worker, path));
+        return taken;
+      },
+      [this](std::vector<Taken> taken) { on_taken(std::move(taken)); });
 }
 
 StackDump::~StackDump() {
-  const std::lock_guard lock(shared_->mutex);
-  shared_->owner = nullptr;
   for (const auto& debugger : debuggers_) {
     if (debugger) debugger->signal_group(SIGKILL);
   }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/loop/blocking_calls.h"
 #include "agent/process/process.h"
 #include "rendezvous/common/environment.h"
 
@@ -40,25 +41,21 @@ class StackDump {
   StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
             const Environment& environment, Done done);
   ~StackDump();
-  StackDump(const StackDump&) = delete;
-  StackDump& operator=(const StackDump&) = delete;
 
   // The stacks taken so far; complete when `done` is called.
   std::vector<Account> so_far() const;
   bool owns(pid_t pid) const;
 
  private:
-  struct Shared;  // with the thread, which may live longer than this object
-
   void on_taken(std::vector<Taken> taken);
   void on_debugger_ended(std::size_t index);
 
   boost::asio::io_context& io_;
   const Environment environment_;
   Done done_;
-  std::shared_ptr<Shared> shared_;
   std::vector<Taken> taken_;
   std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; null: none, or it has ended
+  BlockingCalls calls_;
 };
 
 }  // namespace ddprun::agent

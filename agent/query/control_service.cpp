@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "agent/events/event_lines.h"
-#include "agent/query/log_follower.h"
 #include "agent/query/log_query.h"
 #include "agent/text/json_fields.h"
 

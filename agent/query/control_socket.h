@@ -60,8 +60,6 @@ class ControlSocket {
                                                      std::string_view run_id, OnRequest on_request);
   // Removes the socket from the folder.
   ~ControlSocket();
-  ControlSocket(const ControlSocket&) = delete;
-  ControlSocket& operator=(const ControlSocket&) = delete;
 
   const std::string& path() const { return path_; }
 

@@ -15,10 +15,7 @@ namespace ddprun::agent {
 
 class JobView {
  public:
-  JobView() = default;
   virtual ~JobView() = default;
-  JobView(const JobView&) = delete;
-  JobView& operator=(const JobView&) = delete;
 
   // Only this node, without delay.
   virtual NodeStatus node_status() const = 0;

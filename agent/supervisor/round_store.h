@@ -27,8 +27,6 @@ class RoundStore {
  public:
   RoundStore(boost::asio::io_context& io, const Job& job, std::function<void(std::string_view)> log)
       : job_(job), log_(std::move(log)), lookup_(io) {}
-  RoundStore(const RoundStore&) = delete;
-  RoundStore& operator=(const RoundStore&) = delete;
 
   // Finds the numeric address to listen on: the store never resolves a name. Call it once, first.
   // `done` is called before prepare() returns if no name has to be looked up; a look-up is beside

@@ -11,8 +11,8 @@
 
 #include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
+#include "agent/process/control_group.h"
 #include "agent/process/debugger_wait.h"
-#include "agent/process/orphans.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {
@@ -31,7 +31,7 @@ AgentParts parts_of(boost::asio::io_context& io, Console& console,
   boost::system::error_code ec;
   const std::string name = boost::asio::ip::host_name(ec);
   const std::string host = ec ? "localhost" : name;
-  return {io, console, std::move(log), output, job, host, make_agent_id(host)};
+  return {io, console, std::move(log), output, job, host, host + "-" + name_of_this_process()};
 }
 
 }  // namespace
