@@ -390,12 +390,6 @@ class Worker final : public WorkerProcess {
     if (std::exchange(is_paused_, false) || !waits_for_debugger_) signal_group(SIGCONT);
   }
 
-  void abandon() override {
-    has_ended_ = true;
-    boost::system::error_code ignored;
-    end_.cancel(ignored);
-  }
-
  private:
   void await_end() {
     end_.async_wait(asio::posix::stream_descriptor::wait_read,

@@ -61,9 +61,6 @@ class WorkerProcess {
   // debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;
-
-  // Stops watching a process that SIGKILL did not end.
-  virtual void abandon() = 0;
 };
 
 // Saves the inherited signal mask and disposition of SIGPIPE for the workers, and then ignores

@@ -27,14 +27,12 @@
 namespace ddprun::agent {
 
 // One client. Keep it to answer later; sending to a client that is gone does nothing.
-class ControlClient : public std::enable_shared_from_this<ControlClient> {
+class ControlClient {
  public:
   ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket);
 
   // `line` includes its end. A client that reads too slowly is dropped.
   void send(std::string_view line);
-  // Closes the connection when the client has read everything.
-  void finish() { connection_->finish_sending(); }
   bool is_open() const { return connection_->is_open(); }
   // Bytes that were sent and are not read yet, without those in the kernel's buffer.
   std::size_t unread() const { return connection_->unsent(); }

@@ -44,7 +44,6 @@ class FakeProcess final : public WorkerProcess {
   void signal_worker(int signal) override { note("worker", signal); }
   void pause() override { note("group", SIGSTOP); }
   void resume() override { note("group", SIGCONT); }
-  void abandon() override {}
 
  private:
   void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
