@@ -22,17 +22,10 @@ constexpr milliseconds kHurriedStep = 500ms;
 
 // How long to wait until the workers' output and the report are written.
 milliseconds patience_of(rdzv::JobOutcome::Kind kind) {
-  using Kind = rdzv::JobOutcome::Kind;
-  switch (kind) {
-    case Kind::kStopped:  // a user who stops a job does not want to wait for a slow reader
-      return kHurriedStep;
-    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its pipe
-      return 5s;
-    case Kind::kSucceeded:
-    case Kind::kFailed:
-      break;
-  }
-  return kNoHurry;
+  // A user who stops a job does not want to wait for a slow reader.
+  if (kind == rdzv::JobOutcome::Kind::kStopped) return kHurriedStep;
+  // A worker that hangs in the kernel never closes its pipe.
+  return kind == rdzv::JobOutcome::Kind::kCannotRun ? 5s : kNoHurry;
 }
 
 bool all(const std::vector<bool>& flags) {

@@ -1,6 +1,5 @@
 #include "agent/dashboard/dashboard_feed.h"
 
-#include <array>
 #include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
@@ -29,11 +28,9 @@ std::int64_t unix_ms(std::chrono::system_clock::time_point time) {
   return in_ms(time.time_since_epoch());
 }
 
-template <typename Number>
-void append(std::string& out, Number number) {
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
-  out.append(digits.data(), end);
+void append(std::string& out, auto number) {
+  char digits[32];
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
 std::optional<double> value_named(std::string_view name, const WorkerProgress& progress) {

@@ -1,8 +1,6 @@
 #include "agent/dashboard/metrics.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <string_view>
 
 #include "agent/dashboard/prometheus_text.h"
@@ -18,14 +16,11 @@ constexpr std::size_t kLabelBytesMax = 256;
 double seconds(std::chrono::duration<double> time) { return time.count(); }
 std::string label(std::string_view text) { return as_utf8(text, kLabelBytesMax); }
 
-constexpr std::array kNodeStates{NodeState::kLooking, NodeState::kWaiting, NodeState::kRunning,
-                                 NodeState::kStopping, NodeState::kEnded};
-constexpr std::array kWorkerStates{WorkerState::kNotStarted, WorkerState::kRunning,
-                                   WorkerState::kSucceeded, WorkerState::kFailed,
-                                   WorkerState::kStopped};
-constexpr std::array kReasons{RestartReason::kWorkerFailed, RestartReason::kNodeLost,
-                              RestartReason::kNodeLeft,     RestartReason::kNodeJoined,
-                              RestartReason::kRequested,    RestartReason::kOther};
+// Calls `each` with every value of an enumeration that counts from 0.
+template <typename Enum>
+void for_each_up_to(Enum last, const auto& each) {
+  for (int value = 0; value <= static_cast<int>(last); ++value) each(static_cast<Enum>(value));
+}
 
 void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels& labels) {
   text.gauge("ddprun_info", "The job and version that run here; always 1.", 1,
@@ -41,14 +36,14 @@ void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels
   text.gauge("ddprun_round", "The number of the current or last round, from 0.",
              status.round ? number(*status.round) : 0);
   text.family("ddprun_node_state", Type::kGauge, "1 for the state that this node is in.");
-  for (const NodeState state : kNodeStates) {
+  for_each_up_to(NodeState::kEnded, [&](NodeState state) {
     text.sample(status.state == state, {{"state", name_of(state)}});
-  }
+  });
   text.family("ddprun_workers", Type::kGauge, "Workers of this node by state.");
-  for (const WorkerState state : kWorkerStates) {
+  for_each_up_to(WorkerState::kStopped, [&](WorkerState state) {
     const auto count = std::ranges::count(status.workers, state, &WorkerStatus::state);
     text.sample(static_cast<double>(count), {{"state", name_of(state)}});
-  }
+  });
 }
 
 RestartTotal total_of(const NodeStatus& status, RestartReason reason) {
@@ -59,18 +54,18 @@ RestartTotal total_of(const NodeStatus& status, RestartReason reason) {
 void put_restarts(PrometheusText& text, const NodeStatus& status) {
   text.family("ddprun_restarts_total", Type::kCounter,
               "Restarts of the job by reason; all nodes have the same number.");
-  for (const RestartReason reason : kReasons) {
+  for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(total_of(status, reason).count, {{"reason", name_of(reason)}});
-  }
+  });
   text.gauge("ddprun_restart_budget", "Restarts that --max-restarts allows.", status.max_restarts);
   text.gauge("ddprun_restart_budget_spent", "Restarts of --max-restarts that are used.",
              status.restarts);
   text.family("ddprun_lost_seconds_total", Type::kCounter,
               "Time without a running round by cause; start is the time until the first round.");
   text.sample(seconds(status.until_run), {{"cause", "start"}});
-  for (const RestartReason reason : kReasons) {
+  for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(seconds(total_of(status, reason).lost), {{"cause", name_of(reason)}});
-  }
+  });
   const double wall = seconds(status.wall);
   text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", wall);
   const double lost =

@@ -6,11 +6,9 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "rendezvous/round/round_messages.h"
 
