@@ -59,6 +59,18 @@ Result<std::string> bearer_token(std::string_view file_text) {
   return std::string(token);
 }
 
+std::optional<JobProgress> job_progress_of(const NodeSnapshot& node) {
+  if (node.round.rank_offset != 0 || node.progress.empty()) return std::nullopt;
+  const auto& progress = node.progress.front();
+  if (!progress || !progress->step) return std::nullopt;
+  return JobProgress{.step = *progress->step,
+                     .total_steps = progress->total_steps,
+                     .round = node.round.round,
+                     .restarts = node.round.restarts,
+                     .world_size = node.round.world_size,
+                     .values = progress->values};
+}
+
 std::optional<std::chrono::seconds> RemainingTime::estimate(
     const JobProgress& progress, std::chrono::steady_clock::time_point now) {
   if (round_ != progress.round || progress.step < first_step_) {

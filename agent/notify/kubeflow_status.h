@@ -13,10 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/status/node_snapshot.h"
 #include "rendezvous/common/environment.h"
-#include "rendezvous/common/ids.h"
-#include "rendezvous/common/result.h"
-#include "rendezvous/common/worker_abi/worker_progress.h"
 
 namespace ddprun::agent {
 
@@ -44,6 +42,9 @@ struct JobProgress {
 
   bool operator==(const JobProgress&) const = default;
 };
+
+// The progress of rank 0 stands for the job. None on other nodes, and before rank 0 reports a step.
+std::optional<JobProgress> job_progress_of(const NodeSnapshot& node);
 
 // Estimates the remaining time from the speed since the first step that was seen in this round.
 class RemainingTime {

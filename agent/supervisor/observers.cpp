@@ -11,7 +11,7 @@ Observers::Observers(const AgentParts& parts, std::function<NodeSnapshot()> snap
       events(parts.io.get_executor(), parts.console, parts.job, parts.host),
       systemd(
           parts.io.get_executor(), parts.job.environment,
-          [this] { return situation_text(status_of(snapshot_())); },
+          [this] { return situation_text(snapshot_()); },
           [log = parts.log](std::string_view sentence) { log->warn("{}", sentence); }),
       kubeflow(
           parts.io, parts.job.environment, [this] { return job_progress_of(snapshot_()); },
@@ -19,8 +19,7 @@ Observers::Observers(const AgentParts& parts, std::function<NodeSnapshot()> snap
 
 void Observers::job_started(bool has_status_line) {
   if (has_status_line) {
-    status_line.emplace(parts_.io.get_executor(), parts_.console,
-                        [this] { return status_of(snapshot_()); });
+    status_line.emplace(parts_.io.get_executor(), parts_.console, snapshot_);
     status_line->start();
   }
   const Job& job = parts_.job;

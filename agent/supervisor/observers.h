@@ -15,7 +15,6 @@
 #include "agent/notify/kubeflow_reporter.h"
 #include "agent/notify/systemd_notify.h"
 #include "agent/output/status_line.h"
-#include "agent/supervisor/node_snapshot.h"
 #include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {

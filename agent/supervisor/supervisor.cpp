@@ -250,8 +250,6 @@ NodeSnapshot Supervisor::snapshot() const {
                : core_.is_waiting()  ? NodeState::kWaiting
                : core_.is_stopping() ? NodeState::kStopping
                                      : NodeState::kRunning;
-  node.is_waiting = core_.is_waiting();
-  node.is_stopping = core_.is_stopping();
   node.leads = leader_.is_here();
   node.round = workers_.round();
   node.running = workers_.running();
