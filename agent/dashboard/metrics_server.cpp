@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/algorithm/hex.hpp>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -27,25 +28,17 @@ std::optional<std::string> make_nonce() {
       static_cast<ssize_t>(bytes.size())) {
     return std::nullopt;
   }
-  constexpr std::string_view kDigits = "0123456789abcdef";
   std::string nonce;
-  for (const unsigned char byte : bytes) {
-    nonce += kDigits[byte >> 4U];
-    nonce += kDigits[byte & 15U];
-  }
+  boost::algorithm::hex_lower(bytes, std::back_inserter(nonce));
   return nonce;
 }
 
 std::string with_nonce(std::string_view page, const std::string& nonce) {
-  std::string out;
-  out.reserve(page.size());
-  for (;;) {
-    const std::size_t at = page.find(kPageNonce);
-    out += page.substr(0, at);
-    if (at == std::string_view::npos) return out;
-    out += nonce;
-    page.remove_prefix(at + kPageNonce.size());
+  std::string out(page);
+  for (std::size_t at = 0; (at = out.find(kPageNonce, at)) != std::string::npos;) {
+    out.replace(at, kPageNonce.size(), nonce);
   }
+  return out;
 }
 
 std::shared_ptr<const std::string> event_of(const std::string& json) {
@@ -130,13 +123,12 @@ void MetricsServer::tick() {
 void MetricsServer::ask() {
   if (std::exchange(is_asking_, true)) return;
   asked_at_ = Clock::now();
-  job_.job_status([this, weak = std::weak_ptr<bool>(is_alive_)](const JobStatus& status) {
-    if (weak.expired()) return;
+  job_.job_status(lifetime_.guard([this](const JobStatus& status) {
     is_asking_ = false;
     if (is_over_) return;
     feed_.look(status, Clock::now());
     tell_viewers();
-  });
+  }));
 }
 
 // One text for all pages that have the previous state. A page that has not taken the last event yet

@@ -19,6 +19,7 @@
 #include "agent/dashboard/metrics.h"
 #include "agent/loop/timer.h"
 #include "agent/status/job_view.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -62,7 +63,7 @@ class MetricsServer {
   bool is_asking_ = false;
   bool is_over_ = false;
   std::shared_ptr<void> events_;  // the subscription to the job's events
-  const std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

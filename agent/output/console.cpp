@@ -48,19 +48,16 @@ Console::Console(boost::asio::any_io_executor executor, Options options)
   }
 }
 
-bool Console::write(Stream stream, std::string_view bytes) { return put(stream, bytes, 0); }
-
-bool Console::put(Stream stream, std::string_view bytes, std::size_t headroom_bytes) {
+bool Console::write(Stream stream, std::string_view bytes, std::size_t headroom_bytes) {
   const std::size_t queue = queue_of(stream);
   if (!can_have_live_line(stream) || bytes.empty()) {
     return writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
   }
   const std::lock_guard lock(last_row_mutex_);
   LastRow& row = last_row_[queue];
+  const std::string erasing = row.has_live_line ? kEraseRow + std::string(bytes) : "";
   const bool is_taken =
-      row.has_live_line
-          ? writers_[queue]->write(kOnlySink, kEraseRow + std::string(bytes), headroom_bytes)
-          : writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
+      writers_[queue]->write(kOnlySink, row.has_live_line ? erasing : bytes, headroom_bytes);
   if (is_taken) row = {.is_empty = bytes.back() == '\n', .has_live_line = false};
   return is_taken;
 }
@@ -85,19 +82,12 @@ void Console::call_waiting(std::size_t queue) {
   for (const auto& call : ready) call();
 }
 
-void Console::say(Stream stream, std::string_view lines) { put(stream, lines, kReserveBytes); }
+void Console::say(Stream stream, std::string_view lines) { write(stream, lines, kReserveBytes); }
 
 void Console::notify(std::string_view sentence) {
-  if (notice_handler_) {
-    notice_handler_(sentence);
-    return;
-  }
+  if (notice_handler_) return notice_handler_(sentence);
   const Stream stream = failed_[queue_of(Stream::kStderr)] ? Stream::kStdout : Stream::kStderr;
   say(stream, "ddprun: " + printable(sentence) + "\n");
-}
-
-void Console::notify_with(std::function<void(std::string_view)> handler) {
-  notice_handler_ = std::move(handler);
 }
 
 void Console::when_written(std::function<void()> done) { await_written(0, std::move(done)); }

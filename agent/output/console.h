@@ -38,8 +38,8 @@ class Console {
   explicit Console(boost::asio::any_io_executor executor) : Console(executor, Options()) {}
 
   // Takes all of `bytes` or, if the queue is full, nothing (false). Write whole lines, because the
-  // next call may be for another worker.
-  bool write(Stream stream, std::string_view bytes);
+  // next call may be for another worker. `headroom_bytes` is added to the queue's limit.
+  bool write(Stream stream, std::string_view bytes, std::size_t headroom_bytes = 0);
 
   // After a refused write(): calls `ready` once, on the event loop, when there is space again.
   // Callers are served in order.
@@ -52,7 +52,9 @@ class Console {
   // Tells the user a sentence about the console or a log file: "ddprun: <sentence>" on stderr (on
   // stdout if stderr cannot be written), or the handler of notify_with().
   void notify(std::string_view sentence);
-  void notify_with(std::function<void(std::string_view sentence)> handler);
+  void notify_with(std::function<void(std::string_view sentence)> handler) {
+    notice_handler_ = std::move(handler);
+  }
 
   // Shows `text` as the last row of a terminal; empty: removes it. Does nothing if `stream` is not
   // a terminal that can redraw, if its last line is unfinished (a worker's progress bar), or if the
@@ -73,7 +75,6 @@ class Console {
  private:
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
   void await_written(std::size_t turn, std::function<void()> done);
-  bool put(Stream stream, std::string_view bytes, std::size_t headroom_bytes);
   std::size_t queue_of(Stream stream) const { return is_one_file_ ? 0 : index(stream); }
   void call_waiting(std::size_t queue);
 

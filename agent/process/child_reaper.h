@@ -72,11 +72,9 @@ class ChildReaper {
  private:
   void await();
   bool is_known(pid_t pid) const;
-  void replace_keeper();
   void make_control_group();
   void renew_control_group();
   void kill_orphans();
-  Orphans orphans_outside();
 
   boost::asio::signal_set signal_;
   Timer timer_;

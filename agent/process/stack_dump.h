@@ -30,7 +30,7 @@ class StackDump {
     std::string folder;  // for stacks.txt; empty: Account::text has the stacks instead
   };
   struct Account {
-    Worker worker;
+    int rank = 0;
     std::string file;  // with the stacks; empty: `text` has their first lines
     std::string text;
   };

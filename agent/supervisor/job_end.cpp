@@ -17,7 +17,12 @@ JobEnd::JobEnd(const AgentParts& parts, const Others& others, std::function<std:
       copies_(parts.io.get_executor(), "ddprun-copies") {}
 
 void JobEnd::take(EndStep step, std::function<void()> done) {
-  tell_of_unfinished();
+  // Tell the user if something may be lost.
+  if (unfinished_ == EndStep::kReport) {
+    parts_.console.notify("the copies of this report could not be written in time");
+  } else if (unfinished_ == EndStep::kEvents) {
+    parts_.console.notify("the last events could not be written in time");
+  }
   unfinished_ = step;
   done_ = std::move(done);
   const auto is_done = [this, step] {
@@ -44,14 +49,6 @@ void JobEnd::take(EndStep step, std::function<void()> done) {
       return others_.observers.events.when_written(is_done);
     case EndStep::kConsole:
       return parts_.console.when_written(is_done);
-  }
-}
-
-void JobEnd::tell_of_unfinished() {
-  if (unfinished_ == EndStep::kReport) {
-    parts_.console.notify("the copies of this report could not be written in time");
-  } else if (unfinished_ == EndStep::kEvents) {
-    parts_.console.notify("the last events could not be written in time");
   }
 }
 

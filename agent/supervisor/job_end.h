@@ -33,8 +33,6 @@ class JobEnd {
   void take(EndStep step, std::function<void()> done);
 
  private:
-  // Tells the user if the previous step did not complete in time and something may be lost.
-  void tell_of_unfinished();
   std::string headline() const;
   void report(std::function<void()> done);
 
@@ -43,7 +41,7 @@ class JobEnd {
   const std::function<std::string()> remarks_;
   const bool wants_summary_;
   rdzv::JobOutcome outcome_;
-  std::optional<EndStep> unfinished_;
+  std::optional<EndStep> unfinished_;  // the step that has begun
   std::function<void()> done_;
   BlockingCalls copies_;
 };

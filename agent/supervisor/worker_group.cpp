@@ -210,19 +210,12 @@ void WorkerGroup::take_stacks() {
 // Reports the stacks that were taken so far; the rest is given up.
 void WorkerGroup::finish_stacks() {
   if (!stacks_) return;
-  tell_of_stacks(stacks_->so_far());
-  stacks_.reset();
-}
-
-void WorkerGroup::tell_of_stacks(const std::vector<StackDump::Account>& all) {
-  for (const auto& each : all) {
-    const std::string what =
-        "the stacks of rank " + std::to_string(each.worker.rank) + " before it was killed";
-    if (!each.file.empty()) parts_.log->warn("{}: {}", what, each.file);
-    if (!each.text.empty()) {
-      stacks_text_ += "ddprun: " + what + "\n" + printable_lines(each.text);
-    }
+  for (const auto& [rank, file, text] : stacks_->so_far()) {
+    const std::string what = "the stacks of rank " + std::to_string(rank) + " before it was killed";
+    if (!file.empty()) parts_.log->warn("{}: {}", what, file);
+    if (!text.empty()) stacks_text_ += "ddprun: " + what + "\n" + printable_lines(text);
   }
+  stacks_.reset();
 }
 
 void WorkerGroup::close() {

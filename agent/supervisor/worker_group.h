@@ -92,7 +92,6 @@ class WorkerGroup {
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_end(Round round, int local_rank, ExitStatus status);
   void finish_stacks();
-  void tell_of_stacks(const std::vector<StackDump::Account>& all);
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
 
