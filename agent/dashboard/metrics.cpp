@@ -22,12 +22,12 @@ void for_each_up_to(Enum last, const auto& each) {
   for (int value = 0; value <= static_cast<int>(last); ++value) each(static_cast<Enum>(value));
 }
 
-void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels& labels) {
+void put_job(PrometheusText& text, const NodeStatus& status, const JobIdentity& job) {
   text.gauge("ddprun_info", "The job and version that run here; always 1.", 1,
-             {{"run_id", label(labels.run_id)},
-              {"program", label(labels.program)},
+             {{"run_id", label(job.run_id)},
+              {"program", label(job.program)},
               {"host", label(status.host)},
-              {"version", label(labels.version)}});
+              {"version", label(job.version)}});
   text.gauge("ddprun_world_size", "Workers of all nodes in the current or last round.",
              status.world_size);
   text.gauge("ddprun_nodes", "Nodes of the current or last round.", status.node_count);
@@ -138,9 +138,9 @@ void put_values(PrometheusText& text, const NodeStatus& status) {
 
 }  // namespace
 
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels) {
+std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   PrometheusText text;
-  put_job(text, status, labels);
+  put_job(text, status, job);
   put_restarts(text, status);
   put_store(text, status);
   put_progress(text, status);

@@ -5,16 +5,10 @@
 
 #include <string>
 
-#include "agent/status/node_status.h"
+#include "agent/status/job_view.h"
 
 namespace ddprun::agent {
 
-struct MetricsLabels {  // of ddprun_info
-  std::string run_id;
-  std::string program;
-  std::string version;
-};
-
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels);
+std::string metrics_text(const NodeStatus& status, const JobIdentity& job);
 
 }  // namespace ddprun::agent

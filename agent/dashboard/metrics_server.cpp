@@ -49,7 +49,7 @@ std::shared_ptr<const std::string> event_of(const std::string& json) {
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_context& io,
                                                             std::uint16_t port, JobView& job,
-                                                            MetricsLabels labels,
+                                                            JobIdentity labels,
                                                             HttpServerLimits limits) {
   std::unique_ptr<MetricsServer> made(new MetricsServer(io, job, std::move(labels)));
   auto http = HttpServer::start(
@@ -64,7 +64,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_cont
   return made;
 }
 
-MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels)
+MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, JobIdentity labels)
     : job_(job), labels_(std::move(labels)), timer_(io) {}
 
 void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {

@@ -28,7 +28,7 @@ class MetricsServer {
  public:
   static Result<std::unique_ptr<MetricsServer>> start(boost::asio::io_context& io,
                                                       std::uint16_t port, JobView& job,
-                                                      MetricsLabels labels,
+                                                      JobIdentity labels,
                                                       HttpServerLimits limits = {});
 
   std::uint16_t port() const { return http_->port(); }
@@ -43,7 +43,7 @@ class MetricsServer {
     bool needs_whole = true;
   };
 
-  MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels);
+  MetricsServer(boost::asio::io_context& io, JobView& job, JobIdentity labels);
   void serve(const std::shared_ptr<HttpExchange>& exchange);
   void serve_page(HttpExchange& exchange) const;
   bool is_watched();
@@ -54,7 +54,7 @@ class MetricsServer {
   void tell_viewers();
 
   JobView& job_;
-  const MetricsLabels labels_;
+  const JobIdentity labels_;
   std::unique_ptr<HttpServer> http_;
   Timer timer_;
   DashboardFeed feed_;

@@ -106,8 +106,7 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   }
 
   bool is_written() const {
-    return std::all_of(targets.begin(), targets.end(),
-                       [](const Target& target) { return target.pending() == 0; });
+    return std::ranges::all_of(targets, [](const Target& each) { return each.pending() == 0; });
   }
   void tell_if_written();
   void run();
@@ -154,8 +153,7 @@ BackgroundWriter::~BackgroundWriter() {
 BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
   const std::lock_guard lock(state_->mutex);
   auto& targets = state_->targets;
-  const auto free = std::find_if(targets.begin(), targets.end(),
-                                 [](const auto& target) { return !target.in_use; });
+  const auto free = std::ranges::find(targets, false, &State::Target::in_use);
   const auto sink = static_cast<Sink>(free - targets.begin());
   auto& target = free == targets.end() ? targets.emplace_back() : *free;
   target.fd = fd;

@@ -103,9 +103,9 @@ void WorkerStream::take(std::string_view bytes) {
 void WorkerStream::add_line(std::string_view line) {
   const std::size_t begin = lines_.size();
   lines_.append(*destinations_.prefix).append(line).append(1, '\n');
-  const bool matches =
-      std::any_of(destinations_.filters.begin(), destinations_.filters.end(),
-                  [&](const auto& part) { return line.find(part) != std::string_view::npos; });
+  const bool matches = std::ranges::any_of(destinations_.filters, [&](const auto& part) {
+    return line.find(part) != std::string_view::npos;
+  });
   if (matches && destinations_.filtered_file) filtered_lines_.append(lines_, begin);
 }
 
@@ -199,8 +199,7 @@ void WorkerStream::retry(Target target) {
 }
 
 bool WorkerStream::is_blocked() const {
-  return std::any_of(undelivered_.begin(), undelivered_.end(),
-                     [](const std::string& bytes) { return !bytes.empty(); });
+  return !std::ranges::all_of(undelivered_, &std::string::empty);
 }
 
 void WorkerStream::check_done() {

@@ -29,7 +29,7 @@ Result<void> ChildReaper::start(std::size_t workers) {
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
   auto keeper = Keeper::start(workers);
   if (!keeper) return fail(std::move(keeper.error()));
-  keeper_ = std::move(*keeper);
+  keeper_.emplace(std::move(*keeper));
   await();
   make_control_group();
   return {};

@@ -31,9 +31,4 @@ std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host
   return text + "  " + go_on + "\n";
 }
 
-std::string nobody_to_debug(int rank, int world_size) {
-  return "--attach-debugger: there is no rank " + std::to_string(rank) + " in this round of " +
-         std::to_string(world_size);
-}
-
 }  // namespace ddprun::agent

@@ -18,8 +18,4 @@ namespace ddprun::agent {
 std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
                                     const Environment& environment);
 
-// The warning that no worker has this rank. With several nodes the world size is known only when a
-// round starts.
-std::string nobody_to_debug(int rank, int world_size);
-
 }  // namespace ddprun::agent

@@ -108,29 +108,18 @@ Result<void> Keeper::replace() {
     ::close(fds[1]);
     return fail(error_of_start(fork_errno, "cannot start the keeper"));
   }
-  if (pipe_fd_ >= 0) ::close(pipe_fd_);
   pid_ = pid;
-  pipe_fd_ = fds[1];
+  pipe_.reset(fds[1]);
   return {};
 }
 
-Keeper::Keeper(Keeper&& other) noexcept { swap(other); }
-
-Keeper& Keeper::operator=(Keeper&& other) noexcept {
-  swap(other);
-  return *this;
-}
-
-void Keeper::swap(Keeper& other) noexcept {
-  std::swap(entries_, other.entries_);
-  std::swap(count_, other.count_);
-  std::swap(pid_, other.pid_);
-  std::swap(pipe_fd_, other.pipe_fd_);
-}
+void Keeper::Unmap::operator()(Entry* entries) const { ::munmap(entries, bytes); }
 
 Keeper::~Keeper() {
-  dismiss();
-  if (entries_ != nullptr) ::munmap(entries_, (count_ + 1) * sizeof(Entry));
+  if (!entries_) return;
+  let_go();
+  while (pid_ > 0 && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 // The agent may be killed during this. The path is then a mixture of the old and the new one, but
@@ -143,17 +132,8 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
 }
 
 void Keeper::let_go() {
-  if (pipe_fd_ >= 0) ::close(std::exchange(pipe_fd_, -1));
+  pipe_.reset();
   if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
-}
-
-void Keeper::dismiss() {
-  let_go();
-  if (pid_ > 0) {
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-  }
 }
 
 bool Keeper::has_died() {

@@ -17,9 +17,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string_view>
 
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 
@@ -33,8 +35,7 @@ class Keeper {
   // Forks a keeper with room for `slots` groups, and a file for each.
   static Result<Keeper> start(std::size_t slots);
 
-  Keeper(Keeper&& other) noexcept;
-  Keeper& operator=(Keeper&& other) noexcept;
+  Keeper(Keeper&&) = default;
   // Closes the pipe, upon which the keeper kills and removes what is still registered, and reaps
   // it.
   ~Keeper();
@@ -68,16 +69,20 @@ class Keeper {
     char file[4096 - sizeof(Slot)];
   };
 
-  Keeper(Entry* entries, std::size_t count) : entries_(entries), count_(count) {}
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(Entry* entries) const;
+  };
+
+  Keeper(Entry* entries, std::size_t count)
+      : entries_(entries, Unmap{(count + 1) * sizeof(Entry)}), count_(count) {}
   [[noreturn]] void keep(int pipe_fd) const;
   void set_path(std::size_t index, std::string_view path);
-  void dismiss();
-  void swap(Keeper& other) noexcept;
 
-  Entry* entries_ = nullptr;
-  std::size_t count_ = 0;
+  std::unique_ptr<Entry[], Unmap> entries_;  // null: moved from
+  std::size_t count_;
   pid_t pid_ = -1;
-  int pipe_fd_ = -1;
+  rdzv::UniqueFd pipe_;
 };
 
 }  // namespace ddprun::agent

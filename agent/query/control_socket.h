@@ -29,10 +29,11 @@ namespace ddprun::agent {
 // One client. Keep it to answer later; sending to a client that is gone does nothing.
 class ControlClient {
  public:
-  ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket);
+  explicit ControlClient(std::shared_ptr<rdzv::Connection> connection)
+      : connection_(std::move(connection)) {}
 
   // `line` includes its end. A client that reads too slowly is dropped.
-  void send(std::string_view line);
+  void send(std::string_view line) { connection_->send(line); }
   bool is_open() const { return connection_->is_open(); }
   // Bytes that were sent and are not read yet, without those in the kernel's buffer.
   std::size_t unread() const { return connection_->unsent(); }

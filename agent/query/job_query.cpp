@@ -58,7 +58,7 @@ struct JobQuery::Pending {
 };
 
 // Random, so that an answer to an earlier agent on this node is not taken for one to us.
-JobQuery::JobQuery(boost::asio::io_context& io, Identity identity, Access access)
+JobQuery::JobQuery(boost::asio::io_context& io, JobIdentity identity, Access access)
     : io_(io),
       identity_(std::move(identity)),
       access_(std::move(access)),

@@ -35,16 +35,10 @@ class JobQuery final : public JobView {
     std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;
     std::function<rdzv::Leader*()> leader;  // null: not found yet
   };
-  struct Identity {
-    std::string run_id;
-    std::string program;
-    std::string version;
-    std::string host;
-  };
-  JobQuery(boost::asio::io_context& io, Identity identity, Access access);
+  JobQuery(boost::asio::io_context& io, JobIdentity identity, Access access);
   ~JobQuery() override;
 
-  const Identity& identity() const { return identity_; }
+  const JobIdentity& identity() const { return identity_; }
   NodeStatus node_status() const override { return access_.node_status(kEventsKept); }
   void job_status(std::function<void(JobStatus)> done) override;
   std::shared_ptr<void> on_event(std::function<void(const std::string&)> told) override {
@@ -77,7 +71,7 @@ class JobQuery final : public JobView {
   JobStatus put_together(const Outcome& outcome) const;
 
   boost::asio::io_context& io_;
-  const Identity identity_;
+  const JobIdentity identity_;
   const Access access_;
   std::map<std::string, std::function<void(std::string_view, Reply)>, std::less<>> handlers_;
   std::uint64_t last_id_;

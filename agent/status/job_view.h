@@ -13,6 +13,13 @@
 
 namespace ddprun::agent {
 
+struct JobIdentity {
+  std::string run_id;
+  std::string program;
+  std::string version;    // of this ddprun
+  std::string host = {};  // of this node
+};
+
 class JobView {
  public:
   virtual ~JobView() = default;

@@ -32,8 +32,7 @@ void QueryPort::open() {
 
 // If the port is taken, warn and continue: the job can train without it.
 void QueryPort::open_metrics(std::uint16_t port) {
-  auto server = MetricsServer::start(
-      parts_.io, port, query_, {parts_.job.run_id, parts_.job.program.name, parts_.job.version});
+  auto server = MetricsServer::start(parts_.io, port, query_, query_.identity());
   if (!server) {
     return parts_.log->warn("--metrics-port={}: {}; the job runs without metrics", port,
                             server.error().to_string());

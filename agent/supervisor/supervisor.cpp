@@ -12,7 +12,6 @@
 #include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
-#include "agent/process/debugger_wait.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {
@@ -168,9 +167,11 @@ void Supervisor::perform(const StartWorkers& action) {
   if (const std::string change = describe_change(action.start, parts_.host); !change.empty()) {
     log_->warn("{}", change);
   }
+  // With several nodes the world size is known only when a round starts.
   for (const int rank : job_.debugged_ranks) {
-    const int world_size = action.start.world_size;
-    if (rank >= world_size) log_->warn("{}", nobody_to_debug(rank, world_size));
+    if (rank < action.start.world_size) continue;
+    log_->warn("--attach-debugger: there is no rank {} in this round of {}", rank,
+               action.start.world_size);
   }
   workers_.begin(action.start);
 }
