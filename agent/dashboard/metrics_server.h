@@ -1,10 +1,9 @@
-// --metrics-port: /metrics for Prometheus, and at / a live page for people, which gets changes over
-// /events. A scrape of /metrics reads only this node. Only while a page is open does the server ask
-// all nodes of the job for their status, once a second and soon after an event. Without clients it
-// wakes up once a second, to continue the curve of the loss.
+// --metrics-port: /metrics for Prometheus (this node only), and at / a live page for people, which
+// gets changes over /events. While a page is open, all nodes are asked for their status once a
+// second and soon after an event; else it wakes up once a second, to continue the curve of the
+// loss.
 //
-// Owned by the supervisor, event loop only. A failure here must not end the job: if the port is
-// taken, there is a warning and the job continues.
+// Owned by QueryPort, event loop only. A failure here must not end the job.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,15 +1,12 @@
-// Tells a service manager (systemd, Type=notify) about this agent, over the socket that
-// NOTIFY_SOCKET names: that it is ready, its status, that it is alive, that it stops. Without that
-// variable this does nothing and never wakes up. The protocol is sd_notify(3)'s, a datagram of
-// lines, so systemd's library is not needed.
+// Tells a service manager (systemd, Type=notify) over the socket that NOTIFY_SOCKET names
+// (sd_notify(3): datagrams of lines) that this agent is ready, its status, that it is alive, that
+// it stops. Without that variable this does nothing and never wakes up.
 //
 // Ready means that the agent supervises, not that a round runs: nodes of a job are often started
 // one after the other, each when the one before is ready, but the first round needs all of them.
-// The status says what the agent waits for.
 //
-// Owned by the supervisor, event loop only: WATCHDOG=1 is sent from the event loop, so that systemd
-// notices if that hangs. Nothing here blocks, and no error here ends a job. These variables must
-// not be passed on to workers (worker_environment drops them).
+// Owned by the Observers, event loop only: WATCHDOG=1 is sent from there, so that systemd notices
+// if the loop hangs. Nothing here blocks, and no error here ends a job.
 #pragma once
 
 #include <sys/socket.h>

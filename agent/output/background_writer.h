@@ -1,15 +1,10 @@
 // Writes queued bytes to descriptors that may block (a stopped terminal, a pipe that nobody reads,
-// a slow disk) on a separate thread, so that the event loop never waits for them. The first byte
-// starts the thread; if no thread can be started (a limit), write() itself writes. Descriptors stay
-// in blocking mode, because shell and workers share their open file descriptions and would get
-// O_NONBLOCK too.
+// a slow disk) on a thread, which the first byte starts; if none can be started, write() itself
+// writes. Descriptors stay in blocking mode: shell and workers share their open file descriptions.
 //
-// Owned by Console (one for each console stream) and by LogFiles (one for all its files). Any
-// thread may call; events are posted to the executor, so handlers run on the event loop. If write()
-// returns false, nothing was taken and nothing is lost: offer the bytes again after `space`.
-//
-// A write error stops nothing: the lost bytes are counted, `failed` is called once, and when
-// writing works again `recovered` gets their number.
+// Owned by Console (one for each console stream) and by LogFiles (one for all files). Any thread
+// may call; events are posted to the executor. A write error stops nothing: the lost bytes are
+// counted, `failed` is called once, and `recovered` gets their number when writing works again.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,11 +1,10 @@
-// The agent's own stdout and stderr. Everything that the agent prints goes through here (workers'
-// lines, the log, the failure report), so that the bytes of one call stay together, and a console
-// that blocks (a stopped terminal, a full pipe) never blocks the event loop.
+// The agent's own stdout and stderr. Everything that the agent prints goes through here, so that
+// the bytes of one call stay together, and a console that blocks never blocks the event loop. Do
+// not print to fd 1 or 2 in another way while this object lives.
 //
 // Owned by the Supervisor; outlives Output. Any thread may call write(), say() and flush(); the
 // other functions are for the event loop. If stdout and stderr are the same file (a terminal,
-// 2>&1), they share one queue and so keep the order of the calls. Do not print to fd 1 or 2 in
-// another way while this object lives, because that could block and would mix with its output.
+// 2>&1), they share one queue and so keep the order of the calls.
 #pragma once
 
 #include <array>

@@ -199,7 +199,7 @@ void WorkerStream::retry(Target target) {
 }
 
 bool WorkerStream::is_blocked() const {
-  return !std::ranges::all_of(undelivered_, &std::string::empty);
+  return !std::ranges::all_of(undelivered_, [](const auto& each) { return each.empty(); });
 }
 
 void WorkerStream::check_done() {

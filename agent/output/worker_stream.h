@@ -1,12 +1,9 @@
 // One stream of one worker inside of the agent: reads the pipe (or pseudo-terminal), and writes to
 // the log file, the console, and the tail for the failure report.
 //
-// Owned by Output; event loop only. Reads at most one buffer each time the pipe is ready, and does
-// not read while earlier bytes wait for space, so that the worker blocks, memory is bounded and
-// other events get their turn. Exception: if there is a log file and the console is full, lines are
-// dropped from the console only, and their number is shown.
-//
-// After the end of its worker the stream is kept until its last bytes are delivered (on_done).
+// Owned by Output until its last bytes are delivered (on_done); event loop only. It does not read
+// while earlier bytes wait for space, so that the worker blocks and memory is bounded; but if there
+// is a log file, lines are dropped from a console that is full, and their number is shown.
 #pragma once
 
 #include <array>

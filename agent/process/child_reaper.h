@@ -1,10 +1,9 @@
 // The agent's children that are not workers: its keeper, which is replaced if somebody kills it,
-// and orphans, which workers left behind and which are killed when a round closes. Orphans are the
-// processes left in the workers' control group; without such a group, the children of the agent
-// whose environment has the agent's id (agent/process/orphans.h).
+// and orphans, which are killed when a round closes: the processes left in the workers' control
+// group; without such a group, those of agent/process/orphans.h.
 //
-// Owned by the WorkerGroup; event loop thread only. Do not reap a child that has an owner (a
-// worker, a stack dump), because the owner would wait for its end for ever: `is_owned` names those.
+// Owned by the WorkerGroup; event loop thread only. Never reaps a child that has an owner (a
+// worker, a stack dump), who would wait for its end for ever: `is_owned` names those.
 #pragma once
 
 #include <sys/types.h>

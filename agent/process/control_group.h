@@ -1,10 +1,8 @@
-// The control group (cgroup v2) of an agent's workers, a child of the agent's own group. A process
-// cannot leave it by clearing its environment, making a new session or losing its parent. No
-// controller is enabled in it, so the limits and accounting of the agent's group apply. The agent
-// changes no group that it did not make, except groups below this one.
-//
-// The agent makes it; if the agent is killed, the keeper kills its members and removes it. Used by
-// the agent's event loop thread only.
+// The control group (cgroup v2) of an agent's workers, a child of the agent's own group, with no
+// controller enabled: the agent's limits and accounting apply. A process cannot leave it by
+// clearing its environment, making a new session or losing its parent. The agent changes no group
+// that it did not make, except groups below this one. If the agent is killed, the keeper kills the
+// members and removes the group. Event loop thread only.
 #pragma once
 
 #include <sys/types.h>

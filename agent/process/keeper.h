@@ -1,16 +1,13 @@
-// A small process that cleans up when the agent dies without doing so (SIGKILL, out of memory). It
+// A small process that cleans up when the agent dies without doing so (SIGKILL, out of memory): it
 // kills every registered process group of a worker and every member of the workers' control group,
-// if there is one. Then it removes that group and the temporary files of the workers.
+// then removes that group and the workers' temporary files.
 //
-// Agent and keeper share a table of process groups, with an entry for each local rank, and a pipe
-// whose writing end only the agent holds (it is close-on-exec). The keeper blocks in a read of that
-// pipe; end of file means that the agent is gone. A worker enters its group between fork and exec,
-// so no worker runs unregistered. The agent clears the entry before it reaps the group's leader, so
-// the number cannot belong to another process yet. Neither wakes the keeper.
+// Both share a table with an entry for each local rank. The keeper reads a pipe whose writing end
+// only the agent holds: its end means that the agent is gone. A worker enters its group between
+// fork and exec, so none runs unregistered; the agent clears the entry before it reaps the group's
+// leader, so the number cannot belong to another process yet.
 //
-// The agent starts the keeper first, before it has a thread. If the keeper itself is killed, the
-// agent gets SIGCHLD and starts a new one on the same table. Used by the agent's event loop thread
-// only.
+// Started before the agent has a thread; event loop thread only.
 #pragma once
 
 #include <sys/types.h>

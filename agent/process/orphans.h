@@ -1,11 +1,7 @@
 // Orphans: processes that workers left behind outside of their process groups, because they made a
-// new session (setsid, double fork) and lost their parent. The agent is a child subreaper, so they
-// become its children. It reaps them, and when a round closes it kills those of this job.
-//
-// An orphan is of this job if its environment has kAgentVariable, which every worker gets: the
-// first process of a container also adopts processes of others. Reading the environment of a
-// process that hangs in the kernel may hang, so a thread does it (EnvironmentLooks). Event loop
-// thread only.
+// new session (setsid, double fork) and lost their parent. The agent, a child subreaper, reaps
+// them, and when a round closes it kills those of this job: their environment has kAgentVariable
+// (the first process of a container also adopts processes of others). Event loop thread only.
 #pragma once
 
 #include <sys/types.h>

@@ -1,11 +1,8 @@
 // One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its
-// pidfd in the event loop, signalled as a process group.
+// pidfd, signalled as a process group. The rest of the group is killed before its leader is reaped:
+// as long as that is a zombie, its number cannot be reused.
 //
-// The rest of the process group is killed before its leader is reaped: as long as the leader is a
-// zombie, its number cannot be reused, so the kill cannot hit another process.
-//
-// Used by the agent's event loop thread only: PR_SET_PDEATHSIG acts when the thread that started
-// the worker ends, so that thread must live as long as the agent.
+// Event loop thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
 #pragma once
 
 #include <sys/types.h>

@@ -1,11 +1,9 @@
 // The stacks of workers that will be killed because their grace period is over: always from /proc,
-// and from py-spy (a Python process) or gdb if installed.
+// and from py-spy (a Python process) or gdb if installed. The kill waits for them, so the caller
+// sets a limit and then uses what there is.
 //
-// The kill waits for the stacks, so the caller sets a limit and then uses what there is. Nothing
-// here blocks: a thread reads and writes the files, and the event loop watches the debuggers.
-//
-// Owned by the WorkerGroup, event loop only. The destructor kills the debuggers, and `done` is not
-// called after it. Debuggers must not be reaped as orphans: see owns().
+// Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
+// kills the debuggers. These must not be reaped as orphans: see owns().
 #pragma once
 
 #include <sys/types.h>

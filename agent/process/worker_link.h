@@ -1,10 +1,8 @@
-// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h): a socket for
-// requests, and a page in which the worker writes its progress. The page is read only on request.
+// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h). The caller
+// makes it before it starts the worker, lets the worker inherit the two descriptors (ProcessSpec),
+// calls started() afterwards, and keeps the link as long as the worker. Event loop only.
 //
-// The caller makes the link before it starts the worker, lets the worker inherit the two
-// descriptors (ProcessSpec), calls started() afterwards, and keeps the link as long as the worker.
-// Event loop only. Do not trust what a worker sends: it may be false or malformed. A worker that
-// breaks the protocol loses its link and runs on; a worker need not use the link at all.
+// Do not trust what a worker sends. One that breaks the protocol loses its link and runs on.
 #pragma once
 
 #include <sys/types.h>

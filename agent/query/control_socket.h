@@ -1,10 +1,9 @@
-// The socket by which ddpctl, in any shell of the user on this node, reaches a running job. A line
-// of JSON is a request; answers are lines of JSON (agent/README.md has the protocol). Only the
-// job's own user and root are admitted, as the kernel identifies them.
+// The socket by which ddpctl reaches a running job. A line of JSON is a request; answers are lines
+// of JSON (agent/README.md has the protocol). Only the job's own user and root are admitted, as the
+// kernel identifies them.
 //
-// Owned by the supervisor, event loop only. No client can delay the job: a client that does not
-// read is dropped, requests have a size limit, and there is a limit on clients and on requests
-// under way. A request's handler must return soon, because it runs in the event loop.
+// Owned by the ControlService, event loop only. No client can delay the job: one that does not read
+// is dropped, and requests and clients are limited. A request's handler must return soon.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,11 +1,10 @@
 // The JobView of a running agent: asks the other nodes through the leader
-// (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits
-// for nobody longer than kPatience.
+// (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits at
+// most kPatience, and only for nodes in the leader's list of asked nodes: those that join later
+// were not asked.
 //
-// Owned by the supervisor; LeaderPort passes on the leader's messages. Event loop only. Wait only
-// for nodes in the leader's list of asked nodes: nodes that join later were not asked.
-//
-// A question is a JSON object with "ask"; the handler for it decides what the answer is.
+// Owned by the supervisor; LeaderPort passes on the leader's messages. Event loop only. A question
+// is a JSON object with "ask", which chooses the handler that answers.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,10 +1,9 @@
-// Answers questions about the logs of this node's workers: from their files, if their output is
-// kept in files (-r, -t, --log-dir), else from the last lines of stderr that the agent keeps.
-// Output that a worker writes to the terminal itself is not available.
+// Answers questions about the logs of this node's workers: from their files (-r, -t, --log-dir),
+// else from the last lines of stderr that the agent keeps. What a worker writes to the terminal
+// itself is not available.
 //
-// Owned by the supervisor, event loop only. Files are read on a thread of their own and never in
-// the event loop, because they may be on a file server that does not answer: then there is no
-// answer, but nothing else waits.
+// Owned by the supervisor, event loop only. Files are read on threads, because they may be on a
+// file server that does not answer: then there is no answer, but nothing else waits.
 #pragma once
 
 #include <array>
