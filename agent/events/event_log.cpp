@@ -144,15 +144,8 @@ void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
 }
 
 TorchrunScene EventLog::scene() const {
-  const std::string& path = job_.program.path;
-  return TorchrunScene{
-      job_.run_id,
-      job_.role,
-      host_,
-      job_.events.rdzv_backend,
-      path.substr(path.rfind('/') + 1),
-      std::chrono::duration_cast<std::chrono::seconds>(times_.wall(steady_clock::now())),
-      round_};
+  const auto wall = times_.wall(steady_clock::now());
+  return {job_, host_, std::chrono::duration_cast<std::chrono::seconds>(wall), round_};
 }
 
 void EventLog::when_written(std::function<void()> done) {

@@ -22,9 +22,10 @@ struct WorkerFields {
 // The field "metadata" inside of a record's metadata: JSON as a string.
 std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worker) {
   const rdzv::RoundStart& round = scene.round;
+  const std::string& program = scene.job.program.path;
   json::object inner{
       {"group_world_size", round.world_size == 0 ? nullptr : json::value(round.node_count)},
-      {"entry_point", text(scene.entry_point)}};
+      {"entry_point", text(std::string_view(program).substr(program.rfind('/') + 1))}};
   if (worker != nullptr) {
     const auto& failure = worker->failure;
     json::value exit_code;
@@ -46,15 +47,15 @@ std::string record(const TorchrunScene& scene, std::string_view state, const Wor
   const rdzv::RoundStart& round = scene.round;
   const auto in_ms = [](auto time) { return static_cast<double>(time.count()) / 1000; };
   json::object metadata{
-      {"run_id", text(scene.run_id)},
+      {"run_id", text(scene.job.run_id)},
       {"global_rank", worker ? json::value(round.rank_offset + worker->local_rank) : nullptr},
       {"group_rank", round.world_size == 0 ? nullptr : json::value(round.node_rank)},
       {"worker_id", worker ? text(std::to_string(worker->pid)) : nullptr},
-      {"role", text(scene.role)},
+      {"role", text(scene.job.role)},
       {"hostname", text(scene.host)},
       {"state", text(state)},
       {"total_run_time", scene.run_time.count()},
-      {"rdzv_backend", text(scene.rdzv_backend)},
+      {"rdzv_backend", text(scene.job.events.rdzv_backend)},
       {"raw_error", raw_error},
       {"metadata", text(inner_metadata(scene, worker))},
       {"agent_restarts", round.restarts},

@@ -10,17 +10,15 @@
 #include <string>
 #include <string_view>
 
+#include "agent/job.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
 
 // The fields that all records of one moment have in common.
 struct TorchrunScene {
-  std::string run_id;
-  std::string role;
+  const Job& job;
   std::string host;
-  std::string rdzv_backend;
-  std::string entry_point;          // file name of the executed program
   std::chrono::seconds run_time{};  // since the job's start
   rdzv::RoundStart round;           // the latest; world_size 0: there was none yet
 };
