@@ -55,8 +55,7 @@ class Curve {
 
 class DashboardFeed {
  public:
-  // While no page is open: continues the curve of the loss, if rank 0 is on this node. This makes no
-  // change for pages.
+  // While no page is open: continues the curve of the loss, if rank 0 is on this node.
   void sample(const NodeStatus& own);
 
   void look(const JobStatus& status, std::chrono::steady_clock::time_point now);

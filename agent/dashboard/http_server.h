@@ -70,8 +70,7 @@ class HttpServer {
   virtual std::uint16_t port() const = 0;
 };
 
-// Whether a Host header has one of loopback's names, with any port (a tunnel may use another port).
-// Pure.
+// Whether a Host header has one of loopback's names, with any port (a tunnel has its own). Pure.
 bool is_loopback_host(std::string_view host);
 
 }  // namespace ddprun::agent

@@ -40,7 +40,6 @@ class CoreRecorder {
                               std::move(what), decisions}));
   }
 
-  // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline) { return sink_->flush(deadline); }
 
  private:

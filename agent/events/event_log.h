@@ -38,8 +38,7 @@ class EventLog {
 
   // Any event; those that follow below need this object's knowledge of the round.
   void write(const JobEvent& event);
-  // The workers of a round run. `pids` by local rank; 0: it could not be started, or was not tried
-  // after one that could not.
+  // The workers of a round run. `pids` by local rank; 0: it was not started.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
   // `cause`: the event that made the round stop.
@@ -48,8 +47,7 @@ class EventLog {
 
   const JobTimes& times() const { return times_; }
   const JobHistory& history() const { return history_; }
-  // Calls `told` with each following line, newline included, until the returned pointer is
-  // released, which `told` may do itself.
+  // Calls `told` with each following line until the returned pointer is released, perhaps by it.
   std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
   // Calls `done` once, when everything was written or lost; before it returns if there is no file.

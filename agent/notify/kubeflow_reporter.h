@@ -25,8 +25,7 @@ class KubeflowReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `progress`: the job's progress now; nothing if another agent reports it. `warn` gets at most one
-  // message.
+  // `progress`: now; nothing if another agent reports it. `warn` gets at most one message.
   KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
                    std::function<std::optional<JobProgress>()> progress,
                    std::function<void(std::string_view)> warn);

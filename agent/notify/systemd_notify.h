@@ -34,15 +34,13 @@ struct NotifySocket {
 // Pure: "/run/systemd/notify", or "@name" for an abstract socket.
 Result<NotifySocket> parse_notify_socket(std::string_view text);
 
-// How often to notify the watchdog: half of its limit. Nothing: no watchdog, or one for another
-// process. Pure.
+// Half of the watchdog's limit. Nothing: no watchdog, or one for another process. Pure.
 Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environment& environment,
                                                                    long own_pid);
 
 class SystemdNotify {
  public:
-  // `status` returns the job's status in one line; called when it may have changed. `warn` gets a
-  // message about anything that cannot work, each at most once.
+  // `status` returns the job's status in one line; `warn` gets each message at most once.
   SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
 

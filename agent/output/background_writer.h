@@ -32,13 +32,11 @@ class BackgroundWriter {
   };
 
   BackgroundWriter(boost::asio::any_io_executor executor, Events events);
-  // Does not wait for a write or close that blocks: the thread ends when that returns. Queued bytes
-  // are lost; call flush() before to have them written.
+  // Does not wait for a write or close that blocks. Queued bytes are lost: call flush() before.
   ~BackgroundWriter();
 
-  // Takes `fd`. After close() the thread closes it, if there is one, so the thread never uses a
-  // number that belongs to another file by then. `limit_bytes` bounds what is queued and being
-  // written.
+  // Takes `fd`, which the thread closes after close(), so that it never uses the number of another
+  // file. `limit_bytes` bounds what is queued and being written.
   Sink add(int fd, std::size_t limit_bytes);
 
   // Takes all of `bytes` or, if they would exceed the limit, nothing (false). A single piece larger

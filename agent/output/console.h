@@ -40,8 +40,7 @@ class Console {
   // next call may be for another worker. `headroom_bytes` is added to the queue's limit.
   bool write(Stream stream, std::string_view bytes, std::size_t headroom_bytes = 0);
 
-  // After a refused write(): calls `ready` once, on the event loop, when there is space again.
-  // Callers are served in order.
+  // After a refused write(): calls `ready` once, on the event loop, when there is space; in order.
   void when_space(Stream stream, std::function<void()> ready);
 
   // For the agent's own messages, which cannot wait: may use a reserve beyond the queue's limit. If

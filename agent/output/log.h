@@ -16,8 +16,7 @@ namespace ddprun::agent {
 
 class Console;
 
-// The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's): debug, info, warning, error; else
-// warning.
+// The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's), else warning.
 std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment);
 
 }  // namespace ddprun::agent

@@ -26,8 +26,7 @@ namespace ddprun::agent {
 
 class LogFiles;
 
-// Makes the file, or empties it. May hang if its file system does not answer: not for the event
-// loop.
+// Makes the file, or empties it. May hang: not for the event loop.
 Result<rdzv::UniqueFd> open_log_file(const std::string& path);
 
 // One open file. After the last pointer is gone it is closed as soon as its queue was written.

@@ -53,8 +53,7 @@
 
 namespace ddprun::agent {
 
-// Descriptors for the child's fds 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
-// Output.
+// For the child's fds 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by Output.
 struct ChildStreams {
   int stdout_fd = -1;
   int stderr_fd = -1;
@@ -69,15 +68,14 @@ class Output {
 
   using Made = std::function<void(Result<void>)>;
 
-  // Makes the folder of this run, if the job has files. Call it once, first. `made` is called
-  // before prepare() returns if there is nothing to make.
+  // Makes the folder of this run, if the job has files. Call it once, first. `made` may be called
+  // before prepare() returns.
   void prepare(Made made);
   // Makes the folders and files of these local ranks in this round; calls `made` likewise.
   void prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made);
   // The round will not begin: `made` of prepare_round() is not called any more.
   void cancel_round();
-  // At the end of the job: the folder of this run if its file system has not answered a call yet,
-  // else empty.
+  // The folder of this run if its file system has not answered a call yet, else empty.
   std::string unanswering_folder() const;
 
   // After prepare_round().

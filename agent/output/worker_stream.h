@@ -37,8 +37,7 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
     std::size_t tail_lines = 0;
   };
 
-  // Takes `fd`, which must be non-blocking. `on_done` is called once, after the end, when
-  // everything was delivered.
+  // Takes `fd`, which must not block. `on_done` is called once, when everything was delivered.
   WorkerStream(boost::asio::any_io_executor executor, Console& console, int fd,
                Destinations destinations, std::function<void(const WorkerStream*)> on_done);
 

@@ -35,7 +35,6 @@ class ChildReaper {
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
-  // `agent_id`: value of kAgentVariable in the environment of this agent's workers.
   ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
   // Call it before the agent has another thread or child. From then on this process adopts the

@@ -24,8 +24,7 @@ namespace ddprun::agent {
 
 class Keeper {
  public:
-  // Process group of a worker; 0: none. Lock-free, so it can be used between fork and exec and from
-  // another process.
+  // Process group of a worker; 0: none. For use between fork and exec and from another process.
   using Slot = std::atomic<pid_t>;
   static_assert(Slot::is_always_lock_free);
 
@@ -33,20 +32,17 @@ class Keeper {
   static Result<Keeper> start(std::size_t slots);
 
   Keeper(Keeper&&) = default;
-  // Closes the pipe, upon which the keeper kills and removes what is still registered, and reaps
-  // it.
+  // The keeper kills and removes what is still registered, and is reaped.
   ~Keeper();
 
   pid_t pid() const { return pid_; }
 
   Slot& slot(std::size_t index) { return entries_[index].group; }
 
-  // A file of the worker in that slot, which the keeper removes if it exists; an absolute path, or
-  // empty for none. Replaces the slot's previous path.
+  // A file of the worker in that slot, which the keeper removes; an absolute path, or empty.
   void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
 
-  // Path of the workers' control group (agent/process/control_group.h), which the keeper removes
-  // too. Set it before the group is made. Empty: there is none.
+  // Path of the workers' control group; empty: none. Set it before the group is made.
   void set_control_group(std::string_view path) { set_path(count_, path); }
 
   // The keeper finishes and exits; the destructor waits for it. Only when nothing is registered.

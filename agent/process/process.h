@@ -28,8 +28,7 @@ struct ProcessSpec {
   std::atomic<pid_t>* keeper_slot =
       nullptr;            // the worker stores its process group here; cleared at its end
   std::vector<int> cpus;  // CPU affinity; empty: as the agent
-  // The worker's ends of the link (agent/process/worker_link.h), inherited under the same numbers;
-  // -1: none.
+  // The worker's ends of the link (worker_link.h), inherited under the same numbers; -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int preempt_signal = 0;  // written to the link's page for the worker; 0: none
@@ -54,8 +53,7 @@ class WorkerProcess {
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
 
-  // Job control: SIGSTOP and SIGCONT to the group, except if the worker still waits for its
-  // debugger.
+  // Job control: SIGSTOP and SIGCONT to the group, unless the worker waits for its debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;
 };

@@ -13,8 +13,7 @@
 
 namespace ddprun::agent {
 
-// What follows the name in /proc/<pid>/stat, from the state on; empty: there is no such process. Does
-// not block.
+// /proc/<pid>/stat from the state on; empty: there is no such process. Does not block.
 std::string stat_after_name(pid_t pid);
 
 // Does not block if `parent` is this process.

@@ -48,8 +48,7 @@ void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string>
 // The process at the other end, from the kernel; nothing: not known.
 std::optional<ucred> peer_of(int socket);
 
-// A bound, listening socket that only its owner can use, and its name. Removes sockets of killed
-// jobs.
+// A listening socket that only its owner can use, and its name. Removes sockets of killed jobs.
 struct BoundControl {
   rdzv::UniqueFd socket;
   std::string name;

@@ -29,12 +29,10 @@ class ControlService {
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
 
-  // Opens the socket.
   Result<void> open(const Environment& environment);
   // Somebody follows logs.
   bool has_followers() const;
-  // The job has ended: who follows logs is sent the last of them; then `done` is called, on the event
-  // loop.
+  // At the end: who follows logs is sent the last of them; then the event loop calls `done`.
   void finish(std::function<void()> done);
   std::string path() const { return socket_ ? socket_->path() : ""; }
 
