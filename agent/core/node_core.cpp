@@ -54,16 +54,6 @@ std::vector<NodeAction> NodeCore::step(const NodeEvent& event) {
   return out;
 }
 
-bool NodeCore::leaves_in_its_own_time() const {
-  const auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->has_only_notice;
-}
-
-bool NodeCore::has_left() const {
-  const auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->is_own_outcome;
-}
-
 bool NodeCore::is_stale(const NodeEvent& event) const {
   return std::visit(
       [this](const auto& e) {
@@ -131,10 +121,6 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
   tell_of_preemption(out, *stopping);
   go_on(out);
 }
-
-void NodeCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
-
-void NodeCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
 
 void NodeCore::on(Out& out, const LeaderFound& found) {
   if (!is_waiting()) return;
@@ -253,7 +239,7 @@ void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
 
 // The job goes on without a node that leaves, unless that node hosts the leader.
 void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
-  if (leads()) return go_on(out);
+  if (config_.hosts_leader) return go_on(out);
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
                              leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
   outcome.stop_signal = leaving.signal;
@@ -271,16 +257,12 @@ void NodeCore::on(Out& out, const TimerExpired&) {
   } else if (expired.limit == Limit::kKill) {
     give_up_on_workers(out, *stopping);
   } else {
-    grace_is_over(out, *stopping, expired);
+    const bool after_failure = expired.limit == Limit::kGraceAfterFailure;
+    out.push_back(GraceOver{expired.after, after_failure});
+    if (after_failure || expired.after == 0ms) return kill_workers(out, *stopping);
+    out.push_back(TakeStacks{round_});
+    arm(out, Limit::kStacks, kStacks);
   }
-}
-
-void NodeCore::grace_is_over(Out& out, Stopping& stopping, const Armed& grace) {
-  const bool after_failure = grace.limit == Limit::kGraceAfterFailure;
-  out.push_back(GraceOver{grace.after, after_failure});
-  if (after_failure || grace.after == 0ms) return kill_workers(out, stopping);
-  out.push_back(TakeStacks{round_});
-  arm(out, Limit::kStacks, kStacks);
 }
 
 void NodeCore::on(Out& out, const StacksTaken&) {

@@ -85,55 +85,51 @@ void put_store(PrometheusText& text, const NodeStatus& status) {
              static_cast<double>(status.store->memory_bytes));
 }
 
-// One family with a sample for each worker that has a value: `value` returns it, or nothing.
-template <typename Value>
+// One family with the samples of all workers: `values` returns those of one, with their names or
+// without.
+template <typename Values>
 void put_each(PrometheusText& text, const NodeStatus& status, std::string_view name, Type type,
-              std::string_view help, Value value) {
+              std::string_view help, Values values) {
   bool has_begun = false;
   for (const WorkerStatus& worker : status.workers) {
     if (!worker.progress) continue;
-    const std::optional<double> known = value(*worker.progress);
-    if (!known) continue;
-    if (!std::exchange(has_begun, true)) text.family(name, type, help);
-    text.sample(*known, {{"rank", std::to_string(worker.rank)},
-                         {"local_rank", std::to_string(worker.local_rank)}});
+    const std::string rank = std::to_string(worker.rank);
+    const std::string local_rank = std::to_string(worker.local_rank);
+    for (const NamedValue& each : values(*worker.progress)) {
+      if (!std::exchange(has_begun, true)) text.family(name, type, help);
+      if (each.name.empty()) {
+        text.sample(each.value, {{"rank", rank}, {"local_rank", local_rank}});
+      } else {
+        text.sample(each.value,
+                    {{"rank", rank}, {"local_rank", local_rank}, {"name", label(each.name)}});
+      }
+    }
   }
 }
 
 void put_progress(PrometheusText& text, const NodeStatus& status) {
-  using Known = std::optional<double>;
+  using Values = std::vector<NamedValue>;
+  const auto one_if = [](bool is_known, auto value) {
+    return is_known ? Values{{"", static_cast<double>(value)}} : Values();
+  };
   put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the worker has done.",
-           [](const WorkerProgress& worker) {
-             return worker.step ? Known(*worker.step) : std::nullopt;
+           [&](const WorkerProgress& worker) {
+             return one_if(worker.step.has_value(), worker.step.value_or(0));
            });
   put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge,
-           "Steps that the worker will do in total.", [](const WorkerProgress& worker) {
-             return worker.total_steps > 0 ? Known(worker.total_steps) : std::nullopt;
+           "Steps that the worker will do in total.", [&](const WorkerProgress& worker) {
+             return one_if(worker.total_steps > 0, worker.total_steps);
            });
   put_each(text, status, "ddprun_worker_seconds_since_step", Type::kGauge,
-           "Time since the worker's last step.", [](const WorkerProgress& worker) {
-             return worker.step ? Known(seconds(worker.since_step)) : std::nullopt;
+           "Time since the worker's last step.", [&](const WorkerProgress& worker) {
+             return one_if(worker.step.has_value(), seconds(worker.since_step));
            });
   put_each(text, status, "ddprun_worker_collectives_total", Type::kCounter,
-           "Collectives that the worker has begun.", [](const WorkerProgress& worker) {
-             return Known(static_cast<double>(worker.collectives));
-           });
-}
-
-void put_values(PrometheusText& text, const NodeStatus& status) {
-  bool has_begun = false;
-  for (const WorkerStatus& worker : status.workers) {
-    if (!worker.progress) continue;
-    for (const auto& [name, value] : worker.progress->values) {
-      if (!std::exchange(has_begun, true)) {
-        text.family("ddprun_worker_value", Type::kGauge,
-                    "Other values that the worker reports, by name.");
-      }
-      text.sample(value, {{"rank", std::to_string(worker.rank)},
-                          {"local_rank", std::to_string(worker.local_rank)},
-                          {"name", label(name)}});
-    }
-  }
+           "Collectives that the worker has begun.",
+           [&](const WorkerProgress& worker) { return one_if(true, worker.collectives); });
+  put_each(text, status, "ddprun_worker_value", Type::kGauge,
+           "Other values that the worker reports, by name.",
+           [](const WorkerProgress& worker) { return worker.values; });
 }
 
 }  // namespace
@@ -144,7 +140,6 @@ std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   put_restarts(text, status);
   put_store(text, status);
   put_progress(text, status);
-  put_values(text, status);
   return text.take();
 }
 

@@ -1,7 +1,5 @@
 #include "agent/events/event_lines.h"
 
-#include <ctime>
-
 #include "agent/text/json_fields.h"
 #include "rendezvous/common/exit_codes.h"
 
@@ -14,16 +12,10 @@ inline constexpr std::array<std::string_view, 6> kNames<rdzv::NodeGone::How>{
 namespace {
 
 std::string utc(std::chrono::system_clock::time_point time) {
-  const auto since_epoch =
-      std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
-  const std::time_t seconds = since_epoch / 1'000'000;
-  std::tm fields{};
-  ::gmtime_r(&seconds, &fields);
-  char text[64];
-  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &fields);
-  std::snprintf(text + length, sizeof text - length, ".%06dZ",
-                static_cast<int>(since_epoch % 1'000'000));
-  return text;
+  char fraction[16];
+  std::snprintf(fraction, sizeof fraction, ".%06dZ",
+                static_cast<int>(in_us(time.time_since_epoch()) % 1'000'000));
+  return utc_text(time) + fraction;
 }
 
 std::string_view name_of(const rdzv::JobOutcome& outcome) {

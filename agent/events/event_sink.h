@@ -40,8 +40,6 @@ class EventSink {
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
-  void when_space();
-
   Console& console_;
   const OnLost on_lost_;
   LogFiles files_;

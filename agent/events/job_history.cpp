@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::size_t kSentenceBytesMax = 1024;  // the report has the whole message
 
-constexpr std::size_t index(RestartReason reason) { return static_cast<std::size_t>(reason); }
-
 RestartReason reason_of(const Restarted& restarted) {
   using How = rdzv::NodeGone::How;
   if (restarted.failure) return RestartReason::kWorkerFailed;
@@ -71,12 +69,8 @@ void JobHistory::on(const EventHead& head, const RoundStarted& started) {
   round_since_ = head.monotonic;
   workers_.clear();
   for (const RoundStarted::Worker& each : started.workers) {
-    WorkerStatus worker;
-    worker.rank = each.rank;
-    worker.local_rank = each.local_rank;
-    worker.pid = each.pid;
-    worker.state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
-    workers_.push_back(std::move(worker));
+    const auto state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
+    workers_.push_back({each.rank, each.local_rank, each.pid, "", state, {}, {}});
   }
 }
 
@@ -95,8 +89,9 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   restarts_ = restarted.restart;
   max_restarts_ = restarted.max_restarts;
   const RestartReason reason = reason_of(restarted);
-  totals_[index(reason)].count += 1;
-  totals_[index(reason)].lost += restarted.lost;
+  RestartTotal& total = totals_[static_cast<std::size_t>(reason)];
+  total.count += 1;
+  total.lost += restarted.lost;
   RestartRecord record;
   record.when = head.time;
   record.round = restarted.round;
@@ -133,10 +128,9 @@ void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point 
     status.lost += total.lost;
   }
   status.recent_restarts.assign(records_.begin(), records_.end());
-  const std::size_t count = std::min(events_max, events_.size());
-  for (auto each = events_.end() - static_cast<std::ptrdiff_t>(count); each != events_.end();
-       ++each) {
-    std::string line = event_line(each->first, each->second);
+  for (std::size_t i = events_.size() - std::min(events_max, events_.size()); i < events_.size();
+       ++i) {
+    std::string line = event_line(events_[i].first, events_[i].second);
     line.pop_back();
     status.events.push_back(std::move(line));
   }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <ctime>
 #include <limits>
 
+#include "agent/text/json_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -21,15 +21,6 @@ std::int64_t percentage(const JobProgress& progress) {
   const double done =
       static_cast<double>(progress.step) / static_cast<double>(progress.total_steps);
   return static_cast<std::int64_t>(std::clamp(done, 0.0, 1.0) * 100);
-}
-
-// Without fractions, as Kubernetes writes its times.
-std::string utc(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm fields{};
-  ::gmtime_r(&seconds, &fields);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &fields)};
 }
 
 }  // namespace
@@ -110,7 +101,7 @@ std::string kubeflow_status(const JobProgress& progress,
   add("world_size", progress.world_size);
   for (const NamedValue& value : progress.values) add_text(value.name, number_text(value.value));
   status["metrics"] = std::move(metrics);
-  status["lastUpdatedTime"] = utc(now);
+  status["lastUpdatedTime"] = utc_text(now) + "Z";  // without fractions, as Kubernetes does
   return json::serialize(json::object{{"trainerStatus", std::move(status)}});
 }
 

@@ -1,8 +1,6 @@
 #include "agent/output/background_writer.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +14,6 @@
 #include <deque>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -59,13 +56,13 @@ int write_fully(int fd, std::string_view& bytes) {
   return 0;
 }
 
-// The event loop handles signals. With SIGPIPE blocked this thread gets EPIPE only. SIGTTOU stays
-// unblocked, so that `stty tostop` still stops a background job that writes.
-void block_signals() {
+// So that `stty tostop` still stops a background job that writes. The other signals stay blocked:
+// instead of SIGPIPE this thread gets EPIPE.
+void unblock_stop_by_terminal() {
   sigset_t signals;
-  sigfillset(&signals);
-  sigdelset(&signals, SIGTTOU);
-  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTTOU);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 }  // namespace
@@ -133,7 +130,7 @@ BackgroundWriter::BackgroundWriter(boost::asio::any_io_executor executor, Events
 BackgroundWriter::~BackgroundWriter() {
   std::unique_lock lock(state_->mutex);
   state_->stopping = true;
-  if (!thread_.joinable()) {
+  if (!thread_) {
     for (Sink sink = 0; sink < state_->targets.size(); ++sink) state_->release(lock, sink);
     return;
   }
@@ -143,11 +140,7 @@ BackgroundWriter::~BackgroundWriter() {
     return state_->ended;
   });
   lock.unlock();
-  if (has_ended) {
-    thread_.join();
-  } else {
-    thread_.detach();  // it releases what it holds when the write or close returns
-  }
+  if (!has_ended) thread_->detach();  // it releases what it holds when the write or close returns
 }
 
 BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
@@ -172,13 +165,12 @@ bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t head
     return false;
   }
   target.queued.append(bytes);
-  if (thread_.joinable()) {
+  if (thread_) {
     state_->work.notify_one();
-    return true;
-  }
-  try {
-    thread_ = std::thread([state = state_] { state->run(); });
-  } catch (const std::system_error&) {
+  } else if (auto thread =
+                 rdzv::Thread::start("ddprun-writer", [state = state_] { state->run(); })) {
+    thread_ = std::move(*thread);
+  } else {
     // No thread can be started: write here, although this may block.
     std::string buffer;
     state_->write_queued(lock, sink, buffer);
@@ -191,7 +183,7 @@ void BackgroundWriter::close(Sink sink) {
   auto& target = state_->targets.at(sink);
   assert(target.open);
   target.open = false;
-  if (thread_.joinable()) {
+  if (thread_) {
     state_->work.notify_one();
   } else {
     state_->release(lock, sink);
@@ -226,8 +218,7 @@ void BackgroundWriter::State::tell_if_written() {
 }
 
 void BackgroundWriter::State::run() {
-  block_signals();
-  pthread_setname_np(pthread_self(), "ddprun-writer");
+  unblock_stop_by_terminal();
   std::string buffer;  // swapped with a queue, so that bytes are copied once
   Sink last = 0;
   std::unique_lock lock(mutex);

@@ -15,7 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <thread>
+
+#include "rendezvous/common/thread.h"
 
 namespace ddprun::agent {
 
@@ -60,7 +61,7 @@ class BackgroundWriter {
   struct State;
 
   std::shared_ptr<State> state_;  // shared with the thread, which may live longer
-  std::thread thread_;
+  std::optional<rdzv::Thread> thread_;
 };
 
 }  // namespace ddprun::agent

@@ -41,11 +41,13 @@ class Console {
   bool write(Stream stream, std::string_view bytes, std::size_t headroom_bytes = 0);
 
   // After a refused write(): calls `ready` once, on the event loop, when there is space; in order.
-  void when_space(Stream stream, std::function<void()> ready);
+  void when_space(Stream stream, std::function<void()> ready) {
+    waiting_[queue_of(stream)].push_back(std::move(ready));
+  }
 
   // For the agent's own messages, which cannot wait: may use a reserve beyond the queue's limit. If
   // that is full too, `lines` are dropped.
-  void say(Stream stream, std::string_view lines);
+  void say(Stream stream, std::string_view lines) { write(stream, lines, kReserveBytes); }
 
   // Tells the user a sentence about the console or a log file: "ddprun: <sentence>" on stderr (on
   // stdout if stderr cannot be written), or the handler of notify_with().
@@ -66,15 +68,16 @@ class Console {
 
   // Calls `done` once, on the event loop, when everything was written, including the message about
   // a stream that cannot be written.
-  void when_written(std::function<void()> done);
+  void when_written(std::function<void()> done) { await_written(0, std::move(done)); }
   // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
+  static constexpr std::size_t kReserveBytes = 64 * 1024;
+
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
   void await_written(std::size_t turn, std::function<void()> done);
   std::size_t queue_of(Stream stream) const { return is_one_file_ ? 0 : index(stream); }
-  void call_waiting(std::size_t queue);
 
   std::array<int, 2> fds_;
   std::array<bool, 2> is_terminal_;

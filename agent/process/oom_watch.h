@@ -24,8 +24,6 @@ class OomWatch {
   bool take_kill();
 
  private:
-  std::optional<std::uint64_t> read() const;
-
   std::string root_;
   std::string counter_file_;  // empty: not found, or not looked for yet
   std::optional<std::uint64_t> seen_;

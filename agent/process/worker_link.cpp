@@ -102,12 +102,11 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
 
 void WorkerLink::await_message() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
-                     [weak = weak_from_this()](const boost::system::error_code& ec) {
-                       const auto self = weak.lock();
-                       if (ec || !self || !self->socket_.is_open()) return;
-                       self->read_messages();
-                       if (self->socket_.is_open()) self->await_message();
-                     });
+                     lifetime_.guard([this](const boost::system::error_code& ec) {
+                       if (ec || !socket_.is_open()) return;
+                       read_messages();
+                       if (socket_.is_open()) await_message();
+                     }));
 }
 
 void WorkerLink::read_messages() {

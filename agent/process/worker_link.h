@@ -14,20 +14,19 @@
 #include <optional>
 #include <string_view>
 
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
 
-class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
+class WorkerLink {
  public:
   // Called once, with a sentence, when the worker broke the protocol and the link was closed.
   using OnMisuse = std::function<void(std::string_view)>;
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
-  WorkerLink(const WorkerLink&) = delete;
-  WorkerLink& operator=(const WorkerLink&) = delete;
 
   // The descriptors that the worker inherits.
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
@@ -59,6 +58,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

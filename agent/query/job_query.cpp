@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <set>
 #include <utility>
 
 #include "agent/loop/timer.h"
@@ -47,14 +48,12 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
 }  // namespace
 
 struct JobQuery::Pending {
-  explicit Pending(boost::asio::io_context& io) : patience(io) {}
-
-  std::uint64_t id = 0;
-  std::optional<NodeId> peer;
+  const std::uint64_t id;
+  const std::optional<NodeId> peer;
+  const std::function<void(Outcome)> done;
   Timer patience;
-  Outcome outcome;
-  std::set<NodeId> awaited;  // of the nodes in the leader's list
-  std::function<void(Outcome)> done;
+  Outcome outcome = {};
+  std::set<NodeId> awaited = {};  // of the nodes in the leader's list
 };
 
 // Random, so that an answer to an earlier agent on this node is not taken for one to us.
@@ -71,15 +70,13 @@ JobQuery::~JobQuery() = default;
 void JobQuery::ask(std::optional<NodeId> peer, std::string text,
                    std::function<void(Outcome)> done) {
   const std::uint64_t id = ++last_id_;
-  Pending& pending = *pending_.emplace(id, std::make_unique<Pending>(io_)).first->second;
-  pending.id = id;
-  pending.peer = peer;
-  pending.done = std::move(done);
+  auto& pending = pending_[id];
+  pending.reset(new Pending{id, peer, std::move(done), Timer(io_)});
   rdzv::Leader* leader = access_.leader();
   if (leader == nullptr) {
     return boost::asio::post(io_, lifetime_.guard([this, id] { finish(id); }));
   }
-  pending.patience.arm(kPatience, [this, id] { finish(id); });
+  pending->patience.arm(kPatience, [this, id] { finish(id); });
   leader->ask({id, peer, std::move(text)});
 }
 

@@ -17,18 +17,14 @@ template <>
 inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
     "in_round", "waiting", "spare", "disconnected"};
 
-std::string_view name_of(NodeState state) {
-  return kNames<NodeState>[static_cast<std::size_t>(state)];
+template <typename Enum>
+static std::string_view named(Enum value) {
+  return kNames<Enum>[static_cast<std::size_t>(value)];
 }
-std::string_view name_of(WorkerState state) {
-  return kNames<WorkerState>[static_cast<std::size_t>(state)];
-}
-std::string_view name_of(RestartReason reason) {
-  return kNames<RestartReason>[static_cast<std::size_t>(reason)];
-}
-std::string_view name_of(MemberStatus::State state) {
-  return kNames<MemberStatus::State>[static_cast<std::size_t>(state)];
-}
+std::string_view name_of(NodeState state) { return named(state); }
+std::string_view name_of(WorkerState state) { return named(state); }
+std::string_view name_of(RestartReason reason) { return named(reason); }
+std::string_view name_of(MemberStatus::State state) { return named(state); }
 
 // ---- a node
 

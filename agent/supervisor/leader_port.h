@@ -39,7 +39,9 @@ class LeaderPort {
 
   // Call it after LeaderFound. `after`: the last round that ran on this node, if there was one.
   void join(std::optional<rdzv::LastRound> after);
-  void tell(const rdzv::ToLeader& message);
+  void tell(const rdzv::ToLeader& message) {
+    if (leader_) leader_->tell(message);
+  }
 
   rdzv::Leader* leader() const { return leader_.get(); }  // null: not found yet
   bool is_here() const { return leader_ && leader_->is_here(); }
@@ -52,7 +54,9 @@ class LeaderPort {
   // half a second at the latest.
   void leave(std::function<void()> done);
   // Checks whether leave() is complete. To be called after every event of the loop.
-  void look();
+  void look() {
+    if (when_left_ && (!leader_ || leader_->may_exit())) std::exchange(when_left_, nullptr)();
+  }
 
  private:
   rdzv::LeaderEvents events(CoreRecorder* recorder);

@@ -70,15 +70,6 @@ Result<std::uint16_t> RoundStore::open_at(const std::string& address) {
   return options.listens ? server_->port() : job_.nodes.leader.endpoint.port;
 }
 
-void RoundStore::close() {
-  server_.reset();
-  reserved_port_.reset();
-}
-
-void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
-  if (server_) server_->adopt(std::move(client), std::move(received));
-}
-
 std::optional<StoreStatus> RoundStore::status() const {
   if (!server_) return std::nullopt;
   const rdzv::StoreStats stats = server_->stats();

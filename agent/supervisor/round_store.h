@@ -35,11 +35,16 @@ class RoundStore {
 
   // `own`: this node's address on its connection to the leader, used if no address was given.
   StoreResult open(Round round, const std::string& own);
-  void close();
+  void close() {
+    server_.reset();
+    reserved_port_.reset();
+  }
 
   // Takes a client that connected to the port which leader and store share. Closes the connection
   // if no store is open.
-  void adopt(rdzv::UniqueFd client, std::string received);
+  void adopt(rdzv::UniqueFd client, std::string received) {
+    if (server_) server_->adopt(std::move(client), std::move(received));
+  }
 
   std::optional<StoreStatus> status() const;
 

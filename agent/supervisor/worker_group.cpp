@@ -78,8 +78,6 @@ ChildReaper::Hooks WorkerGroup::reaper_hooks() {
           .error = [log = parts_.log](std::string_view line) { log->error("{}", line); }};
 }
 
-Result<void> WorkerGroup::prepare() { return reaper_.start(workers_.size()); }
-
 // ---- a round begins
 
 void WorkerGroup::begin(const rdzv::RoundStart& start) {

@@ -42,7 +42,7 @@ class WorkerGroup {
   WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child.
-  Result<void> prepare();
+  Result<void> prepare() { return reaper_.start(workers_.size()); }
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
