@@ -239,7 +239,7 @@ void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
 
 // The job goes on without a node that leaves, unless that node hosts the leader.
 void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
-  if (config_.hosts_leader) return go_on(out);
+  if (leads()) return go_on(out);
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kStopped,
                              leaving.is_preemption ? kExitPreempted : 128 + leaving.signal);
   outcome.stop_signal = leaving.signal;

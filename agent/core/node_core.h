@@ -281,6 +281,7 @@ class NodeCore {
     std::chrono::milliseconds after{};
   };
 
+  bool leads() const { return config_.hosts_leader; }
   bool is_stale(const NodeEvent& event) const;
 
   void on(Out& out, const rdzv::Refused& refused);
