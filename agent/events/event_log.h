@@ -7,7 +7,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,8 +1,6 @@
 // Where the lines of --events and --record go: a file, a FIFO or an inherited descriptor. A thread
-// writes them (that of LogFiles, or of the Console if the descriptor is the Console's), so that
-// neither a full disk nor a reader that has stopped reading blocks the event loop. Lines that do
-// not fit into the bounded queue are dropped, and `on_lost` gets their number as soon as there is
-// space.
+// writes them. Lines that do not fit into the bounded queue are dropped, and `on_lost` gets their
+// number as soon as there is space.
 //
 // Owned by EventLog and by CoreRecorder, event loop only; the Console outlives it. Without
 // when_written() or flush() at the end the last lines may be lost.

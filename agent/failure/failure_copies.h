@@ -1,9 +1,8 @@
 // Copies of a failure for programs: the termination message of a container, which Kubernetes shows,
-// and the file TORCHELASTIC_ERROR_FILE, which an outer launcher reads if it set that variable.
+// and the file TORCHELASTIC_ERROR_FILE of an outer launcher.
 //
-// Called at the end of a job. A copy that cannot be written is skipped silently. The files may be
-// of any kind, so nothing here waits for the other end of a FIFO, and copy_failure() does not wait
-// for a file system that does not answer.
+// A copy that cannot be written is skipped silently. The files may be of any kind: nothing waits
+// for the other end of a FIFO, and copy_failure() not for a file system that does not answer.
 #pragma once
 
 #include <chrono>

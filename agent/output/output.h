@@ -1,38 +1,27 @@
 // Where the workers' stdout and stderr go. Without options a worker inherits stdout, and its stderr
 // passes through the agent unchanged, which keeps the last lines for the failure report (through a
 // pseudo-terminal if the agent's own stderr is a terminal). -r sends streams to files, -t to files
-// and also, line by line with a prefix, to the console; a prefix template alone does the latter
-// without files. The agent writes the files, not the worker: a full disk is then reported, and the
-// worker's print() does not fail.
+// and also, line by line with a prefix, to the console. The agent writes the files, not the worker:
+// a full disk is then reported, and the worker's print() does not fail.
 //
-// The folders are torchrun's:
-//
-//   <log dir, or $TMPDIR/torchelastic_XXXXXX>/<run id>_XXXXXX/attempt_<round>/<local rank>/
-//
-// Error files are beside the logs as under torchrun. A job without log files gets error files in
-// $TMPDIR, which are removed with this object (read them before); no folder is made for them,
-// because that would take longer than starting the workers.
+// The folders are torchrun's: <log dir, or $TMPDIR/torchelastic_XXXXXX>/<run
+// id>_XXXXXX/attempt_<round>/<local rank>/ has the logs and error files. A job without log files
+// gets error files in $TMPDIR, which are removed with this object; no folder is made for them,
+// because that takes longer than starting the workers.
 //
 // Nothing here waits for the log folder, which may be on a file server that does not answer: a
-// thread makes folders and files, and the thread of LogFiles writes and closes them. Workers start
-// when their files are open, so no output is lost.
+// thread makes folders and files. Workers start when their files are open, so no output is lost.
 //
-// Owned by the Supervisor, event loop only; the Console outlives it. The order of calls for one
-// round, and then for each worker:
+// Owned by the Supervisor, event loop only; the Console outlives it. The order of calls:
 //
 //   output.prepare_round(round, workers, [&](Result<void> made) { … });
-//   auto streams = output.open(round, {local_rank, rank, role});
-//   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
-//   output.started(local_rank);     // the agent closes its copies
-//   output.ended(local_rank);       // its whole process group is dead, or it could not be started
-//
-// Do not call ended() when only the worker itself is dead, because what its children write later
-// would be lost.
+//   auto streams = output.open(round, {local_rank, rank, role});  // then fork with dup2
+//   output.started(local_rank);  // the agent closes its copies
+//   output.ended(local_rank);    // its whole process group is dead, or it could not be started
 #pragma once
 
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>

@@ -92,24 +92,22 @@ Result<void> Keeper::replace() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0)
     return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
+  rdzv::UniqueFd reading(fds[0]);
+  rdzv::UniqueFd writing(fds[1]);
   int fork_errno = 0;
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
     const pid_t forked = ::fork();
     if (forked == 0) {
-      ::close(fds[1]);  // with it open, read() would never see the end of file
-      keep(fds[0]);
+      writing.reset();  // with it open, read() would never see the end of file
+      keep(reading.get());
     }
     fork_errno = errno;
     return forked;
   }();
-  ::close(fds[0]);
-  if (pid < 0) {
-    ::close(fds[1]);
-    return fail(error_of_start(fork_errno, "cannot start the keeper"));
-  }
+  if (pid < 0) return fail(error_of_start(fork_errno, "cannot start the keeper"));
   pid_ = pid;
-  pipe_.reset(fds[1]);
+  pipe_ = std::move(writing);
   return {};
 }
 

@@ -1,7 +1,6 @@
 #include "agent/query/log_follower.h"
 
 #include <chrono>
-#include <string>
 
 namespace ddprun::agent {
 namespace {

@@ -4,9 +4,7 @@
 // answer ended; the first question gets the last lines.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -15,7 +15,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
