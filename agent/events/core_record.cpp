@@ -96,7 +96,6 @@ static void fields(auto& json, Is<PreemptSignal> auto& notice) { json("signal", 
 
 // An earlier version said for which round the timer was: it is none that this one has armed.
 static void fields(auto& json, Is<TimerExpired> auto& end) { json.may_lack("timer", end.timer); }
-
 static void fields(auto& json, Is<StacksTaken> auto& taken) { json("round", taken.round); }
 static void fields(auto& json, Is<RoundClosed> auto& closed) { json("round", closed.round); }
 

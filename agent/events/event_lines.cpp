@@ -170,7 +170,6 @@ static void fields(JsonWriter& line, const JobFinished& event) {
 }
 
 static void fields(JsonWriter& line, const EventsLost& event) { line("count", event.count); }
-
 static void fields(JsonWriter& line, const Requested& event) { line("what", event.what); }
 
 JobEvent without_what_no_line_shows(JobEvent event) {

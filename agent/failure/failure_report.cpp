@@ -34,11 +34,9 @@ std::string joined(const std::vector<std::string>& parts, const char* separator)
 std::string indented(std::string_view given, const std::string& indent) {
   const std::string text = printable_lines(given);
   std::string out;
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const auto end = std::min(text.find('\n', begin), text.size());
+  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
     out += indent + text.substr(begin, end - begin) + "\n";
-    begin = end + 1;
   }
   return out;
 }

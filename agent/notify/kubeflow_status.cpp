@@ -88,18 +88,15 @@ std::string kubeflow_status(const JobProgress& progress,
   if (progress.total_steps > 0) status["progressPercentage"] = percentage(progress);
   if (remaining) status["estimatedRemainingSeconds"] = remaining->count();
   json::array metrics;
-  const auto add_text = [&metrics](std::string_view name, std::string_view value) {
+  const auto add = [&metrics](std::string_view name, const std::string& value) {
     metrics.push_back(json::object{{"name", name}, {"value", value}});
   };
-  const auto add = [&add_text](std::string_view name, std::int64_t value) {
-    add_text(name, std::to_string(value));
-  };
-  add("step", progress.step);
-  if (progress.total_steps > 0) add("total_steps", progress.total_steps);
-  add("round", number(progress.round));
-  add("restarts", progress.restarts);
-  add("world_size", progress.world_size);
-  for (const NamedValue& value : progress.values) add_text(value.name, number_text(value.value));
+  add("step", std::to_string(progress.step));
+  if (progress.total_steps > 0) add("total_steps", std::to_string(progress.total_steps));
+  add("round", to_string(progress.round));
+  add("restarts", std::to_string(progress.restarts));
+  add("world_size", std::to_string(progress.world_size));
+  for (const NamedValue& value : progress.values) add(value.name, number_text(value.value));
   status["metrics"] = std::move(metrics);
   status["lastUpdatedTime"] = utc_text(now) + "Z";  // without fractions, as Kubernetes does
   return json::serialize(json::object{{"trainerStatus", std::move(status)}});

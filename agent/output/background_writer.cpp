@@ -92,8 +92,12 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   void announce(std::function<void(Arguments...)> Events::*handler,
                 std::type_identity_t<Arguments>... arguments) {
     if (stopping || !(events.*handler)) return;
-    boost::asio::post(executor, [state = shared_from_this(), handler, arguments...] {
-      if (!state->is_stopping()) (state->events.*handler)(arguments...);
+    post([this, handler, arguments...] { (events.*handler)(arguments...); });
+  }
+
+  void post(std::function<void()> call) {
+    boost::asio::post(executor, [state = shared_from_this(), call = std::move(call)] {
+      if (!state->is_stopping()) call();
     });
   }
 
@@ -210,11 +214,7 @@ void BackgroundWriter::when_written(std::function<void()> done) {
 // Needs the mutex.
 void BackgroundWriter::State::tell_if_written() {
   if (stopping || when_written.empty() || !is_written()) return;
-  for (auto& done : std::exchange(when_written, {})) {
-    boost::asio::post(executor, [state = shared_from_this(), done = std::move(done)] {
-      if (!state->is_stopping()) done();
-    });
-  }
+  for (auto& done : std::exchange(when_written, {})) post(std::move(done));
 }
 
 void BackgroundWriter::State::run() {
@@ -295,11 +295,10 @@ void BackgroundWriter::State::release(std::unique_lock<std::mutex>& lock, Sink s
   target = Target{};
   if (stopping) return;
   target.in_use = true;  // until `closed` was called
-  boost::asio::post(executor, [state = shared_from_this(), sink, lost] {
-    if (state->is_stopping()) return;
-    if (state->events.closed) state->events.closed(sink, lost);
-    const std::lock_guard guard(state->mutex);
-    state->targets[sink].in_use = false;
+  post([this, sink, lost] {
+    if (events.closed) events.closed(sink, lost);
+    const std::lock_guard guard(mutex);
+    targets[sink].in_use = false;
   });
 }
 

@@ -56,10 +56,8 @@ Found environment_has(pid_t pid, const std::string& entry) {
   for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {
     all.append(part.data(), static_cast<std::size_t>(count));
   }
-  std::istringstream lines(all);
-  for (std::string line; std::getline(lines, line, '\0');) {
-    if (line == entry) return Found::kYes;
-  }
+  const std::string nul(1, '\0');
+  if ((nul + all + nul).find(nul + entry + nul) != std::string::npos) return Found::kYes;
   const auto memory = memory_of(pid);
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
   const bool was_seen_whole =

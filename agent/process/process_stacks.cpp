@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
 namespace {
@@ -44,8 +45,7 @@ std::string field(const std::string& status, const std::string& name) {
   std::istringstream lines(status);
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(name + ":")) {
-      const auto value = line.find_first_not_of(" \t", name.size() + 1);
-      return value == std::string::npos ? "" : line.substr(value);
+      return std::string(trimmed(std::string_view(line).substr(name.size() + 1)));
     }
   }
   return {};

@@ -1,6 +1,5 @@
 #include "agent/query/control_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -13,6 +12,8 @@
 #include <ctime>
 #include <memory>
 #include <utility>
+
+#include "rendezvous/common/directory_entries.h"
 
 namespace ddprun::agent {
 namespace {
@@ -83,16 +84,9 @@ void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid
 
 std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder) {
   std::vector<std::string> names;
-  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listed), ::closedir);
-  if (!entries) {
-    if (listed >= 0) ::close(listed);
-    return names;
-  }
-  while (const dirent* each = ::readdir(entries.get())) {
-    std::string name = each->d_name;
-    if (name.ends_with(".sock")) names.push_back(std::move(name));
-  }
+  for_each_entry(folder.get(), [&names](std::string_view name, unsigned char) {
+    if (name.ends_with(".sock")) names.emplace_back(name);
+  });
   std::ranges::sort(names);
   return names;
 }
