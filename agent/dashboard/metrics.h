@@ -1,5 +1,4 @@
-// The text of /metrics: the status of this node in Prometheus' format. Only of this node, because
-// Prometheus scrapes every node itself; values of the whole job (world size, round, restarts) are
+// The text of /metrics: the status of this node in Prometheus' format; values of the whole job are
 // the same on all nodes. Names and meanings stay compatible: agent/README.md lists them. Pure.
 #pragma once
 

@@ -1,9 +1,7 @@
-// Writes the inputs of this process's cores to a file (--record), for `ddpctl replay`. Like the
-// event file it never blocks: if the disk is too slow, lines are dropped, and their number is
-// recorded.
-//
-// Owned by the Supervisor, event loop only; the Console outlives it. Note every input of a core,
-// because a replay without one of them makes other decisions.
+// Writes the inputs of this process's cores to a file (--record), for `ddpctl replay`; never
+// blocks: if the disk is too slow, lines are dropped, and their number is recorded. Note every
+// input, because a replay without one makes other decisions. Owned by the Supervisor, event loop
+// only; the Console outlives it.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

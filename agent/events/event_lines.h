@@ -1,9 +1,6 @@
 // The events of a job as JSON lines (--events). Pure: tests compare whole lines. Programs rely on
 // the schema, which agent/README.md documents: fields may be added, and any other change needs
 // another kEventSchema.
-//
-// Put text of a worker into a line only through these functions, because it need not be UTF-8, and
-// every line must be valid JSON.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,6 @@
-// torchrun's event records (--event-log-handler=console), for programs that read them: one JSON
-// line each, with torchrun's fields, including the timestamp, which is always zero. Pure.
-//
-// As torchrun does, a worker's end is written only when the job has ended, and AGENT SUCCEEDED
-// whenever the agent itself worked, also after a worker failed.
+// torchrun's event records (--event-log-handler=console): one JSON line each, with torchrun's
+// fields, including the timestamp, which is always zero. Pure. As torchrun does, a worker's end is
+// written only when the job has ended, and AGENT SUCCEEDED whenever the agent itself worked.
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,6 @@
-// A report of the job's progress to Kubeflow Trainer, as values: where the status endpoint is, the
-// token, and the body of a report (the trainerStatus of KEP-2779). Pure; kubeflow_reporter.h sends
-// it.
-//
-// Do not report before a worker has reported a step: a report replaces the whole status of the
-// TrainJob, also what the program itself has reported there (Transformers does).
+// A report of the job's progress to Kubeflow Trainer (the trainerStatus of KEP-2779), as values.
+// Pure; kubeflow_reporter.h sends it. Do not report before a worker has reported a step: a report
+// replaces the whole status of the TrainJob, also what the program itself has reported there.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,6 @@
 // The status line of a job on a terminal: which round runs, for how long, and what the job waits
-// for. Used only if nobody but the agent writes to the terminal, because a worker's output would
-// mix with it.
-//
-// Owned by the Observers, event loop only. Its timer runs once a second while the line is shown.
+// for. Used only if nobody but the agent writes to the terminal. Owned by the Observers, event loop
+// only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -1,8 +1,6 @@
 // Answers the requests of the control socket, which come from ddpctl (agent/README.md has the
-// table). Owned by the supervisor, event loop only.
-//
-// If the socket cannot be made, the node runs its job without it. A stop or a restart is not
-// decided here but passed on to the leader.
+// table); a stop or a restart is passed on to the leader. If the socket cannot be made, the node
+// runs its job without it. Owned by QueryPort, event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,10 +1,7 @@
 // The JobView of a running agent: asks the other nodes through the leader
 // (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits at
-// most kPatience, and only for nodes in the leader's list of asked nodes: those that join later
-// were not asked.
-//
-// Owned by the supervisor; LeaderPort passes on the leader's messages. Event loop only. A question
-// is a JSON object with "ask", which chooses the handler that answers.
+// most kPatience, and only for nodes in the leader's list of asked nodes. A question is a JSON
+// object with "ask", which chooses the handler. Owned by QueryPort; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

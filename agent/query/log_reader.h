@@ -1,9 +1,7 @@
 // Answers questions about the logs of this node's workers: from their files (-r, -t, --log-dir),
-// else from the last lines of stderr that the agent keeps. What a worker writes to the terminal
-// itself is not available.
-//
-// Owned by the supervisor, event loop only. Files are read on threads, because they may be on a
-// file server that does not answer: then there is no answer, but nothing else waits.
+// else from the last lines of stderr that the agent keeps. Owned by QueryPort, event loop only.
+// Files are read on threads: if a file server does not answer, there is no answer, but nothing else
+// waits.
 #pragma once
 
 #include <array>

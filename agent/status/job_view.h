@@ -1,8 +1,6 @@
 // A running job, for everything that shows it: the control socket (ddpctl), the metrics and the
-// live page. Event loop only; owned by the agent, and outlives its users.
-//
-// Do not ask for the whole job more often than somebody looks: it costs one message to every node.
-// Callers that ask while a request is under way share its answer.
+// live page. Event loop only; owned by the agent, and outlives its users. Asking for the whole job
+// costs one message to every node; callers that ask while a request is under way share its answer.
 #pragma once
 
 #include <functional>

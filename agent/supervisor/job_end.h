@@ -1,7 +1,5 @@
-// Performs the steps of a job's end (EndStep). The core decides which step is next and how long it
-// may take. Nothing here blocks, however slow a reader, a file server or another node is.
-//
-// Owned by the Supervisor; event loop only.
+// Performs the steps of a job's end (EndStep), which the core orders and limits. Nothing here
+// blocks. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <functional>

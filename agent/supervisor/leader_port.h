@@ -1,7 +1,5 @@
-// The supervisor's connection to the leader: finds it, joins it, sends messages and receives them.
-// Messages of the leader become events of the supervisor's queue; requests of other nodes go to the
-// JobQuery, and connections of store clients to the supervisor.
-//
+// The supervisor's connection to the leader: finds it, joins it, sends messages. What the leader
+// says becomes an event of the supervisor's queue; requests of other nodes go to the JobQuery.
 // Owned by the Supervisor; event loop only. join() and tell() never call back.
 #pragma once
 

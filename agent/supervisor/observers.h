@@ -1,9 +1,6 @@
-// Everything that reports on the job and does not change it: the event log, the history for ddpctl,
-// the status line of a terminal, systemd, Kubeflow Trainer. The supervisor tells each of them what
-// concerns it; the state of the node at that moment comes from the snapshot.
-//
-// Owned by the Supervisor; event loop only. An error of an observer does not stop the job, except
-// that --events cannot be opened.
+// Everything that reports on the job and does not change it. The supervisor tells each observer
+// what concerns it; the state of the node at that moment comes from the snapshot. Owned by the
+// Supervisor; event loop only. No error here stops the job, except that --events cannot be opened.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,6 @@
-// Serves queries about the job and requests to stop or restart it: from ddpctl over the control
-// socket, from other nodes through the leader, from Prometheus and browsers at --metrics-port.
-//
-// Owned by the Supervisor; event loop only. If a socket or port cannot be opened, the user is told,
-// and the job goes on.
+// Serves queries about the job and requests to stop or restart it: from ddpctl, from other nodes
+// through the leader, from Prometheus and browsers. Owned by the Supervisor; event loop only. If a
+// socket or port cannot be opened, the user is told, and the job goes on.
 #pragma once
 
 #include <functional>

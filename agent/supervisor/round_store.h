@@ -1,8 +1,6 @@
 // The store through which the workers of a round meet, on the node with group rank 0: a store
-// server in this agent, or a port that the agent reserves for a store in rank 0.
-//
-// Owned by the Supervisor, event loop only; the store's thread calls `log`. Every round needs a new
-// store, because its workers would otherwise read keys of the round before.
+// server in this agent, or a port that the agent reserves for a store in rank 0. Every round needs
+// a new one. Owned by the Supervisor, event loop only; the store's thread calls `log`.
 #pragma once
 
 #include <cstdint>

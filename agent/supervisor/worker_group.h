@@ -1,9 +1,7 @@
 // The workers of this node: starts, signals and watches them, with their streams, links and error
-// files, and kills the orphans that they leave behind. Decides nothing: the supervisor performs the
-// core's actions on it, and it reports events for the core.
-//
-// Owned by the Supervisor; event loop only. The end of the last worker is not the end of the round:
-// the round ends with close(), when no process that it started is left.
+// files, and kills the orphans that they leave behind. The supervisor performs the core's actions
+// on it, and it reports events for the core. A round ends with close(), when no process that it
+// started is left. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <sys/types.h>
