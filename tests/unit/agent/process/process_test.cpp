@@ -17,8 +17,8 @@
 #include <tuple>
 #include <vector>
 
-#include "agent/process/keeper.h"
 #include "agent/process/control_group.h"
+#include "agent/process/keeper.h"
 #include "agent/process/orphans.h"
 
 namespace ddprun::agent {
