@@ -100,8 +100,7 @@ struct EventHead {
 // One JSON object and a newline.
 std::string event_line(const EventHead& head, const JobEvent& event);
 
-// Removes what event_line() does not show, for a history that keeps events: a failure may contain
-// 64 KiB of text and as much of stderr, of which a line shows 4 KiB.
+// For a history that keeps events: a failure may have 128 KiB, of which event_line() shows 4.
 JobEvent without_what_no_line_shows(JobEvent event);
 
 }  // namespace ddprun::agent

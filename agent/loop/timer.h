@@ -25,7 +25,6 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Replace what was armed before.
   template <typename Callback>
   void arm(Clock::duration after, Callback callback) {
     arm_at(Clock::now() + after, std::move(callback));

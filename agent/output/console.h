@@ -65,8 +65,7 @@ class Console {
   bool is_terminal(Stream stream) const { return is_terminal_[index(stream)]; }
   int fd(Stream stream) const { return fds_[index(stream)]; }
 
-  // Calls `done` once, on the event loop, when everything was written, including the message about
-  // a stream that cannot be written.
+  // Calls `done` once, on the event loop, when everything was written, messages about this included.
   void when_written(std::function<void()> done) { await_written(0, std::move(done)); }
   // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);

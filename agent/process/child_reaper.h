@@ -58,8 +58,7 @@ class ChildReaper {
   // Call it after reaping a child of one's own: reaping may have stopped at it (see reap_orphans).
   void reap();
 
-  // Kills orphans until none is left. Those that do not end within two seconds are logged and left
-  // alone. `done` may be called before end_orphans() returns.
+  // Those that do not end within two seconds are logged and left alone. `done` may come at once.
   void end_orphans(std::function<void()> done);
 
   // The agent ends: so does its keeper, beside it. The event loop must not run any more.

@@ -24,8 +24,7 @@ inline constexpr const char* kAgentVariable = "DDPRUN_AGENT_ID";
 // From now on orphaned descendants become children of this process.
 void become_subreaper();
 
-// Looks up the environment of processes on a thread: the first take() of a process starts the
-// look-up, and a later one returns the result.
+// Looks up environments on a thread: the first take() of a process starts it, a later one returns it.
 class EnvironmentLooks {
  public:
   enum class Found {
@@ -60,12 +59,10 @@ struct Orphans {
   std::vector<pid_t> hanging;  // children whose environment cannot be read
 };
 
-// The living children of this process whose environment has the entry of `looks`, except those that
-// `is_known` accepts.
+// The living children whose environment has the entry of `looks`, except those that are known.
 Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known);
 
-// Reaps children that have ended. Stops at one that `is_known` accepts: its owner must reap it and
-// then call this again.
+// Reaps children that have ended, until a known one: its owner must reap it and call this again.
 void reap_orphans(const std::function<bool(pid_t)>& is_known);
 
 }  // namespace ddprun::agent

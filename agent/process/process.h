@@ -58,8 +58,7 @@ class WorkerProcess {
   virtual void resume() = 0;
 };
 
-// Saves the inherited signal mask and disposition of SIGPIPE for the workers, and then ignores
-// SIGPIPE. To be called once, before anything changes a signal.
+// Saves the inherited signal mask and SIGPIPE's disposition for the workers; then ignores SIGPIPE.
 void adopt_signal_state();
 
 // Saves the inherited soft limit on open files for the workers, and raises the agent's to the hard

@@ -33,8 +33,7 @@ class WorkerLink {
   int worker_page() const { return page_.get(); }
   void started(pid_t pid, OnMisuse on_misuse);
 
-  // True: the worker accepts such requests, and this one was sent. False: use a signal instead; the
-  // request is kept, and sent if the worker opens its link later.
+  // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
 
   // The progress that the worker reported; none if it reported none. Also valid after its end.

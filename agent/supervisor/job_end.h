@@ -26,8 +26,7 @@ class JobEnd {
          bool wants_summary);
 
   void begin(rdzv::JobOutcome outcome) { outcome_ = std::move(outcome); }
-  // Calls `done` when the step is complete, possibly before take() returns. Not if the next step
-  // has begun by then.
+  // Calls `done` when the step is complete, perhaps at once, unless the next step has begun by then.
   void take(EndStep step, std::function<void()> done);
 
  private:

@@ -46,9 +46,8 @@ class LeaderPort {
   bool has_been_heard() const { return has_been_heard_; }
   std::string local_address() const { return leader_->local_address(); }
 
-  // At the end of this node. Calls `done` once, possibly before leave() returns: when no node needs
-  // the leader in this process any more, or when a leader elsewhere knows of this node's end, after
-  // half a second at the latest.
+  // At the end of this node. Calls `done` once, perhaps at once: when no node needs the leader here
+  // any more, or one elsewhere knows of this node's end (after half a second at the latest).
   void leave(std::function<void()> done);
   // Checks whether leave() is complete. To be called after every event of the loop.
   void look() {

@@ -38,8 +38,7 @@ class RoundStore {
     reserved_port_.reset();
   }
 
-  // Takes a client that connected to the port which leader and store share. Closes the connection
-  // if no store is open.
+  // Takes a client of the port which leader and store share; closes it if no store is open.
   void adopt(rdzv::UniqueFd client, std::string received) {
     if (server_) server_->adopt(std::move(client), std::move(received));
   }
