@@ -104,8 +104,7 @@ struct Job {
   std::chrono::milliseconds shutdown_timeout{30'000};  // from the stop signal to SIGKILL
   // The same after a worker failed or a node was lost; at most shutdown_timeout.
   std::chrono::milliseconds failure_shutdown_timeout{1'000};
-  // Signals to the agent that stop the job. One that is ignored when the agent starts (nohup) stays
-  // ignored.
+  // Signals to the agent that stop the job, except those ignored when it starts (nohup).
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue
   // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES is the entry
@@ -116,6 +115,11 @@ struct Job {
   std::string record;                     // --record: file for the cores' inputs; empty: none
   std::string version;                    // of this ddprun, for messages
   std::vector<int> debugged_ranks;        // global ranks that wait for a debugger, in every round
+
+  // The exit code of this agent for an outcome that has this one.
+  int exit_code(int of_outcome) const {
+    return of_outcome != 0 && exit_code_as_torchrun ? 1 : of_outcome;
+  }
 
   bool operator==(const Job&) const = default;
 };

@@ -2,20 +2,18 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace ddprun::agent {
 namespace {
 
 // The entry with this index of a comma-separated list; empty: there is none.
-std::string entry(const std::string& list, int place) {
-  std::size_t begin = 0;
-  for (; place > 0; --place) {
-    begin = list.find(',', begin);
-    if (begin == std::string::npos) return "";
-    ++begin;
+std::string entry(std::string_view list, int place) {
+  for (; place > 0 && !list.empty(); --place) {
+    list.remove_prefix(std::min(list.find(','), list.size() - 1) + 1);
   }
-  return list.substr(begin, list.find(',', begin) - begin);
+  return std::string(list.substr(0, list.find(',')));
 }
 
 }  // namespace
@@ -76,12 +74,10 @@ std::string key_of(const Job& job, const std::string& agent_id) {
 
 std::string device_of(const Job& job, int local_rank) {
   const auto place = static_cast<std::size_t>(local_rank);
-  std::string device;
-  if (place < job.visible_devices_of.size()) {
-    device = job.visible_devices_of[place];
-  } else {
-    device = entry(value_or_empty(job.environment, "CUDA_VISIBLE_DEVICES"), local_rank);
-  }
+  const std::string device =
+      place < job.visible_devices_of.size()
+          ? job.visible_devices_of[place]
+          : entry(value_or_empty(job.environment, "CUDA_VISIBLE_DEVICES"), local_rank);
   return device.empty() ? "" : "cuda:" + device;
 }
 

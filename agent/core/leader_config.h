@@ -13,8 +13,7 @@ namespace ddprun::agent {
 rdzv::RoundConfig leader_config(const Job& job);
 // The configuration before the leader is found: hosts_leader is false until LeaderFound.
 NodeConfig node_config(const Job& job);
-// `host`: this node's name; `leads_at_endpoint`: the leader is in this process, at the rendezvous
-// endpoint.
+// `host`: this node's name; `leads_at_endpoint`: the leader is here, at the rendezvous endpoint.
 rdzv::NodeHello hello_of(const Job& job, const std::string& host, bool leads_at_endpoint);
 // Tells this job apart from others with the same run id: the endpoint or etcd prefix where its
 // nodes find their leader, and the run id. On a single node it is `agent_id`.

@@ -22,17 +22,10 @@ constexpr milliseconds kHurriedStep = 500ms;
 
 // How long to wait until the workers' output and the report are written.
 milliseconds patience_of(rdzv::JobOutcome::Kind kind) {
-  using Kind = rdzv::JobOutcome::Kind;
-  switch (kind) {
-    case Kind::kStopped:  // a user who stops a job does not want to wait for a slow reader
-      return kHurriedStep;
-    case Kind::kCannotRun:  // a worker that hangs in the kernel never closes its pipe
-      return 5s;
-    case Kind::kSucceeded:
-    case Kind::kFailed:
-      break;
-  }
-  return kNoHurry;
+  // A user who stops a job does not want to wait for a slow reader.
+  if (kind == rdzv::JobOutcome::Kind::kStopped) return kHurriedStep;
+  // A worker that hangs in the kernel never closes its pipe.
+  return kind == rdzv::JobOutcome::Kind::kCannotRun ? 5s : kNoHurry;
 }
 
 bool all(const std::vector<bool>& flags) {
@@ -59,16 +52,6 @@ std::vector<NodeAction> NodeCore::step(const NodeEvent& event) {
   if (is_over() && !concerns_the_end(event)) return out;
   std::visit([&](const auto& e) { on(out, e); }, event);
   return out;
-}
-
-bool NodeCore::leaves_in_its_own_time() const {
-  const auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->has_only_notice;
-}
-
-bool NodeCore::has_left() const {
-  const auto* stopping = std::get_if<Stopping>(&state_);
-  return stopping != nullptr && stopping->is_own_outcome;
 }
 
 bool NodeCore::is_stale(const NodeEvent& event) const {
@@ -138,10 +121,6 @@ void NodeCore::on(Out& out, const rdzv::RoundStop& stop) {
   tell_of_preemption(out, *stopping);
   go_on(out);
 }
-
-void NodeCore::on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
-
-void NodeCore::on(Out& out, const LeaderReplaced&) { join_anew(out); }
 
 void NodeCore::on(Out& out, const LeaderFound& found) {
   if (!is_waiting()) return;
@@ -278,16 +257,12 @@ void NodeCore::on(Out& out, const TimerExpired&) {
   } else if (expired.limit == Limit::kKill) {
     give_up_on_workers(out, *stopping);
   } else {
-    grace_is_over(out, *stopping, expired);
+    const bool after_failure = expired.limit == Limit::kGraceAfterFailure;
+    out.push_back(GraceOver{expired.after, after_failure});
+    if (after_failure || expired.after == 0ms) return kill_workers(out, *stopping);
+    out.push_back(TakeStacks{round_});
+    arm(out, Limit::kStacks, kStacks);
   }
-}
-
-void NodeCore::grace_is_over(Out& out, Stopping& stopping, const Armed& grace) {
-  const bool after_failure = grace.limit == Limit::kGraceAfterFailure;
-  out.push_back(GraceOver{grace.after, after_failure});
-  if (after_failure || grace.after == 0ms) return kill_workers(out, stopping);
-  out.push_back(TakeStacks{round_});
-  arm(out, Limit::kStacks, kStacks);
 }
 
 void NodeCore::on(Out& out, const StacksTaken&) {

@@ -224,9 +224,15 @@ class NodeCore {
   bool is_over() const { return std::holds_alternative<Ending>(state_) || has_ended(); }
   bool has_ended() const { return std::holds_alternative<Ended>(state_); }
   // Preempted: the workers were asked to leave, and have not been told to stop.
-  bool leaves_in_its_own_time() const;
+  bool leaves_in_its_own_time() const {
+    const auto* stopping = std::get_if<Stopping>(&state_);
+    return stopping != nullptr && stopping->has_only_notice;
+  }
   // This node ends on its own: the leader, on another node, goes on without it.
-  bool has_left() const;
+  bool has_left() const {
+    const auto* stopping = std::get_if<Stopping>(&state_);
+    return stopping != nullptr && stopping->is_own_outcome;
+  }
 
  private:
   using Out = std::vector<NodeAction>;
@@ -285,7 +291,7 @@ class NodeCore {
   void on(Out& out, const rdzv::OpenStore& open);
   void on(Out& out, const rdzv::RoundStart& start);
   void on(Out& out, const rdzv::RoundStop& stop);
-  void on(Out& out, const rdzv::DeclaredLost& lost);
+  void on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
   void on(Out& out, const rdzv::JobEnd& end);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
@@ -295,7 +301,7 @@ class NodeCore {
   void on(Out& out, const StacksTaken& taken);
   void on(Out& out, const RoundClosed& closed);
   void on(Out& out, const LeaderLost& lost);
-  void on(Out& out, const LeaderReplaced& replaced);
+  void on(Out& out, const LeaderReplaced&) { join_anew(out); }
   void on(Out& out, const LeaderFound& found);
   void on(Out& out, const CannotRun& cannot);
   void on(Out& out, const StepTaken& taken);
@@ -311,7 +317,6 @@ class NodeCore {
   Stopping* begin_stopping();
   Stopping* stop_workers(Out& out, int signal, Limit grace = Limit::kGrace);
   void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);
-  void grace_is_over(Out& out, Stopping& stopping, const Armed& grace);
   void kill_workers(Out& out, Stopping& stopping);
   void give_up_on_workers(Out& out, Stopping& stopping);
   void go_on(Out& out);

@@ -1,51 +1,13 @@
 #include "agent/core/worker_environment.h"
 
-#include <string_view>
+#include "agent/text/substitute.h"
 
 namespace ddprun::agent {
 namespace {
 
-constexpr std::string_view kLocalRankMacro = "local_rank";
-
 // systemd sets these for the agent (systemd_notify.h). A worker that used them would send messages
 // in the name of the whole service; systemd accepts those under NotifyAccess=all.
 constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
-
-bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_name_part(char c) { return is_name_start(c) || (c >= '0' && c <= '9'); }
-
-std::string_view name_at(std::string_view text) {
-  std::size_t length = 0;
-  if (!text.empty() && is_name_start(text.front())) {
-    while (length < text.size() && is_name_part(text[length])) ++length;
-  }
-  return text.substr(0, length);
-}
-
-std::string substitute(std::string_view text, std::string_view local_rank) {
-  std::string out;
-  while (!text.empty()) {
-    const auto dollar = text.find('$');
-    out += text.substr(0, dollar);
-    if (dollar == std::string_view::npos) break;
-    text.remove_prefix(dollar + 1);
-    if (text.substr(0, 1) == "$") {
-      out += '$';
-      text.remove_prefix(1);
-      continue;
-    }
-    const bool is_braced = text.substr(0, 1) == "{";
-    const std::string_view name = name_at(text.substr(is_braced ? 1 : 0));
-    const bool is_closed = !is_braced || text.substr(1 + name.size(), 1) == "}";
-    if (name == kLocalRankMacro && is_closed) {
-      out += local_rank;
-      text.remove_prefix(name.size() + (is_braced ? 2 : 0));
-    } else {
-      out += '$';
-    }
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -81,9 +43,9 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
 
 std::vector<std::string> worker_arguments(const Program& program, int local_rank) {
   std::vector<std::string> arguments = program.argv;
-  const std::string rank = std::to_string(local_rank);
+  const Environment values{{"local_rank", std::to_string(local_rank)}};
   for (std::size_t i = program.first_user_argument; i < arguments.size(); ++i) {
-    arguments[i] = substitute(arguments[i], rank);
+    arguments[i] = substitute(arguments[i], values);
   }
   return arguments;
 }

@@ -17,8 +17,7 @@ namespace ddprun::agent {
 Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
                                const std::string& error_file);
 
-// The program's argv. In the user's arguments $local_rank, ${local_rank} and $$ are replaced as
-// Python's string.Template.safe_substitute does; any other $name stays.
+// The program's argv, with $local_rank replaced in the user's arguments (substitute.h).
 std::vector<std::string> worker_arguments(const Program& program, int local_rank);
 
 }  // namespace ddprun::agent

@@ -1,7 +1,5 @@
 #include "agent/dashboard/dashboard_feed.h"
 
-#include <algorithm>
-#include <array>
 #include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
@@ -30,11 +28,9 @@ std::int64_t unix_ms(std::chrono::system_clock::time_point time) {
   return in_ms(time.time_since_epoch());
 }
 
-template <typename Number>
-void append(std::string& out, Number number) {
-  std::array<char, 32> digits{};
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
-  out.append(digits.data(), end);
+void append(std::string& out, auto number) {
+  char digits[32];
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
 std::optional<double> value_named(std::string_view name, const WorkerProgress& progress) {
@@ -308,35 +304,26 @@ std::string DashboardFeed::object(bool is_whole) const {
     }
   }
 
-  const auto rows = [&](std::string_view name, const std::vector<int>& changed, auto append_row) {
+  const auto rows = [&](std::string_view name, const std::vector<int>& changed, auto row_of) {
     if (!is_whole && changed.empty()) return;
-    out.append(",\"").append(name).append("\":[");
-    const std::size_t begin = out.size();
-    const auto row = [&](const std::pair<Rank, Live>& rank) {
-      out += out.size() == begin ? "[" : ",[";
-      append_row(rank);
-      out += ']';
-    };
+    json::array array;
     if (is_whole) {
-      for (const auto& [number, rank] : ranks_) row(rank);
+      for (const auto& [number, rank] : ranks_) array.push_back(row_of(rank));
     } else {
-      for (const int number : changed) row(ranks_.at(number));
+      for (const int number : changed) array.push_back(row_of(ranks_.at(number)));
     }
-    out += ']';
+    out.append(",\"").append(name).append("\":").append(json::serialize(array));
   };
-  const auto columns = [&out](auto... numbers) {
-    const std::size_t begin = out.size();
-    ((out += out.size() == begin ? "" : ",", append(out, numbers)), ...);
-  };
-  rows("ranks", changed_ranks_, [&](const std::pair<Rank, Live>& row) {
+  rows("ranks", changed_ranks_, [](const std::pair<Rank, Live>& row) {
     const Rank& rank = row.first;
-    columns(rank.rank, rank.node_rank, rank.local_rank, rank.pid, rank.total_steps);
-    out.append(",").append(json::serialize(text(rank.device)));
+    return json::array{rank.rank, rank.node_rank,   rank.local_rank,
+                       rank.pid,  rank.total_steps, text(rank.device)};
   });
-  rows("live", changed_lives_, [&](const std::pair<Rank, Live>& row) {
+  rows("live", changed_lives_, [](const std::pair<Rank, Live>& row) {
     const Live& live = row.second;
-    columns(row.first.rank, static_cast<int>(live.state), static_cast<int>(live.phase),
-            live.step.value_or(-1), live.stepped_at_ms, live.step_us);
+    return json::array{
+        row.first.rank,         static_cast<int>(live.state), static_cast<int>(live.phase),
+        live.step.value_or(-1), live.stepped_at_ms,           live.step_us};
   });
 
   if (is_whole || loss_.changed_from()) {

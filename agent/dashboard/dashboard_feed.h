@@ -1,13 +1,10 @@
-// What the live page receives: everything once, then only changes. Made of successive JobStatus
-// values; pure. A rank without a new step since the last status costs nothing, so that a page with
-// 1,024 ranks stays cheap on both sides.
+// What the live page receives: everything once, then only changes, made of successive JobStatus
+// values. Pure. A rank without a new step costs nothing, so a page with 1,024 ranks stays cheap.
 //
-// Both messages are JSON objects with the fields that agent/dashboard/page/index.html lists at the
-// top of its script. A change has `at` and those other fields that differ. Lists of rows (one row
-// per rank) are changed row by row; `loss` has the points to add after the points from `loss_from`
-// on were removed.
-//
-// A page that has missed a change must get whole() again.
+// Messages are JSON objects with the fields that agent/dashboard/page/index.html lists at the top
+// of its script. A change has `at` and the fields that differ; lists are changed row by row; `loss`
+// has the points to add after those from `loss_from` on were removed. A page that has missed a
+// change must get whole() again.
 #pragma once
 
 #include <algorithm>
@@ -58,8 +55,7 @@ class Curve {
 
 class DashboardFeed {
  public:
-  // While no page is open: continues the curve of the loss, if rank 0 is on this node. This makes no
-  // change for pages.
+  // While no page is open: continues the curve of the loss, if rank 0 is on this node.
   void sample(const NodeStatus& own);
 
   void look(const JobStatus& status, std::chrono::steady_clock::time_point now);

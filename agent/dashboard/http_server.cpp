@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <optional>
 #include <unordered_set>
 
+#include "agent/loop/timer.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/net/listener.h"
 
 namespace ddprun::agent {
@@ -29,63 +30,53 @@ bool is_the_clients_fault(const error_code& ec) {
          ec != http::error::end_of_stream && ec != http::error::partial_message;
 }
 
-}  // namespace
+class Connection;
 
-bool is_loopback_host(std::string_view host) {
-  if (const std::size_t colon = host.rfind(':');
-      colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos) {
-    const std::string_view port = host.substr(colon + 1);
-    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-    if (port.empty() || !std::ranges::all_of(port, is_digit)) return false;
-    host = host.substr(0, colon);
-  }
-  return boost::beast::iequals(host, "localhost") || host == "127.0.0.1" || host == "[::1]";
-}
-
-// ---- the server ---------------------------------------------------------------------------------
-
-class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
+class Server final : public HttpServer {
  public:
-  class Connection;
-
-  Impl(asio::io_context& io, Handler handler, HttpServerLimits limits)
-      : handler_(std::move(handler)), limits_(limits), acceptor_(io), pause_(io) {}
+  Server(asio::io_context& io, Handler the_handler, HttpServerLimits the_limits)
+      : handler(std::move(the_handler)), limits(the_limits), acceptor_(io), pause_(io) {}
+  ~Server() override;
 
   Result<void> listen(std::uint16_t port);
-  void accept();
-  void close();
-
+  std::uint16_t port() const override { return port_; }
   void forget(const std::shared_ptr<Connection>& connection) { connections_.erase(connection); }
   bool has_room_for_a_stream() const;
-  void handle(std::shared_ptr<HttpExchange> exchange) { handler_(std::move(exchange)); }
-  const HttpServerLimits& limits() const { return limits_; }
-  std::uint16_t port() const { return port_; }
+
+  const Handler handler;
+  const HttpServerLimits limits;
 
  private:
+  void accept();
   void serve(tcp::socket socket);
-  void make_room();
 
-  const Handler handler_;
-  const HttpServerLimits limits_;
   tcp::acceptor acceptor_;
-  asio::steady_timer pause_;
+  Timer pause_;
   std::uint16_t port_ = 0;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
+  const rdzv::Lifetime lifetime_;
 };
 
 // ---- a connection -------------------------------------------------------------------------------
 
-class HttpServer::Impl::Connection final : public HttpExchange,
-                                           public std::enable_shared_from_this<Connection> {
+class Connection final : public HttpExchange, public std::enable_shared_from_this<Connection> {
+  // Wraps a handler so that it does nothing after this was closed.
+  template <typename Next>
+  auto then(Next next) {
+    return [self = shared_from_this(), next](const error_code& ec, std::size_t count) {
+      if (self->server_ != nullptr) next(ec, count);
+    };
+  }
+
  public:
-  Connection(tcp::socket socket, Impl& server)
+  Connection(tcp::socket socket, Server& server)
       : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
 
-  void start() { await_request(server_->limits().request); }
+  void start() { await_request(server_->limits.request); }
 
   void close() {
     if (server_ == nullptr) return;
-    Impl* const server = std::exchange(server_, nullptr);
+    Server* const server = std::exchange(server_, nullptr);
     deadline_.cancel();
     error_code ec;
     socket_.close(ec);
@@ -106,7 +97,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     if (server_ == nullptr || state_ != State::kAnswers) return;
     const bool is_last = !keeps_alive_;
     write(std::move(reply),
-          [this, is_last] { is_last ? linger() : await_request(server_->limits().idle); });
+          [this, is_last] { is_last ? linger() : await_request(server_->limits.idle); });
   }
 
   bool begin_events() override {
@@ -135,18 +126,15 @@ class HttpServer::Impl::Connection final : public HttpExchange,
   void send_event(std::shared_ptr<const std::string> text) override {
     if (server_ == nullptr || is_writing_) return;
     is_writing_ = true;
-    close_after(server_->limits().write);
-    const auto buffer = asio::buffer(*text);
-    asio::async_write(socket_, buffer,
-                      [self = shared_from_this(), text](const error_code& ec, std::size_t) {
-                        if (self->server_ == nullptr) return;
-                        self->is_writing_ = false;
-                        self->deadline_.cancel();
-                        if (ec) return self->close();
-                        if (self->last_event_)
-                          self->send_event(std::exchange(self->last_event_, {}));
-                        if (self->has_ended_ && !self->is_writing_) self->close();
-                      });
+    close_after(server_->limits.write);
+    asio::async_write(socket_, asio::buffer(*text),
+                      then([this, text](const error_code& ec, std::size_t) {
+                        is_writing_ = false;
+                        deadline_.cancel();
+                        if (ec) return close();
+                        if (last_event_) send_event(std::exchange(last_event_, {}));
+                        if (has_ended_ && !is_writing_) close();
+                      }));
   }
 
   void end_events(std::shared_ptr<const std::string> text) override {
@@ -157,23 +145,11 @@ class HttpServer::Impl::Connection final : public HttpExchange,
  private:
   enum class State { kAwaitsRequest, kAnswers, kStreams, kLingers };
 
-  // Wraps a handler so that it does nothing after this was closed.
-  template <typename Next>
-  auto then(Next next) {
-    return [self = shared_from_this(), next](const error_code& ec, std::size_t count) {
-      if (self->server_ != nullptr) next(ec, count);
-    };
-  }
-
   void close_after(std::chrono::milliseconds time) {
-    deadline_.expires_after(time);
-    deadline_.async_wait([weak = weak_from_this()](const error_code& ec) {
-      if (const auto self = weak.lock(); self && !ec) self->on_deadline();
-    });
+    deadline_.arm(time, [this] { on_deadline(); });
   }
 
   void on_deadline() {
-    if (deadline_.expiry() > std::chrono::steady_clock::now()) return;  // the deadline was moved
     if (state_ != State::kAwaitsRequest || !parser_->got_some()) return close();
     // If a request has begun, the client gets an answer that says what was wrong with it.
     is_late_ = true;
@@ -185,7 +161,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     state_ = State::kAwaitsRequest;
     idle_since_ = std::chrono::steady_clock::now();
     parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(server_->limits().header_bytes));
+    parser_->header_limit(static_cast<std::uint32_t>(server_->limits.header_bytes));
     parser_->body_limit(boost::none);  // requests must have no body, which is checked below
     close_after(time);
     http::async_read_header(socket_, buffer_, *parser_,
@@ -196,7 +172,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     if (is_late_) return refuse(408, "the request did not arrive in time");
     if (ec == http::error::header_limit) {
       return refuse(431, "the request's header is longer than " +
-                             std::to_string(server_->limits().header_bytes) + " bytes");
+                             std::to_string(server_->limits.header_bytes) + " bytes");
     }
     if (is_the_clients_fault(ec)) {
       return refuse(400, "this is no HTTP request (" + ec.message() + ")");
@@ -218,8 +194,8 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     path_ = target.substr(0, target.find('?'));
     if (!path_.starts_with('/')) return refuse(400, "the request's target is no path");
     state_ = State::kAnswers;
-    close_after(server_->limits().write);
-    server_->handle(shared_from_this());
+    close_after(server_->limits.write);
+    server_->handler(shared_from_this());
   }
 
   std::string_view text(http::field field) const {
@@ -246,7 +222,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     response_.keep_alive(keeps_alive_);
     response_.content_length(length);
     serializer_.emplace(response_);
-    close_after(server_->limits().write);
+    close_after(server_->limits.write);
     const auto done = then([this, next = std::move(next)](const error_code& ec, std::size_t) {
       serializer_.reset();
       ec ? close() : next();
@@ -261,7 +237,7 @@ class HttpServer::Impl::Connection final : public HttpExchange,
     state_ = State::kLingers;
     error_code ec;
     socket_.shutdown(tcp::socket::shutdown_send, ec);
-    close_after(server_->limits().linger);
+    close_after(server_->limits.linger);
     drain(kLingerBytes);
   }
 
@@ -279,9 +255,9 @@ class HttpServer::Impl::Connection final : public HttpExchange,
                             then([this](const error_code&, std::size_t) { close(); }));
   }
 
-  Impl* server_;  // none: closed
+  Server* server_;  // none: closed
   tcp::socket socket_;
-  asio::steady_timer deadline_;
+  Timer deadline_;
   State state_ = State::kAwaitsRequest;
   std::chrono::steady_clock::time_point idle_since_;
   boost::beast::flat_buffer buffer_;
@@ -298,9 +274,9 @@ class HttpServer::Impl::Connection final : public HttpExchange,
   std::shared_ptr<const std::string> last_event_;  // this event, which waits for the one before it
 };
 
-// ---- accepting ----------------------------------------------------------------------------------
+// ---- the server ---------------------------------------------------------------------------------
 
-Result<void> HttpServer::Impl::listen(std::uint16_t port) {
+Result<void> Server::listen(std::uint16_t port) {
   auto listener = rdzv::open_listener({.address = "127.0.0.1", .port = port});
   if (!listener) return fail(std::move(listener.error()));
   port_ = listener->bound.port;
@@ -312,60 +288,58 @@ Result<void> HttpServer::Impl::listen(std::uint16_t port) {
   return {};
 }
 
-void HttpServer::Impl::accept() {
-  acceptor_.async_accept([weak = weak_from_this()](const error_code& ec, tcp::socket socket) {
-    const auto self = weak.lock();
-    if (!self || ec == asio::error::operation_aborted) return;
-    if (!ec) self->serve(std::move(socket));
-    if (!ec || ec == asio::error::connection_aborted) return self->accept();
-    self->pause_.expires_after(kAcceptPause);
-    self->pause_.async_wait([weak](const error_code& cancelled) {
-      if (const auto still = weak.lock(); still && !cancelled) still->accept();
-    });
-  });
+void Server::accept() {
+  acceptor_.async_accept(lifetime_.guard([this](const error_code& ec, tcp::socket socket) {
+    if (ec == asio::error::operation_aborted) return;
+    if (!ec) serve(std::move(socket));
+    if (!ec || ec == asio::error::connection_aborted) return accept();
+    pause_.arm(kAcceptPause, [this] { accept(); });
+  }));
 }
 
-void HttpServer::Impl::serve(tcp::socket socket) {
-  make_room();
-  if (connections_.size() >= limits_.connections) return;
+void Server::serve(tcp::socket socket) {
+  if (connections_.size() >= limits.connections) {
+    std::shared_ptr<Connection> oldest;
+    for (const auto& each : connections_) {
+      if (each->is_idle() && (!oldest || each->idle_since() < oldest->idle_since())) oldest = each;
+    }
+    if (!oldest) return;
+    oldest->close();
+  }
   const auto connection = std::make_shared<Connection>(std::move(socket), *this);
   connections_.insert(connection);
   connection->start();
 }
 
-void HttpServer::Impl::make_room() {
-  if (connections_.size() < limits_.connections) return;
-  std::shared_ptr<Connection> oldest;
-  for (const auto& each : connections_) {
-    if (each->is_idle() && (!oldest || each->idle_since() < oldest->idle_since())) oldest = each;
-  }
-  if (oldest) oldest->close();
-}
-
-bool HttpServer::Impl::has_room_for_a_stream() const {
+bool Server::has_room_for_a_stream() const {
   const auto streams =
       std::ranges::count_if(connections_, [](const auto& each) { return each->is_stream(); });
-  return static_cast<std::size_t>(streams) < limits_.streams;
+  return static_cast<std::size_t>(streams) < limits.streams;
 }
 
-void HttpServer::Impl::close() {
-  error_code ec;
-  acceptor_.close(ec);
-  pause_.cancel();
+Server::~Server() {
   for (const auto& each : std::exchange(connections_, {})) each->close();
 }
 
-// ---- HttpServer ---------------------------------------------------------------------------------
+}  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(asio::io_context& io, std::uint16_t port,
                                                       Handler handler, HttpServerLimits limits) {
-  auto impl = std::make_shared<Impl>(io, std::move(handler), limits);
-  if (auto listening = impl->listen(port); !listening) return fail(std::move(listening.error()));
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  auto server = std::make_unique<Server>(io, std::move(handler), limits);
+  if (auto listening = server->listen(port); !listening) return fail(std::move(listening.error()));
+  return server;
 }
 
-HttpServer::HttpServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-HttpServer::~HttpServer() { impl_->close(); }
-std::uint16_t HttpServer::port() const { return impl_->port(); }
+bool is_loopback_host(std::string_view host) {
+  if (const std::size_t colon = host.rfind(':');
+      colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos) {
+    const std::string_view port = host.substr(colon + 1);
+    if (port.empty() || port.find_first_not_of("0123456789") != std::string_view::npos) {
+      return false;
+    }
+    host = host.substr(0, colon);
+  }
+  return boost::beast::iequals(host, "localhost") || host == "127.0.0.1" || host == "[::1]";
+}
 
 }  // namespace ddprun::agent

@@ -1,15 +1,11 @@
 // A small HTTP server for people and programs of this machine (--metrics-port): GET and HEAD, and
-// streams of server-sent events, on loopback only. It shares the agent's event loop and never
-// delays it: nothing blocks, and whatever a client does (garbage, an endless request, not reading
-// the answer) is limited in bytes, connections and time.
+// streams of server-sent events, on loopback only, which every user of this machine can reach.
+// Nothing blocks, and whatever a client does is limited in bytes, connections and time.
 //
-// Another web site in a browser of this machine must not be able to read this server. It cannot
-// read across origins, because no CORS header is ever sent. If it makes its own name point to
-// 127.0.0.1 (DNS rebinding), the Host header has that name, and only names of loopback are
-// answered.
+// Another web site in a browser of this machine must not be able to read it: no CORS header is
+// sent, and against DNS rebinding only a Host header with a name of loopback is answered.
 //
-// Owned by its user; event loop only, like the handler and the exchanges. Loopback is not private:
-// every user of this machine can connect.
+// Owned by its user; event loop only, like the handler and the exchanges.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -69,21 +65,12 @@ class HttpServer {
   // Bound to 127.0.0.1 and listening when it returns; port 0: the kernel chooses.
   static Result<std::unique_ptr<HttpServer>> start(boost::asio::io_context& io, std::uint16_t port,
                                                    Handler handler, HttpServerLimits limits = {});
-  ~HttpServer();  // closes every connection
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
+  virtual ~HttpServer() = default;  // closes every connection
 
-  std::uint16_t port() const;
-
- private:
-  class Impl;
-  explicit HttpServer(std::shared_ptr<Impl> impl);
-
-  std::shared_ptr<Impl> impl_;
+  virtual std::uint16_t port() const = 0;
 };
 
-// Whether a Host header has one of loopback's names, with any port (a tunnel may use another port).
-// Pure.
+// Whether a Host header has one of loopback's names, with any port (a tunnel has its own). Pure.
 bool is_loopback_host(std::string_view host);
 
 }  // namespace ddprun::agent

@@ -1,8 +1,6 @@
 #include "agent/dashboard/metrics.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <string_view>
 
 #include "agent/dashboard/prometheus_text.h"
@@ -18,21 +16,18 @@ constexpr std::size_t kLabelBytesMax = 256;
 double seconds(std::chrono::duration<double> time) { return time.count(); }
 std::string label(std::string_view text) { return as_utf8(text, kLabelBytesMax); }
 
-constexpr std::array kNodeStates{NodeState::kLooking, NodeState::kWaiting, NodeState::kRunning,
-                                 NodeState::kStopping, NodeState::kEnded};
-constexpr std::array kWorkerStates{WorkerState::kNotStarted, WorkerState::kRunning,
-                                   WorkerState::kSucceeded, WorkerState::kFailed,
-                                   WorkerState::kStopped};
-constexpr std::array kReasons{RestartReason::kWorkerFailed, RestartReason::kNodeLost,
-                              RestartReason::kNodeLeft,     RestartReason::kNodeJoined,
-                              RestartReason::kRequested,    RestartReason::kOther};
+// Calls `each` with every value of an enumeration that counts from 0.
+template <typename Enum>
+void for_each_up_to(Enum last, const auto& each) {
+  for (int value = 0; value <= static_cast<int>(last); ++value) each(static_cast<Enum>(value));
+}
 
-void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels& labels) {
+void put_job(PrometheusText& text, const NodeStatus& status, const JobIdentity& job) {
   text.gauge("ddprun_info", "The job and version that run here; always 1.", 1,
-             {{"run_id", label(labels.run_id)},
-              {"program", label(labels.program)},
+             {{"run_id", label(job.run_id)},
+              {"program", label(job.program)},
               {"host", label(status.host)},
-              {"version", label(labels.version)}});
+              {"version", label(job.version)}});
   text.gauge("ddprun_world_size", "Workers of all nodes in the current or last round.",
              status.world_size);
   text.gauge("ddprun_nodes", "Nodes of the current or last round.", status.node_count);
@@ -41,14 +36,14 @@ void put_job(PrometheusText& text, const NodeStatus& status, const MetricsLabels
   text.gauge("ddprun_round", "The number of the current or last round, from 0.",
              status.round ? number(*status.round) : 0);
   text.family("ddprun_node_state", Type::kGauge, "1 for the state that this node is in.");
-  for (const NodeState state : kNodeStates) {
+  for_each_up_to(NodeState::kEnded, [&](NodeState state) {
     text.sample(status.state == state, {{"state", name_of(state)}});
-  }
+  });
   text.family("ddprun_workers", Type::kGauge, "Workers of this node by state.");
-  for (const WorkerState state : kWorkerStates) {
+  for_each_up_to(WorkerState::kStopped, [&](WorkerState state) {
     const auto count = std::ranges::count(status.workers, state, &WorkerStatus::state);
     text.sample(static_cast<double>(count), {{"state", name_of(state)}});
-  }
+  });
 }
 
 RestartTotal total_of(const NodeStatus& status, RestartReason reason) {
@@ -59,18 +54,18 @@ RestartTotal total_of(const NodeStatus& status, RestartReason reason) {
 void put_restarts(PrometheusText& text, const NodeStatus& status) {
   text.family("ddprun_restarts_total", Type::kCounter,
               "Restarts of the job by reason; all nodes have the same number.");
-  for (const RestartReason reason : kReasons) {
+  for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(total_of(status, reason).count, {{"reason", name_of(reason)}});
-  }
+  });
   text.gauge("ddprun_restart_budget", "Restarts that --max-restarts allows.", status.max_restarts);
   text.gauge("ddprun_restart_budget_spent", "Restarts of --max-restarts that are used.",
              status.restarts);
   text.family("ddprun_lost_seconds_total", Type::kCounter,
               "Time without a running round by cause; start is the time until the first round.");
   text.sample(seconds(status.until_run), {{"cause", "start"}});
-  for (const RestartReason reason : kReasons) {
+  for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(seconds(total_of(status, reason).lost), {{"cause", name_of(reason)}});
-  }
+  });
   const double wall = seconds(status.wall);
   text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", wall);
   const double lost =
@@ -90,66 +85,61 @@ void put_store(PrometheusText& text, const NodeStatus& status) {
              static_cast<double>(status.store->memory_bytes));
 }
 
-// One family with a sample for each worker that has a value: `value` returns it, or nothing.
-template <typename Value>
+// One family with the samples of all workers: `values` returns those of one, with their names or
+// without.
+template <typename Values>
 void put_each(PrometheusText& text, const NodeStatus& status, std::string_view name, Type type,
-              std::string_view help, Value value) {
+              std::string_view help, Values values) {
   bool has_begun = false;
   for (const WorkerStatus& worker : status.workers) {
     if (!worker.progress) continue;
-    const std::optional<double> known = value(*worker.progress);
-    if (!known) continue;
-    if (!std::exchange(has_begun, true)) text.family(name, type, help);
-    text.sample(*known, {{"rank", std::to_string(worker.rank)},
-                         {"local_rank", std::to_string(worker.local_rank)}});
-  }
-}
-
-void put_progress(PrometheusText& text, const NodeStatus& status) {
-  using Known = std::optional<double>;
-  put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the worker has done.",
-           [](const WorkerProgress& worker) {
-             return worker.step ? Known(*worker.step) : std::nullopt;
-           });
-  put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge,
-           "Steps that the worker will do in total.", [](const WorkerProgress& worker) {
-             return worker.total_steps > 0 ? Known(worker.total_steps) : std::nullopt;
-           });
-  put_each(text, status, "ddprun_worker_seconds_since_step", Type::kGauge,
-           "Time since the worker's last step.", [](const WorkerProgress& worker) {
-             return worker.step ? Known(seconds(worker.since_step)) : std::nullopt;
-           });
-  put_each(text, status, "ddprun_worker_collectives_total", Type::kCounter,
-           "Collectives that the worker has begun.", [](const WorkerProgress& worker) {
-             return Known(static_cast<double>(worker.collectives));
-           });
-}
-
-void put_values(PrometheusText& text, const NodeStatus& status) {
-  bool has_begun = false;
-  for (const WorkerStatus& worker : status.workers) {
-    if (!worker.progress) continue;
-    for (const auto& [name, value] : worker.progress->values) {
-      if (!std::exchange(has_begun, true)) {
-        text.family("ddprun_worker_value", Type::kGauge,
-                    "Other values that the worker reports, by name.");
+    const std::string rank = std::to_string(worker.rank);
+    const std::string local_rank = std::to_string(worker.local_rank);
+    for (const NamedValue& each : values(*worker.progress)) {
+      if (!std::exchange(has_begun, true)) text.family(name, type, help);
+      if (each.name.empty()) {
+        text.sample(each.value, {{"rank", rank}, {"local_rank", local_rank}});
+      } else {
+        text.sample(each.value,
+                    {{"rank", rank}, {"local_rank", local_rank}, {"name", label(each.name)}});
       }
-      text.sample(value, {{"rank", std::to_string(worker.rank)},
-                          {"local_rank", std::to_string(worker.local_rank)},
-                          {"name", label(name)}});
     }
   }
 }
 
+void put_progress(PrometheusText& text, const NodeStatus& status) {
+  using Values = std::vector<NamedValue>;
+  const auto one_if = [](bool is_known, auto value) {
+    return is_known ? Values{{"", static_cast<double>(value)}} : Values();
+  };
+  put_each(text, status, "ddprun_worker_step", Type::kGauge, "Steps that the worker has done.",
+           [&](const WorkerProgress& worker) {
+             return one_if(worker.step.has_value(), worker.step.value_or(0));
+           });
+  put_each(text, status, "ddprun_worker_steps_planned", Type::kGauge,
+           "Steps that the worker will do in total.", [&](const WorkerProgress& worker) {
+             return one_if(worker.total_steps > 0, worker.total_steps);
+           });
+  put_each(text, status, "ddprun_worker_seconds_since_step", Type::kGauge,
+           "Time since the worker's last step.", [&](const WorkerProgress& worker) {
+             return one_if(worker.step.has_value(), seconds(worker.since_step));
+           });
+  put_each(text, status, "ddprun_worker_collectives_total", Type::kCounter,
+           "Collectives that the worker has begun.",
+           [&](const WorkerProgress& worker) { return one_if(true, worker.collectives); });
+  put_each(text, status, "ddprun_worker_value", Type::kGauge,
+           "Other values that the worker reports, by name.",
+           [](const WorkerProgress& worker) { return worker.values; });
+}
+
 }  // namespace
 
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels) {
+std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   PrometheusText text;
-  put_job(text, status, labels);
+  put_job(text, status, job);
   put_restarts(text, status);
   put_store(text, status);
   put_progress(text, status);
-  put_values(text, status);
   return text.take();
 }
 

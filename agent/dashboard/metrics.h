@@ -1,20 +1,13 @@
-// The text of /metrics: the status of this node in Prometheus' format. Only of this node, because
-// Prometheus scrapes every node itself; values of the whole job (world size, round, restarts) are
+// The text of /metrics: the status of this node in Prometheus' format; values of the whole job are
 // the same on all nodes. Names and meanings stay compatible: agent/README.md lists them. Pure.
 #pragma once
 
 #include <string>
 
-#include "agent/status/node_status.h"
+#include "agent/status/job_view.h"
 
 namespace ddprun::agent {
 
-struct MetricsLabels {  // of ddprun_info
-  std::string run_id;
-  std::string program;
-  std::string version;
-};
-
-std::string metrics_text(const NodeStatus& status, const MetricsLabels& labels);
+std::string metrics_text(const NodeStatus& status, const JobIdentity& job);
 
 }  // namespace ddprun::agent

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <boost/algorithm/hex.hpp>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -28,25 +28,17 @@ std::optional<std::string> make_nonce() {
       static_cast<ssize_t>(bytes.size())) {
     return std::nullopt;
   }
-  constexpr std::string_view kDigits = "0123456789abcdef";
   std::string nonce;
-  for (const unsigned char byte : bytes) {
-    nonce += kDigits[byte >> 4U];
-    nonce += kDigits[byte & 15U];
-  }
+  boost::algorithm::hex_lower(bytes, std::back_inserter(nonce));
   return nonce;
 }
 
 std::string with_nonce(std::string_view page, const std::string& nonce) {
-  std::string out;
-  out.reserve(page.size());
-  for (;;) {
-    const std::size_t at = page.find(kPageNonce);
-    out += page.substr(0, at);
-    if (at == std::string_view::npos) return out;
-    out += nonce;
-    page.remove_prefix(at + kPageNonce.size());
+  std::string out(page);
+  for (std::size_t at = 0; (at = out.find(kPageNonce, at)) != std::string::npos;) {
+    out.replace(at, kPageNonce.size(), nonce);
   }
+  return out;
 }
 
 std::shared_ptr<const std::string> event_of(const std::string& json) {
@@ -57,7 +49,7 @@ std::shared_ptr<const std::string> event_of(const std::string& json) {
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_context& io,
                                                             std::uint16_t port, JobView& job,
-                                                            MetricsLabels labels,
+                                                            JobIdentity labels,
                                                             HttpServerLimits limits) {
   std::unique_ptr<MetricsServer> made(new MetricsServer(io, job, std::move(labels)));
   auto http = HttpServer::start(
@@ -72,7 +64,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(boost::asio::io_cont
   return made;
 }
 
-MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels)
+MetricsServer::MetricsServer(boost::asio::io_context& io, JobView& job, JobIdentity labels)
     : job_(job), labels_(std::move(labels)), timer_(io) {}
 
 void MetricsServer::serve(const std::shared_ptr<HttpExchange>& exchange) {
@@ -131,13 +123,12 @@ void MetricsServer::tick() {
 void MetricsServer::ask() {
   if (std::exchange(is_asking_, true)) return;
   asked_at_ = Clock::now();
-  job_.job_status([this, weak = std::weak_ptr<bool>(is_alive_)](const JobStatus& status) {
-    if (weak.expired()) return;
+  job_.job_status(lifetime_.guard([this](const JobStatus& status) {
     is_asking_ = false;
     if (is_over_) return;
     feed_.look(status, Clock::now());
     tell_viewers();
-  });
+  }));
 }
 
 // One text for all pages that have the previous state. A page that has not taken the last event yet

@@ -1,10 +1,9 @@
-// --metrics-port: /metrics for Prometheus, and at / a live page for people, which gets changes over
-// /events. A scrape of /metrics reads only this node. Only while a page is open does the server ask
-// all nodes of the job for their status, once a second and soon after an event. Without clients it
-// wakes up once a second, to continue the curve of the loss.
+// --metrics-port: /metrics for Prometheus (this node only), and at / a live page for people, which
+// gets changes over /events. While a page is open, all nodes are asked for their status once a
+// second and soon after an event; else it wakes up once a second, to continue the curve of the
+// loss.
 //
-// Owned by the supervisor, event loop only. A failure here must not end the job: if the port is
-// taken, there is a warning and the job continues.
+// Owned by QueryPort, event loop only. A failure here must not end the job.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -19,6 +18,7 @@
 #include "agent/dashboard/metrics.h"
 #include "agent/loop/timer.h"
 #include "agent/status/job_view.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
@@ -27,10 +27,8 @@ class MetricsServer {
  public:
   static Result<std::unique_ptr<MetricsServer>> start(boost::asio::io_context& io,
                                                       std::uint16_t port, JobView& job,
-                                                      MetricsLabels labels,
+                                                      JobIdentity labels,
                                                       HttpServerLimits limits = {});
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
   std::uint16_t port() const { return http_->port(); }
 
@@ -44,7 +42,7 @@ class MetricsServer {
     bool needs_whole = true;
   };
 
-  MetricsServer(boost::asio::io_context& io, JobView& job, MetricsLabels labels);
+  MetricsServer(boost::asio::io_context& io, JobView& job, JobIdentity labels);
   void serve(const std::shared_ptr<HttpExchange>& exchange);
   void serve_page(HttpExchange& exchange) const;
   bool is_watched();
@@ -55,7 +53,7 @@ class MetricsServer {
   void tell_viewers();
 
   JobView& job_;
-  const MetricsLabels labels_;
+  const JobIdentity labels_;
   std::unique_ptr<HttpServer> http_;
   Timer timer_;
   DashboardFeed feed_;
@@ -64,7 +62,7 @@ class MetricsServer {
   bool is_asking_ = false;
   bool is_over_ = false;
   std::shared_ptr<void> events_;  // the subscription to the job's events
-  const std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

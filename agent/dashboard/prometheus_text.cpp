@@ -1,6 +1,5 @@
 #include "agent/dashboard/prometheus_text.h"
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -19,27 +18,15 @@ void append_number(std::string& text, double value) {
              value == static_cast<double>(static_cast<std::int64_t>(value))) {
     text += std::to_string(static_cast<std::int64_t>(value));
   } else {
-    std::array<char, 32> digits{};
-    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-    text.append(digits.data(), end);
+    char digits[32];
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
   }
 }
 
 void append_escaped(std::string& text, std::string_view value) {
   for (const char c : value) {
-    switch (c) {
-      case '\\':
-        text += "\\\\";
-        break;
-      case '"':
-        text += "\\\"";
-        break;
-      case '\n':
-        text += "\\n";
-        break;
-      default:
-        text += c;
-    }
+    if (c == '\\' || c == '"' || c == '\n') text += '\\';
+    text += c == '\n' ? 'n' : c;
   }
 }
 

@@ -1,10 +1,6 @@
-// Prometheus' text exposition format, version 0.0.4, written family by family. Pure.
-//
-// We do not use prometheus-cpp (a test compares the two): it keeps a registry of counters that are
-// updated all the time, while we make the text from a status on request; and Debian has it only as
-// a shared library, which every node would need.
-//
-// A family's name must be used only once, and a sample must follow its family.
+// Prometheus' text exposition format, version 0.0.4, written family by family; each name once.
+// Pure. (prometheus-cpp, to which a test compares it, keeps counters that are updated all the time,
+// and Debian has it only as a shared library.)
 #pragma once
 
 #include <initializer_list>

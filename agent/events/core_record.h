@@ -1,11 +1,10 @@
 // The inputs of the cores of one process, as lines that can be replayed (--record, `ddpctl
-// replay`): the cores are pure, so the same inputs give the same decisions, and a job that failed
-// in production can be examined step by step. Pure; agent/README.md has the format.
+// replay`): the cores are pure, so the same inputs give the same decisions. Pure; agent/README.md
+// has the format.
 //
 // Each line is a JSON object. `core` is "group" (an agent), "round" (the leader) or "none" (lines
 // were lost). The first line of each core has its `config`, the others have an input and the number
-// of decisions that followed. Messages are base64 of their frames in the round protocol, which
-// limits their size.
+// of decisions that followed. Messages are base64 of their frames in the round protocol.
 #pragma once
 
 #include <cstddef>

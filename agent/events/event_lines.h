@@ -1,9 +1,6 @@
 // The events of a job as JSON lines (--events). Pure: tests compare whole lines. Programs rely on
 // the schema, which agent/README.md documents: fields may be added, and any other change needs
 // another kEventSchema.
-//
-// Put text of a worker into a line only through these functions, because it need not be UTF-8, and
-// every line must be valid JSON.
 #pragma once
 
 #include <chrono>
@@ -103,8 +100,7 @@ struct EventHead {
 // One JSON object and a newline.
 std::string event_line(const EventHead& head, const JobEvent& event);
 
-// Removes what event_line() does not show, for a history that keeps events: a failure may contain
-// 64 KiB of text and as much of stderr, of which a line shows 4 KiB.
+// For a history that keeps events: a failure may have 128 KiB, of which event_line() shows 4.
 JobEvent without_what_no_line_shows(JobEvent event);
 
 }  // namespace ddprun::agent

@@ -1,7 +1,5 @@
 #include "agent/events/event_log.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace ddprun::agent {
@@ -71,11 +69,6 @@ std::shared_ptr<void> EventLog::on_line(std::function<void(const std::string&)> 
   return std::const_pointer_cast<std::function<void(const std::string&)>>(follower);
 }
 
-void EventLog::job_started() {
-  write(
-      JobStarted{job_.program.name, job_.local_world_size, job_.restarts.max_restarts, ::getpid()});
-}
-
 void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {
   const bool is_first = round_.world_size == 0;
   const auto since_cause = in_us(times_.round_runs(steady_clock::now()));
@@ -129,17 +122,6 @@ void EventLog::round_stopping(Round round, const NodeEvent& cause) {
   write(RoundStopping{round, reason});
 }
 
-void EventLog::signal_received(int signal) { write(SignalReceived{signal}); }
-
-void EventLog::worker_killed_after_grace(Round round, int local_rank, pid_t pid,
-                                         std::chrono::milliseconds grace) {
-  write(WorkerKilledAfterGrace{round, {rank_of(local_rank), local_rank, pid}, grace});
-}
-
-void EventLog::keeper_replaced(pid_t pid) { write(KeeperReplaced{pid}); }
-
-void EventLog::requested(std::string_view what) { write(Requested{what}); }
-
 void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
   write(JobFinished{outcome, exit_code, in_us(times_.wall(steady_clock::now())),
                     in_us(times_.lost())});
@@ -162,15 +144,8 @@ void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
 }
 
 TorchrunScene EventLog::scene() const {
-  const std::string& path = job_.program.path;
-  return TorchrunScene{
-      job_.run_id,
-      job_.role,
-      host_,
-      job_.events.rdzv_backend,
-      path.substr(path.rfind('/') + 1),
-      std::chrono::duration_cast<std::chrono::seconds>(times_.wall(steady_clock::now())),
-      round_};
+  const auto wall = times_.wall(steady_clock::now());
+  return {job_, host_, std::chrono::duration_cast<std::chrono::seconds>(wall), round_};
 }
 
 void EventLog::when_written(std::function<void()> done) {

@@ -1,20 +1,17 @@
 // Logs the events of a job: writes JSON lines (--events) and torchrun's records
-// (--event-log-handler=console) if the user wants them, adds up the time lost by restarts, keeps
-// the history for ddpctl and the live page (JobHistory), and passes lines on to followers. Without
-// both options and without followers it makes no lines and opens no file.
+// (--event-log-handler=console), adds up the time lost by restarts, keeps the history (JobHistory),
+// and passes lines on to followers. Without all of these it makes no lines and opens no file.
 //
-// Owned by the Observers; event loop only, the Console outlives it. Report the end of a worker
-// once, when it has ended, and not already when it is stopped: every call is an event.
+// Owned by the Observers; event loop only, the Console outlives it. Every call is an event: report
+// a worker's end when it has ended, and not when it is stopped.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agent/core/node_core.h"
@@ -35,26 +32,21 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
+  // Opens what --events names, if it is given.
   Result<void> open();
 
-  void job_started();
-  // The workers of a round run. `pids` by local rank; 0: it could not be started, or was not tried
-  // after one that could not.
+  // Any event; those that follow below need this object's knowledge of the round.
+  void write(const JobEvent& event);
+  // The workers of a round run. `pids` by local rank; 0: it was not started.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
   // `cause`: the event that made the round stop.
   void round_stopping(Round round, const NodeEvent& cause);
-  void signal_received(int signal);
-  void worker_killed_after_grace(Round round, int local_rank, pid_t pid,
-                                 std::chrono::milliseconds grace);
-  void keeper_replaced(pid_t pid);
-  void requested(std::string_view what);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);
 
   const JobTimes& times() const { return times_; }
   const JobHistory& history() const { return history_; }
-  // Calls `told` with each following line, newline included, until the returned pointer is
-  // released, which `told` may do itself.
+  // Calls `told` with each following line until the returned pointer is released, perhaps by it.
   std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
   // Calls `done` once, when everything was written or lost; before it returns if there is no file.
@@ -66,7 +58,6 @@ class EventLog {
     std::optional<rdzv::WorkerFailure> failure;
   };
 
-  void write(const JobEvent& event);
   TorchrunScene scene() const;
   int rank_of(int local_rank) const { return round_.rank_offset + local_rank; }
 

@@ -61,10 +61,7 @@ void EventSink::write(std::string_view line) {
   // After a lost line the next line must be the one with their number, so drop all until then.
   const bool taken =
       lost_ == 0 && (console_stream_ ? console_.write(*console_stream_, line) : file_->write(line));
-  if (!taken && lost_++ == 0) when_space();
-}
-
-void EventSink::when_space() {
+  if (taken || lost_++ > 0) return;
   auto ready = [this] { on_lost_(std::exchange(lost_, 0)); };
   console_stream_ ? console_.when_space(*console_stream_, std::move(ready))
                   : file_->when_space(std::move(ready));

@@ -1,8 +1,6 @@
 // Where the lines of --events and --record go: a file, a FIFO or an inherited descriptor. A thread
-// writes them (that of LogFiles, or of the Console if the descriptor is the Console's), so that
-// neither a full disk nor a reader that has stopped reading blocks the event loop. Lines that do
-// not fit into the bounded queue are dropped, and `on_lost` gets their number as soon as there is
-// space.
+// writes them. Lines that do not fit into the bounded queue are dropped, and `on_lost` gets their
+// number as soon as there is space.
 //
 // Owned by EventLog and by CoreRecorder, event loop only; the Console outlives it. Without
 // when_written() or flush() at the end the last lines may be lost.
@@ -31,8 +29,6 @@ class EventSink {
                                                  Console& console, const EventSpec& spec,
                                                  OnLost on_lost);
   EventSink(boost::asio::any_io_executor executor, Console& console, OnLost on_lost);
-  EventSink(const EventSink&) = delete;
-  EventSink& operator=(const EventSink&) = delete;
 
   void write(std::string_view line);
 
@@ -42,8 +38,6 @@ class EventSink {
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
-  void when_space();
-
   Console& console_;
   const OnLost on_lost_;
   LogFiles files_;

@@ -11,35 +11,21 @@ namespace {
 
 constexpr std::size_t kSentenceBytesMax = 1024;  // the report has the whole message
 
-constexpr std::size_t index(RestartReason reason) { return static_cast<std::size_t>(reason); }
-
-RestartReason reason_of(const Restarted& restarted) {
-  using How = rdzv::NodeGone::How;
-  if (restarted.failure) return RestartReason::kWorkerFailed;
+// Why, and the same as a sentence.
+std::pair<RestartReason, std::string> reason_of(const Restarted& restarted) {
+  if (restarted.failure) return {RestartReason::kWorkerFailed, describe(*restarted.failure)};
   if (restarted.lost_node) {
-    return restarted.lost_node->how == How::kLeft ? RestartReason::kNodeLeft
-                                                  : RestartReason::kNodeLost;
+    const bool has_left = restarted.lost_node->how == rdzv::NodeGone::How::kLeft;
+    return {has_left ? RestartReason::kNodeLeft : RestartReason::kNodeLost,
+            rdzv::describe(*restarted.lost_node)};
   }
-  if (restarted.was_asked_for) return RestartReason::kRequested;
-  return restarted.nodes_joined > 0 ? RestartReason::kNodeJoined : RestartReason::kOther;
-}
-
-std::string sentence_of(const Restarted& restarted, RestartReason reason) {
-  switch (reason) {
-    case RestartReason::kWorkerFailed:
-      return describe(*restarted.failure);
-    case RestartReason::kNodeLost:
-    case RestartReason::kNodeLeft:
-      return rdzv::describe(*restarted.lost_node);
-    case RestartReason::kRequested:
-      return "a restart was asked for";
-    case RestartReason::kNodeJoined:
-      return std::to_string(restarted.nodes_joined) +
-             (restarted.nodes_joined == 1 ? " node joined" : " nodes joined");
-    case RestartReason::kOther:
-      break;
+  if (restarted.was_asked_for) return {RestartReason::kRequested, "a restart was asked for"};
+  if (restarted.nodes_joined > 0) {
+    return {RestartReason::kNodeJoined,
+            std::to_string(restarted.nodes_joined) +
+                (restarted.nodes_joined == 1 ? " node joined" : " nodes joined")};
   }
-  return "the previous round ended; the leader gave no reason";
+  return {RestartReason::kOther, "the previous round ended; the leader gave no reason"};
 }
 
 template <typename T>
@@ -71,12 +57,8 @@ void JobHistory::on(const EventHead& head, const RoundStarted& started) {
   round_since_ = head.monotonic;
   workers_.clear();
   for (const RoundStarted::Worker& each : started.workers) {
-    WorkerStatus worker;
-    worker.rank = each.rank;
-    worker.local_rank = each.local_rank;
-    worker.pid = each.pid;
-    worker.state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
-    workers_.push_back(std::move(worker));
+    const auto state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
+    workers_.push_back({each.rank, each.local_rank, each.pid, "", state, {}, {}});
   }
 }
 
@@ -94,9 +76,10 @@ void JobHistory::on(const EventHead&, const WorkerExited& exited) {
 void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   restarts_ = restarted.restart;
   max_restarts_ = restarted.max_restarts;
-  const RestartReason reason = reason_of(restarted);
-  totals_[index(reason)].count += 1;
-  totals_[index(reason)].lost += restarted.lost;
+  const auto& [reason, sentence] = reason_of(restarted);
+  RestartTotal& total = totals_[static_cast<std::size_t>(reason)];
+  total.count += 1;
+  total.lost += restarted.lost;
   RestartRecord record;
   record.when = head.time;
   record.round = restarted.round;
@@ -105,7 +88,7 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   record.host = restarted.failure     ? restarted.failure->host
                 : restarted.lost_node ? restarted.lost_node->host
                                       : "";
-  record.sentence = as_utf8(sentence_of(restarted, reason), kSentenceBytesMax);
+  record.sentence = as_utf8(sentence, kSentenceBytesMax);
   record.lost = restarted.lost;
   keep_latest(records_, std::move(record), kRestartsKept);
 }
@@ -133,10 +116,9 @@ void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point 
     status.lost += total.lost;
   }
   status.recent_restarts.assign(records_.begin(), records_.end());
-  const std::size_t count = std::min(events_max, events_.size());
-  for (auto each = events_.end() - static_cast<std::ptrdiff_t>(count); each != events_.end();
-       ++each) {
-    std::string line = event_line(each->first, each->second);
+  for (std::size_t i = events_.size() - std::min(events_max, events_.size()); i < events_.size();
+       ++i) {
+    std::string line = event_line(events_[i].first, events_[i].second);
     line.pop_back();
     status.events.push_back(std::move(line));
   }

@@ -1,9 +1,6 @@
 // The history of the job on this node: the state of each worker of the current round, the restarts
-// with reasons and lost time, and the latest events. Pure and bounded: the totals count everything,
-// the lists keep the latest entries.
-//
-// Owned by the EventLog, which passes every event to it. Events are kept as values, and become
-// lines only in fill(), because often nobody asks for them.
+// with reasons and lost time, and the latest events, which become lines only in fill(). Pure and
+// bounded: the totals count everything, the lists keep the latest. Owned by the EventLog.
 #pragma once
 
 #include <array>

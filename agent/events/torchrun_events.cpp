@@ -13,10 +13,6 @@ constexpr std::size_t kTextBytesMax = 64 * 1024;
 
 json::value text(std::string_view bytes) { return json_text(bytes, kTextBytesMax); }
 
-json::value text_or_null(std::string_view bytes) {
-  return bytes.empty() ? json::value(nullptr) : text(bytes);
-}
-
 struct WorkerFields {
   int local_rank = 0;
   int pid = 0;
@@ -26,10 +22,10 @@ struct WorkerFields {
 // The field "metadata" inside of a record's metadata: JSON as a string.
 std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worker) {
   const rdzv::RoundStart& round = scene.round;
-  json::object inner;
-  inner["group_world_size"] =
-      round.world_size == 0 ? json::value(nullptr) : json::value(round.node_count);
-  inner["entry_point"] = text(scene.entry_point);
+  const std::string& program = scene.job.program.path;
+  json::object inner{
+      {"group_world_size", round.world_size == 0 ? nullptr : json::value(round.node_count)},
+      {"entry_point", text(std::string_view(program).substr(program.rfind('/') + 1))}};
   if (worker != nullptr) {
     const auto& failure = worker->failure;
     json::value exit_code;
@@ -40,7 +36,7 @@ std::string inner_metadata(const TorchrunScene& scene, const WorkerFields* worke
     inner["role_world_size"] = json::array{round.role_world_size};
     // Not with braces: json::array{value} may copy a nested array instead of making one.
     inner["exit_code"] = json::array(1, exit_code);
-    inner["worker_pid"] = json::array(1, failure ? json::value(failure->pid) : json::value());
+    inner["worker_pid"] = json::array(1, failure ? json::value(failure->pid) : nullptr);
   }
   return json::serialize(inner);
 }
@@ -49,30 +45,27 @@ std::string record(const TorchrunScene& scene, std::string_view state, const Wor
                    const json::value& raw_error,
                    std::optional<std::chrono::microseconds> duration) {
   const rdzv::RoundStart& round = scene.round;
-  json::object metadata;
-  metadata["run_id"] = text(scene.run_id);
-  metadata["global_rank"] = worker == nullptr ? json::value(nullptr)
-                                              : json::value(round.rank_offset + worker->local_rank);
-  metadata["group_rank"] =
-      round.world_size == 0 ? json::value(nullptr) : json::value(round.node_rank);
-  metadata["worker_id"] =
-      worker == nullptr ? json::value(nullptr) : text(std::to_string(worker->pid));
-  metadata["role"] = text(scene.role);
-  metadata["hostname"] = text(scene.host);
-  metadata["state"] = text(state);
-  metadata["total_run_time"] = scene.run_time.count();
-  metadata["rdzv_backend"] = text(scene.rdzv_backend);
-  metadata["raw_error"] = raw_error;
-  metadata["metadata"] = text(inner_metadata(scene, worker));
-  metadata["agent_restarts"] = round.restarts;
-  metadata["duration_ms"] =
-      duration ? json::value(static_cast<double>(duration->count()) / 1000) : json::value(nullptr);
-  json::object line;
-  line["name"] = text("torchelastic.worker.status." + std::string(state));
-  line["source"] = text(worker == nullptr ? "AGENT" : "WORKER");
-  line["timestamp"] = 0;
-  line["metadata"] = std::move(metadata);
-  return json::serialize(line) + "\n";
+  const auto in_ms = [](auto time) { return static_cast<double>(time.count()) / 1000; };
+  json::object metadata{
+      {"run_id", text(scene.job.run_id)},
+      {"global_rank", worker ? json::value(round.rank_offset + worker->local_rank) : nullptr},
+      {"group_rank", round.world_size == 0 ? nullptr : json::value(round.node_rank)},
+      {"worker_id", worker ? text(std::to_string(worker->pid)) : nullptr},
+      {"role", text(scene.job.role)},
+      {"hostname", text(scene.host)},
+      {"state", text(state)},
+      {"total_run_time", scene.run_time.count()},
+      {"rdzv_backend", text(scene.job.events.rdzv_backend)},
+      {"raw_error", raw_error},
+      {"metadata", text(inner_metadata(scene, worker))},
+      {"agent_restarts", round.restarts},
+      {"duration_ms", duration ? json::value(in_ms(*duration)) : nullptr}};
+  return json::serialize(
+             json::object{{"name", text("torchelastic.worker.status." + std::string(state))},
+                          {"source", worker ? "WORKER" : "AGENT"},
+                          {"timestamp", 0},
+                          {"metadata", std::move(metadata)}}) +
+         "\n";
 }
 
 json::value raw_error_of(const rdzv::WorkerFailure& failure) {
@@ -90,7 +83,7 @@ json::value raw_error_of(const rdzv::WorkerFailure& failure) {
 std::string torchrun_agent_line(const TorchrunScene& scene, std::string_view state,
                                 std::optional<std::chrono::microseconds> duration,
                                 std::string_view raw_error) {
-  return record(scene, state, nullptr, text_or_null(raw_error), duration);
+  return record(scene, state, nullptr, raw_error.empty() ? nullptr : text(raw_error), duration);
 }
 
 std::string torchrun_start_line(const TorchrunScene& scene, int local_rank, int pid) {

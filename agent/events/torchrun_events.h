@@ -1,28 +1,22 @@
-// torchrun's event records (--event-log-handler=console), for programs that read them: one JSON
-// line each, with torchrun's fields, including the timestamp, which is always zero. Pure.
-//
-// As torchrun does, a worker's end is written only when the job has ended, and AGENT SUCCEEDED
-// whenever the agent itself worked, also after a worker failed.
+// torchrun's event records (--event-log-handler=console): one JSON line each, with torchrun's
+// fields, including the timestamp, which is always zero. Pure. As torchrun does, a worker's end is
+// written only when the job has ended, and AGENT SUCCEEDED whenever the agent itself worked.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "agent/job.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
 
 // The fields that all records of one moment have in common.
 struct TorchrunScene {
-  std::string run_id;
-  std::string role;
+  const Job& job;
   std::string host;
-  std::string rdzv_backend;
-  std::string entry_point;          // file name of the executed program
   std::chrono::seconds run_time{};  // since the job's start
   rdzv::RoundStart round;           // the latest; world_size 0: there was none yet
 };

@@ -24,8 +24,7 @@ WorkerError parse_error_file(std::string_view text);
 // Empty if the file does not exist, cannot be read or is not regular. Reads at most 1 MiB.
 std::string error_file_text(const std::string& path);
 
-// None if the file has no text. Message and call stack are cut to 64 KiB each, the limit of
-// messages to other nodes, because reports and histories keep them.
+// None if the file has no text. Message and call stack are cut to 64 KiB each.
 std::optional<WorkerError> read_error_file(const std::string& path);
 
 }  // namespace ddprun::agent

@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
-#include <condition_variable>
+#include <future>
 #include <memory>
-#include <mutex>
 
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
@@ -105,25 +104,18 @@ void write_failure_copies(const Environment& environment, std::string_view repor
 
 bool copy_failure(const Environment& environment, std::string_view report,
                   const rdzv::JobOutcome& outcome, std::chrono::milliseconds limit) {
-  struct Copied {
-    std::mutex mutex;
-    std::condition_variable done;
-    bool is_done = false;
-  };
-  const auto copied = std::make_shared<Copied>();
+  const auto copied = std::make_shared<std::promise<void>>();
   auto copy = [copied, environment, report = std::string(report), outcome] {
     write_failure_copies(environment, report, outcome);
-    const std::lock_guard lock(copied->mutex);
-    copied->is_done = true;
-    copied->done.notify_one();
+    copied->set_value();
   };
+  const auto done = copied->get_future();
   if (auto thread = rdzv::Thread::start("ddprun-copies", copy)) {
     thread->detach();
   } else {
     copy();
   }
-  std::unique_lock lock(copied->mutex);
-  return copied->done.wait_for(lock, limit, [&] { return copied->is_done; });
+  return done.wait_for(limit) == std::future_status::ready;
 }
 
 }  // namespace ddprun::agent

@@ -1,9 +1,8 @@
 // Copies of a failure for programs: the termination message of a container, which Kubernetes shows,
-// and the file TORCHELASTIC_ERROR_FILE, which an outer launcher reads if it set that variable.
+// and the file TORCHELASTIC_ERROR_FILE of an outer launcher.
 //
-// Called at the end of a job. A copy that cannot be written is skipped silently. The files may be
-// of any kind, so nothing here waits for the other end of a FIFO, and copy_failure() does not wait
-// for a file system that does not answer.
+// A copy that cannot be written is skipped silently. The files may be of any kind: nothing waits
+// for the other end of a FIFO, and copy_failure() not for a file system that does not answer.
 #pragma once
 
 #include <chrono>
@@ -18,8 +17,7 @@ namespace ddprun::agent {
 // Where Kubernetes mounts the message unless terminationMessagePath says otherwise.
 inline constexpr std::string_view kTerminationLog = "/dev/termination-log";
 
-// The first 4096 bytes of the report, whole lines: Kubernetes would keep the last 4096, but the
-// first lines say more.
+// The first 4096 bytes of the report, whole lines (Kubernetes would keep the last 4096).
 std::string termination_message(std::string_view report);
 
 // DDPRUN_TERMINATION_LOG in `environment`, else kTerminationLog.
@@ -29,8 +27,7 @@ std::string termination_log(const Environment& environment);
 void write_termination_log(const std::string& path, std::string_view report);
 
 // The root cause's error file with "errorCode" added, as torchrun does (a signal is a negative
-// code). If the worker wrote none, or the agent itself failed, a text in the same form.
-// `cause_file`: the text of that error file, or empty.
+// code). `cause_file`: the text of that file; empty: a text in the same form is made.
 std::string error_file_for_parent(const rdzv::JobOutcome& outcome, std::string_view cause_file,
                                   std::chrono::system_clock::time_point now);
 
@@ -39,8 +36,7 @@ void write_error_file_for_parent(const std::string& path, const rdzv::JobOutcome
 // How long an agent that cannot continue waits for file systems that do not answer.
 inline constexpr std::chrono::milliseconds kFailureCopyLimit{2000};
 
-// Writes both copies, to termination_log() and TORCHELASTIC_ERROR_FILE of the agent's
-// `environment`. May hang if their file systems do not answer.
+// Writes both copies, as the agent's `environment` says. May hang if a file system does not answer.
 void write_failure_copies(const Environment& environment, std::string_view report,
                           const rdzv::JobOutcome& outcome);
 // The same on a separate thread. False: not complete within `limit`; the thread is left running.

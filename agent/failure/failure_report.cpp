@@ -14,27 +14,29 @@ namespace ddprun::agent {
 namespace {
 
 std::string local_time(std::chrono::system_clock::time_point when) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(
-                                when - std::chrono::system_clock::from_time_t(seconds))
-                                .count();
+  using namespace std::chrono;
+  const std::time_t seconds = system_clock::to_time_t(when);
+  const auto rest = duration_cast<milliseconds>(when - system_clock::from_time_t(seconds));
   std::tm fields{};
   ::localtime_r(&seconds, &fields);
   char text[64];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &fields);
-  char fraction[8];
-  std::snprintf(fraction, sizeof fraction, ".%03d", static_cast<int>(milliseconds));
-  return std::string(text) + fraction;
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &fields);
+  std::snprintf(text + length, sizeof text - length, ".%03d", static_cast<int>(rest.count()));
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
+  return text;
 }
 
 std::string indented(std::string_view given, const std::string& indent) {
   const std::string text = printable_lines(given);
   std::string out;
-  std::size_t begin = 0;
-  while (begin < text.size()) {
-    const auto end = std::min(text.find('\n', begin), text.size());
+  for (std::size_t end = 0, begin = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
     out += indent + text.substr(begin, end - begin) + "\n";
-    begin = end + 1;
   }
   return out;
 }
@@ -79,17 +81,20 @@ std::string in_words(const WorkerProgress& progress) {
   return text.empty() ? "no step yet" : text;
 }
 
+// Whether one of the last lines on stderr has both texts.
+bool says(const rdzv::WorkerFailure& cause, std::string_view one, std::string_view other) {
+  return std::ranges::any_of(cause.stderr_tail, [&](const std::string& line) {
+    return line.find(one) != std::string::npos && line.find(other) != std::string::npos;
+  });
+}
+
 // A script for torch.distributed.launch, which passes the option: argparse ends it with code 2 and
 // "the following arguments are required: --local_rank", click with "Missing option '--local-rank'".
 bool wants_local_rank(const rdzv::WorkerFailure& cause) {
-  const auto holds = [](const std::string& line, const char* text) {
-    return line.find(text) != std::string::npos;
-  };
-  return cause.status == ExitStatus::exited(2) &&
-         std::ranges::any_of(cause.stderr_tail, [&holds](const std::string& line) {
-           return (holds(line, "--local-rank") || holds(line, "--local_rank")) &&
-                  (holds(line, "are required") || holds(line, "Missing option"));
-         });
+  return cause.status == ExitStatus::exited(2) && (says(cause, "--local-rank", "are required") ||
+                                                   says(cause, "--local_rank", "are required") ||
+                                                   says(cause, "--local-rank", "Missing option") ||
+                                                   says(cause, "--local_rank", "Missing option"));
 }
 
 // CPython ends a thread that calls it after the interpreter has ended; inside of a C++ destructor
@@ -97,9 +102,7 @@ bool wants_local_rank(const rdzv::WorkerFailure& cause) {
 // destroying the process group.
 bool was_aborted_by_a_thread(const rdzv::WorkerFailure& cause) {
   return cause.status.signal == SIGABRT &&
-         std::ranges::any_of(cause.stderr_tail, [](const std::string& line) {
-           return line.find("terminate called without an active exception") != std::string::npos;
-         });
+         says(cause, "terminate called without an active exception", "");
 }
 
 // An explanation of an exit status that is not clear by itself.
@@ -150,7 +153,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
 // worker.
 std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   std::string out;
-  std::vector<int> stopped;
+  std::vector<int> stopped;  // ranks
   for (const auto& failure : outcome.consequences) {
     const bool by_us = failure.was_told_to_stop && !failure.killed_for_memory &&
                        (failure.status.signal == SIGTERM || failure.status.signal == SIGKILL ||
@@ -163,11 +166,9 @@ std::string consequences_in_short(const rdzv::JobOutcome& outcome) {
   }
   if (!stopped.empty()) {
     std::sort(stopped.begin(), stopped.end());
-    out += "    stopped by ddprun: rank ";
-    for (std::size_t i = 0; i < stopped.size(); ++i) {
-      out += (i == 0 ? "" : ", ") + std::to_string(stopped[i]);
-    }
-    out += "\n";
+    std::vector<std::string> ranks;
+    for (const int rank : stopped) ranks.push_back(std::to_string(rank));
+    out += "    stopped by ddprun: rank " + joined(ranks, ", ") + "\n";
   }
   if (outcome.consequences_left_out > 0) {
     out += "    and " + std::to_string(outcome.consequences_left_out) + " more\n";
@@ -213,11 +214,8 @@ std::string check(const rdzv::JobOutcome& outcome) {
 
 std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
   std::string out;
-  if (outcome.lost_node) {
-    const std::string gone = describe(*outcome.lost_node);
-    const bool is_said = outcome.sentence.find(gone) != std::string::npos;
-    if (!is_said) out += field("lost", gone);
-  }
+  const std::string gone = outcome.lost_node ? describe(*outcome.lost_node) : "";
+  if (outcome.sentence.find(gone) == std::string::npos) out += field("lost", gone);
   if (const std::string what = check(outcome); !what.empty()) out += field("check", what);
   return out;
 }
@@ -242,26 +240,18 @@ std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   return is_first ? "" : field("restarts", "none; " + round);
 }
 
-bool was_running(const rdzv::JobOutcome& outcome) {
-  return outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;
-}
-
 std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
   using Kind = rdzv::JobOutcome::Kind;
   const std::string name = "ddprun: " + printable(program) + " ";
-  switch (outcome.kind) {
-    case Kind::kSucceeded:
-      break;
-    case Kind::kFailed:
-      return name + "FAILED: " + describe(*outcome.cause) + "\n";
-    case Kind::kStopped:
-      return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
-             signal_name(outcome.stop_signal) + "\n";
-    case Kind::kCannotRun:
-      return name + (was_running(outcome) ? "CANNOT GO ON: " : "CANNOT RUN: ") +
-             printable(outcome.sentence) + "\n";
+  if (outcome.kind == Kind::kFailed) return name + "FAILED: " + describe(*outcome.cause) + "\n";
+  if (outcome.kind == Kind::kStopped) {
+    return name + (outcome.exit_code == kExitPreempted ? "PREEMPTED by " : "STOPPED by ") +
+           signal_name(outcome.stop_signal) + "\n";
   }
-  return {};
+  const bool was_running =
+      outcome.exit_code == kExitLeaderLost || outcome.exit_code == kExitBelowMinimum;
+  return name + (was_running ? "CANNOT GO ON: " : "CANNOT RUN: ") + printable(outcome.sentence) +
+         "\n";
 }
 
 }  // namespace
@@ -294,9 +284,7 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
     parts.push_back("going on with " + counted(start.node_count, "node") + ", " +
                     counted(start.world_size, "worker"));
   }
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return printable(text);
+  return printable(joined(parts, "; "));
 }
 
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
@@ -321,10 +309,10 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
     parts.push_back(counted(changes, "change") + " of nodes");
   }
   if (parts.empty()) return text + "without a restart\n";
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
-  }
-  return text + " cost " + in_words(lost) + " of it\n";
+  const std::string last = parts.back();
+  parts.pop_back();
+  if (!parts.empty()) text += joined(parts, ", ") + " and ";
+  return text + last + " cost " + in_words(lost) + " of it\n";
 }
 
 }  // namespace ddprun::agent

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <set>
 
+#include "agent/loop/timer.h"
+
 namespace ddprun::agent {
 
 using std::chrono::steady_clock;
@@ -13,7 +15,7 @@ using std::chrono::steady_clock;
 struct BlockingCalls::Call {
   std::function<void()> make;               // runs on the thread
   std::function<void(bool is_there)> done;  // used by the event loop only, as is `timer`
-  std::unique_ptr<boost::asio::steady_timer> timer;
+  std::optional<Timer> timer;
   bool is_settled = false;  // decided: `done` gets the answer, or gets none
 };
 
@@ -67,12 +69,9 @@ void BlockingCalls::start(std::function<void()> make, std::function<void(bool)> 
   call->make = std::move(make);
   call->done = std::move(done);
   if (limit) {
-    call->timer = std::make_unique<boost::asio::steady_timer>(state_->executor, *limit);
-    call->timer->async_wait([weak_state = std::weak_ptr(state_),
-                             weak_call = std::weak_ptr(call)](const boost::system::error_code& ec) {
-      const auto state = weak_state.lock();
-      const auto late = weak_call.lock();
-      if (!ec && state && late) state->time_is_over(late);
+    call->timer.emplace(state_->executor);
+    call->timer->arm(*limit, [state = state_.get(), weak = std::weak_ptr(call)] {
+      if (const auto late = weak.lock()) state->time_is_over(late);
     });
   }
   state_->unanswered.insert(call);

@@ -1,18 +1,15 @@
 // Runs calls that may hang (a file server that does not answer, a process that hangs in the kernel)
-// one after the other on a separate thread, so that the event loop never waits for them. The first
-// call starts the thread; if no thread can be started, run() makes the call itself.
+// one after the other on a thread, which the first call starts; if none can be started, run() makes
+// the call itself.
 //
 // Event loop only. `done` gets the result on the event loop, never from within run(), and never
 // after this object is destroyed. With a limit, `done` gets no value if the call does not return in
-// time; the thread drops a later result.
+// time. `call` may run longer than its owner lives: let it refer to nothing of it.
 //
 //   calls.run<std::string>([path] { return text_of(path); }, [this](std::string text) { … });
-//
-// Do not let `call` refer to anything of its owner, because it may run longer than the owner lives.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -29,8 +26,6 @@ class BlockingCalls {
   BlockingCalls(boost::asio::any_io_executor executor, const char* thread_name);
   // Does not wait for a call that is running.
   ~BlockingCalls();
-  BlockingCalls(const BlockingCalls&) = delete;
-  BlockingCalls& operator=(const BlockingCalls&) = delete;
 
   template <typename T>
   void run(std::function<T()> call, std::function<void(T)> done) {

@@ -1,12 +1,10 @@
 // A timer of the event loop. After arm() the callback is called once, but never after cancel(),
-// another arm() or the destructor.
+// another arm() or the destructor. It may capture the owner of the timer, and may destroy the
+// timer.
 //
 // An Asio timer alone does not guarantee this: if it has expired and its handler is queued,
-// cancel() has no effect and the handler runs without an error. So each arm() makes a token here,
-// and a handler whose token is gone does nothing. A callback may therefore capture the owner of the
-// timer, and may destroy the timer.
-//
-// Event loop thread only.
+// cancel() has no effect. So each arm() makes a token, and a handler whose token is gone does
+// nothing. Event loop thread only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -27,7 +25,6 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  // Replace what was armed before.
   template <typename Callback>
   void arm(Clock::duration after, Callback callback) {
     arm_at(Clock::now() + after, std::move(callback));

@@ -1,12 +1,10 @@
 // Reports the job's progress to Kubeflow Trainer, if the pod's variables say where
-// (kubeflow_status.h): from the agent of rank 0, over HTTPS, at most every five seconds, and only
-// what rank 0 has reported over its link. Without the variables this does nothing and never wakes
-// up.
+// (kubeflow_status.h): from the agent of rank 0, over HTTPS, at most every five seconds. Without
+// the variables this does nothing and never wakes up.
 //
-// Owned by the supervisor, event loop only. Nothing waits for the endpoint. If anything goes wrong
-// (the endpoint is slow or away; a token is missing, malformed or expired), there is one message;
-// reports continue at growing intervals, and token and CA file are read again, because both are
-// replaced while a job runs.
+// Owned by the Observers, event loop only. If anything goes wrong there is one message, and reports
+// continue at growing intervals; token and CA file are read again, because both are replaced while
+// a job runs.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,13 +25,10 @@ class KubeflowReporter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `progress`: the job's progress now; nothing if another agent reports it. `warn` gets at most one
-  // message.
+  // `progress`: now; nothing if another agent reports it. `warn` gets at most one message.
   KubeflowReporter(boost::asio::io_context& io, const Environment& environment,
                    std::function<std::optional<JobProgress>()> progress,
                    std::function<void(std::string_view)> warn);
-  KubeflowReporter(const KubeflowReporter&) = delete;
-  KubeflowReporter& operator=(const KubeflowReporter&) = delete;
 
   void round_began();
   void look();  // now, because the workers' progress will soon not be readable any more

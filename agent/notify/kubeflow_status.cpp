@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <ctime>
 #include <limits>
 
+#include "agent/text/json_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -21,15 +21,6 @@ std::int64_t percentage(const JobProgress& progress) {
   const double done =
       static_cast<double>(progress.step) / static_cast<double>(progress.total_steps);
   return static_cast<std::int64_t>(std::clamp(done, 0.0, 1.0) * 100);
-}
-
-// Without fractions, as Kubernetes writes its times.
-std::string utc(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm fields{};
-  ::gmtime_r(&seconds, &fields);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &fields)};
 }
 
 }  // namespace
@@ -59,6 +50,18 @@ Result<std::string> bearer_token(std::string_view file_text) {
   return std::string(token);
 }
 
+std::optional<JobProgress> job_progress_of(const NodeSnapshot& node) {
+  if (node.round.rank_offset != 0 || node.progress.empty()) return std::nullopt;
+  const auto& progress = node.progress.front();
+  if (!progress || !progress->step) return std::nullopt;
+  return JobProgress{.step = *progress->step,
+                     .total_steps = progress->total_steps,
+                     .round = node.round.round,
+                     .restarts = node.round.restarts,
+                     .world_size = node.round.world_size,
+                     .values = progress->values};
+}
+
 std::optional<std::chrono::seconds> RemainingTime::estimate(
     const JobProgress& progress, std::chrono::steady_clock::time_point now) {
   if (round_ != progress.round || progress.step < first_step_) {
@@ -85,20 +88,17 @@ std::string kubeflow_status(const JobProgress& progress,
   if (progress.total_steps > 0) status["progressPercentage"] = percentage(progress);
   if (remaining) status["estimatedRemainingSeconds"] = remaining->count();
   json::array metrics;
-  const auto add_text = [&metrics](std::string_view name, std::string_view value) {
+  const auto add = [&metrics](std::string_view name, const std::string& value) {
     metrics.push_back(json::object{{"name", name}, {"value", value}});
   };
-  const auto add = [&add_text](std::string_view name, std::int64_t value) {
-    add_text(name, std::to_string(value));
-  };
-  add("step", progress.step);
-  if (progress.total_steps > 0) add("total_steps", progress.total_steps);
-  add("round", number(progress.round));
-  add("restarts", progress.restarts);
-  add("world_size", progress.world_size);
-  for (const NamedValue& value : progress.values) add_text(value.name, number_text(value.value));
+  add("step", std::to_string(progress.step));
+  if (progress.total_steps > 0) add("total_steps", std::to_string(progress.total_steps));
+  add("round", to_string(progress.round));
+  add("restarts", std::to_string(progress.restarts));
+  add("world_size", std::to_string(progress.world_size));
+  for (const NamedValue& value : progress.values) add(value.name, number_text(value.value));
   status["metrics"] = std::move(metrics);
-  status["lastUpdatedTime"] = utc(now);
+  status["lastUpdatedTime"] = utc_text(now) + "Z";  // without fractions, as Kubernetes does
   return json::serialize(json::object{{"trainerStatus", std::move(status)}});
 }
 

@@ -1,9 +1,6 @@
-// A report of the job's progress to Kubeflow Trainer, as values: where the status endpoint is, the
-// token, and the body of a report (the trainerStatus of KEP-2779). Pure; kubeflow_reporter.h sends
-// it.
-//
-// Do not report before a worker has reported a step: a report replaces the whole status of the
-// TrainJob, also what the program itself has reported there (Transformers does).
+// A report of the job's progress to Kubeflow Trainer (the trainerStatus of KEP-2779), as values.
+// Pure; kubeflow_reporter.h sends it. Do not report before a worker has reported a step: a report
+// replaces the whole status of the TrainJob, also what the program itself has reported there.
 #pragma once
 
 #include <chrono>
@@ -13,10 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/status/node_snapshot.h"
 #include "rendezvous/common/environment.h"
-#include "rendezvous/common/ids.h"
-#include "rendezvous/common/result.h"
-#include "rendezvous/common/worker_abi/worker_progress.h"
 
 namespace ddprun::agent {
 
@@ -44,6 +39,9 @@ struct JobProgress {
 
   bool operator==(const JobProgress&) const = default;
 };
+
+// The progress of rank 0 stands for the job. None on other nodes, and before rank 0 reports a step.
+std::optional<JobProgress> job_progress_of(const NodeSnapshot& node);
 
 // Estimates the remaining time from the speed since the first step that was seen in this round.
 class RemainingTime {

@@ -1,15 +1,12 @@
-// Tells a service manager (systemd, Type=notify) about this agent, over the socket that
-// NOTIFY_SOCKET names: that it is ready, its status, that it is alive, that it stops. Without that
-// variable this does nothing and never wakes up. The protocol is sd_notify(3)'s, a datagram of
-// lines, so systemd's library is not needed.
+// Tells a service manager (systemd, Type=notify) over the socket that NOTIFY_SOCKET names
+// (sd_notify(3): datagrams of lines) that this agent is ready, its status, that it is alive, that
+// it stops. Without that variable this does nothing and never wakes up.
 //
 // Ready means that the agent supervises, not that a round runs: nodes of a job are often started
 // one after the other, each when the one before is ready, but the first round needs all of them.
-// The status says what the agent waits for.
 //
-// Owned by the supervisor, event loop only: WATCHDOG=1 is sent from the event loop, so that systemd
-// notices if that hangs. Nothing here blocks, and no error here ends a job. These variables must
-// not be passed on to workers (worker_environment drops them).
+// Owned by the Observers, event loop only: WATCHDOG=1 is sent from there, so that systemd notices
+// if the loop hangs. Nothing here blocks, and no error here ends a job.
 #pragma once
 
 #include <sys/socket.h>
@@ -37,19 +34,15 @@ struct NotifySocket {
 // Pure: "/run/systemd/notify", or "@name" for an abstract socket.
 Result<NotifySocket> parse_notify_socket(std::string_view text);
 
-// How often to notify the watchdog: half of its limit. Nothing: no watchdog, or one for another
-// process. Pure.
+// Half of the watchdog's limit. Nothing: no watchdog, or one for another process. Pure.
 Result<std::optional<std::chrono::microseconds>> watchdog_interval(const Environment& environment,
                                                                    long own_pid);
 
 class SystemdNotify {
  public:
-  // `status` returns the job's status in one line; called when it may have changed. `warn` gets a
-  // message about anything that cannot work, each at most once.
+  // `status` returns the job's status in one line; `warn` gets each message at most once.
   SystemdNotify(boost::asio::any_io_executor executor, const Environment& environment,
                 std::function<std::string()> status, std::function<void(std::string_view)> warn);
-  SystemdNotify(const SystemdNotify&) = delete;
-  SystemdNotify& operator=(const SystemdNotify&) = delete;
 
   void ready();
   void status_may_have_changed();

@@ -1,8 +1,6 @@
 #include "agent/output/background_writer.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,9 +13,7 @@
 #include <csignal>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -60,13 +56,13 @@ int write_fully(int fd, std::string_view& bytes) {
   return 0;
 }
 
-// The event loop handles signals. With SIGPIPE blocked this thread gets EPIPE only. SIGTTOU stays
-// unblocked, so that `stty tostop` still stops a background job that writes.
-void block_signals() {
+// So that `stty tostop` still stops a background job that writes. The other signals stay blocked:
+// instead of SIGPIPE this thread gets EPIPE.
+void unblock_stop_by_terminal() {
   sigset_t signals;
-  sigfillset(&signals);
-  sigdelset(&signals, SIGTTOU);
-  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTTOU);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 }  // namespace
@@ -96,8 +92,12 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   void announce(std::function<void(Arguments...)> Events::*handler,
                 std::type_identity_t<Arguments>... arguments) {
     if (stopping || !(events.*handler)) return;
-    boost::asio::post(executor, [state = shared_from_this(), handler, arguments...] {
-      if (!state->is_stopping()) (state->events.*handler)(arguments...);
+    post([this, handler, arguments...] { (events.*handler)(arguments...); });
+  }
+
+  void post(std::function<void()> call) {
+    boost::asio::post(executor, [state = shared_from_this(), call = std::move(call)] {
+      if (!state->is_stopping()) call();
     });
   }
 
@@ -107,8 +107,7 @@ struct BackgroundWriter::State : std::enable_shared_from_this<State> {
   }
 
   bool is_written() const {
-    return std::all_of(targets.begin(), targets.end(),
-                       [](const Target& target) { return target.pending() == 0; });
+    return std::ranges::all_of(targets, [](const Target& each) { return each.pending() == 0; });
   }
   void tell_if_written();
   void run();
@@ -135,7 +134,7 @@ BackgroundWriter::BackgroundWriter(boost::asio::any_io_executor executor, Events
 BackgroundWriter::~BackgroundWriter() {
   std::unique_lock lock(state_->mutex);
   state_->stopping = true;
-  if (!thread_.joinable()) {
+  if (!thread_) {
     for (Sink sink = 0; sink < state_->targets.size(); ++sink) state_->release(lock, sink);
     return;
   }
@@ -145,18 +144,13 @@ BackgroundWriter::~BackgroundWriter() {
     return state_->ended;
   });
   lock.unlock();
-  if (has_ended) {
-    thread_.join();
-  } else {
-    thread_.detach();  // it releases what it holds when the write or close returns
-  }
+  if (!has_ended) thread_->detach();  // it releases what it holds when the write or close returns
 }
 
 BackgroundWriter::Sink BackgroundWriter::add(int fd, std::size_t limit_bytes) {
   const std::lock_guard lock(state_->mutex);
   auto& targets = state_->targets;
-  const auto free = std::find_if(targets.begin(), targets.end(),
-                                 [](const auto& target) { return !target.in_use; });
+  const auto free = std::ranges::find(targets, false, &State::Target::in_use);
   const auto sink = static_cast<Sink>(free - targets.begin());
   auto& target = free == targets.end() ? targets.emplace_back() : *free;
   target.fd = fd;
@@ -175,13 +169,12 @@ bool BackgroundWriter::write(Sink sink, std::string_view bytes, std::size_t head
     return false;
   }
   target.queued.append(bytes);
-  if (thread_.joinable()) {
+  if (thread_) {
     state_->work.notify_one();
-    return true;
-  }
-  try {
-    thread_ = std::thread([state = state_] { state->run(); });
-  } catch (const std::system_error&) {
+  } else if (auto thread =
+                 rdzv::Thread::start("ddprun-writer", [state = state_] { state->run(); })) {
+    thread_ = std::move(*thread);
+  } else {
     // No thread can be started: write here, although this may block.
     std::string buffer;
     state_->write_queued(lock, sink, buffer);
@@ -194,7 +187,7 @@ void BackgroundWriter::close(Sink sink) {
   auto& target = state_->targets.at(sink);
   assert(target.open);
   target.open = false;
-  if (thread_.joinable()) {
+  if (thread_) {
     state_->work.notify_one();
   } else {
     state_->release(lock, sink);
@@ -221,16 +214,11 @@ void BackgroundWriter::when_written(std::function<void()> done) {
 // Needs the mutex.
 void BackgroundWriter::State::tell_if_written() {
   if (stopping || when_written.empty() || !is_written()) return;
-  for (auto& done : std::exchange(when_written, {})) {
-    boost::asio::post(executor, [state = shared_from_this(), done = std::move(done)] {
-      if (!state->is_stopping()) done();
-    });
-  }
+  for (auto& done : std::exchange(when_written, {})) post(std::move(done));
 }
 
 void BackgroundWriter::State::run() {
-  block_signals();
-  pthread_setname_np(pthread_self(), "ddprun-writer");
+  unblock_stop_by_terminal();
   std::string buffer;  // swapped with a queue, so that bytes are copied once
   Sink last = 0;
   std::unique_lock lock(mutex);
@@ -307,11 +295,10 @@ void BackgroundWriter::State::release(std::unique_lock<std::mutex>& lock, Sink s
   target = Target{};
   if (stopping) return;
   target.in_use = true;  // until `closed` was called
-  boost::asio::post(executor, [state = shared_from_this(), sink, lost] {
-    if (state->is_stopping()) return;
-    if (state->events.closed) state->events.closed(sink, lost);
-    const std::lock_guard guard(state->mutex);
-    state->targets[sink].in_use = false;
+  post([this, sink, lost] {
+    if (events.closed) events.closed(sink, lost);
+    const std::lock_guard guard(mutex);
+    targets[sink].in_use = false;
   });
 }
 

@@ -1,15 +1,10 @@
 // Writes queued bytes to descriptors that may block (a stopped terminal, a pipe that nobody reads,
-// a slow disk) on a separate thread, so that the event loop never waits for them. The first byte
-// starts the thread; if no thread can be started (a limit), write() itself writes. Descriptors stay
-// in blocking mode, because shell and workers share their open file descriptions and would get
-// O_NONBLOCK too.
+// a slow disk) on a thread, which the first byte starts; if none can be started, write() itself
+// writes. Descriptors stay in blocking mode: shell and workers share their open file descriptions.
 //
-// Owned by Console (one for each console stream) and by LogFiles (one for all its files). Any
-// thread may call; events are posted to the executor, so handlers run on the event loop. If write()
-// returns false, nothing was taken and nothing is lost: offer the bytes again after `space`.
-//
-// A write error stops nothing: the lost bytes are counted, `failed` is called once, and when
-// writing works again `recovered` gets their number.
+// Owned by Console (one for each console stream) and by LogFiles (one for all files). Any thread
+// may call; events are posted to the executor. A write error stops nothing: the lost bytes are
+// counted, `failed` is called once, and `recovered` gets their number when writing works again.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -20,7 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <thread>
+
+#include "rendezvous/common/thread.h"
 
 namespace ddprun::agent {
 
@@ -37,15 +33,11 @@ class BackgroundWriter {
   };
 
   BackgroundWriter(boost::asio::any_io_executor executor, Events events);
-  // Does not wait for a write or close that blocks: the thread ends when that returns. Queued bytes
-  // are lost; call flush() before to have them written.
+  // Does not wait for a write or close that blocks. Queued bytes are lost: call flush() before.
   ~BackgroundWriter();
-  BackgroundWriter(const BackgroundWriter&) = delete;
-  BackgroundWriter& operator=(const BackgroundWriter&) = delete;
 
-  // Takes `fd`. After close() the thread closes it, if there is one, so the thread never uses a
-  // number that belongs to another file by then. `limit_bytes` bounds what is queued and being
-  // written.
+  // Takes `fd`, which the thread closes after close(), so that it never uses the number of another
+  // file. `limit_bytes` bounds what is queued and being written.
   Sink add(int fd, std::size_t limit_bytes);
 
   // Takes all of `bytes` or, if they would exceed the limit, nothing (false). A single piece larger
@@ -69,7 +61,7 @@ class BackgroundWriter {
   struct State;
 
   std::shared_ptr<State> state_;  // shared with the thread, which may live longer
-  std::thread thread_;
+  std::optional<rdzv::Thread> thread_;
 };
 
 }  // namespace ddprun::agent

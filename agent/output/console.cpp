@@ -13,7 +13,6 @@ namespace ddprun::agent {
 namespace {
 
 constexpr BackgroundWriter::Sink kOnlySink = 0;
-constexpr std::size_t kReserveBytes = 64 * 1024;
 constexpr const char* kEraseRow = "\r\x1b[K";
 
 bool same_file(int a, int b) {
@@ -33,7 +32,10 @@ Console::Console(boost::asio::any_io_executor executor, Options options)
   for (std::size_t queue = 0; queue < (is_one_file_ ? 1U : 2U); ++queue) {
     const std::string name = is_one_file_ ? "stdout and stderr" : queue == 0 ? "stdout" : "stderr";
     BackgroundWriter::Events events;
-    events.space = [this, queue](auto) { call_waiting(queue); };
+    // A caller that finds the queue full again is queued behind those that were not served yet.
+    events.space = [this, queue](auto) {
+      for (const auto& call : std::exchange(waiting_[queue], {})) call();
+    };
     events.failed = [this, queue, name](auto, int error) {
       failed_[queue] = true;
       notify("cannot write to " + name + " any more (" + std::strerror(error) +
@@ -48,19 +50,16 @@ Console::Console(boost::asio::any_io_executor executor, Options options)
   }
 }
 
-bool Console::write(Stream stream, std::string_view bytes) { return put(stream, bytes, 0); }
-
-bool Console::put(Stream stream, std::string_view bytes, std::size_t headroom_bytes) {
+bool Console::write(Stream stream, std::string_view bytes, std::size_t headroom_bytes) {
   const std::size_t queue = queue_of(stream);
   if (!can_have_live_line(stream) || bytes.empty()) {
     return writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
   }
   const std::lock_guard lock(last_row_mutex_);
   LastRow& row = last_row_[queue];
+  const std::string erasing = row.has_live_line ? kEraseRow + std::string(bytes) : "";
   const bool is_taken =
-      row.has_live_line
-          ? writers_[queue]->write(kOnlySink, kEraseRow + std::string(bytes), headroom_bytes)
-          : writers_[queue]->write(kOnlySink, bytes, headroom_bytes);
+      writers_[queue]->write(kOnlySink, row.has_live_line ? erasing : bytes, headroom_bytes);
   if (is_taken) row = {.is_empty = bytes.back() == '\n', .has_live_line = false};
   return is_taken;
 }
@@ -75,32 +74,11 @@ void Console::set_live_line(Stream stream, std::string_view text) {
   if (is_taken) row.has_live_line = !text.empty();
 }
 
-void Console::when_space(Stream stream, std::function<void()> ready) {
-  waiting_[queue_of(stream)].push_back(std::move(ready));
-}
-
-void Console::call_waiting(std::size_t queue) {
-  // A caller that finds the queue full again is queued behind those that were not served yet.
-  const auto ready = std::exchange(waiting_[queue], {});
-  for (const auto& call : ready) call();
-}
-
-void Console::say(Stream stream, std::string_view lines) { put(stream, lines, kReserveBytes); }
-
 void Console::notify(std::string_view sentence) {
-  if (notice_handler_) {
-    notice_handler_(sentence);
-    return;
-  }
+  if (notice_handler_) return notice_handler_(sentence);
   const Stream stream = failed_[queue_of(Stream::kStderr)] ? Stream::kStdout : Stream::kStderr;
   say(stream, "ddprun: " + printable(sentence) + "\n");
 }
-
-void Console::notify_with(std::function<void(std::string_view)> handler) {
-  notice_handler_ = std::move(handler);
-}
-
-void Console::when_written(std::function<void()> done) { await_written(0, std::move(done)); }
 
 // Each stream twice: the message that one cannot be written is queued on the other.
 void Console::await_written(std::size_t turn, std::function<void()> done) {

@@ -1,11 +1,10 @@
-// The agent's own stdout and stderr. Everything that the agent prints goes through here (workers'
-// lines, the log, the failure report), so that the bytes of one call stay together, and a console
-// that blocks (a stopped terminal, a full pipe) never blocks the event loop.
+// The agent's own stdout and stderr. Everything that the agent prints goes through here, so that
+// the bytes of one call stay together, and a console that blocks never blocks the event loop. Do
+// not print to fd 1 or 2 in another way while this object lives.
 //
 // Owned by the Supervisor; outlives Output. Any thread may call write(), say() and flush(); the
 // other functions are for the event loop. If stdout and stderr are the same file (a terminal,
-// 2>&1), they share one queue and so keep the order of the calls. Do not print to fd 1 or 2 in
-// another way while this object lives, because that could block and would mix with its output.
+// 2>&1), they share one queue and so keep the order of the calls.
 #pragma once
 
 #include <array>
@@ -15,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,25 +34,26 @@ class Console {
 
   Console(boost::asio::any_io_executor executor, Options options);
   explicit Console(boost::asio::any_io_executor executor) : Console(executor, Options()) {}
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
 
   // Takes all of `bytes` or, if the queue is full, nothing (false). Write whole lines, because the
-  // next call may be for another worker.
-  bool write(Stream stream, std::string_view bytes);
+  // next call may be for another worker. `headroom_bytes` is added to the queue's limit.
+  bool write(Stream stream, std::string_view bytes, std::size_t headroom_bytes = 0);
 
-  // After a refused write(): calls `ready` once, on the event loop, when there is space again.
-  // Callers are served in order.
-  void when_space(Stream stream, std::function<void()> ready);
+  // After a refused write(): calls `ready` once, on the event loop, when there is space; in order.
+  void when_space(Stream stream, std::function<void()> ready) {
+    waiting_[queue_of(stream)].push_back(std::move(ready));
+  }
 
   // For the agent's own messages, which cannot wait: may use a reserve beyond the queue's limit. If
   // that is full too, `lines` are dropped.
-  void say(Stream stream, std::string_view lines);
+  void say(Stream stream, std::string_view lines) { write(stream, lines, kReserveBytes); }
 
   // Tells the user a sentence about the console or a log file: "ddprun: <sentence>" on stderr (on
   // stdout if stderr cannot be written), or the handler of notify_with().
   void notify(std::string_view sentence);
-  void notify_with(std::function<void(std::string_view sentence)> handler);
+  void notify_with(std::function<void(std::string_view sentence)> handler) {
+    notice_handler_ = std::move(handler);
+  }
 
   // Shows `text` as the last row of a terminal; empty: removes it. Does nothing if `stream` is not
   // a terminal that can redraw, if its last line is unfinished (a worker's progress bar), or if the
@@ -66,18 +65,17 @@ class Console {
   bool is_terminal(Stream stream) const { return is_terminal_[index(stream)]; }
   int fd(Stream stream) const { return fds_[index(stream)]; }
 
-  // Calls `done` once, on the event loop, when everything was written, including the message about
-  // a stream that cannot be written.
-  void when_written(std::function<void()> done);
+  // Calls `done` once, on the event loop, when everything was written, messages about this included.
+  void when_written(std::function<void()> done) { await_written(0, std::move(done)); }
   // Blocks until everything was written; false: the deadline came first.
   bool flush(std::chrono::steady_clock::time_point deadline);
 
  private:
+  static constexpr std::size_t kReserveBytes = 64 * 1024;
+
   static std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
   void await_written(std::size_t turn, std::function<void()> done);
-  bool put(Stream stream, std::string_view bytes, std::size_t headroom_bytes);
   std::size_t queue_of(Stream stream) const { return is_one_file_ ? 0 : index(stream); }
-  void call_waiting(std::size_t queue);
 
   std::array<int, 2> fds_;
   std::array<bool, 2> is_terminal_;

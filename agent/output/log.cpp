@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <mutex>
-#include <string>
 #include <string_view>
 
 #include "agent/output/console.h"

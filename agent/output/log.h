@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "rendezvous/common/environment.h"
 
@@ -16,8 +15,7 @@ namespace ddprun::agent {
 
 class Console;
 
-// The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's): debug, info, warning, error; else
-// warning.
+// The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's), else warning.
 std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment);
 
 }  // namespace ddprun::agent

@@ -1,7 +1,6 @@
 // Log files that the agent writes, with one BackgroundWriter, so that a slow disk delays only the
-// workers that write to it. A full disk is reported once, with the file's name; when writing works
-// again, the user is told how many bytes are missing. If workers wait for a file system that does
-// not answer, the user is told too.
+// workers that write to it. The user is told once, with the file's name, of a disk that is full or
+// does not answer while workers wait for it.
 //
 // Owned by Output and by EventSink, event loop only. The Console outlives it; it outlives its
 // files.
@@ -27,8 +26,7 @@ namespace ddprun::agent {
 
 class LogFiles;
 
-// Makes the file, or empties it. May hang if its file system does not answer: not for the event
-// loop.
+// Makes the file, or empties it. May hang: not for the event loop.
 Result<rdzv::UniqueFd> open_log_file(const std::string& path);
 
 // One open file. After the last pointer is gone it is closed as soon as its queue was written.

@@ -1,7 +1,10 @@
 #include "agent/output/output.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +12,11 @@
 #include <boost/system/system_error.hpp>
 #include <cassert>
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
 #include <utility>
-
-#include "agent/output/pseudo_terminal.h"
 
 namespace ddprun::agent {
 namespace {
@@ -26,8 +31,75 @@ std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
 
 const char* name_of(Stream stream) { return stream == Stream::kStdout ? "stdout" : "stderr"; }
 
-void close_fd(int& fd) {
-  if (fd >= 0) ::close(std::exchange(fd, -1));
+Result<std::string> make_unique_directory(const std::string& prefix) {
+  std::string path = prefix + "XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) {
+    return fail(error_from_errno(errno, "cannot make the log directory " + path));
+  }
+  return path;
+}
+
+// Makes the folder of a run in `log_dir`, which is made with its parents if needed, and returns its
+// path. If `log_dir` is empty, uses a new folder in `temporary_directory`.
+Result<std::string> make_log_directory(const std::string& log_dir,
+                                       const std::string& temporary_directory,
+                                       const std::string& run_id) {
+  std::string root = log_dir;
+  if (log_dir.empty()) {
+    auto made = make_unique_directory(temporary_directory + "/torchelastic_");
+    if (!made) return fail(std::move(made.error()).with("hint", "set TMPDIR or give --log-dir"));
+    root = *made;
+  } else {
+    std::error_code error;
+    std::filesystem::create_directories(root, error);
+    if (error) {
+      return fail(error_from_errno(error.value(), "cannot make the log directory " + root)
+                      .with("option", "--log-dir"));
+    }
+  }
+  std::string name = run_id;
+  std::ranges::replace(name, '/', '_');
+  auto made = make_unique_directory(root + "/" + name + "_");
+  if (!made) return fail(std::move(made.error()).with("option", "--log-dir"));
+  return made;
+}
+
+// What a worker writes to: the agent's end, which does not block, and the worker's.
+struct Ends {
+  rdzv::UniqueFd agent;
+  rdzv::UniqueFd worker;
+};
+
+Result<Ends> open_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe"));
+  // Only the agent's end: the worker expects a blocking one.
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return Ends{rdzv::UniqueFd(ends[0]), rdzv::UniqueFd(ends[1])};
+}
+
+void copy_window_size(int from, int to) {
+  winsize size{};
+  if (::ioctl(from, TIOCGWINSZ, &size) == 0) ::ioctl(to, TIOCSWINSZ, &size);
+}
+
+// In raw mode: no byte is changed. It does not become the worker's controlling terminal.
+Result<Ends> open_pseudo_terminal(int like) {
+  rdzv::UniqueFd agent(::open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
+  if (!agent) return fail(error_from_errno(errno, "cannot open /dev/ptmx"));
+  rdzv::UniqueFd worker;
+  if (::unlockpt(agent.get()) == 0) {
+    // Without the device's name, which may be wrong in another mount namespace.
+    worker.reset(::ioctl(agent.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  }
+  termios mode{};
+  if (!worker || ::tcgetattr(worker.get(), &mode) != 0) {
+    return fail(error_from_errno(errno, "cannot open a pseudo-terminal for a worker's stderr"));
+  }
+  ::cfmakeraw(&mode);
+  ::tcsetattr(worker.get(), TCSANOW, &mode);
+  copy_window_size(like, agent.get());
+  return Ends{std::move(agent), std::move(worker)};
 }
 
 }  // namespace
@@ -43,10 +115,7 @@ Output::Output(boost::asio::any_io_executor executor, Console& console, const Ou
       folders_(executor, "ddprun-folders") {}
 
 Output::~Output() {
-  for (auto& [local_rank, worker] : workers_) {
-    for (int& fd : worker.child_fds) close_fd(fd);
-    remove_error_file(local_rank, worker);
-  }
+  for (const auto& [local_rank, worker] : workers_) remove_error_file(local_rank, worker);
   workers_.clear();
   undelivered_.clear();
   opened_.clear();
@@ -68,7 +137,7 @@ void Output::prepare(Made made) {
       [this, made = std::move(made)](Result<std::string> path) {
         awaits_folder_ = false;
         if (!path) return made(fail(std::move(path.error())));
-        directory_ = LogDirectory(std::move(*path));
+        directory_ = std::move(*path);
         made({});
       });
 }
@@ -84,7 +153,7 @@ Result<void> Output::name_error_files() {
 }
 
 void Output::prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made) {
-  if (directory_.path().empty()) return made({});
+  if (directory_.empty()) return made({});
   if (std::exchange(filtered_round_, round) != round) filtered_files_ = {};
   await_folder();
   folders_.run<Result<OpenFiles>>(
@@ -96,9 +165,9 @@ void Output::prepare_round(std::uint64_t round, const std::vector<int>& local_ra
 
 Output::RoundFiles Output::files_of_round(std::uint64_t round,
                                           const std::vector<int>& local_ranks) const {
-  RoundFiles wanted{{directory_.path_of(round)}, {}};
+  RoundFiles wanted{{folder_of(round)}, {}};
   for (const int local_rank : local_ranks) {
-    wanted.folders.push_back(directory_.path_of(round, local_rank));
+    wanted.folders.push_back(folder_of(round, local_rank));
     for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
       const StreamPlan plan = plan_stream(spec_, stream, local_rank, console_.is_terminal(stream));
       if (plan.to_file) wanted.files.insert(file_of(round, local_rank, stream));
@@ -112,7 +181,11 @@ Output::RoundFiles Output::files_of_round(std::uint64_t round,
 
 // Runs on the thread of folders_.
 Result<Output::OpenFiles> Output::make_round(const RoundFiles& wanted) {
-  if (auto made = make_folders(wanted.folders); !made) return fail(std::move(made.error()));
+  for (const std::string& path : wanted.folders) {
+    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+      return fail(error_from_errno(errno, "cannot make the log directory " + path));
+    }
+  }
   OpenFiles opened;
   for (const std::string& path : wanted.files) {
     auto file = open_log_file(path);
@@ -149,7 +222,7 @@ void Output::await_folder() {
 }
 
 std::string Output::folder() const {
-  if (!directory_.path().empty()) return directory_.path();
+  if (!directory_.empty()) return directory_;
   return spec_.log_dir.empty() ? temporary_directory_ : spec_.log_dir;
 }
 
@@ -174,46 +247,35 @@ Result<ChildStreams> Output::open(std::uint64_t round, const WorkerIdentity& ide
                       .with("stream", name_of(stream)));
     }
   }
-  return ChildStreams{worker.child_fds[0], worker.child_fds[1]};
+  return ChildStreams{worker.child_fds[0].get(), worker.child_fds[1].get()};
 }
 
 Result<void> Output::open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream) {
   using Route = StreamPlan::Route;
   const StreamPlan plan =
       plan_stream(spec_, stream, identity.local_rank, console_.is_terminal(stream));
-  int& child_fd = worker.child_fds[index(stream)];
+  rdzv::UniqueFd& child_fd = worker.child_fds[index(stream)];
   if (plan.route == Route::kInherit) return {};
   if (plan.route == Route::kDevNull) {
-    child_fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (child_fd < 0) return fail(error_from_errno(errno, "cannot open /dev/null"));
+    child_fd.reset(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (!child_fd) return fail(error_from_errno(errno, "cannot open /dev/null"));
     return {};
   }
 
-  int agent_fd = -1;
-  if (plan.route == Route::kAgentAsTty) {
-    auto terminal = open_pseudo_terminal(console_.fd(stream));
-    if (!terminal) return fail(std::move(terminal.error()));
-    agent_fd = terminal->agent_fd;
-    child_fd = terminal->worker_fd;
-    worker.is_terminal[index(stream)] = true;
-  } else {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return fail(error_from_errno(errno, "cannot make a pipe"));
-    // Only the agent's end: the worker expects a blocking one.
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    agent_fd = ends[0];
-    child_fd = ends[1];
-  }
-
+  const bool is_terminal = plan.route == Route::kAgentAsTty;
+  auto ends = is_terminal ? open_pseudo_terminal(console_.fd(stream)) : open_pipe();
+  if (!ends) return fail(std::move(ends.error()));
+  child_fd = std::move(ends->worker);
+  worker.is_terminal[index(stream)] = is_terminal;
   try {
-    auto made = std::make_shared<WorkerStream>(executor_, console_, agent_fd,
+    auto made = std::make_shared<WorkerStream>(executor_, console_, ends->agent.get(),
                                                destinations(plan, worker.round, identity, stream),
                                                [this](const WorkerStream* done) { forget(done); });
+    std::ignore = ends->agent.release();
     made->start();
     undelivered_.push_back(made);
     worker.streams[index(stream)] = std::move(made);
   } catch (const boost::system::system_error& error) {
-    ::close(agent_fd);
     return fail(error_from_errno(error.code().value(), "cannot watch a pipe"));
   }
   return {};
@@ -245,7 +307,7 @@ std::shared_ptr<LogFile> Output::opened_file(const std::string& path) {
 }
 
 std::string Output::filtered_file_of(std::uint64_t round, Stream stream) const {
-  return directory_.path_of(round) + "/filtered_" + name_of(stream) + ".log";
+  return folder_of(round) + "/filtered_" + name_of(stream) + ".log";
 }
 
 LogFiles& Output::files() {
@@ -258,8 +320,7 @@ LogFiles& Output::files() {
 
 void Output::started(int local_rank) {
   const auto worker = workers_.find(local_rank);
-  if (worker == workers_.end()) return;
-  for (int& fd : worker->second.child_fds) close_fd(fd);
+  if (worker != workers_.end()) worker->second.child_fds = {};
 }
 
 void Output::ended(int local_rank) {
@@ -331,17 +392,23 @@ Output::Readable Output::readable(int local_rank, Stream stream) const {
   return readable;
 }
 
+std::string Output::folder_of(std::uint64_t round, std::optional<int> local_rank) const {
+  if (directory_.empty()) return "";
+  return directory_ + "/attempt_" + std::to_string(round) +
+         (local_rank ? "/" + std::to_string(*local_rank) : "");
+}
+
 std::string Output::file_of(std::uint64_t round, int local_rank, Stream stream) const {
-  return directory_.path_of(round, local_rank) + "/" + name_of(stream) + ".log";
+  return folder_of(round, local_rank) + "/" + name_of(stream) + ".log";
 }
 
 std::string Output::log_directory_of(int local_rank) const {
   const auto worker = workers_.find(local_rank);
-  return worker == workers_.end() ? "" : directory_.path_of(worker->second.round, local_rank);
+  return worker == workers_.end() ? "" : folder_of(worker->second.round, local_rank);
 }
 
 std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
-  if (!directory_.path().empty()) return directory_.path_of(round, local_rank) + "/error.json";
+  if (!directory_.empty()) return folder_of(round, local_rank) + "/error.json";
   if (error_file_prefix_.empty()) return "";
   return error_file_prefix_ + std::to_string(round) + "_" + std::to_string(local_rank) +
          "_error.json";

@@ -1,34 +1,27 @@
 // Where the workers' stdout and stderr go. Without options a worker inherits stdout, and its stderr
 // passes through the agent unchanged, which keeps the last lines for the failure report (through a
 // pseudo-terminal if the agent's own stderr is a terminal). -r sends streams to files, -t to files
-// and also, line by line with a prefix, to the console; a prefix template alone does the latter
-// without files. The agent writes the files, not the worker: a full disk is then reported, and the
-// worker's print() does not fail.
+// and also, line by line with a prefix, to the console. The agent writes the files, not the worker:
+// a full disk is then reported, and the worker's print() does not fail.
 //
-// Error files are beside the logs as under torchrun. A job without log files gets error files in
-// $TMPDIR, which are removed with this object (read them before); no folder is made for them,
-// because that would take longer than starting the workers.
+// The folders are torchrun's: <log dir, or $TMPDIR/torchelastic_XXXXXX>/<run
+// id>_XXXXXX/attempt_<round>/<local rank>/ has the logs and error files. A job without log files
+// gets error files in $TMPDIR, which are removed with this object; no folder is made for them,
+// because that takes longer than starting the workers.
 //
 // Nothing here waits for the log folder, which may be on a file server that does not answer: a
-// thread makes folders and files, and the thread of LogFiles writes and closes them. Workers start
-// when their files are open, so no output is lost.
+// thread makes folders and files. Workers start when their files are open, so no output is lost.
 //
-// Owned by the Supervisor, event loop only; the Console outlives it. The order of calls for one
-// round, and then for each worker:
+// Owned by the Supervisor, event loop only; the Console outlives it. The order of calls:
 //
 //   output.prepare_round(round, workers, [&](Result<void> made) { … });
-//   auto streams = output.open(round, {local_rank, rank, role});
-//   …fork: dup2 of streams->stdout_fd to 1 and stderr_fd to 2 where they are not -1…
-//   output.started(local_rank);     // the agent closes its copies
-//   output.ended(local_rank);       // its whole process group is dead, or it could not be started
-//
-// Do not call ended() when only the worker itself is dead, because what its children write later
-// would be lost.
+//   auto streams = output.open(round, {local_rank, rank, role});  // then fork with dup2
+//   output.started(local_rank);  // the agent closes its copies
+//   output.ended(local_rank);    // its whole process group is dead, or it could not be started
 #pragma once
 
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -41,7 +34,6 @@
 #include "agent/loop/blocking_calls.h"
 #include "agent/loop/timer.h"
 #include "agent/output/console.h"
-#include "agent/output/log_directory.h"
 #include "agent/output/log_files.h"
 #include "agent/output/stream_plan.h"
 #include "agent/output/worker_stream.h"
@@ -50,8 +42,7 @@
 
 namespace ddprun::agent {
 
-// Descriptors for the child's fds 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by
-// Output.
+// For the child's fds 1 and 2; -1: it inherits the agent's. Close-on-exec, owned by Output.
 struct ChildStreams {
   int stdout_fd = -1;
   int stderr_fd = -1;
@@ -63,20 +54,17 @@ class Output {
   Output(boost::asio::any_io_executor executor, Console& console, const OutputSpec& spec,
          const std::string& run_id, const std::string& temporary_directory);
   ~Output();
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
 
   using Made = std::function<void(Result<void>)>;
 
-  // Makes the folder of this run, if the job has files. Call it once, first. `made` is called
-  // before prepare() returns if there is nothing to make.
+  // Makes the folder of this run, if the job has files. Call it once, first. `made` may be called
+  // before prepare() returns.
   void prepare(Made made);
   // Makes the folders and files of these local ranks in this round; calls `made` likewise.
   void prepare_round(std::uint64_t round, const std::vector<int>& local_ranks, Made made);
   // The round will not begin: `made` of prepare_round() is not called any more.
   void cancel_round();
-  // At the end of the job: the folder of this run if its file system has not answered a call yet,
-  // else empty.
+  // The folder of this run if its file system has not answered a call yet, else empty.
   std::string unanswering_folder() const;
 
   // After prepare_round().
@@ -107,8 +95,9 @@ class Output {
   // The file of an earlier round.
   std::string file_of(std::uint64_t round, int local_rank, Stream stream) const;
 
-  // Folder of the whole run, and of one worker in its latest round. Empty: there is none.
-  const std::string& log_directory() const { return directory_.path(); }
+  // Folder of the whole run, and of one worker in its latest round. Empty: there is none. Nothing in
+  // it is ever deleted (torchrun empties attempt_<n> after a restart caused by another node).
+  const std::string& log_directory() const { return directory_; }
   std::string log_directory_of(int local_rank) const;
   // For TORCHELASTIC_ERROR_FILE; its folder exists. Empty with --log-dir /dev/null.
   std::string error_file_of(std::uint64_t round, int local_rank) const;
@@ -118,7 +107,7 @@ class Output {
  private:
   struct Worker {
     std::uint64_t round = 0;
-    std::array<int, 2> child_fds{-1, -1};
+    std::array<rdzv::UniqueFd, 2> child_fds;
     std::array<std::shared_ptr<WorkerStream>, 2> streams;
     std::array<bool, 2> is_terminal{};
   };
@@ -135,6 +124,8 @@ class Output {
   void take_round(Result<OpenFiles> opened, std::uint64_t number, const Made& made);
   void await_folder();
   std::string folder() const;
+  // Of a round, and of one worker in it; empty: there is none.
+  std::string folder_of(std::uint64_t round, std::optional<int> local_rank = {}) const;
   Result<void> open_stream(Worker& worker, const WorkerIdentity& identity, Stream stream);
   WorkerStream::Destinations destinations(const StreamPlan& plan, std::uint64_t round,
                                           const WorkerIdentity& identity, Stream stream);
@@ -150,7 +141,7 @@ class Output {
   const OutputSpec spec_;
   const std::string run_id_;
   const std::string temporary_directory_;
-  LogDirectory directory_;
+  std::string directory_;                                   // of this run; empty: none
   std::string error_file_prefix_;                           // for a job without log files
   std::unique_ptr<LogFiles> files_;                         // made for the first file
   std::map<std::string, std::shared_ptr<LogFile>> opened_;  // not yet used by a worker

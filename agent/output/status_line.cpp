@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <utility>
 
 namespace ddprun::agent {
@@ -31,57 +30,60 @@ std::size_t columns_of(int fd) {
 
 }  // namespace
 
-std::string progress_text(const std::vector<WorkerProgress>& workers) {
+std::string progress_text(const std::vector<std::optional<WorkerProgress>>& workers) {
   std::optional<std::int64_t> first;
   std::optional<std::int64_t> last;
   std::int64_t total = 0;
-  for (const WorkerProgress& worker : workers) {
-    if (!worker.step) continue;
-    first = std::min(first.value_or(*worker.step), *worker.step);
-    last = std::max(last.value_or(*worker.step), *worker.step);
-    total = std::max(total, worker.total_steps);
+  std::string values;
+  for (const auto& worker : workers) {
+    if (!worker || !worker->step) continue;
+    first = std::min(first.value_or(*worker->step), *worker->step);
+    last = std::max(last.value_or(*worker->step), *worker->step);
+    total = std::max(total, worker->total_steps);
+    if (!values.empty()) continue;
+    for (const auto& [name, value] : worker->values) {
+      values += ", " + name + " " + number_text(value);
+    }
   }
   if (!first) return "";
   std::string text = *first == *last
                          ? "step " + std::to_string(*first)
                          : "steps " + std::to_string(*first) + " to " + std::to_string(*last);
   if (total > 0) text += " of " + std::to_string(total);
-  const auto speaker = std::ranges::find_if(
-      workers, [](const WorkerProgress& worker) { return worker.step && !worker.values.empty(); });
-  if (speaker == workers.end()) return text;
-  for (const NamedValue& value : speaker->values) {
-    text += ", " + value.name + " " + number_text(value.value);
-  }
-  return text;
+  return text + values;
 }
 
-std::string situation_text(const Status& status) {
-  if (status.is_waiting) return "waiting for the next round";
-  const std::string workers =
-      std::to_string(status.workers) + (status.workers == 1 ? " worker" : " workers");
-  const std::string running = std::to_string(status.running);
-  std::string text = "round " + std::to_string(number(status.round)) + ", ";
-  if (status.is_stopping) {
+std::string situation_text(const NodeSnapshot& node) {
+  if (node.state == NodeState::kLooking || node.state == NodeState::kWaiting) {
+    return "waiting for the next round";
+  }
+  const auto count = static_cast<int>(node.progress.size());
+  const std::string workers = std::to_string(count) + (count == 1 ? " worker" : " workers");
+  const std::string running = std::to_string(node.running);
+  std::string text = "round " + to_string(node.round.round) + ", ";
+  if (node.state == NodeState::kStopping) {
     text += "waiting for the end of " + running + " of " + workers;
   } else {
-    text += status.running == status.workers ? workers : running + " of " + workers + " left";
+    text += node.running == count ? workers : running + " of " + workers + " left";
   }
-  if (!status.progress.empty()) text += ", " + status.progress;
-  if (status.restarts > 0) {
-    text += ", restart " + std::to_string(status.restarts) + " of " +
-            std::to_string(status.max_restarts);
+  if (const std::string progress = progress_text(node.progress); !progress.empty()) {
+    text += ", " + progress;
+  }
+  if (node.round.restarts > 0) {
+    text += ", restart " + std::to_string(node.round.restarts) + " of " +
+            std::to_string(node.round.max_restarts);
   }
   return text;
 }
 
-std::string status_text(const Status& status, std::size_t columns) {
-  const std::string text = "ddprun: " + clock_text(status.wall) + ", " + situation_text(status);
-  return text.substr(0, columns);
+std::string status_text(const NodeSnapshot& node, std::size_t columns) {
+  const auto wall = std::chrono::duration_cast<std::chrono::seconds>(node.wall);
+  return ("ddprun: " + clock_text(wall) + ", " + situation_text(node)).substr(0, columns);
 }
 
 StatusLine::StatusLine(boost::asio::any_io_executor executor, Console& console,
-                       std::function<Status()> status)
-    : console_(console), status_(std::move(status)), timer_(executor) {}
+                       std::function<NodeSnapshot()> snapshot)
+    : console_(console), snapshot_(std::move(snapshot)), timer_(executor) {}
 
 void StatusLine::start() {
   timer_.arm(kInterval, [this] { show(); });
@@ -89,7 +91,7 @@ void StatusLine::start() {
 
 void StatusLine::show() {
   console_.set_live_line(Stream::kStderr,
-                         status_text(status_(), columns_of(console_.fd(Stream::kStderr))));
+                         status_text(snapshot_(), columns_of(console_.fd(Stream::kStderr))));
   start();
 }
 

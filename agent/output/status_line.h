@@ -1,8 +1,6 @@
 // The status line of a job on a terminal: which round runs, for how long, and what the job waits
-// for. Used only if nobody but the agent writes to the terminal, because a worker's output would
-// mix with it.
-//
-// Owned by the Observers, event loop only. Its timer runs once a second while the line is shown.
+// for. Used only if nobody but the agent writes to the terminal. Owned by the Observers, event loop
+// only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -14,40 +12,25 @@
 
 #include "agent/loop/timer.h"
 #include "agent/output/console.h"
-#include "rendezvous/common/ids.h"
-#include "rendezvous/common/worker_abi/worker_progress.h"
+#include "agent/status/node_snapshot.h"
 
 namespace ddprun::agent {
 
-struct Status {
-  Round round{};
-  int workers = 0;  // of this node
-  int running = 0;
-  bool is_waiting = false;  // for a round to begin
-  bool is_stopping = false;
-  std::chrono::seconds wall{};
-  int restarts = 0;
-  int max_restarts = 0;
-  std::string progress;  // progress_text() of the workers
-};
-
 // The workers' progress: "step 412 of 1000", "steps 400 to 412 of 1000", and the values of the
 // first worker that reports any: ", loss 0.31". Empty if none reports a step. Pure.
-std::string progress_text(const std::vector<WorkerProgress>& workers);
+std::string progress_text(const std::vector<std::optional<WorkerProgress>>& workers);
 
 // The round and its state: "round 2, 8 workers, step 412 of 1000". Pure.
-std::string situation_text(const Status& status);
+std::string situation_text(const NodeSnapshot& node);
 
 // The elapsed time and situation_text(): at most `columns` characters, without a newline. Pure.
-std::string status_text(const Status& status, std::size_t columns);
+std::string status_text(const NodeSnapshot& node, std::size_t columns);
 
 class StatusLine {
  public:
   StatusLine(boost::asio::any_io_executor executor, Console& console,
-             std::function<Status()> status);
+             std::function<NodeSnapshot()> snapshot);
   ~StatusLine() { hide(); }
-  StatusLine(const StatusLine&) = delete;
-  StatusLine& operator=(const StatusLine&) = delete;
 
   // Shows the line every second, first after one second: a shorter job never shows it.
   void start();
@@ -57,7 +40,7 @@ class StatusLine {
   void show();
 
   Console& console_;
-  std::function<Status()> status_;
+  std::function<NodeSnapshot()> snapshot_;
   Timer timer_;
 };
 

@@ -1,10 +1,9 @@
 #include "agent/output/stream_plan.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
-#include <optional>
-#include <string_view>
+
+#include "agent/text/substitute.h"
 
 namespace ddprun::agent {
 namespace {
@@ -19,47 +18,6 @@ bool covers(StreamSet all, const std::map<int, StreamSet>& of, int local_rank, S
 bool shows(const OutputSpec& spec, int local_rank) {
   const auto& filter = spec.local_ranks_filter;
   return filter.empty() || std::find(filter.begin(), filter.end(), local_rank) != filter.end();
-}
-
-// Length of the identifier at the start of `text` ([_A-Za-z][_A-Za-z0-9]*), 0 if there is none.
-std::size_t identifier_length(std::string_view text) {
-  std::size_t length = 0;
-  while (length < text.size()) {
-    const auto c = static_cast<unsigned char>(text[length]);
-    const bool fits = c < 128 && (c == '_' || std::isalpha(c) || (length > 0 && std::isdigit(c)));
-    if (!fits) break;
-    ++length;
-  }
-  return length;
-}
-
-std::string substitute(std::string_view text,
-                       const std::map<std::string, std::string, std::less<>>& values) {
-  std::string result;
-  for (std::size_t dollar; (dollar = text.find('$')) != std::string_view::npos;) {
-    result.append(text.substr(0, dollar));
-    text.remove_prefix(dollar);  // now begins with the $
-    if (text.substr(0, 2) == "$$") {
-      result += '$';
-      text.remove_prefix(2);
-      continue;
-    }
-    const bool is_braced = text.substr(0, 2) == "${";
-    const std::size_t begin = is_braced ? 2 : 1;
-    const std::size_t length = identifier_length(text.substr(begin));
-    std::size_t end = begin + length;
-    const bool is_closed = !is_braced || (end < text.size() && text[end] == '}');
-    if (is_braced && is_closed) ++end;
-    const auto value = values.find(text.substr(begin, length));
-    if (length > 0 && is_closed && value != values.end()) {
-      result += value->second;
-      text.remove_prefix(end);
-    } else {
-      result += '$';
-      text.remove_prefix(1);
-    }
-  }
-  return result.append(text);
 }
 
 }  // namespace

@@ -33,8 +33,7 @@ struct StreamPlan {
   bool operator==(const StreamPlan&) const = default;
 };
 
-// False with --log-dir /dev/null: no files, and options that need files or choose ranks are
-// ignored.
+// False with --log-dir /dev/null: options that need files or choose ranks are ignored.
 bool has_files(const OutputSpec& spec);
 // Whether a stream of any rank goes to a file, or --log-dir names a folder.
 bool needs_files(const OutputSpec& spec);
@@ -42,8 +41,7 @@ bool needs_files(const OutputSpec& spec);
 StreamPlan plan_stream(const OutputSpec& spec, Stream stream, int local_rank,
                        bool console_is_terminal);
 
-// "[<role><local rank>]:", or the template with $role_name, $rank and $local_rank filled in by the
-// rules of Python's string.Template.safe_substitute (unknown names stay, $$ is $).
+// "[<role><local rank>]:", or the template with $role_name, $rank and $local_rank (substitute.h).
 std::string line_prefix(const OutputSpec& spec, const WorkerIdentity& worker);
 
 }  // namespace ddprun::agent

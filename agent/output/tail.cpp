@@ -9,8 +9,7 @@ constexpr std::size_t kBytesMin = 16 * 1024;
 
 std::string_view as_shown(std::string_view line) {
   while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-  const std::size_t overwritten = line.rfind('\r');
-  return overwritten == std::string_view::npos ? line : line.substr(overwritten + 1);
+  return line.substr(line.rfind('\r') + 1);  // npos + 1 is 0
 }
 
 }  // namespace
@@ -39,9 +38,8 @@ std::vector<std::string> Tail::lines() const {
   while (last_first.size() < lines_max_) {
     const std::size_t end_of_previous = rest.rfind('\n');
     const bool is_first = end_of_previous == std::string_view::npos;
-    if (is_first && is_cut_ && !last_first.empty())
-      break;  // the end of a line without its beginning
-    last_first.emplace_back(as_shown(is_first ? rest : rest.substr(end_of_previous + 1)));
+    if (is_first && is_cut_ && !last_first.empty()) break;  // a line without its beginning
+    last_first.emplace_back(as_shown(rest.substr(end_of_previous + 1)));
     if (is_first) break;
     rest = rest.substr(0, end_of_previous);
   }

@@ -31,8 +31,6 @@ WorkerStream::WorkerStream(boost::asio::any_io_executor executor, Console& conso
       on_done_(std::move(on_done)),
       tail_(destinations_.tail_lines) {}
 
-void WorkerStream::start() { wait_readable(); }
-
 // Does nothing if a wait is running already, or if earlier bytes must be delivered first: then
 // retry() calls this again.
 void WorkerStream::wait_readable() {
@@ -97,14 +95,7 @@ void WorkerStream::take(std::string_view bytes) {
   tail_.append(bytes);
   if (destinations_.file) deliver(kFile, bytes);
   if (!destinations_.console) return;
-  if (destinations_.prefix) {
-    take_lines(bytes);
-  } else {
-    take_raw(bytes);
-  }
-}
-
-void WorkerStream::take_lines(std::string_view bytes) {
+  if (!destinations_.prefix) return take_raw(bytes);
   splitter_.feed(bytes, [this](std::string_view line) { add_line(line); });
   deliver_lines();
 }
@@ -112,9 +103,9 @@ void WorkerStream::take_lines(std::string_view bytes) {
 void WorkerStream::add_line(std::string_view line) {
   const std::size_t begin = lines_.size();
   lines_.append(*destinations_.prefix).append(line).append(1, '\n');
-  const bool matches =
-      std::any_of(destinations_.filters.begin(), destinations_.filters.end(),
-                  [&](const auto& part) { return line.find(part) != std::string_view::npos; });
+  const bool matches = std::ranges::any_of(destinations_.filters, [&](const auto& part) {
+    return line.find(part) != std::string_view::npos;
+  });
   if (matches && destinations_.filtered_file) filtered_lines_.append(lines_, begin);
 }
 
@@ -130,13 +121,10 @@ void WorkerStream::deliver_lines() {
 void WorkerStream::take_raw(std::string_view bytes) {
   const std::size_t last_end = bytes.find_last_of("\r\n");
   const std::size_t whole = last_end == std::string_view::npos ? 0 : last_end + 1;
-  if (whole > 0) {
-    if (held_.empty()) {
-      to_console(bytes.substr(0, whole));
-    } else {
-      held_.append(bytes.substr(0, whole));
-      to_console(std::exchange(held_, {}));
-    }
+  if (whole > 0 && held_.empty()) {
+    to_console(bytes.substr(0, whole));
+  } else if (whole > 0) {
+    to_console(std::exchange(held_, {}).append(bytes.substr(0, whole)));
   }
   held_.append(bytes.substr(whole));
   if (held_.size() > kHeldBytesMax) release_held();
@@ -145,12 +133,9 @@ void WorkerStream::take_raw(std::string_view bytes) {
 
 void WorkerStream::hold() {
   if (held_.empty() || is_at_end_) return;
-  hold_timer_.expires_after(kHold);
-  hold_timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
-    const auto self = weak.lock();
-    if (!self || error || self->is_at_end_) return;
+  hold_timer_.arm(kHold, [this] {
     // Not if there is more to read, which may finish the line: reading it calls hold() again.
-    if (!self->is_blocked() && self->bytes_there() == 0) self->release_held();
+    if (!is_at_end_ && !is_blocked() && bytes_there() == 0) release_held();
   });
 }
 
@@ -160,10 +145,7 @@ void WorkerStream::release_held() {
 }
 
 void WorkerStream::to_console(std::string_view text) {
-  if (!destinations_.file) {
-    deliver(kConsole, text);
-    return;
-  }
+  if (!destinations_.file) return deliver(kConsole, text);
   if (dropped_lines_ > 0) {
     const std::string notice = destinations_.prefix.value_or("") + "(" +
                                std::to_string(dropped_lines_) +
@@ -187,14 +169,8 @@ void WorkerStream::deliver(Target target, std::string_view bytes) {
 }
 
 bool WorkerStream::offer(Target target, std::string_view bytes) {
-  switch (target) {
-    case kFile:
-      return destinations_.file->write(bytes);
-    case kFilteredFile:
-      return destinations_.filtered_file->write(bytes);
-    default:
-      return console_.write(destinations_.stream, bytes);
-  }
+  if (target == kConsole) return console_.write(destinations_.stream, bytes);
+  return file(target).write(bytes);
 }
 
 void WorkerStream::when_space(Target target) {
@@ -204,8 +180,7 @@ void WorkerStream::when_space(Target target) {
   if (target == kConsole) {
     console_.when_space(destinations_.stream, std::move(ready));
   } else {
-    const auto& file = target == kFile ? destinations_.file : destinations_.filtered_file;
-    file->when_space(std::move(ready));
+    file(target).when_space(std::move(ready));
   }
 }
 
@@ -224,8 +199,7 @@ void WorkerStream::retry(Target target) {
 }
 
 bool WorkerStream::is_blocked() const {
-  return std::any_of(undelivered_.begin(), undelivered_.end(),
-                     [](const std::string& bytes) { return !bytes.empty(); });
+  return !std::ranges::all_of(undelivered_, [](const auto& each) { return each.empty(); });
 }
 
 void WorkerStream::check_done() {

@@ -1,18 +1,14 @@
 // One stream of one worker inside of the agent: reads the pipe (or pseudo-terminal), and writes to
 // the log file, the console, and the tail for the failure report.
 //
-// Owned by Output; event loop only. Reads at most one buffer each time the pipe is ready, and does
-// not read while earlier bytes wait for space, so that the worker blocks, memory is bounded and
-// other events get their turn. Exception: if there is a log file and the console is full, lines are
-// dropped from the console only, and their number is shown.
-//
-// After the end of its worker the stream is kept until its last bytes are delivered (on_done).
+// Owned by Output until its last bytes are delivered (on_done); event loop only. It does not read
+// while earlier bytes wait for space, so that the worker blocks and memory is bounded; but if there
+// is a log file, lines are dropped from a console that is full, and their number is shown.
 #pragma once
 
 #include <array>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/loop/timer.h"
 #include "agent/output/console.h"
 #include "agent/output/line_splitter.h"
 #include "agent/output/log_files.h"
@@ -40,12 +37,11 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
     std::size_t tail_lines = 0;
   };
 
-  // Takes `fd`, which must be non-blocking. `on_done` is called once, after the end, when
-  // everything was delivered.
+  // Takes `fd`, which must not block. `on_done` is called once, when everything was delivered.
   WorkerStream(boost::asio::any_io_executor executor, Console& console, int fd,
                Destinations destinations, std::function<void(const WorkerStream*)> on_done);
 
-  void start();
+  void start() { wait_readable(); }
 
   // Call it when the worker's process group is dead: reads the rest of the pipe and closes it.
   void end();
@@ -62,7 +58,6 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   std::size_t bytes_there();
   void close();  // at the end of the pipe
   void take(std::string_view bytes);
-  void take_lines(std::string_view bytes);
   void take_raw(std::string_view bytes);
   void add_line(std::string_view line);
   void deliver_lines();
@@ -70,6 +65,9 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   void release_held();
   void to_console(std::string_view text);
   void deliver(Target target, std::string_view bytes);
+  LogFile& file(Target target) const {
+    return target == kFile ? *destinations_.file : *destinations_.filtered_file;
+  }
   bool offer(Target target, std::string_view bytes);
   void when_space(Target target);
   void retry(Target target);
@@ -77,7 +75,7 @@ class WorkerStream : public std::enable_shared_from_this<WorkerStream> {
   void check_done();
 
   boost::asio::posix::stream_descriptor descriptor_;
-  boost::asio::steady_timer hold_timer_;
+  Timer hold_timer_;
   Console& console_;
   Destinations destinations_;
   std::function<void(const WorkerStream*)> on_done_;

@@ -29,7 +29,7 @@ Result<void> ChildReaper::start(std::size_t workers) {
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
   auto keeper = Keeper::start(workers);
   if (!keeper) return fail(std::move(keeper.error()));
-  keeper_ = std::move(*keeper);
+  keeper_.emplace(std::move(*keeper));
   await();
   make_control_group();
   return {};
@@ -80,17 +80,15 @@ bool ChildReaper::is_known(pid_t pid) const {
 }
 
 void ChildReaper::reap() {
-  if (keeper_ && keeper_->has_died()) replace_keeper();
-  reap_orphans([this](pid_t pid) { return is_known(pid); });
-}
-
-void ChildReaper::replace_keeper() {
-  if (auto replaced = keeper_->replace(); !replaced) {
-    hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
-  } else {
-    hooks_.warn("the keeper was killed; there is a new one");
-    hooks_.on_keeper_replaced(keeper_->pid());
+  if (keeper_ && keeper_->has_died()) {
+    if (auto replaced = keeper_->replace(); !replaced) {
+      hooks_.error("the keeper died and cannot be replaced: " + replaced.error().to_string());
+    } else {
+      hooks_.warn("the keeper was killed; there is a new one");
+      hooks_.on_keeper_replaced(keeper_->pid());
+    }
   }
+  reap_orphans([this](pid_t pid) { return is_known(pid); });
 }
 
 void ChildReaper::end_orphans(std::function<void()> done) {
@@ -101,16 +99,13 @@ void ChildReaper::end_orphans(std::function<void()> done) {
   kill_orphans();
 }
 
-// If the control group contains all workers, there is no need to look at other processes.
-Orphans ChildReaper::orphans_outside() {
-  if (are_all_in_group_) return {};
-  return orphans_of(looks_, [this](pid_t pid) { return is_known(pid); });
-}
-
 // The children of a killed orphan become children of this process, so this is repeated until none
 // is left. A process that does not end hangs in the kernel.
 void ChildReaper::kill_orphans() {
-  Orphans orphans = orphans_outside();
+  Orphans orphans;
+  if (!are_all_in_group_) {  // else there is no need to look at processes outside of it
+    orphans = orphans_of(looks_, [this](pid_t pid) { return is_known(pid); });
+  }
   const bool is_populated = group_ && group_->is_populated();
   const bool are_all_gone = orphans.pids.empty() && !orphans.some_unseen && !is_populated;
   if (!are_all_gone && std::chrono::steady_clock::now() < until_) {

@@ -1,10 +1,9 @@
 // The agent's children that are not workers: its keeper, which is replaced if somebody kills it,
-// and orphans, which workers left behind and which are killed when a round closes. Orphans are the
-// processes left in the workers' control group; without such a group, the children of the agent
-// whose environment has the agent's id (agent/process/orphans.h).
+// and orphans, which are killed when a round closes: the processes left in the workers' control
+// group; without such a group, those of agent/process/orphans.h.
 //
-// Owned by the WorkerGroup; event loop thread only. Do not reap a child that has an owner (a
-// worker, a stack dump), because the owner would wait for its end for ever: `is_owned` names those.
+// Owned by the WorkerGroup; event loop thread only. Never reaps a child that has an owner (a
+// worker, a stack dump), who would wait for its end for ever: `is_owned` names those.
 #pragma once
 
 #include <sys/types.h>
@@ -36,7 +35,6 @@ class ChildReaper {
     std::function<void(std::string_view)> warn;
     std::function<void(std::string_view)> error;
   };
-  // `agent_id`: value of kAgentVariable in the environment of this agent's workers.
   ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
   // Call it before the agent has another thread or child. From then on this process adopts the
@@ -60,8 +58,7 @@ class ChildReaper {
   // Call it after reaping a child of one's own: reaping may have stopped at it (see reap_orphans).
   void reap();
 
-  // Kills orphans until none is left. Those that do not end within two seconds are logged and left
-  // alone. `done` may be called before end_orphans() returns.
+  // Those that do not end within two seconds are logged and left alone. `done` may come at once.
   void end_orphans(std::function<void()> done);
 
   // The agent ends: so does its keeper, beside it. The event loop must not run any more.
@@ -72,11 +69,9 @@ class ChildReaper {
  private:
   void await();
   bool is_known(pid_t pid) const;
-  void replace_keeper();
   void make_control_group();
   void renew_control_group();
   void kill_orphans();
-  Orphans orphans_outside();
 
   boost::asio::signal_set signal_;
   Timer timer_;

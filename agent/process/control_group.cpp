@@ -24,7 +24,7 @@ namespace {
 
 using rdzv::UniqueFd;
 
-constexpr std::string_view kNamePrefix = "ddprun-";  // then pid, "-" and when, since boot, in ns
+constexpr std::string_view kNamePrefix = "ddprun-";  // then name_of_this_process()
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 constexpr std::int64_t kNewForSeconds = 10;
 constexpr int kDepthMax = 16;  // of nested groups: an agent may be a worker of another agent
@@ -87,23 +87,7 @@ void remove_groups_below(int folder, int depth) {
   });
 }
 
-std::int64_t now_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
-}
-
 // ---- the path of a new group
-
-// Calls `each` with every line until it returns true.
-template <typename Each>
-void for_each_line(std::string_view text, const Each& each) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    if (each(text.substr(0, end)) || end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
-  }
-}
 
 // The word with this index, from 0.
 std::string_view word_of(std::string_view line, int number) {
@@ -112,33 +96,31 @@ std::string_view word_of(std::string_view line, int number) {
 }
 
 // The line "0::/path" of /proc/self/cgroup.
-std::string own_group(std::string_view text) {
-  std::string group;
-  for_each_line(text, [&](std::string_view line) {
-    const bool is_it = line.starts_with("0::/");
-    if (is_it) group = line.substr(3);
-    return is_it;
-  });
-  return group;
+std::string own_group(const std::string& root) {
+  const std::string text = "\n" + file_text(root + "/proc/self/cgroup");
+  const std::size_t line = text.find("\n0::/");
+  if (line == std::string::npos) return "";
+  const std::size_t path = line + 4;
+  return text.substr(path, text.find('\n', path) - path);
 }
 
 // A line of mountinfo is "36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 …": the root
 // is the part of the hierarchy that is seen at the mount point.
 std::string own_folder(const std::string& root) {
-  const std::string group = own_group(file_text(root + "/proc/self/cgroup"));
+  const std::string group = own_group(root);
   if (group.empty() || group.starts_with("/..")) return "";  // outside of the mounted part
-  std::string folder;
-  for_each_line(file_text(root + "/proc/self/mountinfo"), [&](std::string_view line) {
-    if (line.find(" - cgroup2 ") == std::string_view::npos) return false;
+  const std::string mounts = file_text(root + "/proc/self/mountinfo");
+  for (std::size_t end = 0, begin = 0; begin < mounts.size(); begin = end + 1) {
+    end = std::min(mounts.find('\n', begin), mounts.size());
+    const auto line = std::string_view(mounts).substr(begin, end - begin);
+    if (line.find(" - cgroup2 ") == std::string_view::npos) continue;
     const std::string_view above = word_of(line, 3) == "/" ? "" : word_of(line, 3);
     const bool is_seen =
         group.starts_with(above) && (group.size() == above.size() || group[above.size()] == '/');
-    if (!is_seen) return false;
-    const std::string below = group.substr(above.size());
-    folder = std::string(word_of(line, 4)) + (below == "/" ? "" : below);
-    return true;
-  });
-  return folder;
+    const std::string below = is_seen ? group.substr(above.size()) : "";
+    if (is_seen) return std::string(word_of(line, 4)) + (below == "/" ? "" : below);
+  }
+  return "";
 }
 
 // Removes empty groups whose agent and keeper were both killed: no process holds their lock. A new
@@ -162,6 +144,13 @@ void remove_abandoned_beside(const std::string& path) {
 
 }  // namespace
 
+std::string name_of_this_process() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::to_string(::getpid()) + "-" +
+         std::to_string(now.tv_sec * kNanosecondsPerSecond + now.tv_nsec);
+}
+
 Result<std::string> ControlGroup::new_path(const std::string& root) {
   const std::string folder = own_folder(root);
   if (folder.empty()) {
@@ -174,10 +163,7 @@ Result<std::string> ControlGroup::new_path(const std::string& root) {
     return fail(ErrorCode::kUnavailable,
                 "the control group " + folder + " gives its controllers to groups below it");
   }
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return folder + "/" + std::string(kNamePrefix) + std::to_string(::getpid()) + "-" +
-         std::to_string(now.tv_sec * kNanosecondsPerSecond + now.tv_nsec);
+  return folder + "/" + std::string(kNamePrefix) + name_of_this_process();
 }
 
 Result<ControlGroup> ControlGroup::make(const std::string& path) {
@@ -226,12 +212,12 @@ void kill_control_group(const char* path) {
   if (const auto folder = open_folder(AT_FDCWD, path)) kill_all_in(folder.get());
 }
 
-void remove_control_group(const char* path, int patience_ms) {
+void remove_control_group(const char* path, std::chrono::milliseconds patience) {
   const auto folder = open_folder(AT_FDCWD, path);
   if (!folder) return;
   const UniqueFd events(::openat(folder.get(), "cgroup.events", O_RDONLY | O_CLOEXEC));
-  const std::int64_t until = now_ms() + patience_ms;
-  while (events && is_populated_by(events.get()) && now_ms() < until) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (events && is_populated_by(events.get()) && std::chrono::steady_clock::now() < until) {
     kill_all_in(folder.get());
     pollfd change{events.get(), POLLPRI, 0};
     ::poll(&change, 1, 10);

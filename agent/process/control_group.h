@@ -1,14 +1,13 @@
-// The control group (cgroup v2) of an agent's workers, a child of the agent's own group. A process
-// cannot leave it by clearing its environment, making a new session or losing its parent. No
-// controller is enabled in it, so the limits and accounting of the agent's group apply. The agent
-// changes no group that it did not make, except groups below this one.
-//
-// The agent makes it; if the agent is killed, the keeper kills its members and removes it. Used by
-// the agent's event loop thread only.
+// The control group (cgroup v2) of an agent's workers, a child of the agent's own group, with no
+// controller enabled: the agent's limits and accounting apply. A process cannot leave it by
+// clearing its environment, making a new session or losing its parent. The agent changes no group
+// that it did not make, except groups below this one. If the agent is killed, the keeper kills the
+// members and removes the group. Event loop thread only.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,9 @@
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
+
+// "<pid>-<nanoseconds since boot>": no other process of this machine has it.
+std::string name_of_this_process();
 
 class ControlGroup {
  public:
@@ -51,8 +53,8 @@ class ControlGroup {
 };
 
 // For the keeper, with system calls only: kill the members of the group at `path`; wait until it is
-// empty, at most `patience_ms`, and remove it. Nothing happens if there is no such group.
+// empty, at most `patience`, and remove it. Nothing happens if there is no such group.
 void kill_control_group(const char* path);
-void remove_control_group(const char* path, int patience_ms);
+void remove_control_group(const char* path, std::chrono::milliseconds patience);
 
 }  // namespace ddprun::agent

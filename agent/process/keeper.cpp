@@ -7,12 +7,11 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
+#include <chrono>
 #include <new>
 #include <utility>
 
@@ -23,27 +22,25 @@
 namespace ddprun::agent {
 namespace {
 
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;  // read by a system call only
+
 // How long to wait for killed processes to end. One that hangs in the kernel, or is not reaped,
 // does not end.
-constexpr std::int64_t kPatienceMs = 250;
-constexpr int kControlGroupPatienceMs = 1000;
+constexpr auto kPatience = 250ms;
+constexpr auto kControlGroupPatience = 1000ms;
 
-std::int64_t now_ms() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
-}
-
-void await_leader(pid_t group, std::int64_t until_ms) {
+void await_leader(pid_t group, Clock::time_point until) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, group, 0));
   if (fd < 0) return;
   pollfd end{fd, POLLIN, 0};
-  ::poll(&end, 1, static_cast<int>(std::max<std::int64_t>(until_ms - now_ms(), 0)));
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+  ::poll(&end, 1, static_cast<int>(std::max(left, 0ms).count()));
   ::close(fd);
 }
 
-void await_group(pid_t group, std::int64_t until_ms) {
-  while (::kill(-group, 0) == 0 && now_ms() < until_ms) ::poll(nullptr, 0, 1);
+void await_group(pid_t group, Clock::time_point until) {
+  while (::kill(-group, 0) == 0 && Clock::now() < until) ::poll(nullptr, 0, 1);
 }
 
 }  // namespace
@@ -69,7 +66,7 @@ void Keeper::keep(int pipe_fd) const {
   each_group([](pid_t group) { ::kill(-group, SIGKILL); });
   const char* const control_group = entries_[count_].file;
   if (control_group[0] != '\0') kill_control_group(control_group);
-  const std::int64_t until = now_ms() + kPatienceMs;
+  const auto until = Clock::now() + kPatience;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
   // Other members of a group may have made the file meanwhile, so it is removed again. This waits
@@ -77,7 +74,7 @@ void Keeper::keep(int pipe_fd) const {
   // members.
   each_group([until](pid_t group) { await_group(group, until); });
   remove_files();
-  if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatienceMs);
+  if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatience);
   ::_exit(0);
 }
 
@@ -95,45 +92,32 @@ Result<void> Keeper::replace() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0)
     return fail(error_from_errno(errno, "cannot make a pipe for the keeper"));
+  rdzv::UniqueFd reading(fds[0]);
+  rdzv::UniqueFd writing(fds[1]);
   int fork_errno = 0;
   const pid_t pid = [&] {
     const AllSignalsBlocked blocked;
     const pid_t forked = ::fork();
     if (forked == 0) {
-      ::close(fds[1]);  // with it open, read() would never see the end of file
-      keep(fds[0]);
+      writing.reset();  // with it open, read() would never see the end of file
+      keep(reading.get());
     }
     fork_errno = errno;
     return forked;
   }();
-  ::close(fds[0]);
-  if (pid < 0) {
-    ::close(fds[1]);
-    return fail(error_of_start(fork_errno, "cannot start the keeper"));
-  }
-  if (pipe_fd_ >= 0) ::close(pipe_fd_);
+  if (pid < 0) return fail(error_of_start(fork_errno, "cannot start the keeper"));
   pid_ = pid;
-  pipe_fd_ = fds[1];
+  pipe_ = std::move(writing);
   return {};
 }
 
-Keeper::Keeper(Keeper&& other) noexcept { swap(other); }
-
-Keeper& Keeper::operator=(Keeper&& other) noexcept {
-  swap(other);
-  return *this;
-}
-
-void Keeper::swap(Keeper& other) noexcept {
-  std::swap(entries_, other.entries_);
-  std::swap(count_, other.count_);
-  std::swap(pid_, other.pid_);
-  std::swap(pipe_fd_, other.pipe_fd_);
-}
+void Keeper::Unmap::operator()(Entry* entries) const { ::munmap(entries, bytes); }
 
 Keeper::~Keeper() {
-  dismiss();
-  if (entries_ != nullptr) ::munmap(entries_, (count_ + 1) * sizeof(Entry));
+  if (!entries_) return;
+  let_go();
+  while (pid_ > 0 && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 // The agent may be killed during this. The path is then a mixture of the old and the new one, but
@@ -146,17 +130,8 @@ void Keeper::set_path(std::size_t index, std::string_view path) {
 }
 
 void Keeper::let_go() {
-  if (pipe_fd_ >= 0) ::close(std::exchange(pipe_fd_, -1));
+  pipe_.reset();
   if (pid_ > 0) ::kill(pid_, SIGCONT);  // somebody may have stopped it
-}
-
-void Keeper::dismiss() {
-  let_go();
-  if (pid_ > 0) {
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-  }
 }
 
 bool Keeper::has_died() {

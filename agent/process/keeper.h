@@ -1,56 +1,48 @@
-// A small process that cleans up when the agent dies without doing so (SIGKILL, out of memory). It
+// A small process that cleans up when the agent dies without doing so (SIGKILL, out of memory): it
 // kills every registered process group of a worker and every member of the workers' control group,
-// if there is one. Then it removes that group and the temporary files of the workers.
+// then removes that group and the workers' temporary files.
 //
-// Agent and keeper share a table of process groups, with an entry for each local rank, and a pipe
-// whose writing end only the agent holds (it is close-on-exec). The keeper blocks in a read of that
-// pipe; end of file means that the agent is gone. A worker enters its group between fork and exec,
-// so no worker runs unregistered. The agent clears the entry before it reaps the group's leader, so
-// the number cannot belong to another process yet. Neither wakes the keeper.
+// Both share a table with an entry for each local rank. The keeper reads a pipe whose writing end
+// only the agent holds: its end means that the agent is gone. A worker enters its group between
+// fork and exec, so none runs unregistered; the agent clears the entry before it reaps the group's
+// leader, so the number cannot belong to another process yet.
 //
-// The agent starts the keeper first, before it has a thread. If the keeper itself is killed, the
-// agent gets SIGCHLD and starts a new one on the same table. Used by the agent's event loop thread
-// only.
+// Started before the agent has a thread; event loop thread only.
 #pragma once
 
 #include <sys/types.h>
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string_view>
 
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 
 class Keeper {
  public:
-  // Process group of a worker; 0: none. Lock-free, so it can be used between fork and exec and from
-  // another process.
+  // Process group of a worker; 0: none. For use between fork and exec and from another process.
   using Slot = std::atomic<pid_t>;
   static_assert(Slot::is_always_lock_free);
 
   // Forks a keeper with room for `slots` groups, and a file for each.
   static Result<Keeper> start(std::size_t slots);
 
-  Keeper(Keeper&& other) noexcept;
-  Keeper& operator=(Keeper&& other) noexcept;
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
-  // Closes the pipe, upon which the keeper kills and removes what is still registered, and reaps
-  // it.
+  Keeper(Keeper&&) = default;
+  // The keeper kills and removes what is still registered, and is reaped.
   ~Keeper();
 
   pid_t pid() const { return pid_; }
 
   Slot& slot(std::size_t index) { return entries_[index].group; }
 
-  // A file of the worker in that slot, which the keeper removes if it exists; an absolute path, or
-  // empty for none. Replaces the slot's previous path.
+  // A file of the worker in that slot, which the keeper removes; an absolute path, or empty.
   void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
 
-  // Path of the workers' control group (agent/process/control_group.h), which the keeper removes
-  // too. Set it before the group is made. Empty: there is none.
+  // Path of the workers' control group; empty: none. Set it before the group is made.
   void set_control_group(std::string_view path) { set_path(count_, path); }
 
   // The keeper finishes and exits; the destructor waits for it. Only when nothing is registered.
@@ -70,16 +62,20 @@ class Keeper {
     char file[4096 - sizeof(Slot)];
   };
 
-  Keeper(Entry* entries, std::size_t count) : entries_(entries), count_(count) {}
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(Entry* entries) const;
+  };
+
+  Keeper(Entry* entries, std::size_t count)
+      : entries_(entries, Unmap{(count + 1) * sizeof(Entry)}), count_(count) {}
   [[noreturn]] void keep(int pipe_fd) const;
   void set_path(std::size_t index, std::string_view path);
-  void dismiss();
-  void swap(Keeper& other) noexcept;
 
-  Entry* entries_ = nullptr;
-  std::size_t count_ = 0;
+  std::unique_ptr<Entry[], Unmap> entries_;  // null: moved from
+  std::size_t count_;
   pid_t pid_ = -1;
-  int pipe_fd_ = -1;
+  rdzv::UniqueFd pipe_;
 };
 
 }  // namespace ddprun::agent

@@ -8,7 +8,7 @@
 namespace ddprun::agent {
 namespace {
 
-// From memory.events (cgroup v2) or memory.oom_control (v1).
+// From memory.events (cgroup v2) or memory.oom_control (v1); none: there is no such file.
 std::optional<std::uint64_t> oom_kills_in(const std::string& file) {
   return cgroup::field(file_text(file), "oom_kill");
 }
@@ -29,18 +29,14 @@ OomWatch::OomWatch(std::string root) : root_(std::move(root)) {}
 
 void OomWatch::begin_round() {
   if (counter_file_.empty()) counter_file_ = find_counter(root_);
-  seen_ = read();
+  seen_ = oom_kills_in(counter_file_);
 }
 
 bool OomWatch::take_kill() {
-  const auto now = read();
+  const auto now = oom_kills_in(counter_file_);
   if (!now || !seen_ || *now <= *seen_) return false;
   ++*seen_;
   return true;
-}
-
-std::optional<std::uint64_t> OomWatch::read() const {
-  return counter_file_.empty() ? std::nullopt : oom_kills_in(counter_file_);
 }
 
 }  // namespace ddprun::agent

@@ -1,9 +1,6 @@
 // Tells whether the kernel's OOM killer killed a worker, which an exit status cannot tell from any
-// other SIGKILL. Reads the oom_kill counter of the cgroup in which the agent and its workers run
-// (it includes cgroups below), or of its nearest ancestor that has one.
-//
-// Owned by the WorkerGroup, event loop only. Do not ask twice for one dead worker, because every
-// kill is reported once: several dead workers may each have one.
+// other SIGKILL: reads the oom_kill counter of the agent's cgroup, or of its nearest ancestor that
+// has one. Owned by the WorkerGroup, event loop only. Every kill is reported once.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +21,6 @@ class OomWatch {
   bool take_kill();
 
  private:
-  std::optional<std::uint64_t> read() const;
-
   std::string root_;
   std::string counter_file_;  // empty: not found, or not looked for yet
   std::optional<std::uint64_t> seen_;

@@ -1,39 +1,22 @@
 #include "agent/process/orphans.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <sstream>
 
-#include "rendezvous/common/file_text.h"
+#include "agent/process/process_stacks.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 namespace {
-
-// An adopted child belongs to one of our threads, so the lists of all threads are read.
-std::vector<pid_t> children() {
-  std::vector<pid_t> pids;
-  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::opendir("/proc/self/task"), ::closedir);
-  if (!tasks) return pids;
-  while (const dirent* task = ::readdir(tasks.get())) {
-    if (task->d_name[0] == '.') continue;
-    std::ifstream list("/proc/self/task/" + std::string(task->d_name) + "/children");
-    pids.insert(pids.end(), std::istream_iterator<pid_t>(list), std::istream_iterator<pid_t>());
-  }
-  return pids;
-}
 
 using Found = EnvironmentLooks::Found;
 
@@ -49,11 +32,9 @@ struct MemoryOfProcess {
 
 // Nothing: there is no such process.
 std::optional<MemoryOfProcess> memory_of(pid_t pid) {
-  const std::string text = file_text("/proc/" + std::to_string(pid) + "/stat");
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream stat(text.substr(name_end + 1));
+  std::istringstream stat(stat_after_name(pid));
   const std::vector<std::string> fields{std::istream_iterator<std::string>(stat), {}};
+  if (fields.empty()) return std::nullopt;
   const auto field = [&](std::size_t number) -> const std::string& {
     return fields.at(number - 3);
   };
@@ -75,10 +56,8 @@ Found environment_has(pid_t pid, const std::string& entry) {
   for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {
     all.append(part.data(), static_cast<std::size_t>(count));
   }
-  std::istringstream lines(all);
-  for (std::string line; std::getline(lines, line, '\0');) {
-    if (line == entry) return Found::kYes;
-  }
+  const std::string nul(1, '\0');
+  if ((nul + all + nul).find(nul + entry + nul) != std::string::npos) return Found::kYes;
   const auto memory = memory_of(pid);
   if (!memory || memory->state == 'Z' || memory->state == 'X') return Found::kNo;
   const bool was_seen_whole =
@@ -87,13 +66,6 @@ Found environment_has(pid_t pid, const std::string& entry) {
 }
 
 }  // namespace
-
-std::string make_agent_id(const std::string& host) {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return host + "-" + std::to_string(::getpid()) + "-" +
-         std::to_string(now.tv_sec * 1'000'000'000L + now.tv_nsec);
-}
 
 void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
@@ -128,7 +100,7 @@ void EnvironmentLooks::look() {
 
 Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known) {
   Orphans orphans;
-  for (const pid_t pid : children()) {
+  for (const pid_t pid : children_of(::getpid())) {
     if (is_known(pid)) continue;
     switch (looks.take(pid)) {
       case Found::kYes:

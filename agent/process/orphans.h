@@ -1,11 +1,7 @@
 // Orphans: processes that workers left behind outside of their process groups, because they made a
-// new session (setsid, double fork) and lost their parent. The agent is a child subreaper, so they
-// become its children. It reaps them, and when a round closes it kills those of this job.
-//
-// An orphan is of this job if its environment has kAgentVariable, which every worker gets: the
-// first process of a container also adopts processes of others. Reading the environment of a
-// process that hangs in the kernel may hang, so a thread does it (EnvironmentLooks). Event loop
-// thread only.
+// new session (setsid, double fork) and lost their parent. The agent, a child subreaper, reaps
+// them, and when a round closes it kills those of this job: their environment has kAgentVariable
+// (the first process of a container also adopts processes of others). Event loop thread only.
 #pragma once
 
 #include <sys/types.h>
@@ -22,17 +18,13 @@
 
 namespace ddprun::agent {
 
-// Set for every worker to a value that no other agent has.
+// Set for every worker to a value that no other agent has: host and name_of_this_process().
 inline constexpr const char* kAgentVariable = "DDPRUN_AGENT_ID";
-
-// "<host>-<pid>-<nanoseconds since boot>"
-std::string make_agent_id(const std::string& host);
 
 // From now on orphaned descendants become children of this process.
 void become_subreaper();
 
-// Looks up the environment of processes on a thread: the first take() of a process starts the
-// look-up, and a later one returns the result.
+// Looks up environments on a thread: the first take() of a process starts it, a later one returns it.
 class EnvironmentLooks {
  public:
   enum class Found {
@@ -67,12 +59,10 @@ struct Orphans {
   std::vector<pid_t> hanging;  // children whose environment cannot be read
 };
 
-// The living children of this process whose environment has the entry of `looks`, except those that
-// `is_known` accepts.
+// The living children whose environment has the entry of `looks`, except those that are known.
 Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is_known);
 
-// Reaps children that have ended. Stops at one that `is_known` accepts: its owner must reap it and
-// then call this again.
+// Reaps children that have ended, until a known one: its owner must reap it and call this again.
 void reap_orphans(const std::function<bool(pid_t)>& is_known);
 
 }  // namespace ddprun::agent

@@ -22,8 +22,8 @@
 #include <utility>
 
 #include "agent/loop/timer.h"
+#include "agent/process/process_stacks.h"
 #include "rendezvous/common/descriptor_limit.h"
-#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/open_files.h"
 #include "rendezvous/common/parse_number.h"
@@ -312,15 +312,8 @@ class Starter {
   volatile bool is_tracing_refused_ = false;
 };
 
-// The part of /proc/PID/stat after the process's name; it begins with the state. Empty: no process.
-std::string after_name(pid_t pid) {
-  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
-  const std::size_t name_end = stat.rfind(") ");
-  return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
-}
-
 // Stopped by a signal, not by a tracer.
-bool is_stopped(pid_t pid) { return after_name(pid).starts_with('T'); }
+bool is_stopped(pid_t pid) { return stat_after_name(pid).starts_with('T'); }
 
 ExitStatus status_of(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
@@ -333,7 +326,7 @@ ExitStatus status_of(int wait_status) {
 // parent cannot. The last field of /proc/PID/stat is the status of waitpid(). None: it has not
 // ended.
 std::optional<ExitStatus> status_of_traced(pid_t pid) {
-  const std::string fields = after_name(pid);
+  const std::string fields = stat_after_name(pid);
   if (!fields.starts_with('Z')) return std::nullopt;
   const std::size_t last = fields.find_last_of(' ');
   const auto status = parse_number<int>(trimmed(std::string_view(fields).substr(last + 1)));
@@ -395,12 +388,6 @@ class Worker final : public WorkerProcess {
 
   void resume() override {
     if (std::exchange(is_paused_, false) || !waits_for_debugger_) signal_group(SIGCONT);
-  }
-
-  void abandon() override {
-    has_ended_ = true;
-    boost::system::error_code ignored;
-    end_.cancel(ignored);
   }
 
  private:

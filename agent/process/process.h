@@ -1,11 +1,8 @@
 // One worker process (Boost.Process v2): started with clone3 (CLONE_VFORK), watched through its
-// pidfd in the event loop, signalled as a process group.
+// pidfd, signalled as a process group. The rest of the group is killed before its leader is reaped:
+// as long as that is a zombie, its number cannot be reused.
 //
-// The rest of the process group is killed before its leader is reaped: as long as the leader is a
-// zombie, its number cannot be reused, so the kill cannot hit another process.
-//
-// Used by the agent's event loop thread only: PR_SET_PDEATHSIG acts when the thread that started
-// the worker ends, so that thread must live as long as the agent.
+// Event loop thread only: PR_SET_PDEATHSIG acts when the thread that started the worker ends.
 #pragma once
 
 #include <sys/types.h>
@@ -31,8 +28,7 @@ struct ProcessSpec {
   std::atomic<pid_t>* keeper_slot =
       nullptr;            // the worker stores its process group here; cleared at its end
   std::vector<int> cpus;  // CPU affinity; empty: as the agent
-  // The worker's ends of the link (agent/process/worker_link.h), inherited under the same numbers;
-  // -1: none.
+  // The worker's ends of the link (worker_link.h), inherited under the same numbers; -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int preempt_signal = 0;  // written to the link's page for the worker; 0: none
@@ -57,17 +53,12 @@ class WorkerProcess {
   virtual void signal_group(int signal) = 0;
   virtual void signal_worker(int signal) = 0;
 
-  // Job control: SIGSTOP and SIGCONT to the group, except if the worker still waits for its
-  // debugger.
+  // Job control: SIGSTOP and SIGCONT to the group, unless the worker waits for its debugger.
   virtual void pause() = 0;
   virtual void resume() = 0;
-
-  // Stops watching a process that SIGKILL did not end.
-  virtual void abandon() = 0;
 };
 
-// Saves the inherited signal mask and disposition of SIGPIPE for the workers, and then ignores
-// SIGPIPE. To be called once, before anything changes a signal.
+// Saves the inherited signal mask and SIGPIPE's disposition for the workers; then ignores SIGPIPE.
 void adopt_signal_state();
 
 // Saves the inherited soft limit on open files for the workers, and raises the agent's to the hard

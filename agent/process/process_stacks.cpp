@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
 #include "rendezvous/common/file_text.h"
+#include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
 namespace {
@@ -43,8 +45,7 @@ std::string field(const std::string& status, const std::string& name) {
   std::istringstream lines(status);
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(name + ":")) {
-      const auto value = line.find_first_not_of(" \t", name.size() + 1);
-      return value == std::string::npos ? "" : line.substr(value);
+      return std::string(trimmed(std::string_view(line).substr(name.size() + 1)));
     }
   }
   return {};
@@ -67,17 +68,28 @@ std::string doing(const std::string& folder) {
 
 }  // namespace
 
+std::string stat_after_name(pid_t pid) {
+  const std::string stat = file_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
+}
+
+// A child belongs to one of the threads, so the lists of all of them are read.
+std::vector<pid_t> children_of(pid_t parent, const std::string& proc) {
+  std::vector<pid_t> pids;
+  for (const pid_t thread : threads_of(parent, proc)) {
+    std::ifstream list(task_folder(parent, proc) + "/" + std::to_string(thread) + "/children");
+    pids.insert(pids.end(), std::istream_iterator<pid_t>(list), std::istream_iterator<pid_t>());
+  }
+  return pids;
+}
+
 std::vector<pid_t> process_tree(pid_t leader, const std::string& proc) {
   std::vector<pid_t> tree{leader};
   for (std::size_t next = 0; next < tree.size(); ++next) {
-    const pid_t parent = tree[next];
-    for (const pid_t thread : threads_of(parent, proc)) {
-      std::ifstream children(task_folder(parent, proc) + "/" + std::to_string(thread) +
-                             "/children");
-      for (pid_t child = 0; tree.size() < kProcessesMax && children >> child;) {
-        tree.push_back(child);
-      }
-    }
+    const std::vector<pid_t> children = children_of(tree[next], proc);
+    tree.insert(tree.end(), children.begin(), children.end());
+    if (tree.size() > kProcessesMax) tree.resize(kProcessesMax);
   }
   return tree;
 }

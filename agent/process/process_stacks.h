@@ -1,8 +1,6 @@
-// What the threads of a process are doing, from /proc: for workers that did not end in time. `proc`
-// is the root that is read, so tests use a fake one.
-//
-// Call it on a thread that may block: reading /proc may wait for a process that hangs. Do not read
-// cmdline, environ or maps here, because these wait for a lock that a hanging process may hold.
+// What the threads of a process are doing, from /proc (tests use a fake `proc`), for workers that
+// did not end in time. Call it on a thread that may block. Do not read cmdline, environ or maps
+// here: these wait for a lock that a hanging process may hold.
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +10,12 @@
 #include <vector>
 
 namespace ddprun::agent {
+
+// /proc/<pid>/stat from the state on; empty: there is no such process. Does not block.
+std::string stat_after_name(pid_t pid);
+
+// Does not block if `parent` is this process.
+std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");
 
 // `leader`, followed by its descendants; at most 64 processes.
 std::vector<pid_t> process_tree(pid_t leader, const std::string& proc = "/proc");

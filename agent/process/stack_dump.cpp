@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/post.hpp>
 #include <csignal>
-#include <mutex>
 #include <utility>
 
 #include "agent/process/process_stacks.h"
@@ -64,16 +62,10 @@ std::string first_lines(int fd) {
 }  // namespace
 
 struct StackDump::Taken {
-  Worker worker;
+  int rank = 0;
   std::string file;
   rdzv::UniqueFd fd;  // the file, or a memfd
   std::vector<std::string> debugger;
-};
-
-struct StackDump::Shared {
-  std::mutex mutex;
-  StackDump* owner = nullptr;  // null: it was destroyed
-  boost::asio::io_context* io = nullptr;
 };
 
 namespace {
@@ -81,7 +73,7 @@ namespace {
 // The thread's work for one worker.
 StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) {
   StackDump::Taken taken;
-  taken.worker = worker;
+  taken.rank = worker.rank;
   if (!worker.folder.empty()) {
     taken.file = worker.folder + "/stacks.txt";
     taken.fd.reset(
@@ -91,18 +83,11 @@ StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) 
     taken.file.clear();
     taken.fd.reset(::memfd_create("ddprun-stacks", MFD_CLOEXEC));
   }
+  const std::vector<pid_t> tree = process_tree(worker.pid);
+  for (const pid_t pid : tree) write_all(taken.fd.get(), stacks_of(pid));
   // If the worker is a wrapper script, the program is the descendant with the most threads.
-  pid_t busiest = worker.pid;
-  std::size_t threads_max = 1;
-  for (const pid_t pid : process_tree(worker.pid)) {
-    write_all(taken.fd.get(), stacks_of(pid));
-    const std::size_t threads = thread_count(pid);
-    if (threads > threads_max) {
-      busiest = pid;
-      threads_max = threads;
-    }
-  }
-  taken.debugger = debugger_for(busiest, path);
+  const auto threads = [](pid_t pid) { return thread_count(pid); };
+  taken.debugger = debugger_for(*std::ranges::max_element(tree, {}, threads), path);
   return taken;
 }
 
@@ -113,27 +98,17 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
     : io_(io),
       environment_(environment),
       done_(std::move(done)),
-      shared_(std::make_shared<Shared>()) {
-  shared_->owner = this;
-  shared_->io = &io;
-  auto body = [shared = shared_, workers = std::move(workers),
-               path = value_or_empty(environment, "PATH")] {
-    auto taken = std::make_shared<std::vector<Taken>>();
-    for (const Worker& worker : workers) taken->push_back(take(worker, path));
-    const std::lock_guard lock(shared->mutex);
-    if (shared->owner == nullptr) return;
-    boost::asio::post(*shared->io, [shared, taken] {
-      if (shared->owner != nullptr) shared->owner->on_taken(std::move(*taken));
-    });
-  };
-  auto thread = rdzv::Thread::start("ddprun-stacks", std::move(body));
-  // Detached, because it may block on a process that hangs.
-  if (thread) thread->detach();
+      calls_(io.get_executor(), "ddprun-stacks") {
+  calls_.run<std::vector<Taken>>(
+      [workers = std::move(workers), path = value_or_empty(environment, "PATH")] {
+        std::vector<Taken> taken;
+        for (const Worker& worker : workers) taken.push_back(take(worker, path));
+        return taken;
+      },
+      [this](std::vector<Taken> taken) { on_taken(std::move(taken)); });
 }
 
 StackDump::~StackDump() {
-  const std::lock_guard lock(shared_->mutex);
-  shared_->owner = nullptr;
   for (const auto& debugger : debuggers_) {
     if (debugger) debugger->signal_group(SIGKILL);
   }
@@ -145,8 +120,8 @@ StackDump::~StackDump() {
 }
 
 bool StackDump::owns(pid_t pid) const {
-  return std::any_of(debuggers_.begin(), debuggers_.end(),
-                     [pid](const auto& debugger) { return debugger && debugger->pid() == pid; });
+  return std::ranges::any_of(
+      debuggers_, [pid](const auto& debugger) { return debugger && debugger->pid() == pid; });
 }
 
 void StackDump::on_taken(std::vector<Taken> taken) {
@@ -169,9 +144,7 @@ void StackDump::on_taken(std::vector<Taken> taken) {
 // Calls done_ if no debugger is left. `index`: the one that ended; debuggers_.size(): none did.
 void StackDump::on_debugger_ended(std::size_t index) {
   if (index < debuggers_.size()) debuggers_[index].reset();
-  const bool is_one_left = std::any_of(debuggers_.begin(), debuggers_.end(),
-                                       [](const auto& debugger) { return debugger != nullptr; });
-  if (is_one_left) return;
+  if (std::ranges::any_of(debuggers_, [](const auto& each) { return each != nullptr; })) return;
   const Done done = done_;  // it may destroy this object
   done();
 }
@@ -180,7 +153,7 @@ std::vector<StackDump::Account> StackDump::so_far() const {
   std::vector<Account> accounts;
   for (const Taken& taken : taken_) {
     accounts.push_back(
-        {taken.worker, taken.file, taken.file.empty() ? first_lines(taken.fd.get()) : ""});
+        {taken.rank, taken.file, taken.file.empty() ? first_lines(taken.fd.get()) : ""});
   }
   return accounts;
 }

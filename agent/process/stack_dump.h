@@ -1,11 +1,9 @@
 // The stacks of workers that will be killed because their grace period is over: always from /proc,
-// and from py-spy (a Python process) or gdb if installed.
+// and from py-spy (a Python process) or gdb if installed. The kill waits for them, so the caller
+// sets a limit and then uses what there is.
 //
-// The kill waits for the stacks, so the caller sets a limit and then uses what there is. Nothing
-// here blocks: a thread reads and writes the files, and the event loop watches the debuggers.
-//
-// Owned by the WorkerGroup, event loop only. The destructor kills the debuggers, and `done` is not
-// called after it. Debuggers must not be reaped as orphans: see owns().
+// Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
+// kills the debuggers. These must not be reaped as orphans: see owns().
 #pragma once
 
 #include <sys/types.h>
@@ -16,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/loop/blocking_calls.h"
 #include "agent/process/process.h"
 #include "rendezvous/common/environment.h"
 
@@ -29,7 +28,7 @@ class StackDump {
     std::string folder;  // for stacks.txt; empty: Account::text has the stacks instead
   };
   struct Account {
-    Worker worker;
+    int rank = 0;
     std::string file;  // with the stacks; empty: `text` has their first lines
     std::string text;
   };
@@ -40,25 +39,21 @@ class StackDump {
   StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
             const Environment& environment, Done done);
   ~StackDump();
-  StackDump(const StackDump&) = delete;
-  StackDump& operator=(const StackDump&) = delete;
 
   // The stacks taken so far; complete when `done` is called.
   std::vector<Account> so_far() const;
   bool owns(pid_t pid) const;
 
  private:
-  struct Shared;  // with the thread, which may live longer than this object
-
   void on_taken(std::vector<Taken> taken);
   void on_debugger_ended(std::size_t index);
 
   boost::asio::io_context& io_;
   const Environment environment_;
   Done done_;
-  std::shared_ptr<Shared> shared_;
   std::vector<Taken> taken_;
   std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; null: none, or it has ended
+  BlockingCalls calls_;
 };
 
 }  // namespace ddprun::agent

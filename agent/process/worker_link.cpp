@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,12 +19,6 @@ using rdzv::UniqueFd;
 // Messages read at once; the event loop serves others before the rest, so a worker that sends
 // without end blocks nobody.
 constexpr int kMessagesAtOnce = 16;
-
-std::int64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000L + now.tv_nsec;
-}
 
 // A worker may write any time; the age must not become negative.
 std::chrono::nanoseconds since(std::int64_t at_ns, std::int64_t now_ns) {
@@ -90,7 +83,7 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
   const auto note = link::read_note(*static_cast<const link::Page*>(memory));
   ::munmap(memory, link::kPageBytes);
   if (!note) return std::nullopt;
-  const std::int64_t now = monotonic_ns();
+  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();  // ns
   WorkerProgress progress;
   if (note->step_at_ns != 0) progress.step = note->step;
   progress.total_steps = note->total_steps;
@@ -109,12 +102,11 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
 
 void WorkerLink::await_message() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
-                     [weak = weak_from_this()](const boost::system::error_code& ec) {
-                       const auto self = weak.lock();
-                       if (ec || !self || !self->socket_.is_open()) return;
-                       self->read_messages();
-                       if (self->socket_.is_open()) self->await_message();
-                     });
+                     lifetime_.guard([this](const boost::system::error_code& ec) {
+                       if (ec || !socket_.is_open()) return;
+                       read_messages();
+                       if (socket_.is_open()) await_message();
+                     }));
 }
 
 void WorkerLink::read_messages() {

@@ -1,10 +1,8 @@
-// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h): a socket for
-// requests, and a page in which the worker writes its progress. The page is read only on request.
+// The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h). The caller
+// makes it before it starts the worker, lets the worker inherit the two descriptors (ProcessSpec),
+// calls started() afterwards, and keeps the link as long as the worker. Event loop only.
 //
-// The caller makes the link before it starts the worker, lets the worker inherit the two
-// descriptors (ProcessSpec), calls started() afterwards, and keeps the link as long as the worker.
-// Event loop only. Do not trust what a worker sends: it may be false or malformed. A worker that
-// breaks the protocol loses its link and runs on; a worker need not use the link at all.
+// Do not trust what a worker sends. One that breaks the protocol loses its link and runs on.
 #pragma once
 
 #include <sys/types.h>
@@ -16,28 +14,26 @@
 #include <optional>
 #include <string_view>
 
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
 
-class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
+class WorkerLink {
  public:
   // Called once, with a sentence, when the worker broke the protocol and the link was closed.
   using OnMisuse = std::function<void(std::string_view)>;
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
-  WorkerLink(const WorkerLink&) = delete;
-  WorkerLink& operator=(const WorkerLink&) = delete;
 
   // The descriptors that the worker inherits.
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
   int worker_page() const { return page_.get(); }
   void started(pid_t pid, OnMisuse on_misuse);
 
-  // True: the worker accepts such requests, and this one was sent. False: use a signal instead; the
-  // request is kept, and sent if the worker opens its link later.
+  // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
 
   // The progress that the worker reported; none if it reported none. Also valid after its end.
@@ -61,6 +57,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

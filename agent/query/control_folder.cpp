@@ -1,9 +1,7 @@
 #include "agent/query/control_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +12,8 @@
 #include <ctime>
 #include <memory>
 #include <utility>
+
+#include "rendezvous/common/directory_entries.h"
 
 namespace ddprun::agent {
 namespace {
@@ -44,22 +44,13 @@ const sockaddr* generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// A socket is removed, or bound and not yet listening, only while this lock is held.
-class Lock {
- public:
-  explicit Lock(const rdzv::UniqueFd& folder)
-      : fd_(folder.get()), is_held_(::flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
-  ~Lock() {
-    if (is_held_) ::flock(fd_, LOCK_UN);
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-  explicit operator bool() const { return is_held_; }
-
- private:
-  int fd_;
-  bool is_held_;
-};
+// A socket is removed, or bound and not yet listening, only while this lock is held. Null: another
+// process holds it.
+std::shared_ptr<const void> lock_of(const rdzv::UniqueFd& folder) {
+  const int fd = folder.get();
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return nullptr;
+  return {&folder, [fd](const void*) { ::flock(fd, LOCK_UN); }};
+}
 
 Result<rdzv::UniqueFd> bind_as(const rdzv::UniqueFd& folder, const std::string& name) {
   rdzv::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -93,23 +84,16 @@ void sweep(const rdzv::UniqueFd& folder, std::span<const std::string> names, uid
 
 std::vector<std::string> control_sockets_in(const rdzv::UniqueFd& folder) {
   std::vector<std::string> names;
-  const int listed = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(listed), ::closedir);
-  if (!entries) {
-    if (listed >= 0) ::close(listed);
-    return names;
-  }
-  while (const dirent* each = ::readdir(entries.get())) {
-    std::string name = each->d_name;
-    if (name.ends_with(".sock")) names.push_back(std::move(name));
-  }
+  for_each_entry(folder.get(), [&names](std::string_view name, unsigned char) {
+    if (name.ends_with(".sock")) names.emplace_back(name);
+  });
   std::ranges::sort(names);
   return names;
 }
 
 void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string> names,
                       uid_t user) {
-  if (const Lock lock(folder); lock) sweep(folder, names, user);
+  if (const auto lock = lock_of(folder)) sweep(folder, names, user);
 }
 
 std::optional<ucred> peer_of(int socket) {
@@ -216,7 +200,7 @@ Result<rdzv::UniqueFd> connect_control(const rdzv::UniqueFd& folder, const std::
 
 Result<BoundControl> bind_control(const rdzv::UniqueFd& folder, std::string_view run_id, pid_t pid,
                                   uid_t user) {
-  const Lock lock(folder);
+  const auto lock = lock_of(folder);
   if (lock) {
     const std::vector<std::string> names = control_sockets_in(folder);
     sweep(folder, std::span(names).first(std::min(names.size(), kSweptAtStart)), user);

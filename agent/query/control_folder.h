@@ -1,12 +1,10 @@
-// The folder of the control sockets of a user's jobs on this machine, for the agent, which makes a
-// socket there, and for ddpctl, which looks for one: $DDPRUN_CONTROL_DIR, else
-// $XDG_RUNTIME_DIR/ddprun, else /tmp/ddprun-<uid>; only its owner may enter it. Each job has
-// ID.sock in it; if another running job has that name, ID.PID.sock. Any thread; nothing here waits
-// for another process.
+// The folder of the control sockets of a user's jobs on this machine, for the agent and ddpctl:
+// $DDPRUN_CONTROL_DIR, else $XDG_RUNTIME_DIR/ddprun, else /tmp/ddprun-<uid>; only its owner may
+// enter it. Each job has ID.sock in it; if another running job has that name, ID.PID.sock. Any
+// thread; nothing here waits for another process.
 //
 // Do not use paths: in /tmp another user may have made the folder, or replaces it by a link. It is
-// opened once, without following links; its owner and mode are checked; everything else uses that
-// descriptor.
+// opened once, without following links, and checked; everything else uses that descriptor.
 #pragma once
 
 #include <sys/socket.h>
@@ -50,8 +48,7 @@ void remove_left_over(const rdzv::UniqueFd& folder, std::span<const std::string>
 // The process at the other end, from the kernel; nothing: not known.
 std::optional<ucred> peer_of(int socket);
 
-// A bound, listening socket that only its owner can use, and its name. Removes sockets of killed
-// jobs.
+// A listening socket that only its owner can use, and its name. Removes sockets of killed jobs.
 struct BoundControl {
   rdzv::UniqueFd socket;
   std::string name;

@@ -2,31 +2,26 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <boost/json.hpp>
 #include <chrono>
 #include <utility>
 
 #include "agent/events/event_lines.h"
-#include "agent/query/log_follower.h"
 #include "agent/query/log_query.h"
-#include "agent/status/status_json.h"
+#include "agent/text/json_fields.h"
 
 namespace ddprun::agent {
 namespace {
-
-using namespace status_json;
 
 constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
 // How much a follower of events may have unread before further lines are only counted for it.
 constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
 
-std::string line_of(const json::object& object) { return json::serialize(object) + "\n"; }
+std::string line_of(const boost::json::object& object) {
+  return boost::json::serialize(object) + "\n";
+}
 
-std::string error_line(std::string_view sentence) { return line_of({{"error", text(sentence)}}); }
-
-bool truth_in(const json::object& object, std::string_view name) {
-  const json::value* found = object.if_contains(json::string_view(name.data(), name.size()));
-  return found != nullptr && found->is_bool() && found->as_bool();
+std::string error_line(std::string_view sentence) {
+  return line_of({{"error", json_text(sentence, kJsonTextBytesMax)}});
 }
 
 }  // namespace
@@ -52,14 +47,11 @@ Result<void> ControlService::open(const Environment& environment) {
 }
 
 void ControlService::on_request(const ClientPtr& client, std::string_view line) {
-  boost::system::error_code ec;
-  const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
-  const json::value* ask =
-      ec || !value.is_object() ? nullptr : value.as_object().if_contains("ask");
-  if (ask == nullptr || !ask->is_string()) {
+  const auto question = question_from(line);
+  if (!question) {
     return client->send(error_line("a request is a line of JSON with \"ask\""));
   }
-  const json::string& what = ask->as_string();
+  const std::string& what = question->ask;
   if (what == "who") return tell_who(client);
   if (what == "status") {
     if (std::exchange(client->is_awaiting_status, true)) {
@@ -72,11 +64,8 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
       asker->send(to_json_within(status, kStatusBytesMax) + "\n");
     });
   }
-  if (what == "events") {
-    const json::object& request = value.as_object();
-    return tell_events(client, truth_in(request, "past"), truth_in(request, "follow"));
-  }
-  if (what == "logs") return tell_logs(client, line);
+  if (what == "events") return tell_events(client, question->past, question->follow);
+  if (what == "logs") return tell_logs(client, line, question->follow);
   if (what == "stop") {
     const auto stopped = access_.stop();
     return client->send(stopped ? line_of({{"ok", true}}) : error_line(stopped.error().message));
@@ -86,18 +75,20 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
     return client->send(round ? line_of({{"ok", true}, {"round", number(*round)}})
                               : error_line(round.error().message));
   }
-  client->send(error_line("this job does not know the request '" + std::string(what) +
+  client->send(error_line("this job does not know the request '" + what +
                           "'; use the ddpctl of the same version"));
 }
 
 void ControlService::tell_who(const ClientPtr& client) const {
   const NodeStatus node = access_.query.node_status();
-  client->send(line_of({{"job", text(run_id_)},
-                        {"key", text(key_)},
-                        {"pid", node.agent_pid},
-                        {"host", text(node.host)},
-                        {"program", text(access_.query.identity().program)},
-                        {"state", text(name_of(node.state))}}));
+  JsonWriter who;
+  who("job", run_id_);
+  who("key", key_);
+  who("pid", node.agent_pid);
+  who("host", node.host);
+  who("program", access_.query.identity().program);
+  who("state", name_of(node.state));
+  client->send(line_of(who.object));
 }
 
 void ControlService::tell_events(const ClientPtr& client, bool past, bool follow) {
@@ -124,7 +115,7 @@ void ControlService::tell_events(const ClientPtr& client, bool past, bool follow
   }));
 }
 
-void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
+void ControlService::tell_logs(const ClientPtr& client, std::string_view line, bool follows) {
   const auto question = log_query_from(line);
   if (!question) return client->send(error_line(question.error().message));
   std::erase_if(followers_, [](const auto& each) { return each.expired(); });
@@ -136,8 +127,6 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line) {
     return client->send(
         error_line("this connection reads logs already; open another one for others"));
   }
-  const json::value value = json::parse(json::string_view(line.data(), line.size()));
-  const bool follows = truth_in(value.as_object(), "follow");
   const NodeStatus node = access_.query.node_status();
   const std::size_t ranks =
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();

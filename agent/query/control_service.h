@@ -1,8 +1,6 @@
 // Answers the requests of the control socket, which come from ddpctl (agent/README.md has the
-// table). Owned by the supervisor, event loop only.
-//
-// If the socket cannot be made, the node runs its job without it. A stop or a restart is not
-// decided here but passed on to the leader.
+// table); a stop or a restart is passed on to the leader. If the socket cannot be made, the node
+// runs its job without it. Owned by QueryPort, event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -29,12 +27,10 @@ class ControlService {
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
 
-  // Opens the socket.
   Result<void> open(const Environment& environment);
   // Somebody follows logs.
   bool has_followers() const;
-  // The job has ended: who follows logs is sent the last of them; then `done` is called, on the event
-  // loop.
+  // At the end: who follows logs is sent the last of them; then the event loop calls `done`.
   void finish(std::function<void()> done);
   std::string path() const { return socket_ ? socket_->path() : ""; }
 
@@ -44,7 +40,7 @@ class ControlService {
   void on_request(const ClientPtr& client, std::string_view line);
   void tell_who(const ClientPtr& client) const;
   void tell_events(const ClientPtr& client, bool past, bool follow);
-  void tell_logs(const ClientPtr& client, std::string_view line);
+  void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
 
   boost::asio::io_context& io_;
   const std::string key_;

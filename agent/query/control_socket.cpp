@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "rendezvous/net/connection.h"
+
 namespace ddprun::agent {
 namespace {
 
@@ -21,11 +23,6 @@ bool is_ours(int socket) {
 }
 
 }  // namespace
-
-ControlClient::ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket)
-    : connection_(rdzv::stream_over(executor, std::move(socket))) {}
-
-void ControlClient::send(std::string_view line) { connection_->send(line); }
 
 Result<std::unique_ptr<ControlSocket>> ControlSocket::open(boost::asio::io_context& io,
                                                            const Environment& environment,
@@ -87,7 +84,8 @@ void ControlSocket::accept() {
 
 void ControlSocket::admit(rdzv::UniqueFd socket) {
   if (!is_ours(socket.get())) return;
-  const auto client = std::make_shared<ControlClient>(io_.get_executor(), std::move(socket));
+  const auto client =
+      std::make_shared<ControlClient>(rdzv::stream_over(io_.get_executor(), std::move(socket)));
   if (clients_.size() >= kClientsMax) {
     client->send("{\"error\":\"too many clients are connected to this job\"}\n");
     return client->connection_->close();

@@ -1,10 +1,9 @@
-// The socket by which ddpctl, in any shell of the user on this node, reaches a running job. A line
-// of JSON is a request; answers are lines of JSON (agent/README.md has the protocol). Only the
-// job's own user and root are admitted, as the kernel identifies them.
+// The socket by which ddpctl reaches a running job. A line of JSON is a request; answers are lines
+// of JSON (agent/README.md has the protocol). Only the job's own user and root are admitted, as the
+// kernel identifies them.
 //
-// Owned by the supervisor, event loop only. No client can delay the job: a client that does not
-// read is dropped, requests have a size limit, and there is a limit on clients and on requests
-// under way. A request's handler must return soon, because it runs in the event loop.
+// Owned by the ControlService, event loop only. No client can delay the job: one that does not read
+// is dropped, and requests and clients are limited. A request's handler must return soon.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,19 +21,17 @@
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
-#include "rendezvous/net/connection.h"
+#include "rendezvous/net/transport.h"
 
 namespace ddprun::agent {
 
 // One client. Keep it to answer later; sending to a client that is gone does nothing.
-class ControlClient : public std::enable_shared_from_this<ControlClient> {
+class ControlClient {
  public:
-  ControlClient(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket);
+  explicit ControlClient(rdzv::StreamPtr connection) : connection_(std::move(connection)) {}
 
   // `line` includes its end. A client that reads too slowly is dropped.
-  void send(std::string_view line);
-  // Closes the connection when the client has read everything.
-  void finish() { connection_->finish_sending(); }
+  void send(std::string_view line) { connection_->send(line); }
   bool is_open() const { return connection_->is_open(); }
   // Bytes that were sent and are not read yet, without those in the kernel's buffer.
   std::size_t unread() const { return connection_->unsent(); }
@@ -60,8 +57,6 @@ class ControlSocket {
                                                      std::string_view run_id, OnRequest on_request);
   // Removes the socket from the folder.
   ~ControlSocket();
-  ControlSocket(const ControlSocket&) = delete;
-  ControlSocket& operator=(const ControlSocket&) = delete;
 
   const std::string& path() const { return path_; }
 

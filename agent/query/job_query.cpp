@@ -2,33 +2,20 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <boost/json.hpp>
+#include <set>
 #include <utility>
 
 #include "agent/loop/timer.h"
-#include "agent/status/status_json.h"
+#include "agent/query/log_query.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/random_number.h"
 
 namespace ddprun::agent {
 namespace {
 
-using boost::system::error_code;
-
 constexpr std::size_t kEventsOfOthers = 10;
 constexpr int kMissingRanksMax = 4096;  // whose ranks are listed
 constexpr const char* kStatusQuestion = R"({"ask":"status"})";
-
-// Empty if it is no question.
-std::string kind_of(std::string_view question) {
-  error_code ec;
-  const auto value =
-      boost::json::parse(boost::json::string_view(question.data(), question.size()), ec);
-  if (ec || !value.is_object()) return "";
-  const auto* ask = value.as_object().if_contains("ask");
-  if (ask == nullptr || !ask->is_string()) return "";
-  return std::string(ask->as_string());
-}
 
 LeaderStatus leader_status(const rdzv::LeaderView& view) {
   constexpr std::string_view kStates[] = {"gathering", "pausing",  "opening",
@@ -61,18 +48,16 @@ LeaderStatus leader_status(const rdzv::LeaderView& view) {
 }  // namespace
 
 struct JobQuery::Pending {
-  explicit Pending(boost::asio::io_context& io) : patience(io) {}
-
-  std::uint64_t id = 0;
-  std::optional<NodeId> peer;
+  const std::uint64_t id;
+  const std::optional<NodeId> peer;
+  const std::function<void(Outcome)> done;
   Timer patience;
-  Outcome outcome;
-  std::set<NodeId> awaited;  // of the nodes in the leader's list
-  std::function<void(Outcome)> done;
+  Outcome outcome = {};
+  std::set<NodeId> awaited = {};  // of the nodes in the leader's list
 };
 
 // Random, so that an answer to an earlier agent on this node is not taken for one to us.
-JobQuery::JobQuery(boost::asio::io_context& io, Identity identity, Access access)
+JobQuery::JobQuery(boost::asio::io_context& io, JobIdentity identity, Access access)
     : io_(io),
       identity_(std::move(identity)),
       access_(std::move(access)),
@@ -85,15 +70,13 @@ JobQuery::~JobQuery() = default;
 void JobQuery::ask(std::optional<NodeId> peer, std::string text,
                    std::function<void(Outcome)> done) {
   const std::uint64_t id = ++last_id_;
-  Pending& pending = *pending_.emplace(id, std::make_unique<Pending>(io_)).first->second;
-  pending.id = id;
-  pending.peer = peer;
-  pending.done = std::move(done);
+  auto& pending = pending_[id];
+  pending.reset(new Pending{id, peer, std::move(done), Timer(io_)});
   rdzv::Leader* leader = access_.leader();
   if (leader == nullptr) {
     return boost::asio::post(io_, lifetime_.guard([this, id] { finish(id); }));
   }
-  pending.patience.arm(kPatience, [this, id] { finish(id); });
+  pending->patience.arm(kPatience, [this, id] { finish(id); });
   leader->ask({id, peer, std::move(text)});
 }
 
@@ -148,7 +131,7 @@ void JobQuery::take(const rdzv::PeerRequest& question) {
         rdzv::Leader* leader = access_.leader();
         if (leader != nullptr) leader->answer({id, peer, std::move(text)});
       });
-  const std::string kind = kind_of(question.text);
+  const std::string kind = question_from(question.text).value_or(Question{}).ask;
   if (kind == "status") {
     return reply(
         to_json_within(access_.node_status(kEventsOfOthers), rdzv::limits::kMaxAnswerBytes));

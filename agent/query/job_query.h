@@ -1,11 +1,7 @@
 // The JobView of a running agent: asks the other nodes through the leader
-// (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits
-// for nobody longer than kPatience.
-//
-// Owned by the supervisor; LeaderPort passes on the leader's messages. Event loop only. Wait only
-// for nodes in the leader's list of asked nodes: nodes that join later were not asked.
-//
-// A question is a JSON object with "ask"; the handler for it decides what the answer is.
+// (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits at
+// most kPatience, and only for nodes in the leader's list of asked nodes. A question is a JSON
+// object with "ask", which chooses the handler. Owned by QueryPort; event loop only.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -15,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,16 +30,10 @@ class JobQuery final : public JobView {
     std::function<std::shared_ptr<void>(std::function<void(const std::string&)>)> on_event;
     std::function<rdzv::Leader*()> leader;  // null: not found yet
   };
-  struct Identity {
-    std::string run_id;
-    std::string program;
-    std::string version;
-    std::string host;
-  };
-  JobQuery(boost::asio::io_context& io, Identity identity, Access access);
+  JobQuery(boost::asio::io_context& io, JobIdentity identity, Access access);
   ~JobQuery() override;
 
-  const Identity& identity() const { return identity_; }
+  const JobIdentity& identity() const { return identity_; }
   NodeStatus node_status() const override { return access_.node_status(kEventsKept); }
   void job_status(std::function<void(JobStatus)> done) override;
   std::shared_ptr<void> on_event(std::function<void(const std::string&)> told) override {
@@ -77,7 +66,7 @@ class JobQuery final : public JobView {
   JobStatus put_together(const Outcome& outcome) const;
 
   boost::asio::io_context& io_;
-  const Identity identity_;
+  const JobIdentity identity_;
   const Access access_;
   std::map<std::string, std::function<void(std::string_view, Reply)>, std::less<>> handlers_;
   std::uint64_t last_id_;

@@ -1,11 +1,6 @@
 #include "agent/query/log_follower.h"
 
-#include <boost/json.hpp>
 #include <chrono>
-#include <string>
-#include <utility>
-
-#include "agent/status/status_json.h"
 
 namespace ddprun::agent {
 namespace {

@@ -1,15 +1,11 @@
 // One client of the control socket that reads workers' logs of the whole job: asks this node and
-// the others, sends their answers to the client, and, while the client follows, asks again for new
-// output. Keeps itself alive by its pending callbacks; ends with its client. Event loop only.
-//
-// While it follows, every node of the job is asked five times a second, which is meant for a person
-// at a terminal. It must not ask again before all nodes have answered and the client has read
-// everything.
+// the others, sends their answers to the client, and, while the client follows, asks again five
+// times a second, but not before all have answered and the client has read everything. Keeps itself
+// alive by its pending callbacks; ends with its client. Event loop only.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>

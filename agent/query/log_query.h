@@ -1,13 +1,10 @@
-// Questions and answers about workers' logs, between the agents of a job: values and their JSON.
-// Pure.
+// Questions, and answers about workers' logs: values and their JSON. Pure.
 //
 // A place in a log is a round and a byte offset. A follower sends with each question where the last
 // answer ended; the first question gets the last lines.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +13,14 @@
 #include "rendezvous/common/result.h"
 
 namespace ddprun::agent {
+
+// What every question has, of ddpctl and of other nodes.
+struct Question {
+  std::string ask;
+  bool past = false;
+  bool follow = false;
+};
+Result<Question> question_from(std::string_view json);
 
 struct LogPlace {
   int rank = 0;

@@ -8,10 +8,8 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
-#include "rendezvous/common/thread.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
@@ -19,7 +17,6 @@ namespace {
 
 constexpr std::size_t kPartBytesMax = std::size_t{64} * 1024;
 constexpr std::size_t kAnswerBytesMax = std::size_t{256} * 1024;  // of all parts together
-constexpr int kReadersMax = 4;  // threads that may hang on a file server
 
 // One stream, and how to read it.
 struct Reading {
@@ -108,21 +105,8 @@ std::vector<LogPart> read_all(std::vector<LogPart> parts, const std::vector<Read
 
 }  // namespace
 
-struct LogReader::Shared {
-  std::mutex mutex;
-  boost::asio::io_context* io = nullptr;  // null: the owner is destroyed
-  int readers = 0;
-};
-
 LogReader::LogReader(boost::asio::io_context& io, const Output& output, std::function<Node()> node)
-    : io_(io), output_(output), node_(std::move(node)), shared_(std::make_shared<Shared>()) {
-  shared_->io = &io;
-}
-
-LogReader::~LogReader() {
-  const std::scoped_lock lock(shared_->mutex);
-  shared_->io = nullptr;
-}
+    : io_(io), output_(output), node_(std::move(node)) {}
 
 void LogReader::answer(const LogQuery& question, Reply reply) {
   const Node node = node_();
@@ -171,27 +155,17 @@ void LogReader::answer(const LogQuery& question, Reply reply) {
 
 // If all reading threads hang, no question is answered any more.
 void LogReader::read_beside(std::function<std::vector<LogPart>()> read, Reply reply) {
-  {
-    const std::scoped_lock lock(shared_->mutex);
-    if (shared_->readers == kReadersMax) return;
-    shared_->readers += 1;
+  const auto free = std::ranges::find(readers_, false, &Reader::is_busy);
+  if (free == readers_.end()) return;
+  if (!free->calls) {
+    free->calls = std::make_unique<BlockingCalls>(io_.get_executor(), "ddprun-logs");
   }
-  auto thread = rdzv::Thread::start(
-      "ddprun-logs", [shared = shared_, read = std::move(read), reply = std::move(reply)] {
-        std::vector<LogPart> parts = read();
-        const std::scoped_lock lock(shared->mutex);
-        shared->readers -= 1;
-        if (shared->io == nullptr) return;
-        boost::asio::post(*shared->io, [shared, reply, parts = std::move(parts)]() mutable {
-          if (shared->io != nullptr) reply(std::move(parts));
-        });
+  free->is_busy = true;
+  free->calls->run<std::vector<LogPart>>(
+      std::move(read), [free, reply = std::move(reply)](std::vector<LogPart> parts) {
+        free->is_busy = false;
+        reply(std::move(parts));
       });
-  if (thread) {
-    thread->detach();
-  } else {
-    const std::scoped_lock lock(shared_->mutex);
-    shared_->readers -= 1;
-  }
 }
 
 }  // namespace ddprun::agent

@@ -1,18 +1,17 @@
-// Answers questions about the logs of this node's workers: from their files, if their output is
-// kept in files (-r, -t, --log-dir), else from the last lines of stderr that the agent keeps.
-// Output that a worker writes to the terminal itself is not available.
-//
-// Owned by the supervisor, event loop only. Files are read on a thread of their own and never in
-// the event loop, because they may be on a file server that does not answer: then there is no
-// answer, but nothing else waits.
+// Answers questions about the logs of this node's workers: from their files (-r, -t, --log-dir),
+// else from the last lines of stderr that the agent keeps. Owned by QueryPort, event loop only.
+// Files are read on threads: if a file server does not answer, there is no answer, but nothing else
+// waits.
 #pragma once
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "agent/loop/blocking_calls.h"
 #include "agent/output/output.h"
 #include "agent/query/log_query.h"
 
@@ -28,22 +27,22 @@ class LogReader {
   using Reply = std::function<void(std::vector<LogPart>)>;
 
   LogReader(boost::asio::io_context& io, const Output& output, std::function<Node()> node);
-  ~LogReader();
-  LogReader(const LogReader&) = delete;
-  LogReader& operator=(const LogReader&) = delete;
 
   // `reply` is called once, after this has returned, unless a file cannot be read at all.
   void answer(const LogQuery& question, Reply reply);
 
  private:
-  struct Shared;  // shared with the reading threads
+  struct Reader {
+    std::unique_ptr<BlockingCalls> calls;
+    bool is_busy = false;
+  };
 
   void read_beside(std::function<std::vector<LogPart>()> read, Reply reply);
 
   boost::asio::io_context& io_;
   const Output& output_;
   const std::function<Node()> node_;
-  std::shared_ptr<Shared> shared_;
+  std::array<Reader, 4> readers_;  // threads that may hang on a file server
 };
 
 }  // namespace ddprun::agent

@@ -1,9 +1,6 @@
 // The status of a whole job, as one agent knows it: the leader's list of nodes, and the status of
-// every node that answered in time. `ddpctl status --json` prints it; the live page is made of it.
-// Values: copy freely, any thread. JSON as in node_status.h.
-//
-// `nodes` are not all nodes: a node that did not answer in time is in `late`, and may be well; how
-// many nodes are missing is in `leader`, with their ranks if ranks are exact.
+// every node that answered in time; one that did not is in `late`, and may be well. `ddpctl status
+// --json` prints it; the live page is made of it. Values: copy freely, any thread.
 #pragma once
 
 #include <chrono>

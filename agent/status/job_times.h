@@ -1,7 +1,5 @@
-// How long a job took and what its restarts cost. Pure: the owner passes the times in.
-//
-// The cost of a restart is the time from the failure (or from whatever ended the round) until the
-// workers of the next round run. Work that the workers then repeat is not counted.
+// How long a job took and what its restarts cost: the time from the failure (or from whatever ended
+// the round) until the workers of the next round run. Pure: the owner passes the times in.
 #pragma once
 
 #include <chrono>

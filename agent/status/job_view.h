@@ -1,8 +1,6 @@
 // A running job, for everything that shows it: the control socket (ddpctl), the metrics and the
-// live page. Event loop only; owned by the agent, and outlives its users.
-//
-// Do not ask for the whole job more often than somebody looks: it costs one message to every node.
-// Callers that ask while a request is under way share its answer.
+// live page. Event loop only; owned by the agent, and outlives its users. Asking for the whole job
+// costs one message to every node; callers that ask while a request is under way share its answer.
 #pragma once
 
 #include <functional>
@@ -13,12 +11,16 @@
 
 namespace ddprun::agent {
 
+struct JobIdentity {
+  std::string run_id;
+  std::string program;
+  std::string version;    // of this ddprun
+  std::string host = {};  // of this node
+};
+
 class JobView {
  public:
-  JobView() = default;
   virtual ~JobView() = default;
-  JobView(const JobView&) = delete;
-  JobView& operator=(const JobView&) = delete;
 
   // Only this node, without delay.
   virtual NodeStatus node_status() const = 0;

@@ -1,6 +1,5 @@
-// The status of one node, as its agent knows it, as a value: for `ddpctl status`, metrics, the live
-// page, and the other nodes of the job, which get it as JSON. The supervisor makes it only on
-// request. Values: copy freely, any thread.
+// The status of one node, as its agent knows it: for `ddpctl status`, metrics, the live page, and
+// the other nodes of the job, which get it as JSON. Values: copy freely, any thread.
 //
 // In JSON every field has the name that it has here; durations are in microseconds and end in
 // `_us`, times are microseconds since 1970 and end in `_unix_us`. Missing values are null.

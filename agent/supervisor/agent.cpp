@@ -7,7 +7,6 @@
 #include <string>
 #include <tuple>
 
-#include "agent/core/exit_code.h"
 #include "agent/failure/failure_copies.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/process.h"
@@ -35,7 +34,7 @@ int end_by(const std::exception& exception, const Job& job) {
   const std::string report = failure_report(outcome, job.program.name);
   std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
   copy_failure(job.environment, report, outcome, kFailureCopyLimit);
-  return exit_code_of(job, outcome);
+  return job.exit_code(outcome.exit_code);
 }
 
 }  // namespace

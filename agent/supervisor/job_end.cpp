@@ -8,14 +8,21 @@
 
 namespace ddprun::agent {
 
-JobEnd::JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary)
+JobEnd::JobEnd(const AgentParts& parts, const Others& others, std::function<std::string()> remarks,
+               bool wants_summary)
     : parts_(parts),
+      others_(others),
       remarks_(std::move(remarks)),
       wants_summary_(wants_summary),
       copies_(parts.io.get_executor(), "ddprun-copies") {}
 
 void JobEnd::take(EndStep step, std::function<void()> done) {
-  tell_of_unfinished();
+  // Tell the user if something may be lost.
+  if (unfinished_ == EndStep::kReport) {
+    parts_.console.notify("the copies of this report could not be written in time");
+  } else if (unfinished_ == EndStep::kEvents) {
+    parts_.console.notify("the last events could not be written in time");
+  }
   unfinished_ = step;
   done_ = std::move(done);
   const auto is_done = [this, step] {
@@ -25,31 +32,23 @@ void JobEnd::take(EndStep step, std::function<void()> done) {
   };
   switch (step) {
     case EndStep::kLogs:
-      return parts_.queries.has_followers() ? parts_.output.when_delivered(is_done) : is_done();
+      return others_.queries.has_followers() ? parts_.output.when_delivered(is_done) : is_done();
     case EndStep::kFollowers:
-      return parts_.queries.finish(is_done);
+      return others_.queries.finish(is_done);
     case EndStep::kLeader:
-      return parts_.leader.leave(is_done);
+      return others_.leader.leave(is_done);
     case EndStep::kProgress:
-      return parts_.observers.report_last_progress(is_done);
+      return others_.observers.kubeflow.send_last(is_done);
     case EndStep::kOutput:
-      parts_.observers.over(headline());
-      parts_.queries.over(headline());
+      others_.observers.over(headline());
+      others_.queries.over(headline());
       return parts_.output.when_delivered(is_done);
     case EndStep::kReport:
       return report(is_done);
     case EndStep::kEvents:
-      return parts_.observers.when_written(is_done);
+      return others_.observers.events.when_written(is_done);
     case EndStep::kConsole:
       return parts_.console.when_written(is_done);
-  }
-}
-
-void JobEnd::tell_of_unfinished() {
-  if (unfinished_ == EndStep::kReport) {
-    parts_.console.notify("the copies of this report could not be written in time");
-  } else if (unfinished_ == EndStep::kEvents) {
-    parts_.console.notify("the last events could not be written in time");
   }
 }
 
@@ -76,7 +75,7 @@ void JobEnd::report(std::function<void()> done) {
         coloured(text.substr(0, first_line), Colour::kRed, has_colour) + text.substr(first_line));
   }
   if (wants_summary_ || number(outcome_.last_round) > 0) {
-    const JobTimes& times = parts_.observers.times();
+    const JobTimes& times = others_.observers.events.times();
     parts_.console.say(
         Stream::kStderr,
         summary(outcome_, program, times.wall(std::chrono::steady_clock::now()), times.lost()));

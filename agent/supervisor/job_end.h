@@ -1,19 +1,13 @@
-// Performs the steps of a job's end (EndStep). The core decides which step is next and how long it
-// may take. Nothing here blocks, however slow a reader, a file server or another node is.
-//
-// Owned by the Supervisor; event loop only.
+// Performs the steps of a job's end (EndStep), which the core orders and limits. Nothing here
+// blocks. Owned by the Supervisor; event loop only.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "agent/core/node_core.h"
-#include "agent/job.h"
 #include "agent/loop/blocking_calls.h"
-#include "agent/output/console.h"
-#include "agent/output/output.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/observers.h"
 #include "agent/supervisor/query_port.h"
@@ -22,36 +16,29 @@ namespace ddprun::agent {
 
 class JobEnd {
  public:
-  struct Parts {
-    boost::asio::io_context& io;
-    const Job& job;
-    Console& console;
-    Output& output;
+  struct Others {
     Observers& observers;
     QueryPort& queries;
     LeaderPort& leader;
   };
   // `remarks`: whole lines to print after the report of a job that did not succeed.
-  JobEnd(const Parts& parts, std::function<std::string()> remarks, bool wants_summary);
-  JobEnd(const JobEnd&) = delete;
-  JobEnd& operator=(const JobEnd&) = delete;
+  JobEnd(const AgentParts& parts, const Others& others, std::function<std::string()> remarks,
+         bool wants_summary);
 
   void begin(rdzv::JobOutcome outcome) { outcome_ = std::move(outcome); }
-  // Calls `done` when the step is complete, possibly before take() returns. Not if the next step
-  // has begun by then.
+  // Calls `done` when the step is complete, perhaps at once, unless the next step has begun by then.
   void take(EndStep step, std::function<void()> done);
 
  private:
-  // Tells the user if the previous step did not complete in time and something may be lost.
-  void tell_of_unfinished();
   std::string headline() const;
   void report(std::function<void()> done);
 
-  const Parts parts_;
+  const AgentParts parts_;
+  const Others others_;
   const std::function<std::string()> remarks_;
   const bool wants_summary_;
   rdzv::JobOutcome outcome_;
-  std::optional<EndStep> unfinished_;
+  std::optional<EndStep> unfinished_;  // the step that has begun
   std::function<void()> done_;
   BlockingCalls copies_;
 };

@@ -56,10 +56,6 @@ void LeaderPort::join(std::optional<rdzv::LastRound> after) {
   leader_->join(std::move(hello));
 }
 
-void LeaderPort::tell(const rdzv::ToLeader& message) {
-  if (leader_) leader_->tell(message);
-}
-
 void LeaderPort::leave(std::function<void()> done) {
   when_left_ = std::move(done);
   if (!is_here()) {
@@ -68,10 +64,6 @@ void LeaderPort::leave(std::function<void()> done) {
     });
   }
   look();
-}
-
-void LeaderPort::look() {
-  if (when_left_ && (!leader_ || leader_->may_exit())) std::exchange(when_left_, nullptr)();
 }
 
 rdzv::LeaderEvents LeaderPort::events(CoreRecorder* recorder) {

@@ -1,12 +1,9 @@
-// The supervisor's connection to the leader: finds it, joins it, sends messages and receives them.
-// Messages of the leader become events of the supervisor's queue; requests of other nodes go to the
-// JobQuery, and connections of store clients to the supervisor.
-//
+// The supervisor's connection to the leader: finds it, joins it, sends messages. What the leader
+// says becomes an event of the supervisor's queue; requests of other nodes go to the JobQuery.
 // Owned by the Supervisor; event loop only. join() and tell() never call back.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,14 +13,11 @@
 #include "agent/events/core_recorder.h"
 #include "agent/job.h"
 #include "agent/loop/timer.h"
+#include "agent/output/log.h"
 #include "agent/query/job_query.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/find_leader.h"
 #include "rendezvous/leader/leader.h"
-
-namespace spdlog {
-class logger;
-}
 
 namespace ddprun::agent {
 
@@ -35,8 +29,6 @@ class LeaderPort {
   };
   LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
              std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events);
-  LeaderPort(const LeaderPort&) = delete;
-  LeaderPort& operator=(const LeaderPort&) = delete;
 
   // LeaderFound or CannotRun follows, possibly before find() returns. `recorder` records the core
   // of a leader in this process; null: no recording.
@@ -44,7 +36,9 @@ class LeaderPort {
 
   // Call it after LeaderFound. `after`: the last round that ran on this node, if there was one.
   void join(std::optional<rdzv::LastRound> after);
-  void tell(const rdzv::ToLeader& message);
+  void tell(const rdzv::ToLeader& message) {
+    if (leader_) leader_->tell(message);
+  }
 
   rdzv::Leader* leader() const { return leader_.get(); }  // null: not found yet
   bool is_here() const { return leader_ && leader_->is_here(); }
@@ -52,12 +46,13 @@ class LeaderPort {
   bool has_been_heard() const { return has_been_heard_; }
   std::string local_address() const { return leader_->local_address(); }
 
-  // At the end of this node. Calls `done` once, possibly before leave() returns: when no node needs
-  // the leader in this process any more, or when a leader elsewhere knows of this node's end, after
-  // half a second at the latest.
+  // At the end of this node. Calls `done` once, perhaps at once: when no node needs the leader here
+  // any more, or one elsewhere knows of this node's end (after half a second at the latest).
   void leave(std::function<void()> done);
   // Checks whether leave() is complete. To be called after every event of the loop.
-  void look();
+  void look() {
+    if (when_left_ && (!leader_ || leader_->may_exit())) std::exchange(when_left_, nullptr)();
+  }
 
  private:
   rdzv::LeaderEvents events(CoreRecorder* recorder);

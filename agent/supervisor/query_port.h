@@ -1,49 +1,27 @@
-// Serves queries about the job and requests to stop or restart it: from ddpctl over the control
-// socket, from other nodes through the leader, from Prometheus and browsers at --metrics-port.
-//
-// Owned by the Supervisor; event loop only. If a socket or port cannot be opened, the user is told,
-// and the job goes on.
+// Serves queries about the job and requests to stop or restart it: from ddpctl, from other nodes
+// through the leader, from Prometheus and browsers. Owned by the Supervisor; event loop only. If a
+// socket or port cannot be opened, the user is told, and the job goes on.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "agent/dashboard/metrics_server.h"
-#include "agent/job.h"
-#include "agent/output/output.h"
 #include "agent/query/control_service.h"
-#include "agent/query/job_query.h"
-#include "agent/query/log_reader.h"
-#include "rendezvous/common/result.h"
-
-namespace spdlog {
-class logger;
-}
+#include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {
 
 class QueryPort {
  public:
-  struct Parts {
-    boost::asio::io_context& io;
-    std::shared_ptr<spdlog::logger> log;
-    Output& output;
-    const Job& job;
-    std::string host;
-    std::string agent_id;
-  };
   struct Access {
     JobQuery::Access job;
     std::function<int()> first_rank;         // of this node, in the current round
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end
   };
-  QueryPort(const Parts& parts, Access access);
-  QueryPort(const QueryPort&) = delete;
-  QueryPort& operator=(const QueryPort&) = delete;
+  QueryPort(const AgentParts& parts, Access access);
 
   void open();
   // For the requests of other nodes that the leader forwards.
@@ -55,11 +33,9 @@ class QueryPort {
   void over(std::string_view headline);
 
  private:
-  void open_metrics();
+  void open_metrics(std::uint16_t port);
 
-  boost::asio::io_context& io_;
-  const std::shared_ptr<spdlog::logger> log_;
-  const Job& job_;
+  const AgentParts parts_;
   JobQuery query_;
   LogReader logs_;
   ControlService control_;

@@ -2,18 +2,29 @@
 
 #include <utility>
 
-#include "agent/dashboard/listen_address.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
 
 void RoundStore::prepare(std::function<void(Result<void>)> done) {
   const std::string& name =
       job_.nodes.is_alone() ? job_.store_endpoint.address : job_.nodes.local_addr;
-  if (name.empty()) return done({});
-  lookup_ =
-      find_listen_address(io_, name, [this, done = std::move(done)](Result<std::string> address) {
-        if (!address) return done(fail(std::move(address.error())));
-        address_ = *std::move(address);
+  if (name.empty() || rdzv::parse_numeric(name)) {
+    address_ = name;
+    return done({});
+  }
+  if (const auto known = rdzv::addresses_without_lookup(name)) {
+    address_ = known->front();
+    return done({});
+  }
+  lookup_ = rdzv::look_up_name(
+      io_, name, [this, name, done = std::move(done)](Result<std::vector<std::string>> addresses) {
+        if (!addresses) {
+          return done(fail(ErrorCode::kNotFound, "the host name " + name + " has no address (" +
+                                                     addresses.error().message +
+                                                     "); give an address of this machine"));
+        }
+        address_ = addresses->front();
         done({});
       });
 }
@@ -57,15 +68,6 @@ Result<std::uint16_t> RoundStore::open_at(const std::string& address) {
   if (!server) return fail(std::move(server.error()));
   server_ = std::move(*server);
   return options.listens ? server_->port() : job_.nodes.leader.endpoint.port;
-}
-
-void RoundStore::close() {
-  server_.reset();
-  reserved_port_.reset();
-}
-
-void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
-  if (server_) server_->adopt(std::move(client), std::move(received));
 }
 
 std::optional<StoreStatus> RoundStore::status() const {

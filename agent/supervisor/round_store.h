@@ -1,8 +1,6 @@
 // The store through which the workers of a round meet, on the node with group rank 0: a store
-// server in this agent, or a port that the agent reserves for a store in rank 0.
-//
-// Owned by the Supervisor, event loop only; the store's thread calls `log`. Every round needs a new
-// store, because its workers would otherwise read keys of the round before.
+// server in this agent, or a port that the agent reserves for a store in rank 0. Every round needs
+// a new one. Owned by the Supervisor, event loop only; the store's thread calls `log`.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +25,23 @@ class RoundStore {
  public:
   RoundStore(boost::asio::io_context& io, const Job& job, std::function<void(std::string_view)> log)
       : job_(job), log_(std::move(log)), io_(io) {}
-  RoundStore(const RoundStore&) = delete;
-  RoundStore& operator=(const RoundStore&) = delete;
 
-  // Finds the address to listen on. Call it once, first. `done` is called before prepare() returns
-  // if no name has to be looked up.
+  // Finds the numeric address to listen on: the store never resolves a name. Call it once, first.
+  // `done` is called before prepare() returns if no name has to be looked up; a look-up is beside
+  // the event loop, so that a signal need not wait for a name server.
   void prepare(std::function<void(Result<void>)> done);
 
   // `own`: this node's address on its connection to the leader, used if no address was given.
   StoreResult open(Round round, const std::string& own);
-  void close();
+  void close() {
+    server_.reset();
+    reserved_port_.reset();
+  }
 
-  // Takes a client that connected to the port which leader and store share. Closes the connection
-  // if no store is open.
-  void adopt(rdzv::UniqueFd client, std::string received);
+  // Takes a client of the port which leader and store share; closes it if no store is open.
+  void adopt(rdzv::UniqueFd client, std::string received) {
+    if (server_) server_->adopt(std::move(client), std::move(received));
+  }
 
   std::optional<StoreStatus> status() const;
 

@@ -4,17 +4,14 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
+#include <algorithm>
+#include <boost/asio/ip/host_name.hpp>
 #include <utility>
 #include <variant>
 
-#include "agent/core/exit_code.h"
 #include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
-#include "agent/output/log.h"
-#include "agent/process/debugger_wait.h"
-#include "agent/process/orphans.h"
+#include "agent/process/control_group.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {
@@ -28,42 +25,39 @@ constexpr auto kPausePatience = 100ms;  // until the console has written what is
 // other nodes, the report.
 constexpr std::chrono::milliseconds kEndLimit = 60s;
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
+AgentParts parts_of(boost::asio::io_context& io, Console& console,
+                    std::shared_ptr<spdlog::logger> log, Output& output, const Job& job) {
+  boost::system::error_code ec;
+  const std::string name = boost::asio::ip::host_name(ec);
+  const std::string host = ec ? "localhost" : name;
+  return {io, console, std::move(log), output, job, host, host + "-" + name_of_this_process()};
 }
 
 }  // namespace
 
 Supervisor::Supervisor(const Job& job)
     : job_(job),
-      host_(host_name()),
-      agent_id_(make_agent_id(host_)),
       console_(io_.get_executor(), {.look = look_from(job.environment)}),
       log_(make_logger(console_, job.environment)),
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
-      observers_({io_, console_, log_, job, host_}, [this] { return snapshot(); }),
+      parts_(parts_of(io_, console_, log_, output_, job)),
+      observers_(parts_, [this] { return snapshot(); }),
       core_(node_config(job)),
-      signals_(
-          io_, [this](int signal) { on_stop_signal(signal); },
-          [this](int signal) { on_control_signal(signal); }),
-      workers_({io_, console_, log_, output_, job, host_, agent_id_}, worker_events()),
+      signals_(io_),
+      workers_(parts_, worker_events()),
       store_(io_, job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
-      queries_({io_, log_, output_, job, host_, agent_id_}, query_access()),
-      leader_(io_, job, host_, log_, queries_.query(),
+      queries_(parts_, query_access()),
+      leader_(io_, job, parts_.host, log_, queries_.query(),
               {.event = [this](NodeEvent event) { post(std::move(event)); },
                .store_client =
                    [this](rdzv::StoreClientArrived client) {
                      store_.adopt(std::move(client.socket), std::move(client.received));
                    }}),
       end_(
-          {io_, job, console_, output_, observers_, queries_, leader_},
-          [this] { return workers_.stacks_text(); }, log_->should_log(spdlog::level::info)),
+          parts_, {observers_, queries_, leader_}, [this] { return workers_.stacks_text(); },
+          log_->should_log(spdlog::level::info)),
       timer_(io_) {}
-
-Supervisor::~Supervisor() = default;
 
 int Supervisor::run() {
   if (const auto ready = prepare()) {
@@ -80,14 +74,14 @@ int Supervisor::run() {
   }
   workers_.let_keeper_go();
   if (recorder_) recorder_->flush(std::chrono::steady_clock::now() + kFlushLimit);
-  return exit_code_of(job_, *outcome_);
+  return job_.exit_code(outcome_->exit_code);
 }
 
 // ---- before there is a leader
 
 Result<void> Supervisor::prepare() {
   console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
-  if (auto opened = observers_.open(); !opened) return opened;
+  if (auto opened = observers_.events.open(); !opened) return opened;
   if (!job_.record.empty()) {
     auto recorder = CoreRecorder::open(io_.get_executor(), console_, job_.record);
     if (!recorder) return fail(std::move(recorder.error()));
@@ -95,7 +89,7 @@ Result<void> Supervisor::prepare() {
     recorder_->note(NodeBegan{node_config(job_)});
   }
   if (auto prepared = workers_.prepare(); !prepared) return prepared;
-  signals_.start(job_);
+  handle_signals();
   observers_.job_started(/*has_status_line=*/console_.can_have_live_line(Stream::kStderr) &&
                          output_.owns_terminals(job_.local_world_size));
   return {};
@@ -107,7 +101,7 @@ void Supervisor::find_leader() {
   output_.prepare([this](const Result<void>& made) {
     if (!made) return cannot_run(made.error());
     if (core_.is_over()) return;
-    observers_.ready();
+    observers_.systemd.ready();
     leader_.find(recorder_.get());
   });
 }
@@ -131,7 +125,8 @@ void Supervisor::pump() {
     const bool was_stopping = core_.is_stopping();
     const auto actions = core_.step(event);
     if (recorder_) recorder_->note(NodeInput{event}, actions.size());
-    if (!was_stopping && core_.is_stopping()) observers_.round_stopping(core_.round(), event);
+    if (!was_stopping && core_.is_stopping())
+      observers_.events.round_stopping(core_.round(), event);
     for (const NodeAction& action : actions) {
       std::visit([this](const auto& a) { perform(a); }, action);
     }
@@ -139,11 +134,7 @@ void Supervisor::pump() {
   is_pumping_ = false;
 }
 
-// ---- the leader, and the store
-
-void Supervisor::perform(const TellLeader& action) { leader_.tell(action.message); }
-
-void Supervisor::perform(const Join& action) { leader_.join(action.last_round); }
+// ---- the leader
 
 void Supervisor::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
@@ -170,35 +161,19 @@ void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
             wait.left.count());
 }
 
-void Supervisor::perform(const OpenRoundStore& action) {
-  post(store_.open(action.round, leader_.local_address()));
-}
-
-void Supervisor::perform(const CloseStore&) { store_.close(); }
-
 // ---- workers
 
 void Supervisor::perform(const StartWorkers& action) {
-  if (const std::string change = describe_change(action.start, host_); !change.empty()) {
+  if (const std::string change = describe_change(action.start, parts_.host); !change.empty()) {
     log_->warn("{}", change);
   }
+  // With several nodes the world size is known only when a round starts.
   for (const int rank : job_.debugged_ranks) {
-    const int world_size = action.start.world_size;
-    if (rank >= world_size) log_->warn("{}", nobody_to_debug(rank, world_size));
+    if (rank < action.start.world_size) continue;
+    log_->warn("--attach-debugger: there is no rank {} in this round of {}", rank,
+               action.start.world_size);
   }
   workers_.begin(action.start);
-}
-
-void Supervisor::perform(const SignalWorker& action) {
-  workers_.signal(action.local_rank, action.signal);
-}
-
-void Supervisor::perform(const AskToLeave& action) {
-  workers_.ask_to_leave(action.local_rank, action.signal);
-}
-
-void Supervisor::perform(const ArmTimer& action) {
-  timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });
 }
 
 // No message if all workers have ended (only an error file is still being read): none is killed.
@@ -215,54 +190,45 @@ void Supervisor::perform(const GraceOver& action) {
       std::chrono::duration<double>(action.grace).count());
 }
 
-void Supervisor::perform(const TakeStacks&) { workers_.take_stacks(); }
-
-void Supervisor::perform(const CloseRound&) {
-  timer_.cancel();
-  workers_.close();
-}
-
 WorkerGroup::Events Supervisor::worker_events() {
-  return {
-      .event =
-          [this](NodeEvent event) {
-            if (std::holds_alternative<RoundClosed>(event)) store_.close();
-            post(std::move(event));
-          },
-      .started =
-          [this](const std::vector<pid_t>& pids) {
-            observers_.round_started(workers_.round(), pids);
-          },
-      .ending =
-          [this](int local_rank, ExitStatus status) {
-            observers_.worker_ending(workers_.round().rank_offset + local_rank);
-            // Slurm may signal all processes of the job, and a worker may get its signal first.
-            const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
-            if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
-          },
-      .ended = [this](const rdzv::WorkerFailure& ended,
-                      bool was_told_to_stop) { observers_.worker_exited(ended, was_told_to_stop); },
-      .killed =
-          [this](int local_rank, pid_t pid) {
-            observers_.worker_killed_after_grace(workers_.round().round, local_rank, pid, grace_);
-          },
-      .keeper_replaced = [this](pid_t pid) { observers_.keeper_replaced(pid); },
-      .is_stopping = [this] { return core_.is_stopping(); }};
+  return {.event =
+              [this](NodeEvent event) {
+                if (std::holds_alternative<RoundClosed>(event)) store_.close();
+                post(std::move(event));
+              },
+          .started =
+              [this](const std::vector<pid_t>& pids) {
+                observers_.round_started(workers_.round(), pids);
+              },
+          .ending =
+              [this](int local_rank, ExitStatus status) {
+                if (workers_.round().rank_offset + local_rank == 0) observers_.kubeflow.look();
+                // Slurm may signal all processes of the job, and a worker may get its signal first.
+                const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
+                if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
+              },
+          .ended =
+              [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
+                observers_.events.worker_exited(ended, was_told_to_stop);
+              },
+          .killed =
+              [this](int local_rank, pid_t pid) {
+                const rdzv::RoundStart& round = workers_.round();
+                const int rank = round.rank_offset + local_rank;
+                observers_.events.write(
+                    WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
+              },
+          .keeper_replaced = [this](pid_t pid) { observers_.events.write(KeeperReplaced{pid}); },
+          .is_stopping = [this] { return core_.is_stopping(); }};
 }
 
 // ---- the end
 
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
-  observers_.finished(action.outcome, exit_code_of(job_, action.outcome));
+  observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
   end_.begin(action.outcome);
 }
-
-void Supervisor::perform(const TakeStep& action) {
-  end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
-}
-
-void Supervisor::perform(const Exit&) {}  // core_.has_ended(): run() returns
 
 // ---- queries, and requests to stop or restart
 
@@ -270,7 +236,7 @@ QueryPort::Access Supervisor::query_access() {
   return {.job = {.node_status = [this](std::size_t events_max) { return node_status(events_max); },
                   .on_event =
                       [this](std::function<void(const std::string&)> told) {
-                        return observers_.on_line(std::move(told));
+                        return observers_.events.on_line(std::move(told));
                       },
                   .leader = [this] { return leader_.leader(); }},
           .first_rank = [this] { return workers_.round().rank_offset; },
@@ -285,8 +251,6 @@ NodeSnapshot Supervisor::snapshot() const {
                : core_.is_waiting()  ? NodeState::kWaiting
                : core_.is_stopping() ? NodeState::kStopping
                                      : NodeState::kRunning;
-  node.is_waiting = core_.is_waiting();
-  node.is_stopping = core_.is_stopping();
   node.leads = leader_.is_here();
   node.round = workers_.round();
   node.running = workers_.running();
@@ -295,14 +259,14 @@ NodeSnapshot Supervisor::snapshot() const {
   }
   node.store = store_.status();
   node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
-      observers_.times().wall(std::chrono::steady_clock::now()));
+      observers_.events.times().wall(std::chrono::steady_clock::now()));
   return node;
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status;
-  observers_.history().fill(status, std::chrono::steady_clock::now(), events_max);
-  status.host = host_;
+  observers_.events.history().fill(status, std::chrono::steady_clock::now(), events_max);
+  status.host = parts_.host;
   status.agent_pid = ::getpid();
   fill(status, snapshot());
   for (WorkerStatus& worker : status.workers) {
@@ -314,7 +278,7 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
 // The leader stops the job on all nodes. If it cannot be reached, this node alone stops.
 Result<void> Supervisor::stop_job() {
   if (core_.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
-  observers_.requested("stop");
+  observers_.events.write(Requested{"stop"});
   log_->warn("a stop of the job was asked for");
   const bool has_left = core_.has_left();
   if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM});
@@ -332,23 +296,48 @@ Result<Round> Supervisor::restart_round() {
                 "no round runs on this node now, so there is none to restart: it is " +
                     std::string(name_of(snapshot().state)));
   }
-  observers_.requested("restart");
+  observers_.events.write(Requested{"restart"});
   leader_.tell(rdzv::RestartAsked{core_.round()});
   return core_.round();
 }
 
 // ---- signals
 
+// A signal that was ignored when the agent started (nohup) stays ignored. The preemption signal is
+// always handled, because the user named it.
+void Supervisor::handle_signals() {
+  std::vector<int> signals = job_.stop_signals;
+  signals.insert(signals.end(), {SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH});
+  for (const int signal : signals) {
+    struct sigaction current {};
+    const bool is_ignored =
+        ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+    if (!is_ignored) signals_.add(signal);
+  }
+  if (job_.preempt_signal) signals_.add(*job_.preempt_signal);
+  await_signal();
+}
+
+void Supervisor::await_signal() {
+  signals_.async_wait([this](const boost::system::error_code& ec, int signal) {
+    if (ec) return;
+    await_signal();
+    const bool is_a_stop =
+        std::ranges::count(job_.stop_signals, signal) > 0 || job_.preempt_signal == signal;
+    is_a_stop ? on_stop_signal(signal) : on_control_signal(signal);
+  });
+}
+
 void Supervisor::on_stop_signal(int signal) {
   if (core_.is_over()) {
     log_->warn("got {}: the end of the job is not waited for any longer", signal_name(signal));
     return post(StopSignal{signal});
   }
-  observers_.signal_received(signal);
+  observers_.events.write(SignalReceived{signal});
   if (signal == job_.preempt_signal) return preempted_by(signal);
   log_->warn("got {}, stopping the workers", signal_name(signal));
   post(StopSignal{signal});
-  if (!core_.is_over()) observers_.stopping(job_.shutdown_timeout + kEndLimit);
+  if (!core_.is_over()) observers_.systemd.stopping(job_.shutdown_timeout + kEndLimit);
 }
 
 void Supervisor::preempted_by(int signal) {
@@ -359,7 +348,7 @@ void Supervisor::preempted_by(int signal) {
 
 void Supervisor::on_control_signal(int signal) {
   if (signal == SIGWINCH) return output_.window_changed();
-  if (!core_.is_over()) observers_.signal_received(signal);
+  if (!core_.is_over()) observers_.events.write(SignalReceived{signal});
   if (signal == SIGTSTP) return pause();
   workers_.signal_all(signal);
 }
@@ -367,11 +356,11 @@ void Supervisor::on_control_signal(int signal) {
 // Ctrl-Z: the workers have sessions of their own, so the terminal's stop does not reach them.
 void Supervisor::pause() {
   workers_.pause_all();
-  observers_.pause();
+  if (observers_.status_line) observers_.status_line->hide();
   console_.flush(std::chrono::steady_clock::now() + kPausePatience);
   ::kill(::getpid(), SIGSTOP);
   // Runs after SIGCONT, which on_control_signal() forwards to the workers.
-  observers_.resume();
+  if (observers_.status_line) observers_.status_line->start();
 }
 
 }  // namespace ddprun::agent

@@ -2,7 +2,7 @@
 // returns. It owns the agent's io_context; everything here runs on the thread that calls run().
 //
 //   WorkerGroup, LeaderPort, RoundStore, ─▶ post(): one queue ─▶ NodeCore ─▶ perform(action)
-//   AgentSignals, the timer, JobEnd                                 └─▶ Observers
+//   signals, the timer, JobEnd                                      └─▶ Observers
 //
 // The leader is in this process or on another node (rendezvous/leader/leader.h); both are handled
 // alike. Its messages go through the same queue as all events, so NodeCore::step() never runs
@@ -10,39 +10,28 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
 #include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
-#include "agent/job.h"
 #include "agent/loop/timer.h"
-#include "agent/output/console.h"
-#include "agent/output/output.h"
-#include "agent/supervisor/agent_signals.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
-#include "agent/supervisor/node_snapshot.h"
 #include "agent/supervisor/observers.h"
+#include "agent/supervisor/parts.h"
 #include "agent/supervisor/query_port.h"
 #include "agent/supervisor/round_store.h"
 #include "agent/supervisor/worker_group.h"
-
-namespace spdlog {
-class logger;
-}
 
 namespace ddprun::agent {
 
 class Supervisor {
  public:
   explicit Supervisor(const Job& job);
-  ~Supervisor();
-  Supervisor(const Supervisor&) = delete;
-  Supervisor& operator=(const Supervisor&) = delete;
 
   // Returns the exit code of the agent.
   int run();
@@ -57,21 +46,33 @@ class Supervisor {
   void post(NodeEvent event);
   void pump();
 
-  void perform(const OpenRoundStore& action);
+  // ---- the actions
+  void perform(const OpenRoundStore& action) {
+    post(store_.open(action.round, leader_.local_address()));
+  }
   void perform(const StartWorkers& action);
-  void perform(const SignalWorker& action);
-  void perform(const AskToLeave& action);
-  void perform(const ArmTimer& action);
+  void perform(const SignalWorker& action) { workers_.signal(action.local_rank, action.signal); }
+  void perform(const AskToLeave& action) {
+    workers_.ask_to_leave(action.local_rank, action.signal);
+  }
+  void perform(const ArmTimer& action) {
+    timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });
+  }
   void perform(const GraceOver& action);
-  void perform(const TakeStacks& action);
-  void perform(const CloseRound& action);
-  void perform(const CloseStore& action);
-  void perform(const TellLeader& action);
-  void perform(const Join& action);
+  void perform(const TakeStacks&) { workers_.take_stacks(); }
+  void perform(const CloseRound&) {
+    timer_.cancel();
+    workers_.close();
+  }
+  void perform(const CloseStore&) { store_.close(); }
+  void perform(const TellLeader& action) { leader_.tell(action.message); }
+  void perform(const Join& action) { leader_.join(action.last_round); }
   void perform(const Announce& action);
   void perform(const Finish& action);
-  void perform(const TakeStep& action);
-  void perform(const Exit& action);
+  void perform(const TakeStep& action) {
+    end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
+  }
+  void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 
   // ---- what the parts ask for
@@ -83,25 +84,25 @@ class Supervisor {
   Result<Round> restart_round();
 
   // ---- signals
+  void handle_signals();
+  void await_signal();
   void on_stop_signal(int signal);
   void preempted_by(int signal);
   void on_control_signal(int signal);
   void pause();
 
   const Job& job_;
-  const std::string host_;
-  const std::string agent_id_;
-
   boost::asio::io_context io_{1};
   Console console_;
   std::shared_ptr<spdlog::logger> log_;
   Output output_;
+  const AgentParts parts_;
   Observers observers_;
   std::unique_ptr<CoreRecorder> recorder_;  // with --record
   NodeCore core_;
   std::deque<NodeEvent> queue_;
   bool is_pumping_ = false;
-  AgentSignals signals_;
+  boost::asio::signal_set signals_;
   WorkerGroup workers_;
   RoundStore store_;
   QueryPort queries_;

@@ -10,8 +10,8 @@
 #include "agent/core/worker_environment.h"
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
-#include "agent/process/debugger_wait.h"
 #include "agent/process/orphans.h"
+#include "agent/process/search_path.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -33,9 +33,34 @@ bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
 
+// Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
+// stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
+// worker run, and ignores both signals.
+std::string gdb_line(const std::string& attach, const std::string& kill) {
+  return "  gdb " + attach + " -ex 'handle SIGSTOP SIGCONT nostop noprint nopass' -ex 'shell " +
+         kill + "'\n";
+}
+
+// What the user reads about a worker that is stopped before its first instruction: whole lines. No
+// debug server is started, because everybody who reaches its port controls the worker.
+std::string waits_for_debugger_text(int rank, pid_t pid, const std::string& host,
+                                    const Environment& environment) {
+  const std::string path = value_or_empty(environment, "PATH");
+  const std::string number = std::to_string(pid);
+  const std::string go_on = "kill -CONT " + number;
+  std::string text = "ddprun: rank " + std::to_string(rank) + " (pid " + number +
+                     ") waits before its first instruction; to debug it, or to let it go on:\n" +
+                     gdb_line("-p " + number, go_on);
+  if (!find_in_path(path, "gdbserver").empty()) {
+    text += gdb_line("-ex 'target remote | ssh " + host + " gdbserver --attach - " + number + "'",
+                     "ssh " + host + " " + go_on);
+  }
+  return text + "  " + go_on + "\n";
+}
+
 }  // namespace
 
-WorkerGroup::WorkerGroup(Parts parts, Events events, StartProcess start)
+WorkerGroup::WorkerGroup(AgentParts parts, Events events, StartProcess start)
     : parts_(std::move(parts)),
       job_(parts_.job),
       output_(parts_.output),
@@ -45,8 +70,6 @@ WorkerGroup::WorkerGroup(Parts parts, Events events, StartProcess start)
       error_files_(parts_.io.get_executor(), "ddprun-errors"),
       workers_(static_cast<std::size_t>(job_.local_world_size)) {}
 
-WorkerGroup::~WorkerGroup() = default;
-
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
           .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
@@ -54,8 +77,6 @@ ChildReaper::Hooks WorkerGroup::reaper_hooks() {
           .warn = [log = parts_.log](std::string_view line) { log->warn("{}", line); },
           .error = [log = parts_.log](std::string_view line) { log->error("{}", line); }};
 }
-
-Result<void> WorkerGroup::prepare() { return reaper_.start(workers_.size()); }
 
 // ---- a round begins
 
@@ -212,19 +233,12 @@ void WorkerGroup::take_stacks() {
 // Reports the stacks that were taken so far; the rest is given up.
 void WorkerGroup::finish_stacks() {
   if (!stacks_) return;
-  tell_of_stacks(stacks_->so_far());
-  stacks_.reset();
-}
-
-void WorkerGroup::tell_of_stacks(const std::vector<StackDump::Account>& all) {
-  for (const auto& each : all) {
-    const std::string what =
-        "the stacks of rank " + std::to_string(each.worker.rank) + " before it was killed";
-    if (!each.file.empty()) parts_.log->warn("{}: {}", what, each.file);
-    if (!each.text.empty()) {
-      stacks_text_ += "ddprun: " + what + "\n" + printable_lines(each.text);
-    }
+  for (const auto& [rank, file, text] : stacks_->so_far()) {
+    const std::string what = "the stacks of rank " + std::to_string(rank) + " before it was killed";
+    if (!file.empty()) parts_.log->warn("{}: {}", what, file);
+    if (!text.empty()) stacks_text_ += "ddprun: " + what + "\n" + printable_lines(text);
   }
+  stacks_.reset();
 }
 
 void WorkerGroup::close() {

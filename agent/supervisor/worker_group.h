@@ -1,52 +1,30 @@
 // The workers of this node: starts, signals and watches them, with their streams, links and error
-// files, and kills the orphans that they leave behind. Decides nothing: the supervisor performs the
-// core's actions on it, and it reports events for the core.
-//
-// Owned by the Supervisor; event loop only. The end of the last worker is not the end of the round:
-// the round ends with close(), when no process that it started is left.
+// files, and kills the orphans that they leave behind. The supervisor performs the core's actions
+// on it, and it reports events for the core. A round ends with close(), when no process that it
+// started is left. Owned by the Supervisor; event loop only.
 #pragma once
 
 #include <sys/types.h>
 
-#include <boost/asio/io_context.hpp>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agent/core/node_core.h"
-#include "agent/job.h"
 #include "agent/loop/blocking_calls.h"
-#include "agent/output/console.h"
-#include "agent/output/output.h"
 #include "agent/process/child_reaper.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/process.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
-#include "rendezvous/common/worker_abi/worker_progress.h"
-#include "rendezvous/round/round_messages.h"
-
-namespace spdlog {
-class logger;
-}
+#include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {
 
 class WorkerGroup {
  public:
-  struct Parts {
-    boost::asio::io_context& io;
-    Console& console;
-    std::shared_ptr<spdlog::logger> log;
-    Output& output;
-    const Job& job;
-    std::string host;
-    std::string agent_id;
-  };
   using StartProcess = decltype(&WorkerProcess::start);
 
   struct Events {
@@ -59,13 +37,10 @@ class WorkerGroup {
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
   };
-  WorkerGroup(Parts parts, Events events, StartProcess start = &WorkerProcess::start);
-  ~WorkerGroup();
-  WorkerGroup(const WorkerGroup&) = delete;
-  WorkerGroup& operator=(const WorkerGroup&) = delete;
+  WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child.
-  Result<void> prepare();
+  Result<void> prepare() { return reaper_.start(workers_.size()); }
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
@@ -115,11 +90,10 @@ class WorkerGroup {
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void on_end(Round round, int local_rank, ExitStatus status);
   void finish_stacks();
-  void tell_of_stacks(const std::vector<StackDump::Account>& all);
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
   rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
 
-  const Parts parts_;
+  const AgentParts parts_;
   const Job& job_;
   Output& output_;
   const Events events_;

@@ -7,18 +7,29 @@
 #include <boost/json/value.hpp>
 #include <chrono>
 #include <cstdint>
-#include <optional>
+#include <ctime>
+#include <string>
 #include <string_view>
 
-#include "rendezvous/common/worker_abi/worker_progress.h"
+#include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
 
-// A string as as_utf8() makes it.
-boost::json::value json_text(std::string_view bytes, std::size_t bytes_max);
+inline constexpr std::size_t kJsonTextBytesMax = 4096;
 
-// A worker's progress, as agent/README.md documents it in `worker_exited`; null: never reported.
-boost::json::value json_progress(const std::optional<WorkerProgress>& progress);
+// A string as as_utf8() makes it.
+inline boost::json::value json_text(std::string_view bytes, std::size_t bytes_max) {
+  return boost::json::value(as_utf8(bytes, bytes_max));
+}
+
+// "2026-01-31T12:00:00"
+inline std::string utc_text(std::chrono::system_clock::time_point time) {
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm fields{};
+  ::gmtime_r(&seconds, &fields);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &fields)};
+}
 
 inline std::int64_t in_us(std::chrono::nanoseconds duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();

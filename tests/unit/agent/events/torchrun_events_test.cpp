@@ -15,7 +15,12 @@ using namespace std::chrono_literals;
 boost::json::value parsed(const std::string& line) { return boost::json::parse(line); }
 
 TorchrunScene scene() {
-  TorchrunScene out{"none", "default", "localhost", "static", "python3", 0s, {}};
+  static const Job job = [] {
+    Job made;
+    made.program.path = "/usr/bin/python3";
+    return made;
+  }();
+  TorchrunScene out{job, "localhost", 0s, {}};
   out.round.world_size = 2;
   out.round.role_world_size = 2;
   return out;

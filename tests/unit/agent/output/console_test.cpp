@@ -267,7 +267,7 @@ TEST_F(LiveLine, IsNotShownOnceItIsHidden) {
   int looks = 0;
   StatusLine line(loop_.get_executor(), console, [&looks] {
     ++looks;
-    return Status{};
+    return NodeSnapshot{};
   });
   Timer first(loop_);
   const auto due = steady_clock::now() + seconds(1);
@@ -307,27 +307,26 @@ TEST(StatusText, TellsTheStepsOfThoseThatSay) {
 }
 
 TEST(StatusText, SaysWhatRunsAndWhatIsWaitedFor) {
-  Status status;
-  status.workers = status.running = 4;
-  status.wall = std::chrono::seconds(3723);
-  EXPECT_EQ(status_text(status, 80), "ddprun: 1:02:03, round 0, 4 workers");
-  status.round = Round{2};
-  status.restarts = 1;
-  status.max_restarts = 3;
-  status.progress = "step 412 of 1000";
-  EXPECT_EQ(status_text(status, 80),
-            "ddprun: 1:02:03, round 2, 4 workers, step 412 of 1000, restart 1 of 3");
-  status.running = 3;
-  status.progress.clear();
-  EXPECT_EQ(status_text(status, 80),
-            "ddprun: 1:02:03, round 2, 3 of 4 workers left, restart 1 of 3");
-  status.is_stopping = true;
-  EXPECT_EQ(status_text(status, 80),
+  NodeSnapshot node;
+  node.state = NodeState::kRunning;
+  node.progress.resize(4);
+  node.running = 4;
+  node.wall = std::chrono::seconds(3723);
+  EXPECT_EQ(status_text(node, 80), "ddprun: 1:02:03, round 0, 4 workers");
+  node.round.round = Round{2};
+  node.round.restarts = 1;
+  node.round.max_restarts = 3;
+  node.progress.front().emplace().step = 412;
+  EXPECT_EQ(status_text(node, 80), "ddprun: 1:02:03, round 2, 4 workers, step 412, restart 1 of 3");
+  node.running = 3;
+  node.progress.front().reset();
+  EXPECT_EQ(status_text(node, 80), "ddprun: 1:02:03, round 2, 3 of 4 workers left, restart 1 of 3");
+  node.state = NodeState::kStopping;
+  EXPECT_EQ(status_text(node, 80),
             "ddprun: 1:02:03, round 2, waiting for the end of 3 of 4 workers, restart 1 of 3");
-  EXPECT_EQ(status_text(status, 20), "ddprun: 1:02:03, rou");
-  status.is_stopping = false;
-  status.is_waiting = true;
-  EXPECT_EQ(status_text(status, 80), "ddprun: 1:02:03, waiting for the next round");
+  EXPECT_EQ(status_text(node, 20), "ddprun: 1:02:03, rou");
+  node.state = NodeState::kWaiting;
+  EXPECT_EQ(status_text(node, 80), "ddprun: 1:02:03, waiting for the next round");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <tuple>
 #include <vector>
 
+#include "agent/process/control_group.h"
 #include "agent/process/keeper.h"
 #include "agent/process/orphans.h"
 
@@ -394,7 +395,7 @@ std::vector<pid_t> all_strangers_of(const std::string& id,
 
 TEST(Orphans, AreFoundByTheirEnvironmentAndLeftToTheirOwners) {
   become_subreaper();
-  const std::string id = make_agent_id("host");
+  const std::string id = "host-" + name_of_this_process();
   const auto nobody_known = [](pid_t) { return false; };
   for (int i = 0; i < 50; ++i) {
     const pid_t daemon = start_daemon(std::string(kAgentVariable) + "=" + id);

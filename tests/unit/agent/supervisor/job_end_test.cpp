@@ -35,11 +35,11 @@ class JobEndTest : public ::testing::Test {
 
   // With whatever a test has put into the job.
   void begin() {
-    observers_.emplace(Observers::Parts{loop_, console_, log_, job_, "here"},
-                       [] { return NodeSnapshot{}; });
-    ASSERT_TRUE(observers_->open());
+    const AgentParts parts{loop_, console_, log_, output_, job_, "here", "agent"};
+    observers_.emplace(parts, [] { return NodeSnapshot{}; });
+    ASSERT_TRUE(observers_->events.open());
     queries_.emplace(
-        QueryPort::Parts{loop_, log_, output_, job_, "here", "agent"},
+        parts,
         QueryPort::Access{.job = {.node_status = [](std::size_t) { return NodeStatus{}; },
                                   .on_event = [](const auto&) { return std::shared_ptr<void>(); },
                                   .leader = [] { return nullptr; }},
@@ -49,8 +49,8 @@ class JobEndTest : public ::testing::Test {
     leader_.emplace(loop_, job_, "here", log_, queries_->query(),
                     LeaderPort::Events{[](const NodeEvent&) {}, [](const auto&) {}});
     end_.emplace(
-        JobEnd::Parts{loop_, job_, console_, output_, *observers_, *queries_, *leader_},
-        [] { return "a remark\n"; }, /*wants_summary=*/false);
+        parts, JobEnd::Others{*observers_, *queries_, *leader_}, [] { return "a remark\n"; },
+        /*wants_summary=*/false);
     end_->begin(outcome_);
   }
   // Whether the step is taken within this time.
@@ -147,7 +147,7 @@ TEST_F(JobEndTest, EventsThatNobodyReadsAreGivenUpAndThatIsSaid) {
   pipe.fill();
   job_.events.descriptor = pipe.write_end();
   begin();
-  observers_->finished(outcome_, outcome_.exit_code);
+  observers_->events.finished(outcome_, outcome_.exit_code);
   EXPECT_FALSE(take(EndStep::kEvents, 50ms));
   EXPECT_TRUE(take(EndStep::kConsole));
   EXPECT_THAT(err_.read_available(), HasSubstr("the last events could not be written in time"));

@@ -1,6 +1,9 @@
-#include "agent/supervisor/node_snapshot.h"
+#include "agent/status/node_snapshot.h"
 
 #include <gtest/gtest.h>
+
+#include "agent/notify/kubeflow_status.h"
+#include "agent/output/status_line.h"
 
 namespace ddprun::agent {
 namespace {
@@ -29,14 +32,8 @@ NodeSnapshot node_of(int rank_offset) {
 }
 
 TEST(NodeSnapshot, TheStatusCountsWorkersAndTellsHowFarThoseAreThatSay) {
-  const Status status = status_of(node_of(0));
-  EXPECT_EQ(status.round, Round{2});
-  EXPECT_EQ(status.workers, 2);
-  EXPECT_EQ(status.running, 1);
-  EXPECT_EQ(status.wall, 61s);
-  EXPECT_EQ(status.restarts, 1);
-  EXPECT_EQ(status.max_restarts, 3);
-  EXPECT_EQ(status.progress, "step 412 of 1000");
+  EXPECT_EQ(situation_text(node_of(0)),
+            "round 2, 1 of 2 workers left, step 412 of 1000, restart 1 of 3");
 }
 
 TEST(NodeSnapshot, OnlyTheNodeOfRankZeroSpeaksForTheJob) {

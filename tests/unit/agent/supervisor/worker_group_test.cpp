@@ -44,7 +44,6 @@ class FakeProcess final : public WorkerProcess {
   void signal_worker(int signal) override { note("worker", signal); }
   void pause() override { note("group", SIGSTOP); }
   void resume() override { note("group", SIGCONT); }
-  void abandon() override {}
 
  private:
   void note(const char* whom, int signal) { started[index_].got.emplace_back(whom, signal); }
@@ -77,7 +76,7 @@ class WorkerGroupTest : public ::testing::Test {
     const auto log =
         std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
     group_.emplace(
-        WorkerGroup::Parts{loop_, console_, log, output_, job_, "here", "agent"},
+        AgentParts{loop_, console_, log, output_, job_, "here", "agent"},
         WorkerGroup::Events{
             .event = [this](NodeEvent event) { events_.push_back(std::move(event)); },
             .started = [this](const std::vector<pid_t>& pids) { pids_ = pids; },

@@ -1,0 +1,217 @@
+// The status of a node and of a job as JSON. Each list of names has the order of its enumeration.
+#include "agent/status/job_status.h"
+#include "agent/text/json_fields.h"
+
+namespace ddprun::agent {
+
+template <>
+inline constexpr std::array<std::string_view, 5> kNames<NodeState>{"looking", "waiting", "running",
+                                                                   "stopping", "ended"};
+template <>
+inline constexpr std::array<std::string_view, 5> kNames<WorkerState>{
+    "not_started", "running", "succeeded", "failed", "stopped"};
+template <>
+inline constexpr std::array<std::string_view, 6> kNames<RestartReason>{
+    "worker_failed", "node_lost", "node_left", "node_joined", "requested", "other"};
+template <>
+inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
+    "in_round", "waiting", "spare", "disconnected"};
+
+template <typename Enum>
+static std::string_view named(Enum value) {
+  return kNames<Enum>[static_cast<std::size_t>(value)];
+}
+std::string_view name_of(NodeState state) { return named(state); }
+std::string_view name_of(WorkerState state) { return named(state); }
+std::string_view name_of(RestartReason reason) { return named(reason); }
+std::string_view name_of(MemberStatus::State state) { return named(state); }
+
+// ---- a node
+
+static void fields(JsonWriter& json, const ExitStatus& exit) {
+  json("exit_code", exit.signal == 0 ? std::optional(exit.code) : std::nullopt);
+  json("signal", OrNull{exit.signal});
+  json("core_dumped", exit.core_dumped);
+}
+
+static void fields(const JsonReader& json, ExitStatus& exit) {
+  json("signal", OrNull{exit.signal});
+  if (exit.signal == 0) json("exit_code", exit.code);
+  json("core_dumped", exit.core_dumped);
+}
+
+static void fields(auto& json, Is<WorkerStatus> auto& worker) {
+  json("rank", worker.rank);
+  json("local_rank", worker.local_rank);
+  json("pid", OrNull{worker.pid});
+  json("device", OrNull{worker.device});
+  json("state", worker.state);
+  json("exit", worker.exit);
+  json("progress", worker.progress);
+}
+
+static void fields(auto& json, Is<RestartRecord> auto& record) {
+  json("when_unix_us", record.when);
+  json("round", record.round);
+  json("reason", record.reason);
+  json("rank", record.rank);
+  json("host", OrNull{record.host});
+  json("sentence", record.sentence);
+  json("lost_us", record.lost);
+}
+
+static void fields(auto& json, Is<RestartTotal> auto& total) {
+  json("reason", total.reason);
+  json("count", total.count);
+  json("lost_us", total.lost);
+}
+
+static void fields(auto& json, Is<StoreStatus> auto& store) {
+  json("requests", store.requests);
+  json("connections", store.connections);
+  json("keys", store.keys);
+  json("memory_bytes", store.memory_bytes);
+}
+
+static void fields(auto& json, Is<NodeStatus> auto& status) {
+  json.constant("schema", kStatusSchema);
+  json("host", status.host);
+  json("agent_pid", status.agent_pid);
+  json("state", status.state);
+  json("leads", status.leads);
+  json("round", status.round);
+  json("node_rank", status.node_rank);
+  json("node_count", status.node_count);
+  json("world_size", status.world_size);
+  json("rank_offset", status.rank_offset);
+  json("master_addr", status.master_addr);
+  json("master_port", status.master_port);
+  json("round_age_us", status.round_age);
+  json("local_world_size", status.local_world_size);
+  json("workers", status.workers);
+  json("workers_left_out", status.workers_left_out);
+  json("restarts", status.restarts);
+  json("max_restarts", status.max_restarts);
+  json("wall_us", status.wall);
+  json("until_run_us", status.until_run);
+  json("lost_us", status.lost);
+  json("restart_totals", status.restart_totals);
+  json("recent_restarts", status.recent_restarts);
+  json("store", status.store);
+  json("events", status.events);
+}
+
+// ---- the job
+
+static void fields(auto& json, Is<MemberStatus> auto& member) {
+  json("id", member.id);
+  json("host", member.host);
+  json("address", member.address);
+  json("workers", member.workers);
+  json("node_rank", member.node_rank);
+  json("state", member.state);
+}
+
+static void fields(auto& json, Is<LeaderStatus> auto& leader) {
+  json("state", leader.state);
+  json("round", leader.round);
+  json("min_nodes", leader.min_nodes);
+  json("max_nodes", leader.max_nodes);
+  json("missing", leader.missing);
+  json("missing_ranks", leader.missing_ranks);
+  json("left_us", leader.left);
+  json("restarts", leader.restarts);
+  json("max_restarts", leader.max_restarts);
+  json("members", leader.members);
+  json.may_lack("members_left_out", leader.members_left_out);
+}
+
+static void fields(auto& json, Is<LateNode> auto& node) {
+  json("id", node.id);
+  json("host", node.host);
+  json("why", node.why);
+}
+
+static void fields(auto& json, Is<JobStatus> auto& status) {
+  json.constant("schema", kStatusSchema);
+  json("job", status.run_id);
+  json("program", status.program);
+  json("version", status.version);
+  json("when_unix_us", status.when);
+  json("asked_host", status.asked_host);
+  json("leader", status.leader);
+  json("nodes", status.nodes);
+  json.may_lack("nodes_left_out", status.nodes_left_out);
+  json("late", status.late);
+}
+
+// ---- texts
+
+// Removes half of the list, or its older half; returns how many.
+template <typename T>
+static int halve(std::vector<T>& list, bool removes_older = false) {
+  const auto left_out = static_cast<std::ptrdiff_t>((list.size() + 1) / 2);
+  const auto begin = removes_older ? list.begin() : list.end() - left_out;
+  list.erase(begin, begin + left_out);
+  return static_cast<int>(left_out);
+}
+
+static bool has_halved_workers(NodeStatus& node) {
+  const int left_out = halve(node.workers);
+  node.workers_left_out += left_out;
+  return left_out > 0;
+}
+
+// False: nothing is left to remove.
+static bool shorten(NodeStatus& status) {
+  return halve(status.events, /*removes_older=*/true) > 0 ||
+         !std::exchange(status.recent_restarts, {}).empty() || has_halved_workers(status);
+}
+
+static bool shorten(JobStatus& status) {
+  const auto of_any_node = [&](auto remove) {
+    bool has_removed = false;
+    for (NodeStatus& node : status.nodes) has_removed |= remove(node);
+    return has_removed;
+  };
+  if (of_any_node([](auto& node) { return !std::exchange(node.events, {}).empty(); }) ||
+      of_any_node([](auto& node) { return halve(node.recent_restarts, true) > 0; }) ||
+      of_any_node(has_halved_workers) || halve(status.late) > 0) {
+    return true;
+  }
+  if (status.leader && !status.leader->members.empty()) {
+    status.leader->members_left_out += halve(status.leader->members);
+    return true;
+  }
+  const int left_out = halve(status.nodes);
+  status.nodes_left_out += left_out;
+  return left_out > 0;
+}
+
+template <typename Status>
+static std::string within(Status status, std::size_t bytes_max) {
+  std::string text = to_json(status);
+  while (text.size() > bytes_max && shorten(status)) text = to_json(status);
+  return text;
+}
+
+std::string to_json(const NodeStatus& status) {
+  return boost::json::serialize(JsonWriter::of(status));
+}
+std::string to_json(const JobStatus& status) {
+  return boost::json::serialize(JsonWriter::of(status));
+}
+std::string to_json_within(NodeStatus status, std::size_t bytes_max) {
+  return within(std::move(status), bytes_max);
+}
+std::string to_json_within(JobStatus status, std::size_t bytes_max) {
+  return within(std::move(status), bytes_max);
+}
+Result<NodeStatus> node_status_from(std::string_view text) {
+  return parse_json<NodeStatus>(text, "the status of a node");
+}
+Result<JobStatus> job_status_from(std::string_view text) {
+  return parse_json<JobStatus>(text, "the status of a job");
+}
+
+}  // namespace ddprun::agent
