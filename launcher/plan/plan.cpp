@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "agent/notify/kubeflow_status.h"
@@ -49,10 +50,10 @@ class Planner {
                                &Planner::read_end,    &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
-      if (error_) return fail(*std::move(error_));
+      if (take_.error) return fail(*std::move(take_.error));
     }
     find_command(command);
-    if (error_) return fail(*std::move(error_));
+    if (take_.error) return fail(*std::move(take_.error));
     if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
     return std::move(plan_);
   }
@@ -60,14 +61,8 @@ class Planner {
  private:
   ResolvedOption option(OptionId id) const { return resolved(plan_.settings, id); }
 
-  template <typename T>
-  T take(Result<T> result) {
-    if (result) return *std::move(result);
-    refuse(std::move(result.error()));
-    return T{};
-  }
   void refuse(Error error) {
-    if (!error_) error_ = std::move(error);
+    if (!take_.error) take_.error = std::move(error);
   }
   void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
 
@@ -79,19 +74,19 @@ class Planner {
   }
 
   void read_nodes() {
-    plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
-    if (error_) return;
+    plan_.rendezvous = take_(read_rendezvous(plan_.settings, plan_.warnings));
+    if (take_.error) return;
     const Rendezvous& rendezvous = plan_.rendezvous;
-    plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
+    plan_.job.nodes = take_(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
-      plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
+      plan_.job.nodes.leader.token = take_(read_token(plan_.settings, rendezvous.conf));
     }
-    plan_.job.store_endpoint = take(store_endpoint(plan_.settings, rendezvous));
+    plan_.job.store_endpoint = take_(store_endpoint(plan_.settings, rendezvous));
     const agent::StoreEndpoint& place = plan_.job.store_endpoint;
     if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
       etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
     }
-    const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
+    const int store_mib = take_(read_integer(option(OptionId::kStoreMemory), 1));
     plan_.job.store_endpoint.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.
     const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
@@ -118,7 +113,7 @@ class Planner {
 
   void read_group() {
     plan_.job.local_world_size = read_worker_count();
-    plan_.job.restarts = take(read_restart_rules(plan_.settings));
+    plan_.job.restarts = take_(read_restart_rules(plan_.settings));
     plan_.job.role = option(OptionId::kRole).text();
     if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
       plan_.notes.push_back(
@@ -167,27 +162,24 @@ class Planner {
   }
 
   int count_cpus() {
-    const int cpus = agent::count_cpus(surroundings_.machine);
-    const int usable = agent::count_usable_cpus(surroundings_.machine);
-    plan_.notes.push_back(std::to_string(cpus) + " CPUs");
-    if (usable < cpus) {
-      warn("there will be " + std::to_string(cpus) +
-           " workers, one for each CPU of the machine, but affinity or a cgroup leaves only " +
-           std::to_string(usable) + "; --nproc-per-node=usable-cpus counts those");
-    }
-    return cpus;
+    return one_for_each(agent::count_cpus(surroundings_.machine), "of the machine", " CPUs");
   }
 
   // The CPUs that the site has given to us.
   int count_own_cpus() {
     const SiteReport& site = plan_.settings.site;
-    const int cpus = site.cpus.value_or(1);
+    return one_for_each(
+        site.cpus.value_or(1),
+        "that " + plan_.settings[OptionId::kNprocPerNode].origin.name + " gives to the job",
+        " CPUs of this node are the job's, and no GPU");
+  }
+
+  int one_for_each(int cpus, const std::string& which, const std::string& note) {
     const int usable = agent::count_usable_cpus(surroundings_.machine);
-    plan_.notes.push_back(std::to_string(cpus) + " CPUs of this node are the job's, and no GPU");
+    plan_.notes.push_back(std::to_string(cpus) + note);
     if (usable < cpus) {
-      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU that " +
-           plan_.settings[OptionId::kNprocPerNode].origin.name +
-           " gives to the job, but affinity or a cgroup leaves only " + std::to_string(usable) +
+      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU " + which +
+           ", but affinity or a cgroup leaves only " + std::to_string(usable) +
            "; --nproc-per-node=usable-cpus counts those");
     }
     return cpus;
@@ -204,13 +196,10 @@ class Planner {
   void read_output() {
     agent::OutputSpec& output = plan_.job.output;
     output.log_dir = option(OptionId::kLogDir).text();
-    StreamMap redirects = take(read_streams(option(OptionId::kRedirects)));
-    output.redirects = redirects.all;
-    output.redirects_of = std::move(redirects.of_rank);
-    StreamMap tee = take(read_streams(option(OptionId::kTee)));
-    output.tee = tee.all;
-    output.tee_of = std::move(tee.of_rank);
-    output.local_ranks_filter = take(read_ranks(option(OptionId::kLocalRanksFilter)));
+    std::tie(output.redirects, output.redirects_of) =
+        take_(read_streams(option(OptionId::kRedirects)));
+    std::tie(output.tee, output.tee_of) = take_(read_streams(option(OptionId::kTee)));
+    output.local_ranks_filter = take_(read_ranks(option(OptionId::kLocalRanksFilter)));
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
     const ResolvedOption prefix = option(OptionId::kLogLinePrefixTemplate);
@@ -258,7 +247,7 @@ class Planner {
 
   void read_events() {
     agent::EventSpec& events = plan_.job.events;
-    events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
+    events.as_torchrun = take_(read_choice(option(OptionId::kEventLogHandler))) == "console";
     if (plan_.rendezvous.backend == Backend::kC10d) events.rdzv_backend = "c10d";
     const ResolvedOption target = option(OptionId::kEvents);
     const std::string_view text = target.text();
@@ -285,7 +274,7 @@ class Planner {
   // Where else the agent reports the job: events, metrics.
   void read_listeners() {
     if (const ResolvedOption port = option(OptionId::kMetricsPort); !port.is_default()) {
-      const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
+      const int number = take_(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
       plan_.job.metrics_port = static_cast<std::uint16_t>(number);
       plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
                             (number == 0 ? "(chosen at the start)" : std::to_string(number)) +
@@ -303,21 +292,21 @@ class Planner {
 
   void read_end() {
     agent::Job& job = plan_.job;
-    job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
+    job.shutdown_timeout = take_(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
     // A user who gives every stop less time does not want more for this one.
     job.failure_shutdown_timeout =
         std::min(job.shutdown_timeout,
-                 take(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
-    job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
+                 take_(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
+    job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";
     // These have no effect, because nothing polls and no timed barrier ends a job. A wrong value is
     // still refused.
-    take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
-    take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
+    take_(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
+    take_(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
     const ResolvedOption stop = option(OptionId::kSignalsToHandle);
-    job.stop_signals = take(read_signals(stop, plan_.warnings));
+    job.stop_signals = take_(read_signals(stop, plan_.warnings));
     // torchrun sets this in its own environment, from which its workers inherit it.
     job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
-    if (error_) return;
+    if (take_.error) return;
 
     const ResolvedOption preempt = option(OptionId::kPreemptSignal);
     if (preempt.text().empty()) return;
@@ -344,19 +333,16 @@ class Planner {
   }
 
   void read_placement() {
-    take(read_choice(option(OptionId::kStartMethod)));
-    if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
+    take_(read_choice(option(OptionId::kStartMethod)));
+    if (take_(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
     read_debugged_ranks();
     const ResolvedOption binding = option(OptionId::kNumaBinding);
-    const std::string mode = take(read_choice(binding));
-    if (error_ || mode.empty()) return;
+    if (binding.is_default()) return;
+    const std::size_t mode = take_(read_one_of(binding, choices_of(binding.spec)));
+    if (take_.error) return;
     find_gpus();
-    auto cpus = agent::numa_binding(mode == "node"        ? agent::NumaMode::kNode
-                                    : mode == "socket"    ? agent::NumaMode::kSocket
-                                    : mode == "exclusive" ? agent::NumaMode::kExclusive
-                                                          : agent::NumaMode::kCoreComplex,
-                                    surroundings_.machine, gpus_, visible_gpus_,
-                                    plan_.job.local_world_size);
+    auto cpus = agent::numa_binding(static_cast<agent::NumaMode>(mode), surroundings_.machine,
+                                    gpus_, visible_gpus_, plan_.job.local_world_size);
     if (!cpus) return refuse(usage_error(binding, cpus.error().to_string()));
     plan_.job.cpus_of = *std::move(cpus);
   }
@@ -364,7 +350,7 @@ class Planner {
   // With several nodes the number of ranks is known only after the rendezvous.
   void read_debugged_ranks() {
     const ResolvedOption debugged = option(OptionId::kAttachDebugger);
-    plan_.job.debugged_ranks = take(read_ranks(debugged));
+    plan_.job.debugged_ranks = take_(read_ranks(debugged));
     if (!plan_.job.nodes.is_alone()) return;
     for (const int rank : plan_.job.debugged_ranks) {
       if (rank < plan_.job.local_world_size) continue;
@@ -392,10 +378,10 @@ class Planner {
   }
 
   void find_command(const std::vector<std::string>& command) {
-    const bool module = take(read_flag(option(OptionId::kModule)));
-    const bool no_python = take(read_flag(option(OptionId::kNoPython)));
-    const bool run_path = take(read_flag(option(OptionId::kRunPath)));
-    if (error_) return;
+    const bool module = take_(read_flag(option(OptionId::kModule)));
+    const bool no_python = take_(read_flag(option(OptionId::kNoPython)));
+    const bool run_path = take_(read_flag(option(OptionId::kRunPath)));
+    if (take_.error) return;
     if (command.empty()) {
       return refuse({ErrorCode::kInvalidArgument,
                      "no program was given; for example: ddprun --nproc-per-node=2 train.py",
@@ -410,7 +396,7 @@ class Planner {
                          : module    ? RunAs::kModule
                          : no_python ? RunAs::kProgram
                                      : RunAs::kWhatItIs;
-    FoundProgram found = take(find_program(run_as, command, environment_, surroundings_.places));
+    FoundProgram found = take_(find_program(run_as, command, environment_, surroundings_.places));
     plan_.job.program = std::move(found.program);
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
@@ -433,7 +419,7 @@ class Planner {
   bool has_asked_for_gpus_ = false;
   std::vector<agent::Gpu> gpus_;
   std::vector<int> visible_gpus_;
-  std::optional<Error> error_;
+  Taking take_;
   Plan plan_;
 };
 

@@ -31,11 +31,7 @@ std::optional<bool> truth(std::string_view text) {
 std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known(kRdzvNumberKeys.begin(), kRdzvNumberKeys.end());
   known.insert(known.end(), kRdzvOtherKeys.begin(), kRdzvOtherKeys.end());
-  std::string sentence = "nothing uses the key '" + std::string(key) + "'";
-  if (const std::string_view meant = nearest(key, known); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return sentence;
+  return "nothing uses the key '" + std::string(key) + "'" + did_you_mean(key, known);
 }
 
 Result<void> check_pair(const ResolvedOption& option, std::string_view key,

@@ -1,12 +1,9 @@
 #include "launcher/plan/rendezvous_options.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <limits>
 #include <utility>
 
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "launcher/plan/etcd_options.h"
 #include "launcher/plan/token_option.h"
@@ -17,25 +14,6 @@ namespace {
 
 constexpr int kHighestPort = 65535;
 constexpr std::uint16_t kC10dPort = 29400;
-
-constexpr std::array<std::pair<std::string_view, Backend>, 4> kBackends{
-    {{"static", Backend::kStatic},
-     {"c10d", Backend::kC10d},
-     {"etcd-v2", Backend::kEtcdV2},
-     {"etcd", Backend::kEtcd}}};
-
-Result<Backend> read_backend(const ResolvedOption& option) {
-  std::vector<std::string_view> names;
-  for (const auto& [name, backend] : kBackends) {
-    if (option.text() == name) return backend;
-    names.push_back(name);
-  }
-  std::string sentence = "give static, c10d, etcd-v2 or etcd";
-  if (const std::string_view meant = nearest(option.text(), names); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return fail(usage_error(option, sentence));
-}
 
 Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
   const ResolvedOption endpoint = resolved(settings, OptionId::kRdzvEndpoint);
@@ -116,43 +94,39 @@ std::optional<HostAndPort> parse_host_and_port(std::string_view text,
 }
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings) {
+  Taking take;
   Rendezvous rendezvous;
-  const auto standalone = read_flag(resolved(settings, OptionId::kStandalone));
-  if (!standalone) return fail(standalone.error());
-  const auto nodes = read_node_count(resolved(settings, OptionId::kNnodes));
-  if (!nodes) return fail(nodes.error());
-  rendezvous.min_nodes = nodes->least;
-  rendezvous.max_nodes = nodes->most;
-  auto conf = read_conf(resolved(settings, OptionId::kRdzvConf), warnings);
-  if (!conf) return fail(conf.error());
-  rendezvous.conf = *std::move(conf);
+  rendezvous.is_standalone = take(read_flag(resolved(settings, OptionId::kStandalone)));
+  const NodeCount nodes = take(read_node_count(resolved(settings, OptionId::kNnodes)));
+  rendezvous.min_nodes = nodes.least;
+  rendezvous.max_nodes = nodes.most;
+  rendezvous.conf = take(read_conf(resolved(settings, OptionId::kRdzvConf), warnings));
   rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
   rendezvous.token_file = token_file(settings, rendezvous.conf).path;
   rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
-  if (*standalone) {
-    rendezvous.is_standalone = true;
+  if (take.error) return fail(*std::move(take.error));
+  if (rendezvous.is_standalone) {
     rendezvous.backend = Backend::kC10d;
     rendezvous.host = "localhost";
     return rendezvous;
   }
 
-  const auto backend = read_backend(resolved(settings, OptionId::kRdzvBackend));
-  if (!backend) return fail(backend.error());
-  rendezvous.backend = *backend;
-  const auto endpoint = read_endpoint(settings, *backend);
-  if (!endpoint) return fail(endpoint.error());
-  rendezvous.host = endpoint->host;
-  rendezvous.port = *endpoint->port;
-
+  rendezvous.backend = static_cast<Backend>(take(read_one_of(
+      resolved(settings, OptionId::kRdzvBackend), {kBackendNames.begin(), kBackendNames.end()})));
+  const HostAndPort endpoint = take(read_endpoint(settings, rendezvous.backend));
+  rendezvous.host = endpoint.host;
+  rendezvous.port = endpoint.port.value_or(0);
   const ResolvedOption node_rank = resolved(settings, OptionId::kNodeRank);
-  const auto rank = read_integer(node_rank, 0);
-  if (!rank) return fail(rank.error());
-  if (*rank >= rendezvous.max_nodes) {
+  const int rank = take(read_integer(node_rank, 0));
+  if (take.error) return fail(*std::move(take.error));
+  if (rank >= rendezvous.max_nodes) {
     return fail(usage_error(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
                                            " node ranks go from 0 to " +
                                            std::to_string(rendezvous.max_nodes - 1)));
   }
-  if (!node_rank.is_default() || *backend == Backend::kStatic) rendezvous.node_rank = *rank;
+  if (!node_rank.is_default() || rendezvous.backend == Backend::kStatic) {
+    rendezvous.node_rank = rank;
+  }
   warn_of_ignored(settings, rendezvous, warnings);
   return rendezvous;
 }

@@ -2,6 +2,7 @@
 // Nothing is connected here. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 namespace ddprun::cli {
 
 enum class Backend { kStatic, kC10d, kEtcdV2, kEtcd };
+inline constexpr std::array<std::string_view, 4> kBackendNames{"static", "c10d", "etcd-v2", "etcd"};
 
 // Both are the same, because etcd's v2 API no longer exists.
 inline bool is_etcd(Backend backend) {

@@ -47,19 +47,13 @@ Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
 }  // namespace
 
 Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
+  Taking take;
   rdzv::RestartRules rules;
-  const auto max_restarts = read_integer(resolved(settings, OptionId::kMaxRestarts), 0);
-  if (!max_restarts) return fail(max_restarts.error());
-  const auto min_uptime = read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed);
-  if (!min_uptime) return fail(min_uptime.error());
-  const auto pause = read_pause(resolved(settings, OptionId::kRestartPause));
-  if (!pause) return fail(pause.error());
-  auto final_exit_codes = read_exit_codes(resolved(settings, OptionId::kFinalExitCodes));
-  if (!final_exit_codes) return fail(final_exit_codes.error());
-  rules.max_restarts = *max_restarts;
-  rules.min_uptime = *min_uptime;
-  rules.pause_after_failure = *pause;
-  rules.final_exit_codes = *std::move(final_exit_codes);
+  rules.max_restarts = take(read_integer(resolved(settings, OptionId::kMaxRestarts), 0));
+  rules.min_uptime = take(read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed));
+  rules.pause_after_failure = take(read_pause(resolved(settings, OptionId::kRestartPause)));
+  rules.final_exit_codes = take(read_exit_codes(resolved(settings, OptionId::kFinalExitCodes)));
+  if (take.error) return fail(*std::move(take.error));
   return rules;
 }
 

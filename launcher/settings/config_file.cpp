@@ -1,6 +1,6 @@
 #include "launcher/settings/config_file.h"
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "launcher/cli/spelling.h"
+#include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 
 namespace ddprun::cli {
@@ -38,19 +39,13 @@ std::optional<std::string> scalar_text(const toml::node& node) {
   return std::nullopt;
 }
 
-std::string with_commas_doubled(const std::string& text) {
-  std::string doubled;
-  for (const char c : text) doubled += c == ',' ? std::string(",,") : std::string(1, c);
-  return doubled;
-}
-
 std::optional<std::string> array_text(const toml::array& array, bool escapes_commas) {
   std::string text;
   for (const toml::node& element : array) {
     const auto part = scalar_text(element);
     if (!part) return std::nullopt;
     if (&element != &array.front()) text += ',';
-    text += escapes_commas ? with_commas_doubled(*part) : *part;
+    text += escapes_commas ? replaced(*part, ',', ",,") : *part;
   }
   return text;
 }
@@ -82,21 +77,10 @@ std::optional<std::string> value_text(const OptionSpec& spec, const toml::node& 
   return scalar_text(node);
 }
 
-std::string_view wanted_by(const OptionSpec& spec) {
-  switch (spec.kind) {
-    case Kind::kFlag:
-      return "true or false";
-    case Kind::kList:
-    case Kind::kEscapedList:
-      return "a string or an array";
-    case Kind::kPairs:
-    case Kind::kRankMap:
-      return "a string or a table";
-    case Kind::kValue:
-      break;
-  }
-  return "a string or a number";
-}
+// By Kind.
+constexpr std::string_view kWanted[] = {"true or false",        "a string or a number",
+                                        "a string or an array", "a string or an array",
+                                        "a string or a table",  "a string or a table"};
 
 bool belongs_in_a_file(const OptionSpec& spec) {
   return spec.variables != Variables::kNone && spec.id != OptionId::kConfig;
@@ -107,15 +91,9 @@ Error unknown_key(const std::string& where, std::string_view key) {
   for (const OptionSpec& spec : option_table()) {
     if (belongs_in_a_file(spec)) names.push_back(spec.name);
   }
-  std::string dashed(key);
-  std::ranges::replace(dashed, '_', '-');
-  std::string sentence = "unknown key '" + std::string(key) + "'";
-  if (const std::string_view meant = nearest(dashed, names); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  } else {
-    sentence += "; keys are the names of ddprun's options";
-  }
-  return mistake(where, sentence);
+  return mistake(
+      where, "unknown key '" + std::string(key) + "'" +
+                 did_you_mean(dashed(key), names, "", "; keys are the names of ddprun's options"));
 }
 
 }  // namespace
@@ -140,8 +118,8 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
     }
     auto value = value_text(*spec, node);
     if (!value) {
-      return fail(
-          mistake(where, std::string(key.str()) + " must be " + std::string(wanted_by(*spec))));
+      return fail(mistake(where, std::string(key.str()) + " must be " +
+                                     std::string(kWanted[static_cast<std::size_t>(spec->kind)])));
     }
     // For TOML, the two spellings of an option (dashes, underscores) are two keys.
     if (!values.emplace(spec->id, FileValue{*std::move(value), where}).second) {

@@ -1,10 +1,7 @@
 #include "launcher/settings/values.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
 #include <csignal>
-#include <cstring>
 
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/spelling.h"
@@ -29,15 +26,6 @@ std::optional<int> rank_number(std::string_view text) {
 bool is_in_quotes(std::string_view text) {
   return text.size() > 1 && (text.front() == '\'' || text.front() == '"') &&
          text.back() == text.front();
-}
-
-std::string listed(const std::vector<std::string_view>& words) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
-    text += words[i];
-  }
-  return text;
 }
 
 }  // namespace
@@ -99,15 +87,20 @@ Result<bool> read_flag(const ResolvedOption& option) {
 }
 
 Result<std::string> read_choice(const ResolvedOption& option) {
+  if (option.is_default()) return option.text();
   const std::vector<std::string_view> choices = choices_of(option.spec);
-  if (option.is_default() || std::ranges::find(choices, option.text()) != choices.end()) {
-    return option.text();
-  }
-  std::string sentence = "give " + listed(choices);
-  if (const std::string_view meant = nearest(option.text(), choices); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return fail(usage_error(option, sentence));
+  const auto chosen = read_one_of(option, choices);
+  if (!chosen) return fail(chosen.error());
+  return option.text();
+}
+
+Result<std::size_t> read_one_of(const ResolvedOption& option,
+                                const std::vector<std::string_view>& choices) {
+  const auto found = std::ranges::find(choices, option.text());
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  const std::string all_but_last = joined(std::span(choices).first(choices.size() - 1));
+  return fail(usage_error(option, "give " + all_but_last + " or " + std::string(choices.back()) +
+                                      did_you_mean(option.text(), choices)));
 }
 
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
@@ -128,11 +121,8 @@ Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zer
 }
 
 Result<StreamMap> read_streams(const ResolvedOption& option) {
+  if (const auto all = stream_set(option.text())) return StreamMap{*all, {}};
   StreamMap streams;
-  if (const auto all = stream_set(option.text())) {
-    streams.all = *all;
-    return streams;
-  }
   for (const std::string_view part : split(option.text(), ',')) {
     const std::size_t colon = part.find(':');
     const auto rank = rank_number(part.substr(0, colon));
@@ -144,7 +134,7 @@ Result<StreamMap> read_streams(const ResolvedOption& option) {
                       "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
                       "local rank as in 0:3,1:2"));
     }
-    streams.of_rank[*rank] = *set;
+    streams.second[*rank] = *set;
   }
   return streams;
 }
