@@ -1,6 +1,7 @@
 // Text functions that several parts of the launcher use. Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -34,6 +35,11 @@ std::string joined(const Words& words, std::string_view separator = ", ") {
     }
   }
   return text;
+}
+
+// "1 node", "2 nodes"
+inline std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 inline std::string replaced(std::string_view text, char what, std::string_view by) {

@@ -7,13 +7,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <charconv>
-#include <memory>
+#include <cstdio>
 #include <set>
 
 #include "agent/query/control_folder.h"
+#include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/common/parse_number.h"
 
 namespace ddprun::cli {
 namespace {
@@ -41,11 +40,6 @@ struct Candidate {
   std::string program;
   std::string state;
 };
-
-std::string field(const json::object& object, std::string_view name) {
-  const auto* found = object.if_contains(json::string_view(name.data(), name.size()));
-  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
-}
 
 struct Found {
   std::vector<Candidate> jobs;
@@ -99,13 +93,11 @@ Found look(const Environment& environment, const std::string& job) {
     const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
     const auto line = each.client.line(std::max(left, milliseconds(1)));
     if (!line || !*line) continue;
-    boost::system::error_code ec;
-    const json::value who = json::parse(**line, ec);
-    if (ec || !who.is_object()) continue;
-    each.job = field(who.as_object(), "job");
-    each.key = field(who.as_object(), "key");
-    each.program = field(who.as_object(), "program");
-    each.state = field(who.as_object(), "state");
+    const json::object who = object_in(**line);
+    each.job = field(who, "job");
+    each.key = field(who, "key");
+    each.program = field(who, "program");
+    each.state = field(who, "state");
   }
   return found;
 }
@@ -137,29 +129,11 @@ std::set<std::string> keys_of(const std::vector<Candidate>& jobs) {
 
 }  // namespace
 
-const char* const kJobExitCodes = R"(Exit codes:
-  0  done
-  1  any other failure, or the job refused
-  2  wrong usage
-  3  no such job of yours runs on this node
-  4  several jobs are meant; name one by the process id of its agent
-  5  the job's agent does not answer
-  6  the folder or socket is not yours
-)";
-
 int exit_code_of(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kNotFound:
-      return kNoJob;
-    case ErrorCode::kInvalidArgument:
-      return kSeveralJobs;
-    case ErrorCode::kTimeout:
-      return kJobSilent;
-    case ErrorCode::kPermissionDenied:
-      return kNotYours;
-    default:
-      return kJobFailed;
-  }
+  if (error.code == ErrorCode::kNotFound) return kNoJob;
+  if (error.code == ErrorCode::kInvalidArgument) return kSeveralJobs;
+  if (error.code == ErrorCode::kTimeout) return kJobSilent;
+  return error.code == ErrorCode::kPermissionDenied ? kNotYours : kJobFailed;
 }
 
 Result<void> ControlClient::say(std::string_view request) {
@@ -201,7 +175,8 @@ Result<std::string> ControlClient::answer(milliseconds patience) {
   auto got = line(patience);
   if (!got) return fail(std::move(got.error()));
   if (!*got) return fail(ErrorCode::kClosed, "the job ended before it answered");
-  if (auto error = error_in(**got)) return fail(ErrorCode::kClosed, std::move(*error));
+  const json::object object = object_in(**got);
+  if (object.contains("error")) return fail(ErrorCode::kClosed, field(object, "error"));
   return std::move(**got);
 }
 
@@ -235,11 +210,31 @@ Result<ControlClient> find_job(const Environment& environment, const std::string
   return fail(ErrorCode::kNotFound, sentence);
 }
 
-std::optional<std::string> error_in(std::string_view line) {
+json::object object_in(std::string_view line) {
   boost::system::error_code ec;
   const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
-  if (ec || !value.is_object() || !value.as_object().contains("error")) return std::nullopt;
-  return field(value.as_object(), "error");
+  return !ec && value.is_object() ? value.as_object() : json::object();
+}
+
+std::string field(const json::object& object, std::string_view name) {
+  const auto* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
+}
+
+int print_answer(const std::string& job, const std::string& request, milliseconds first,
+                 milliseconds next, const std::function<int(const std::string& line)>& print) {
+  auto client = find_job(environment_from(environ), job);
+  if (!client) return report(client.error(), exit_code_of(client.error()));
+  if (auto asked = client->say(request); !asked) return report(asked.error(), kJobFailed);
+  for (milliseconds patience = first;; patience = next) {
+    const auto line = client->line(patience);
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line || **line == R"({"end":true})") return kJobDone;
+    const json::object object = object_in(**line);
+    if (object.contains("error")) return report({{}, field(object, "error"), {}}, kJobFailed);
+    if (const int code = print(**line); code != kJobDone) return code;
+    if (std::fflush(stdout) != 0) return kJobFailed;
+  }
 }
 
 }  // namespace ddprun::cli

@@ -10,7 +10,9 @@
 
 #include <sys/types.h>
 
+#include <boost/json/object.hpp>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,7 +36,6 @@ enum JobExitCode : int {
   kJobSilent = 5,
   kNotYours = 6,
 };
-extern const char* const kJobExitCodes;  // for --help
 int exit_code_of(const Error& error);
 
 // A connection to the agent of a job.
@@ -60,7 +61,15 @@ class ControlClient {
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
 Result<ControlClient> find_job(const Environment& environment, const std::string& job);
 
-// The error in a line of an answer, if it is a refusal.
-std::optional<std::string> error_in(std::string_view line);
+// A line of an answer; empty if it is no object.
+boost::json::object object_in(std::string_view line);
+// Empty if there is no such text.
+std::string field(const boost::json::object& object, std::string_view name);
+
+// Asks a job, and calls `print` with each line of its answer until that ends, or until `print` returns
+// another code than kJobDone. `first`: how long to wait for the first line, `next`: for the others.
+int print_answer(const std::string& job, const std::string& request,
+                 std::chrono::milliseconds first, std::chrono::milliseconds next,
+                 const std::function<int(const std::string& line)>& print);
 
 }  // namespace ddprun::cli

@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -17,7 +15,6 @@
 #include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
 #include "launcher/doctor/timed_process.h"
@@ -32,12 +29,6 @@ namespace {
 using namespace doctor;
 using Clock = TimedProcess::Clock;
 using std::chrono::seconds;
-
-constexpr const char* kExitCodes = R"(Exit codes:
-  0  nothing to look at (what was skipped is not ok; it says so)
-  1  something to look at
-  2  wrong usage
-)";
 
 constexpr seconds kLookupLimit{5};
 constexpr seconds kAnswerLimit{10};  // for a program to print its version
@@ -61,19 +52,6 @@ if ones.tolist() != [2.0] * 1000:
     raise SystemExit('the sum is wrong')
 dist.destroy_process_group()
 )";
-
-struct Arguments {
-  std::vector<std::string> names;
-  std::string worker;
-  double timeout_s = 60;
-  bool as_json = false;
-};
-
-std::string own_program() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-}
 
 std::string one_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
@@ -153,7 +131,7 @@ struct Workers {
   std::vector<std::string> command;
 };
 
-Workers find_workers(const Arguments& arguments, const PythonFacts& python) {
+Workers find_workers(const DoctorArguments& arguments, const PythonFacts& python) {
   if (!arguments.worker.empty()) return {arguments.worker, {}, {arguments.worker}};
   if (!python.torch.empty()) {
     return {"Gloo of torch " + python.torch, {}, {python.path, "-c", kAllReduce}};
@@ -231,7 +209,7 @@ ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadli
 
 // ---- all of it
 
-std::vector<Finding> examine(const Arguments& arguments, const Environment& environment) {
+std::vector<Finding> examine(const DoctorArguments& arguments, const Environment& environment) {
   const auto began = Clock::now();
   const auto deadline = began + Milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   const auto names_deadline = std::min(deadline, began + kLookupLimit);
@@ -289,33 +267,15 @@ std::vector<Finding> examine(const Arguments& arguments, const Environment& envi
   return findings;
 }
 
-int diagnose(const Arguments& arguments) {
+}  // namespace
+
+int diagnose(const DoctorArguments& arguments) {
   const std::vector<Finding> findings = examine(arguments, environment_from(environ));
   const std::string version = one_line(version_text("ddprun"));
   const std::string text =
       printable_lines(arguments.as_json ? to_json(version, findings) : to_table(version, findings));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return count_to_look_at(findings) == 0 ? 0 : 1;
-}
-
-}  // namespace
-
-std::function<int()> add_doctor_command(CLI::App& app) {
-  Subcommand doctor(app, "doctor",
-                    "Check and try what jobs need of this machine, and say what to do.");
-  doctor.footer(kExitCodes);
-  const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor.option("names", held->names, "Names of other nodes, to look up too");
-  doctor.flag("--json", held->as_json, "Print JSON");
-  doctor
-      .option("--timeout", held->timeout_s,
-              "Time limit for everything in seconds; most of it is for importing torch")
-      .is_positive()
-      .shows_default();
-  doctor.option("--worker", held->worker,
-                "A program to start as two workers instead of PyTorch's all-reduce; it must "
-                "end with 0");
-  return [held] { return diagnose(*held); };
 }
 
 }  // namespace ddprun::cli

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/cli/text.h"
 #include "launcher/ctl/core_text.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -31,7 +32,7 @@ std::string state_of(const rdzv::LeaderView& view) {
   return std::string(name_of(view.state)) + " (round " + to_string(view.round) + ")";
 }
 
-std::string nodes(int count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
+std::string nodes(int count) { return counted(count, "node"); }
 
 // What the leader decided at the end of a round, and why.
 std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
@@ -45,17 +46,14 @@ std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& 
     return "no worker failed by itself, or it failed because a node was lost or left: it costs no "
            "restart";
   }
-  switch (outcome->kind) {
-    case rdzv::JobOutcome::Kind::kFailed:
-      return before.restarts >= before.max_restarts
-                 ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
-                       std::to_string(before.max_restarts) + " restarts are used"
-                 : "a worker failed in a way that a restart would not cure";
-    case rdzv::JobOutcome::Kind::kStopped:
-      return "a stop was asked for, or the leader's own node leaves";
-    default:
-      return "the job cannot go on";
+  if (outcome->kind == rdzv::JobOutcome::Kind::kStopped) {
+    return "a stop was asked for, or the leader's own node leaves";
   }
+  if (outcome->kind != rdzv::JobOutcome::Kind::kFailed) return "the job cannot go on";
+  return before.restarts >= before.max_restarts
+             ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
+                   std::to_string(before.max_restarts) + " restarts are used"
+             : "a worker failed in a way that a restart would not cure";
 }
 
 std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& after) {

@@ -4,13 +4,11 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 
 namespace ddprun::cli {
@@ -18,29 +16,19 @@ namespace {
 
 namespace json = boost::json;
 
-struct Arguments {
-  std::string job;
-  bool waits_not = false;
-};
-
 // The name of an event, and the number in one of its fields.
 struct Seen {
   std::string event;
   std::int64_t round = -1;
   std::int64_t exit_code = -1;
 };
-std::optional<Seen> seen_in(const std::string& line) {
-  boost::system::error_code ec;
-  const json::value value = json::parse(line, ec);
-  if (ec || !value.is_object()) return std::nullopt;
-  const json::object& object = value.as_object();
-  const auto* event = object.if_contains("event");
-  if (event == nullptr || !event->is_string()) return std::nullopt;
+Seen seen_in(const std::string& line) {
+  const json::object object = object_in(line);
   const auto number_in = [&](const char* name) {
     const auto* found = object.if_contains(name);
     return found != nullptr && found->is_int64() ? found->as_int64() : -1;
   };
-  return Seen{std::string(event->as_string()), number_in("round"), number_in("exit_code")};
+  return {field(object, "event"), number_in("round"), number_in("exit_code")};
 }
 
 // One connection sends the request; another listens from before that, so that no event is missed.
@@ -48,7 +36,7 @@ struct Asked {
   std::optional<ControlClient> events;
   std::string answer;
 };
-Result<Asked> ask(const Arguments& arguments, const std::string& request) {
+Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
   auto job = find_job(environment_from(environ), arguments.job);
   if (!job) return fail(std::move(job.error()));
   Asked asked;
@@ -81,13 +69,13 @@ int wait(ControlClient& events, const Judge& judge) {
                      {}},
                     kJobFailed);
     }
-    const auto seen = seen_in(**line);
-    if (!seen) continue;
-    if (const auto code = judge(*seen)) return *code;
+    if (const auto code = judge(seen_in(**line))) return *code;
   }
 }
 
-int stop(const Arguments& arguments) {
+}  // namespace
+
+int stop_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"stop"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
@@ -98,7 +86,7 @@ int stop(const Arguments& arguments) {
   });
 }
 
-int restart(const Arguments& arguments) {
+int restart_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"restart"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
@@ -116,32 +104,6 @@ int restart(const Arguments& arguments) {
     std::printf("round %lld runs\n", static_cast<long long>(seen.round));
     return kJobDone;
   });
-}
-
-std::function<int()> add(CLI::App& app, const char* name, const char* what, const char* no_wait,
-                         int (*run)(const Arguments&)) {
-  Subcommand command(app, name, what);
-  command.footer(kJobExitCodes);
-  const auto held = std::make_shared<Arguments>();
-  command.option("JOB", held->job, "its id, or the process id of its agent on this node");
-  command.flag("--no-wait", held->waits_not, no_wait);
-  return [held, run] { return run(*held); };
-}
-
-}  // namespace
-
-std::function<int()> add_stop_command(CLI::App& app) {
-  return add(app, "stop",
-             "Stop a job on all its nodes, as SIGTERM to its leader does: its workers get SIGTERM, "
-             "and SIGKILL after --shutdown-timeout.",
-             "do not wait until it has ended", stop);
-}
-
-std::function<int()> add_restart_command(CLI::App& app) {
-  return add(app, "restart",
-             "Stop the current round of a job and begin the next one; this costs no restart of "
-             "--max-restarts.",
-             "do not wait until the next round runs", restart);
 }
 
 }  // namespace ddprun::cli

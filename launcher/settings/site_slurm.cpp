@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/cli/text.h"
 #include "launcher/settings/site.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/slurm.h"
@@ -20,10 +21,6 @@ constexpr const char* kPreemptSignal = "SIGUSR1";
 // Slurm sends SIGKILL KillWait (30 s) after SIGTERM. Before that there must be time for the stacks
 // and the report of workers that had to be killed.
 constexpr const char* kShutdownSeconds = "20";
-
-std::string in_words(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 struct Variable {
   std::string name;
@@ -154,8 +151,10 @@ class Slurm {
     }
     propose(OptionId::kMasterAddr, hosts->front(), "the first of " + list->name);
     if (hosts->size() != static_cast<std::size_t>(nodes.number)) {
-      refuse(OptionId::kNnodes,
-             contradiction(*list, nodes.from, "it names " + in_words(hosts->size(), "node")));
+      refuse(
+          OptionId::kNnodes,
+          contradiction(*list, nodes.from,
+                        "it names " + counted(static_cast<std::int64_t>(hosts->size()), "node")));
     }
   }
 
@@ -168,8 +167,8 @@ class Slurm {
     }
     Error error{ErrorCode::kInvalidArgument,
                 "srun started ddprun " + std::to_string(tasks->number) + " times on " +
-                    in_words(static_cast<std::size_t>(nodes.number), "node") + " (" +
-                    tasks->from.said() + "), but it is needed once on each, because it starts " +
+                    counted(nodes.number, "node") + " (" + tasks->from.said() +
+                    "), but it is needed once on each, because it starts " +
                     "the workers itself; " + kLaunch,
                 {}};
     site_.too_many = {tasks->number, std::move(error)};
