@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/ctl/core_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/etcd/job_keys.h"
@@ -146,11 +147,11 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
   events.on_core_step = [this, leader = agent.number()](const rdzv::RoundInput& input,
                                                         const std::vector<rdzv::ToNode>& out) {
     if (const auto* message = std::get_if<rdzv::ToLeader>(&input.what)) {
-      trace_ << "leader " << leader << " <- node " << number(input.node) << " " << name_of(*message)
-             << "\n";
+      trace_ << "leader " << leader << " <- node " << number(input.node) << " "
+             << agent::in_words(*message) << "\n";
     }
     for (const rdzv::ToNode& each : out) {
-      trace_ << "    to node " << number(each.to) << " " << name_of(each.message) << "\n";
+      trace_ << "    to node " << number(each.to) << " " << agent::in_words(each.message) << "\n";
     }
   };
   const std::string host = host_of(agent.number());
@@ -166,8 +167,8 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
   options.round.last_call_timeout = 1s;
   options.join_timeout = 60s;
   rdzv::EtcdLeaderParts parts;
-  parts.transport = network_.transport(host, agent.slot(), agent.node().process());
-  parts.http = etcd_.client(agent.number(), agent.node().process());
+  parts.transport = network_.transport(host, agent.slot(), agent.process());
+  parts.http = etcd_.client(agent.number(), agent.process());
   parts.open_port = [this](const std::string& at, const std::vector<std::string>&) {
     return ::ddprun::Result<rdzv::Listener>(network_.bind(at));
   };
@@ -199,19 +200,19 @@ void Simulation::inject() {
     case 1:
     case 2:
       fault("is killed");
-      agent->node().kill();
-      agent->node().let_peers_notice();
-      network_.reset_of(agent->node().process());
+      agent->kill();
+      agent->let_peers_notice();
+      network_.reset_of(agent->process());
       if (!random_.chance(60)) return;
       return queue_.after(random_.time(1ms, 2s),
                           [this, slot = agent->slot()] { start_agent(slot); });
     case 3:
       fault("is paused");
-      agent->node().process()->is_paused = true;
-      return over([this, agent] { queue_.resume(agent->node().process()); });
+      agent->process()->is_paused = true;
+      return over([this, agent] { queue_.resume(agent->process()); });
     case 4:
       fault("loses its worker");
-      return agent->node().fail_worker();
+      return agent->fail_worker();
     case 5:
       fault("and all others lose etcd");
       etcd_.set_up(false);
@@ -222,7 +223,7 @@ void Simulation::inject() {
       return over([this, agent] { etcd_.set_cut_off(agent->number(), false); });
     case 7:
       fault("loses its connections");
-      return network_.reset_of(agent->node().process());
+      return network_.reset_of(agent->process());
     case 8:
       fault("is cut off from its leader");
       for (const End towards : {kAgentEnd, kLeaderEnd}) {
@@ -233,8 +234,7 @@ void Simulation::inject() {
       });
     default:
       fault("is told to stop");
-      return queue_.run_in(agent->node().process(),
-                           [agent] { agent->signal(/*is_preemption=*/false); });
+      return queue_.run_in(agent->process(), [agent] { agent->signal(/*is_preemption=*/false); });
   }
 }
 
@@ -265,14 +265,13 @@ void Simulation::check_put(int who, const rdzv::wire::EtcdPut& put) {
 
 void Simulation::check_revoke(int who, std::int64_t lease) const {
   const VirtualAgent& agent = *agents_[static_cast<std::size_t>(who)];
-  const bool may_let_go = agent.was_told_to_leave() || agent.node().outcome() || !agent.is_alive();
+  const bool may_let_go = agent.was_told_to_leave() || agent.outcome() || !agent.is_alive();
   require(may_let_go || etcd_.find(keys_.leader).lease != lease,
           "a claim that has won is given back");
 }
 
 void Simulation::check_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
-  require(agent.node().live_workers() == 0,
-          "an agent started workers while others of its own lived");
+  require(agent.live_workers() == 0, "an agent started workers while others of its own lived");
   const auto known = record();
   require(known && known->round && *known->round >= start.round,
           "a round begins, and is not in etcd");
@@ -296,7 +295,7 @@ void Simulation::check_event(const VirtualAgent& agent, const rdzv::LeaderEvent&
   }
   const auto* message = std::get_if<rdzv::ToAgent>(&event);
   const auto* end = message == nullptr ? nullptr : std::get_if<rdzv::JobEnd>(message);
-  if (end == nullptr || agent.node().outcome()) return;
+  if (end == nullptr || agent.outcome()) return;
   const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
   require(is_its_own || has_ended_, "the job's end is told, and not in etcd");
 }
@@ -306,9 +305,9 @@ void Simulation::check_end() {
   const auto known = record();
   for (const auto& agent : agents_) {
     require(!agent->is_alive(), "an agent has not ended long after all faults");
-    require(agent->node().live_workers() == 0, "workers were left behind");
+    require(agent->live_workers() == 0, "workers were left behind");
     const bool is_excused = agent->was_told_to_leave() || without_leader_.contains(agent.get());
-    require(!agent->node().outcome() || is_excused || has_ended_,
+    require(!agent->outcome() || is_excused || has_ended_,
             "an agent has ended with what etcd does not have");
   }
   if (!known || !known->outcome || known->outcome->kind != rdzv::JobOutcome::Kind::kSucceeded)

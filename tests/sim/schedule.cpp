@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "tests/sim/random.h"
-#include "tests/sim/trace.h"
 
 namespace ddprun::sim {
 namespace {
@@ -130,6 +129,15 @@ Schedule schedule_of(std::uint64_t seed) {
   return schedule;
 }
 
+std::string to_string(const Fault& fault) {
+  constexpr const char* kNames[] = {"worker dies",   "agent killed",    "power lost",
+                                    "paused",        "connection lost", "partition",
+                                    "stop signal",   "preempt signal",  "leader killed",
+                                    "restart asked", "stop asked",      "stuck"};
+  return std::string(kNames[static_cast<std::size_t>(fault.kind)]) + ", slot " +
+         std::to_string(fault.slot);
+}
+
 std::string to_string(const Schedule& schedule) {
   std::ostringstream text;
   const auto& config = schedule.config;
@@ -146,7 +154,7 @@ std::string to_string(const Schedule& schedule) {
     text << "\n";
   }
   for (const Fault& fault : schedule.faults) {
-    text << "  fault at " << fault.at.time_since_epoch().count() << " us: " << name_of(fault);
+    text << "  fault at " << fault.at.time_since_epoch().count() << " us: " << to_string(fault);
     if (fault.length.count() > 0) text << " for " << fault.length.count() << " us";
     if (fault.kind == Kind::kPartition) {
       text << (fault.towards_leader ? ", towards" : "") << (fault.from_leader ? ", from" : "")

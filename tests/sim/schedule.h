@@ -62,6 +62,7 @@ struct Schedule {
 };
 
 Schedule schedule_of(std::uint64_t seed);
+std::string to_string(const Fault& fault);
 std::string to_string(const Schedule& schedule);
 
 }  // namespace ddprun::sim

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/ctl/core_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
@@ -60,9 +61,7 @@ class Simulation {
   std::unique_ptr<rdzv::RoundServer> make_server(rdzv::LeaderEvents events);
   rdzv::NodeHello hello_of(int slot, int number) const;
   std::string leader_host() const { return schedule_.leader_is_alone ? "10.1.0.1" : host_of(0); }
-  bool hosts_leader(const VirtualAgent& agent) const {
-    return agent.node().process() == leader_process_;
-  }
+  bool hosts_leader(const VirtualAgent& agent) const { return agent.process() == leader_process_; }
 
   // ---- the leader
   void start_leader();
@@ -145,7 +144,6 @@ void Simulation::start_agent(int slot) {
   settings.node.leader_leave_timeout = keep_alive_.timeout() + 2 * keep_alive_.interval;
   settings.leads_for_good = leads;
   settings.hello = hello_of(slot, settings.number);
-  settings.keep_alive = keep_alive_;
   const auto process = leads ? leader_process_ : std::make_shared<Process>();
   const auto agent = [this, number = settings.number]() -> const VirtualAgent& {
     return *agents_[static_cast<std::size_t>(number)];
@@ -202,7 +200,7 @@ void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart
   for (const auto& [id, its] : nodes_) {
     if (its == &agent) newest = &id;
   }
-  if (newest != nullptr) invariants_.workers_started(*newest, start, agent.node().live_workers());
+  if (newest != nullptr) invariants_.workers_started(*newest, start, agent.live_workers());
 }
 
 void Simulation::worker_ended(GroupKey key, const ExitStatus& status, bool by_itself) {
@@ -267,8 +265,8 @@ void Simulation::kill_leader(std::optional<CoreTime::duration> comes_back_after)
   was_end_near_ = server_ != nullptr && server_->core().has_ended();
   leader_process_->is_alive = false;
   if (!schedule_.leader_is_alone && current_[0] != nullptr) {
-    current_[0]->node().kill();
-    current_[0]->node().let_peers_notice();
+    current_[0]->kill();
+    current_[0]->let_peers_notice();
   }
   network_.reset_of(leader_process_);
   if (comes_back_after) queue_.after(*comes_back_after, [this] { start_leader(); });
@@ -279,12 +277,12 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
   const auto* event = std::get_if<rdzv::LinkEvent>(&input.what);
   if (message != nullptr) {
-    trace_ << "leader <- node " << number(input.node) << " " << name_of(*message) << "\n";
+    trace_ << "leader <- node " << number(input.node) << " " << agent::in_words(*message) << "\n";
     if (const auto* hello = std::get_if<rdzv::NodeHello>(message)) {
       VirtualAgent& agent = *agents_[static_cast<std::size_t>(std::stoi(hello->address))];
       trace_ << "agent " << agent.number() << " is node " << number(input.node) << "\n";
       nodes_[input.node] = &agent;
-      views_[input.node] = {*hello, true, agent.node().facts()};
+      views_[input.node] = {*hello, true, agent.facts()};
       has_anybody_come_ = true;
     }
   } else if (event != nullptr) {
@@ -295,7 +293,7 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
   invariants_.after_step(core, input.node, message, out, views_);
   const bool is_silence = event != nullptr && std::holds_alternative<rdzv::NodeSilent>(*event);
   for (const rdzv::ToNode& each : out) {
-    trace_ << "    to node " << number(each.to) << " " << name_of(each.message) << "\n";
+    trace_ << "    to node " << number(each.to) << " " << agent::in_words(each.message) << "\n";
     const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence;
     require(!is_late || may_be_late(*nodes_.at(each.to)),
             "a node that does what it is told to was lost");
@@ -310,12 +308,12 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
 void Simulation::check_each_interval() {
   if (server_ == nullptr) return;
   for (const auto& [id, agent] : nodes_) {
-    if (!agent->node().died() || !server_->core().has(id)) continue;
+    if (!agent->died() || !server_->core().has(id)) continue;
     const auto cuts_it = [slot = agent->slot()](const Fault& fault) {
       return fault.kind == Kind::kPartition && fault.slot == slot;
     };
     const bool was_cut = std::ranges::any_of(schedule_.faults, cuts_it);
-    const CoreTime since = std::max(*agent->node().died(), leader_resumed_);
+    const CoreTime since = std::max(*agent->died(), leader_resumed_);
     require(was_cut || queue_.now() - since < keep_alive_.timeout() + 2 * keep_alive_.interval,
             "a dead node was not noticed in time");
   }
@@ -329,21 +327,21 @@ void Simulation::inject(const Fault& fault) {
   const bool is_of_agent = fault.kind == Kind::kLeaderKilled ? !schedule_.leader_is_alone
                                                              : fault.kind != Kind::kPartition;
   if (is_of_agent && (agent == nullptr || !agent->is_alive())) return;
-  trace_ << "FAULT " << name_of(fault) << "\n";
+  trace_ << "FAULT " << to_string(fault) << "\n";
   const auto run_in_agent = [&](auto what) {
-    queue_.run_in(agent->node().process(), [agent, what] { what(*agent); });
+    queue_.run_in(agent->process(), [agent, what] { what(*agent); });
   };
   switch (fault.kind) {
     case Kind::kWorkerDies:
-      return agent->node().fail_worker();
+      return agent->fail_worker();
     case Kind::kAgentKilled:
       if (hosts_leader(*agent)) return kill_leader(fault.comes_back_after);
-      agent->node().kill();
-      agent->node().let_peers_notice();
-      network_.reset_of(agent->node().process());
+      agent->kill();
+      agent->let_peers_notice();
+      network_.reset_of(agent->process());
       break;
     case Kind::kPowerLost:
-      agent->node().kill();
+      agent->kill();
       network_.set_dark(host_of(fault.slot), true);
       if (!hosts_leader(*agent)) break;
       leader_was_killed_ = true;
@@ -353,8 +351,8 @@ void Simulation::inject(const Fault& fault) {
       }
       return;
     case Kind::kPaused:
-      agent->node().process()->is_paused = true;
-      queue_.after(fault.length, [this, process = agent->node().process()] {
+      agent->process()->is_paused = true;
+      queue_.after(fault.length, [this, process = agent->process()] {
         trace_ << "FAULT is over: continued\n";
         if (process == leader_process_) leader_resumed_ = queue_.now();
         queue_.resume(process);
@@ -377,16 +375,15 @@ void Simulation::inject(const Fault& fault) {
     case Kind::kPreemptSignal:
       return run_in_agent([](VirtualAgent& its) { its.signal(/*is_preemption=*/true); });
     case Kind::kRestartAsked:
-      return run_in_agent(
-          [](VirtualAgent& its) { its.say(rdzv::RestartAsked{its.node().round()}); });
+      return run_in_agent([](VirtualAgent& its) { its.say(rdzv::RestartAsked{its.round()}); });
     case Kind::kStopAsked:
       return run_in_agent([](VirtualAgent& its) { its.say(rdzv::StopAsked{SIGTERM}); });
     case Kind::kStuck:
       if (hosts_leader(*agent)) return;
-      agent->node().set_stuck(true);
-      queue_.after(fault.length, agent->node().process(), [this, agent] {
+      agent->set_stuck(true);
+      queue_.after(fault.length, agent->process(), [this, agent] {
         trace_ << "FAULT is over: agent " << agent->number() << " goes on\n";
-        agent->node().set_stuck(false);
+        agent->set_stuck(false);
       });
       return;
     case Kind::kLeaderKilled:
@@ -407,13 +404,12 @@ bool Simulation::may_be_late(const VirtualAgent& agent) const {
     return (fault.kind == Kind::kPaused || fault.kind == Kind::kPartition) &&
            fault.slot == agent.slot();
   };
-  return agent.node().was_stuck() || agent.node().died() ||
-         std::ranges::any_of(schedule_.faults, holds_it_up);
+  return agent.was_stuck() || agent.died() || std::ranges::any_of(schedule_.faults, holds_it_up);
 }
 
 // A few short breaks of a connection do not allow it.
 bool Simulation::may_lose_leader(const VirtualAgent& agent) const {
-  if (leader_was_killed_ || agent.node().was_stuck() || !agent.was_welcome()) return true;
+  if (leader_was_killed_ || agent.was_stuck() || !agent.was_welcome()) return true;
   int breaks = 0;
   for (const Fault& fault : schedule_.faults) {
     const bool is_of_leader = fault.slot == 0 && !schedule_.leader_is_alone;
@@ -436,9 +432,9 @@ void Simulation::check_end() {
           "the leader waits for somebody for ever");
   for (const auto& agent : agents_) {
     require(!agent->is_alive(), "an agent has not ended long after all faults");
-    require(agent->node().live_workers() == 0, "workers were left behind");
-    if (!agent->node().outcome()) continue;  // killed
-    const int exit_code = agent->node().outcome()->exit_code;
+    require(agent->live_workers() == 0, "workers were left behind");
+    if (!agent->outcome()) continue;  // killed
+    const int exit_code = agent->outcome()->exit_code;
     const bool has_left =
         agent->was_told_to_leave() && (exit_code == 128 + SIGTERM || exit_code == kExitPreempted);
     // It joined again, or for the first time, when the leader was gone.
@@ -446,7 +442,7 @@ void Simulation::check_end() {
         exit_code == kExitLeaderLost || exit_code == kExitRendezvousTimeout;
     const bool has_lost_leader = is_without_leader && may_lose_leader(*agent);
     const bool is_excused = has_left || has_lost_leader || exit_code == kExitUsage;
-    require(is_excused || invariants_.was_outcome(*agent->node().outcome()),
+    require(is_excused || invariants_.was_outcome(*agent->outcome()),
             "an agent ended otherwise than the job");
   }
   const bool was_new_leader = schedule_.has_only_new_leader && leader_number_ > 0 && !was_end_near_;
