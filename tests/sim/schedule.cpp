@@ -90,11 +90,11 @@ Schedule schedule_of(std::uint64_t seed) {
     schedule.nodes.push_back(std::move(node));
   }
 
-  schedule.training = random.time(20ms, random.chance(30) ? 500ms : 6s);
+  schedule.workers.training = random.time(20ms, random.chance(30) ? 500ms : 6s);
   schedule.delay_max = random.time(100us, random.chance(80) ? 2ms : 25ms);
-  schedule.stop_min = 1ms;
-  schedule.stop_max = random.chance(80) ? 20ms : 2s;
-  schedule.ignores_term_percent = random.chance(10) ? 30 : 0;
+  schedule.workers.stop_min = 1ms;
+  schedule.workers.stop_max = random.chance(80) ? 20ms : 2s;
+  schedule.workers.ignores_term_percent = random.chance(10) ? 30 : 0;
 
   schedule.has_only_short_drops = random.chance(8);
   schedule.has_only_new_leader = !schedule.has_only_short_drops && random.chance(4);
@@ -145,7 +145,8 @@ std::string to_string(const Schedule& schedule) {
        << " --max-restarts=" << config.restarts.max_restarts
        << (config.has_exact_ranks ? ", static" : "")
        << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
-       << schedule.training.count() << " us, delay up to " << schedule.delay_max.count() << " us\n";
+       << schedule.workers.training.count() << " us, delay up to " << schedule.delay_max.count()
+       << " us\n";
   for (std::size_t slot = 0; slot < schedule.nodes.size(); ++slot) {
     const Node& node = schedule.nodes[slot];
     text << "  slot " << slot << ": " << node.host << ", " << node.workers << " workers, "

@@ -32,7 +32,7 @@ void VirtualAgent::start(const MakeLeader& make_leader) {
 }
 
 void VirtualAgent::hear(rdzv::LeaderEvent event) {
-  hooks_.leader_says(event);
+  hooks_.leader_says(*this, event);
   if (auto* message = std::get_if<rdzv::ToAgent>(&event)) {
     was_welcome_ = true;
     std::visit([&](auto& each) { step(std::move(each)); }, *message);
@@ -93,7 +93,7 @@ void VirtualAgent::perform(const agent::CloseStore& action) {
 
 void VirtualAgent::perform(const agent::StartWorkers& action) {
   const rdzv::RoundStart& start = action.start;
-  hooks_.workers_start(start);
+  hooks_.workers_start(*this, start);
   require(facts_->live_workers == 0, "an agent started workers while others of its own lived");
   require(!started_ || (started_->round < start.round && started_->restarts <= start.restarts),
           "an agent's rounds do not go up, or a restart was forgotten");
@@ -287,6 +287,52 @@ void VirtualAgent::set_stuck(bool is_stuck) {
   is_stuck_ = is_stuck;
   was_stuck_ |= is_stuck;
   if (!is_stuck) pump();
+}
+
+// ---- the job
+
+Result VirtualJob::run(CoreTime limit, std::uint64_t events_max, const std::function<void()>& begin,
+                       const std::function<void()>& check_end) {
+  Result result;
+  try {
+    begin();
+    while (queue.run_next() && queue.now() <= limit) {
+      require(queue.count() < events_max, "the job goes round in circles");
+    }
+    trace << "the end is checked\n";
+    for (const auto& agent : agents) {
+      require(!agent->is_alive(), "an agent has not ended long after all faults");
+      require(agent->live_workers() == 0, "workers were left behind");
+    }
+    check_end();
+  } catch (const Violation& violation) {
+    result.violation = violation.what();
+    trace << "VIOLATION: " << violation.what() << "\n";
+  }
+  result.trace = trace.text();
+  result.events = queue.count();
+  agents.clear();  // while what they use is there
+  return result;
+}
+
+VirtualAgent& VirtualJob::add(VirtualAgent::Settings settings, ProcessPtr process,
+                              VirtualAgent::Hooks hooks) {
+  settings.number = static_cast<int>(agents.size());
+  agents.push_back(std::make_unique<VirtualAgent>(*this, std::move(settings), std::move(process),
+                                                  std::move(hooks)));
+  VirtualAgent& agent = *agents.back();
+  current[static_cast<std::size_t>(agent.slot())] = &agent;
+  return agent;
+}
+
+void VirtualJob::kill(VirtualAgent& agent) {
+  agent.kill();
+  agent.let_peers_notice();
+  network.reset_of(agent.process());
+}
+
+std::string host_of(int number) {
+  return "10.0." + std::to_string(number / 200) + "." + std::to_string(number % 200 + 1);
 }
 
 }  // namespace ddprun::sim

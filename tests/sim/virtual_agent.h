@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,44 +22,27 @@
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/random.h"
+#include "tests/sim/simulation.h"
 #include "tests/sim/trace.h"
+#include "tests/sim/virtual_network.h"
 
 namespace ddprun::sim {
 
 class VirtualAgent;
+class VirtualJob;
 
 // The workers of one round, which join, train and fail together. Every round has a store of its
 // own, and no two stores have the same port.
 struct GroupKey {
   Round round{};
   std::uint16_t port = 0;
-  bool operator==(const GroupKey&) const = default;
-  friend bool operator<(const GroupKey& a, const GroupKey& b) {
-    return std::pair(a.round, a.port) < std::pair(b.round, b.port);
-  }
+  auto operator<=>(const GroupKey&) const = default;
 };
 struct WorkerGroup {
   int world_size = 0;
   int succeeded = 0;
   bool is_broken = false;
   std::vector<std::pair<VirtualAgent*, int>> workers;  // and their local ranks
-};
-
-struct WorkerTiming {
-  CoreTime::duration training{};  // time that a round needs
-  CoreTime::duration stop_min{};  // of a worker after SIGTERM
-  CoreTime::duration stop_max{};
-  int ignores_term_percent = 0;  // of workers
-};
-
-// State that the agents of a simulated job share.
-struct VirtualJob {
-  EventQueue& queue;
-  Random& random;
-  Trace& trace;
-  WorkerTiming timing;
-  std::map<GroupKey, WorkerGroup> groups = {};
-  std::uint16_t last_port = 1000;
 };
 
 class VirtualAgent {
@@ -70,10 +54,11 @@ class VirtualAgent {
     bool leads_for_good = false;  // the leader is in this process and ends with this node
     rdzv::NodeHello hello;        // without last_round
   };
-  struct Hooks {                                                 // for the invariants
-    std::function<void(const rdzv::RoundStart&)> workers_start;  // before they do
+  // For the invariants.
+  struct Hooks {
+    std::function<void(const VirtualAgent&, const rdzv::RoundStart&)> workers_start;  // before it
     std::function<void(GroupKey, const ExitStatus&, bool by_itself)> worker_ended;
-    std::function<void(const rdzv::LeaderEvent&)> leader_says;
+    std::function<void(const VirtualAgent&, const rdzv::LeaderEvent&)> leader_says;
   };
   using MakeLeader = std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>;
 
@@ -146,7 +131,6 @@ class VirtualAgent {
   const Settings settings_;
   const ProcessPtr process_;
   const Hooks hooks_;
-  std::unique_ptr<rdzv::Leader> leader_;
   std::function<void()> when_left_;  // set while the node leaves its leader at the end
   bool was_told_to_leave_ = false;
   bool was_welcome_ = false;
@@ -164,6 +148,40 @@ class VirtualAgent {
   bool is_stuck_ = false;
   bool was_stuck_ = false;
   std::optional<CoreTime> died_;
+  std::unique_ptr<rdzv::Leader> leader_;
 };
+
+// A simulated job: the agents, and what they share.
+class VirtualJob {
+ public:
+  VirtualJob(std::uint64_t seed, bool with_trace, std::size_t slots, CoreTime::duration delay_max,
+             const WorkerTiming& its_timing)
+      : trace(queue, with_trace),
+        random(seed),
+        network(queue, random, slots, delay_max),
+        timing(its_timing),
+        current(slots) {}
+
+  // Calls `begin`, then performs events up to `limit`, then calls `check_end`.
+  Result run(CoreTime limit, std::uint64_t events_max, const std::function<void()>& begin,
+             const std::function<void()>& check_end);
+
+  // A new agent in its slot.
+  VirtualAgent& add(VirtualAgent::Settings settings, ProcessPtr process, VirtualAgent::Hooks hooks);
+  void kill(VirtualAgent& agent);  // by SIGKILL
+
+  EventQueue queue;
+  Trace trace;
+  Random random;
+  VirtualNetwork network;
+  WorkerTiming timing;
+  std::map<GroupKey, WorkerGroup> groups;
+  std::uint16_t last_port = 1000;  // of a store
+  std::vector<std::unique_ptr<VirtualAgent>> agents;
+  std::vector<VirtualAgent*> current;  // by slot
+};
+
+// The address of an agent or of a slot.
+std::string host_of(int number);
 
 }  // namespace ddprun::sim
