@@ -9,7 +9,6 @@
 #include <boost/uuid/random_generator.hpp>
 #include <boost/uuid/uuid_io.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -21,7 +20,6 @@
 #include "agent/supervisor/agent.h"
 #include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
-#include "launcher/cli/completion.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"

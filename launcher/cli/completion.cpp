@@ -1,5 +1,4 @@
-#include "launcher/cli/completion.h"
-
+#include "launcher/cli/help.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/text.h"
 

@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"

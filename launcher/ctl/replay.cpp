@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <variant>
-#include <vector>
 
 #include "launcher/cli/text.h"
 #include "launcher/ctl/core_text.h"

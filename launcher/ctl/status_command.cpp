@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
-#include <thread>
 
 #include "agent/status/job_status.h"
 #include "launcher/ctl/control_client.h"

@@ -1,11 +1,9 @@
 #include "launcher/ctl/status_screen.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <ctime>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "launcher/cli/text.h"

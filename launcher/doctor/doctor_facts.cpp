@@ -1,6 +1,5 @@
 #include "launcher/doctor/doctor_facts.h"
 
-#include <arpa/inet.h>
 #include <gnu/libc-version.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17,10 +16,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 
-#include "launcher/cli/text.h"
 #include "launcher/machine/placement_files.h"
 #include "rendezvous/common/cgroup.h"
 #include "rendezvous/common/file_text.h"
@@ -35,27 +34,6 @@ using agent::names_in;
 using std::chrono::steady_clock;
 
 constexpr std::array kOurPorts{29400, 29500};
-
-// The number after "key " or "key: " at the beginning of a line.
-std::uint64_t field(const std::string& text, const std::string& key) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(key + " ") && !line.starts_with(key + ":")) continue;
-    return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10);
-  }
-  return 0;
-}
-
-// "29400,30000-30010" as in ip_local_reserved_ports.
-bool holds_port(std::string_view list, int port) {
-  for (const std::string_view part : split(trimmed(list), ',')) {
-    const std::size_t dash = part.find('-');
-    const auto first = agent::number(part.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : agent::number(part.substr(dash + 1));
-    if (first && last && *first <= port && port <= *last) return true;
-  }
-  return false;
-}
 
 // A bind to all interfaces fails if another process listens on this port.
 bool is_taken(int port) {
@@ -104,9 +82,11 @@ PortFacts read_ports(const std::string& root) {
   const std::string folder = root + "/proc/sys/net/ipv4/";
   std::istringstream(file_text(folder + "ip_local_port_range")) >> facts.first_ephemeral >>
       facts.last_ephemeral;
-  const std::string reserved = file_text(folder + "ip_local_reserved_ports");
+  // "29400,30000-30010", as lists of CPUs are written.
+  const auto reserved = agent::parse_cpu_list(file_text(folder + "ip_local_reserved_ports"))
+                            .value_or(std::vector<int>());
   for (const int port : kOurPorts) {
-    if (holds_port(reserved, port)) facts.reserved.push_back(port);
+    if (std::ranges::count(reserved, port) > 0) facts.reserved.push_back(port);
     if (is_taken(port)) facts.taken.push_back(port);
   }
   return facts;
@@ -141,21 +121,14 @@ std::vector<std::string> own_addresses() {
 }
 
 std::string name_of_address(const std::string& address) {
-  sockaddr_storage storage{};
-  auto* const v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-  socklen_t size = sizeof *v4;
-  if (::inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-  } else if (::inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    size = sizeof *v6;
-  } else {
-    return {};
-  }
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(address.c_str(), nullptr, &hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   std::array<char, NI_MAXHOST> name{};
-  const int failed = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), size, name.data(),
-                                   name.size(), nullptr, 0, NI_NAMEREQD);
+  const int failed = ::getnameinfo(list->ai_addr, list->ai_addrlen, name.data(), name.size(),
+                                   nullptr, 0, NI_NAMEREQD);
   return failed == 0 ? name.data() : "";
 }
 
@@ -272,7 +245,11 @@ UseFacts read_task_use(const std::string& root) {
 }
 
 std::uint64_t available_memory(const std::string& root) {
-  return field(file_text(root + "/proc/meminfo"), "MemAvailable") * 1024;
+  constexpr std::string_view kKey = "MemAvailable:";
+  const std::string text = file_text(root + "/proc/meminfo");
+  const auto at = text.find(kKey);
+  if (at == std::string::npos) return 0;
+  return std::strtoull(text.c_str() + at + kKey.size(), nullptr, 10) * 1024;
 }
 
 StoreFacts try_store() {

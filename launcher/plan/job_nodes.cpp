@@ -147,33 +147,29 @@ Result<agent::StoreEndpoint> store_endpoint(const Settings& settings,
 
 Result<void> check_names(const Settings& settings, const agent::Job& job) {
   if (job.nodes.is_alone()) return {};
-  const auto is_too_long = [](std::string_view name, std::size_t bytes_max) {
-    return name.size() > bytes_max;
+  using rdzv::limits::kMaxHostBytes, rdzv::limits::kMaxNameBytes;
+  struct Name {
+    OptionId id;
+    const std::string& text;
+    std::size_t bytes_max;
   };
-  const auto sentence = [](const std::string& what, std::size_t bytes_max) {
-    return what + " is longer than " + std::to_string(bytes_max) +
-           " bytes, and every other node has to be told it";
+  const Name names[] = {{OptionId::kRdzvId, job.run_id, kMaxNameBytes},
+                        {OptionId::kRole, job.role, kMaxNameBytes},
+                        {OptionId::kLocalAddr, job.nodes.local_addr, kMaxHostBytes},
+                        {port_option(settings) == OptionId::kMasterPort ? OptionId::kMasterAddr
+                                                                        : OptionId::kRdzvEndpoint,
+                         job.nodes.leader.endpoint.host, kMaxHostBytes}};
+  const auto too_long = [](const std::string& what, std::size_t bytes_max) {
+    return fail(ErrorCode::kInvalidArgument, what + " is longer than " + std::to_string(bytes_max) +
+                                                 " bytes, and every other node has to be told it");
   };
-  const std::pair<OptionId, const std::string*> names[] = {
-      {OptionId::kRdzvId, &job.run_id},
-      {OptionId::kRole, &job.role},
-      {OptionId::kLocalAddr, &job.nodes.local_addr},
-      {port_option(settings) == OptionId::kMasterPort ? OptionId::kMasterAddr
-                                                      : OptionId::kRdzvEndpoint,
-       &job.nodes.leader.endpoint.host}};
-  for (const auto& [id, name] : names) {
-    const bool is_host = id != OptionId::kRdzvId && id != OptionId::kRole;
-    const auto bytes_max = is_host ? rdzv::limits::kMaxHostBytes : rdzv::limits::kMaxNameBytes;
-    if (is_too_long(*name, bytes_max)) {
-      const ResolvedOption option = resolved(settings, id);
-      return fail(ErrorCode::kInvalidArgument,
-                  option.setting.origin.name + ": " + sentence("this text", bytes_max));
-    }
+  for (const auto& [id, text, bytes_max] : names) {
+    if (text.size() > bytes_max)
+      return too_long(settings[id].origin.name + ": this text", bytes_max);
   }
-  const std::string_view program = job.program.name;
-  constexpr std::size_t kProgramBytesMax = rdzv::limits::kMaxNameBytes;
-  if (is_too_long(program.substr(program.rfind('/') + 1), kProgramBytesMax)) {
-    return fail(ErrorCode::kInvalidArgument, sentence("the program's name", kProgramBytesMax));
+  const std::string& program = job.program.name;
+  if (program.size() > program.rfind('/') + 1 + kMaxNameBytes) {  // npos + 1 is 0
+    return too_long("the program's name", kMaxNameBytes);
   }
   return {};
 }

@@ -6,7 +6,6 @@
 #include "launcher/plan/rdzv_conf.h"
 #include "launcher/plan/rendezvous_options.h"
 #include "launcher/plan/restart_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
 

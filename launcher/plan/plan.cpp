@@ -16,7 +16,6 @@
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
 #include "launcher/plan/restart_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/unique_fd.h"

@@ -1,5 +1,6 @@
 // --rdzv-conf: more settings of the rendezvous as KEY=VALUE pairs, by torchrun's rules, and what
-// the keys mean here. Pure; used by ddprun and by `ddpctl leader`.
+// the keys mean here, with --token-file, which is a key too. Used by ddprun and by `ddpctl leader`.
+// Pure but for read_token(); nothing here prints the secret.
 #pragma once
 
 #include <chrono>
@@ -26,5 +27,16 @@ std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const 
 std::string text_of(const RdzvConf& conf, const std::string& key);
 
 rdzv::KeepAlive keep_alive_of(const RdzvConf& conf);
+
+struct TokenFile {
+  std::string path;  // empty: there is none
+  OptionId named_by = OptionId::kTokenFile;
+};
+
+// If --token-file and the key token_file both name one, the one whose origin has priority.
+TokenFile token_file(const Settings& settings, const RdzvConf& conf);
+
+// The content of the file; empty if there is none. An Error if the file cannot be used.
+Result<std::string> read_token(const Settings& settings, const RdzvConf& conf);
 
 }  // namespace ddprun::cli

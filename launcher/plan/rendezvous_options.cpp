@@ -6,7 +6,6 @@
 
 #include "launcher/cli/text.h"
 #include "launcher/plan/etcd_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
 
 namespace ddprun::cli {

@@ -122,7 +122,7 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
                                      std::string(kWanted[static_cast<std::size_t>(spec->kind)])));
     }
     // For TOML, the two spellings of an option (dashes, underscores) are two keys.
-    if (!values.emplace(spec->id, FileValue{*std::move(value), where}).second) {
+    if (!values.emplace(spec->id, Setting{*std::move(value), {Source::kFile, where}}).second) {
       return fail(mistake(where, std::string(spec->name) + " is given twice"));
     }
   }

@@ -5,7 +5,6 @@
 //
 // Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
 #include <string_view>
-#include <utility>
 
 #include "launcher/settings/site.h"
 #include "rendezvous/common/parse_number.h"

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "launcher/cli/completion.h"
 #include "launcher/cli/option_table.h"
 
 namespace ddprun::cli {
