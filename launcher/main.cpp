@@ -88,8 +88,8 @@ Result<void> take_tls(const Plan& plan, const ResolvedOption& config, char** arg
   struct stat status {};
   const bool is_gone = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
                        !S_ISREG(status.st_mode);
-  const auto done = is_gone ? fail(usage_error(config, "with TLS it must be a regular file"))
-                            : become_tls_program(argv);
+  const auto done =
+      is_gone ? refused(config, "with TLS it must be a regular file") : become_tls_program(argv);
   if (done || !needs_tls) return {};
   return done;
 }

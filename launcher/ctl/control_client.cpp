@@ -231,7 +231,7 @@ int print_answer(const std::string& job, const std::string& request, millisecond
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line || **line == R"({"end":true})") return kJobDone;
     const json::object object = object_in(**line);
-    if (object.contains("error")) return report({{}, field(object, "error"), {}}, kJobFailed);
+    if (object.contains("error")) return report(field(object, "error"), kJobFailed);
     if (const int code = print(**line); code != kJobDone) return code;
     if (std::fflush(stdout) != 0) return kJobFailed;
   }

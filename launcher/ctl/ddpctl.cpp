@@ -235,8 +235,8 @@ void add_doctor(Commands& commands) {
 
 }  // namespace
 
-int report(const Error& error, int code) {
-  std::fprintf(stderr, "ddpctl: %s\n", printable_lines(error.to_string()).c_str());
+int report(const std::string& sentence, int code) {
+  std::fprintf(stderr, "ddpctl: %s\n", printable_lines(sentence).c_str());
   return code;
 }
 

@@ -14,8 +14,9 @@ namespace ddprun::cli {
 
 int run_ddpctl(int argc, char** argv);
 
-// Prints the error as one sentence on stderr; returns `code`.
-int report(const Error& error, int code);
+// Prints what is wrong as one sentence on stderr; returns `code`.
+int report(const std::string& sentence, int code);
+inline int report(const Error& error, int code) { return report(error.to_string(), code); }
 
 struct StatusArguments {
   std::string job;

@@ -33,17 +33,14 @@ int replay(const ReplayArguments& arguments) {
     }
     if (told.is_damaged) {
       std::fflush(stdout);
-      return report({ErrorCode::kDataLoss,
-                     path + ", line " + std::to_string(number) + ": " + told.text +
-                         "; give a file that ddprun --record has written",
-                     {}},
+      return report(path + ", line " + std::to_string(number) + ": " + told.text +
+                        "; give a file that ddprun --record has written",
                     kDamaged);
     }
     std::fputs(told.text.c_str(), stdout);
   }
   if (number == 0) {
-    return report({ErrorCode::kDataLoss, path + " is empty; give a file of ddprun --record", {}},
-                  kDamaged);
+    return report(path + " is empty; give a file of ddprun --record", kDamaged);
   }
   std::fputs(job.end().c_str(), stdout);
   return job.has_differed() ? kDiffers : kDone;

@@ -64,10 +64,7 @@ int wait(ControlClient& events, const Judge& judge) {
     const auto line = events.line(std::chrono::seconds(0));
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line) {
-      return report({ErrorCode::kClosed,
-                     "the job's agent is gone and has not reported how the job ended",
-                     {}},
-                    kJobFailed);
+      return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
     }
     if (const auto code = judge(seen_in(**line))) return *code;
   }
@@ -95,9 +92,7 @@ int restart_job(const StopArguments& arguments) {
   const std::int64_t before = old_round == nullptr ? -1 : old_round->to_number<std::int64_t>();
   return wait(*asked->events, [before](const Seen& seen) -> std::optional<int> {
     if (seen.event == "finished") {
-      return report({ErrorCode::kClosed,
-                     "the job ended instead, with exit code " + std::to_string(seen.exit_code),
-                     {}},
+      return report("the job ended instead, with exit code " + std::to_string(seen.exit_code),
                     kJobFailed);
     }
     if (seen.event != "round_started" || seen.round <= before) return std::nullopt;

@@ -53,10 +53,7 @@ int report(const Error& error) {
 }
 
 int missing(const std::string& key, const Endpoint& server) {
-  return report({ErrorCode::kNotFound,
-                 "the store at " + server.to_string() + " has no key '" + key + "'",
-                 {}},
-                kNoSuchKey);
+  return report("the store at " + server.to_string() + " has no key '" + key + "'", kNoSuchKey);
 }
 
 // Keys may contain any bytes; print each as one line.
@@ -150,10 +147,10 @@ int stats(StoreClient& store, const StoreArguments&) {
 
 int serve(const StoreArguments& arguments) {
   if (arguments.listen.empty()) {
-    return report({ErrorCode::kInvalidArgument,
-                   "nothing to do; give --listen HOST:PORT or one of get, set, add, wait, list, "
-                   "delete, stats",
-                   {}});
+    return report(
+        "nothing to do; give --listen HOST:PORT or one of get, set, add, wait, list, "
+        "delete, stats",
+        kUsage);
   }
   sigset_t ending;
   sigemptyset(&ending);

@@ -27,9 +27,9 @@ Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& en
   for (const std::string_view each : split(endpoint.text(), ',')) {
     const auto parsed = parse_host_and_port(each, kEtcdPort);
     if (!parsed || *parsed->port == 0) {
-      return fail(usage_error(endpoint,
-                              "give etcd's HOST:PORT, or several with commas between them, such "
-                              "as etcd1:2379,etcd2:2379"));
+      return refused(endpoint,
+                     "give etcd's HOST:PORT, or several with commas between them, such "
+                     "as etcd1:2379,etcd2:2379");
     }
     endpoints.push_back({parsed->host, *parsed->port});
   }
@@ -39,9 +39,6 @@ Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& en
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous) {
   const ResolvedOption given_conf = resolved(settings, OptionId::kRdzvConf);
   const RdzvConf& conf = rendezvous.conf;
-  const auto refused = [&](const std::string& sentence) {
-    return fail(usage_error(given_conf, sentence));
-  };
   rdzv::EtcdSpec etcd;
   auto endpoints = read_etcd_endpoints(resolved(settings, OptionId::kRdzvEndpoint));
   if (!endpoints) return fail(std::move(endpoints.error()));
@@ -57,25 +54,27 @@ Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& ren
   etcd.tls.key = first_of(conf, {"key", "ssl_cert_key"});
   const std::string protocol = text_of(conf, "protocol");
   if (!protocol.empty() && protocol != "http" && protocol != "https") {
-    return refused("protocol must be http or https");
+    return refused(given_conf, "protocol must be http or https");
   }
   const bool has_files = etcd.tls != rdzv::TlsFiles{};
   if (protocol == "http" && has_files) {
-    return refused("certificates are of no use with protocol=http; leave it out, or give https");
+    return refused(given_conf,
+                   "certificates are of no use with protocol=http; leave it out, or give https");
   }
   etcd.is_tls = protocol == "https" || has_files;
 
   etcd.user = text_of(conf, "user");
   etcd.password = text_of(conf, "password");
   if (const std::string file = text_of(conf, "password_file"); !file.empty()) {
-    if (!etcd.password.empty()) return refused("give password or password_file, not both");
+    if (!etcd.password.empty())
+      return refused(given_conf, "give password or password_file, not both");
     auto password = rdzv::read_secret("password", file);
-    if (!password) return refused(password.error().to_string());
+    if (!password) return refused(given_conf, password.error().to_string());
     etcd.password = *std::move(password);
   }
   if (etcd.user.empty() != etcd.password.empty()) {
-    return refused(etcd.user.empty() ? "a password needs its user"
-                                     : "user=" + etcd.user + " needs a password_file");
+    return refused(given_conf, etcd.user.empty() ? "a password needs its user"
+                                                 : "user=" + etcd.user + " needs a password_file");
   }
   return etcd;
 }

@@ -23,21 +23,20 @@ OptionId port_option(const Settings& settings) {
 Result<void> check_endpoint(const Settings& settings, const Rendezvous& rendezvous) {
   const ResolvedOption nodes = resolved(settings, OptionId::kNnodes);
   if (rendezvous.is_standalone) {
-    return fail(usage_error(nodes, "--standalone is for one node; leave one of the two out"));
+    return refused(nodes, "--standalone is for one node; leave one of the two out");
   }
   if (rendezvous.backend != Backend::kStatic && port_option(settings) == OptionId::kMasterPort) {
-    return fail(usage_error(
-        nodes, is_etcd(rendezvous.backend)
-                   ? "several nodes need to know where etcd is; give "
-                     "--rdzv-endpoint=HOST:PORT, or several with commas between them"
-                   : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
-                     "the same on every node"));
+    return refused(nodes,
+                   is_etcd(rendezvous.backend)
+                       ? "several nodes need to know where etcd is; give "
+                         "--rdzv-endpoint=HOST:PORT, or several with commas between them"
+                       : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
+                         "the same on every node");
   }
   if (rendezvous.port == 0) {
-    return fail(
-        usage_error(resolved(settings, port_option(settings)),
-                    "port 0 is any free one, and the other nodes could not know which; give the "
-                    "port, the same on every node"));
+    return refused(resolved(settings, port_option(settings)),
+                   "port 0 is any free one, and the other nodes could not know which; give the "
+                   "port, the same on every node");
   }
   return {};
 }
@@ -80,14 +79,14 @@ Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezv
   const auto last = whole_number(parts.back());
   if (parts.size() != 2 || !first || !last || *first < 1 || *last > kHighestPort ||
       *first > *last) {
-    return fail(usage_error(range, "give the first and the last port, such as 29500:29599"));
+    return refused(range, "give the first and the last port, such as 29500:29599");
   }
   if (place.first_port != 0) {
-    return fail(usage_error(
+    return refused(
         range, rendezvous.max_nodes == 1
                    ? "the port is fixed already by " + settings[port_option(settings)].origin.name
                    : "with static, several nodes meet at node 0's one port, --master-port; leave "
-                     "the range out, or give --rdzv-backend=c10d"));
+                     "the range out, or give --rdzv-backend=c10d");
   }
   place.first_port = static_cast<std::uint16_t>(*first);
   place.last_port = static_cast<std::uint16_t>(*last);

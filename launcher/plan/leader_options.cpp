@@ -34,7 +34,7 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   const NodeCount nodes = take(read_node_count(nnodes));
   if (take.error) return fail(*std::move(take.error));
   if (nodes.most == 1) {
-    return fail(usage_error(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX"));
+    return refused(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX");
   }
   job.round.min_nodes = nodes.least;
   job.round.max_nodes = nodes.most;

@@ -63,6 +63,9 @@ class Planner {
   void refuse(Error error) {
     if (!take_.error) take_.error = std::move(error);
   }
+  void refuse(const ResolvedOption& option, std::string_view sentence) {
+    refuse(usage_error(option, sentence));
+  }
   void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
 
   void read_site() {
@@ -100,10 +103,9 @@ class Planner {
     if (plan_.rendezvous.is_standalone) {
       plan_.job.run_id = surroundings_.random_run_id;
     } else if (run_id.text().empty() && plan_.rendezvous.max_nodes > 1) {
-      refuse(
-          usage_error(run_id,
-                      "each node would take a random one, and so no two would meet; give all nodes "
-                      "the same, or leave it out"));
+      refuse(run_id,
+             "each node would take a random one, and so no two would meet; give all nodes "
+             "the same, or leave it out");
     } else if (run_id.text().empty()) {
       plan_.job.run_id = surroundings_.random_run_id;
       warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
@@ -139,22 +141,22 @@ class Planner {
       if (text == "auto")
         return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
       const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
-      refuse(usage_error(
-          workers, hidden_by == nullptr
-                       ? "no GPU was found; nvidia-smi shows what the driver sees"
-                       : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'"));
+      refuse(workers,
+             hidden_by == nullptr
+                 ? "no GPU was found; nvidia-smi shows what the driver sees"
+                 : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'");
       return 1;
     }
     const auto number = whole_number(text);
     if (!number) {
-      refuse(usage_error(workers,
-                         "give the number of workers on this node, or auto, cpu, usable-cpus or "
-                         "gpu"));
+      refuse(workers,
+             "give the number of workers on this node, or auto, cpu, usable-cpus or "
+             "gpu");
       return 1;
     }
     if (*number < 1 || *number > kMaxWorkersPerNode) {
-      refuse(usage_error(workers, "a node has at least 1 and at most " +
-                                      std::to_string(kMaxWorkersPerNode) + " workers"));
+      refuse(workers, "a node has at least 1 and at most " + std::to_string(kMaxWorkersPerNode) +
+                          " workers");
       return 1;
     }
     return static_cast<int>(*number);
@@ -211,7 +213,7 @@ class Planner {
 
     const ResolvedOption logs_specs = option(OptionId::kLogsSpecs);
     if (!logs_specs.text().empty() && logs_specs.text() != "default") {
-      refuse(usage_error(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
+      refuse(logs_specs, "log plug-ins are Python's; give default, or leave it out");
     }
     warn_of_output_without_effect();
   }
@@ -255,19 +257,17 @@ class Planner {
     } else if (text.starts_with("fd:")) {
       const auto number = whole_number(text.substr(3));
       if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
-        return refuse(
-            usage_error(target, "give fd: and the number of an open descriptor, as in fd:3"));
+        return refuse(target, "give fd: and the number of an open descriptor, as in fd:3");
       }
       events.descriptor = static_cast<int>(*number);
     } else if (!text.empty() || target.is_default()) {
       events.file = text;
     } else {
-      refuse(usage_error(target, "give a file, fd:N, or - for stdout"));
+      refuse(target, "give a file, fd:N, or - for stdout");
     }
     const ResolvedOption record = option(OptionId::kRecord);
     plan_.job.record = record.text();
-    if (plan_.job.record.empty() && !record.is_default())
-      refuse(usage_error(record, "give a file"));
+    if (plan_.job.record.empty() && !record.is_default()) refuse(record, "give a file");
   }
 
   // Where else the agent reports the job: events, metrics.
@@ -311,13 +311,12 @@ class Planner {
     if (preempt.text().empty()) return;
     const auto number = signal_number(preempt.text());
     if (number == 0 || number == SIGKILL || number == SIGSTOP) {
-      return refuse(usage_error(preempt, "give a signal that can be caught, such as SIGUSR1"));
+      return refuse(preempt, "give a signal that can be caught, such as SIGUSR1");
     }
     if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
       if (preempt.setting.origin.source == Source::kSite) return prefer_to_stop(number);
-      return refuse(usage_error(preempt, signal_name(number) + " is among " +
-                                             stop.setting.origin.name +
-                                             " too; it can mean one thing only"));
+      return refuse(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
+                                 " too; it can mean one thing only");
     }
     job.preempt_signal = number;
   }
@@ -342,7 +341,7 @@ class Planner {
     find_gpus();
     auto cpus = agent::numa_binding(static_cast<agent::NumaMode>(mode), surroundings_.machine,
                                     gpus_, visible_gpus_, plan_.job.local_world_size);
-    if (!cpus) return refuse(usage_error(binding, cpus.error().to_string()));
+    if (!cpus) return refuse(binding, cpus.error().to_string());
     plan_.job.cpus_of = *std::move(cpus);
   }
 
@@ -353,8 +352,8 @@ class Planner {
     if (!plan_.job.nodes.is_alone()) return;
     for (const int rank : plan_.job.debugged_ranks) {
       if (rank < plan_.job.local_world_size) continue;
-      refuse(usage_error(debugged, "there is no rank " + std::to_string(rank) + " among " +
-                                       std::to_string(plan_.job.local_world_size) + " workers"));
+      refuse(debugged, "there is no rank " + std::to_string(rank) + " among " +
+                           std::to_string(plan_.job.local_world_size) + " workers");
     }
   }
 
@@ -368,10 +367,9 @@ class Planner {
     }
     const std::vector<std::string_view> entries = split(*all, ',');
     if (entries.size() < workers) {
-      return refuse(usage_error(option(OptionId::kVirtualLocalRank),
-                                "each of the " + std::to_string(workers) +
-                                    " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" +
-                                    *all + "'"));
+      return refuse(option(OptionId::kVirtualLocalRank),
+                    "each of the " + std::to_string(workers) +
+                        " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all + "'");
     }
     for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
   }
@@ -387,9 +385,9 @@ class Planner {
                      {}});
     }
     if (module && no_python && !run_path) {
-      return refuse(usage_error(option(OptionId::kNoPython),
-                                "a module (" + option(OptionId::kModule).setting.origin.name +
-                                    ") needs Python; leave one of the two out"));
+      return refuse(option(OptionId::kNoPython), "a module (" +
+                                                     option(OptionId::kModule).setting.origin.name +
+                                                     ") needs Python; leave one of the two out");
     }
     const RunAs run_as = run_path    ? RunAs::kRunPath
                          : module    ? RunAs::kModule
@@ -426,9 +424,9 @@ Result<void> prepare_log_dir(const Plan& plan) {
   const std::string& directory = plan.job.output.log_dir;
   if (directory.empty() || directory == kNoFiles) return {};
   const auto unusable = [&](int error_number) {
-    return fail(usage_error(
+    return refused(
         resolved(plan.settings, OptionId::kLogDir),
-        "log files cannot be written there: " + std::string(std::strerror(error_number))));
+        "log files cannot be written there: " + std::string(std::strerror(error_number)));
   };
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -451,7 +449,7 @@ Result<void> try_to_append(const ResolvedOption& target, const std::string& path
   const int file =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0 && errno != ENXIO) {
-    return fail(usage_error(target, "it cannot be written: " + std::string(std::strerror(errno))));
+    return refused(target, "it cannot be written: " + std::string(std::strerror(errno)));
   }
   if (file >= 0) ::close(file);
   return {};
@@ -463,8 +461,8 @@ Result<void> try_event_target(const Plan& plan) {
   if (events.descriptor) {
     const int flags = ::fcntl(*events.descriptor, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
-      return fail(usage_error(
-          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
+      return refused(
+          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing");
     }
   }
   if (auto tried = try_to_append(target, events.file); !tried) return tried;

@@ -38,27 +38,27 @@ std::string unknown_key(std::string_view key) {
 Result<void> check_pair(const ResolvedOption& option, std::string_view key,
                         std::string_view value) {
   if (key.empty() || value.empty()) {
-    return fail(usage_error(option, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
+    return refused(option, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1");
   }
   if (contains(kRdzvReservedKeys, key)) {
-    return fail(usage_error(option, "'" + std::string(key) + "' has an option of its own"));
+    return refused(option, "'" + std::string(key) + "' has an option of its own");
   }
   if (contains(kRdzvNumberKeys, key)) {
     const auto number = whole_number(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
-      return fail(usage_error(option, std::string(key) + " must be a whole number of 1 or more" +
-                                          (has_quote ? ", without a quote" : "")));
+      return refused(option, std::string(key) + " must be a whole number of 1 or more" +
+                                 (has_quote ? ", without a quote" : ""));
     }
   }
   if (key == "is_host" && !truth(value)) {
-    return fail(usage_error(option, "is_host must be 1 or 0 (or true, false, yes, no)"));
+    return refused(option, "is_host must be 1 or 0 (or true, false, yes, no)");
   }
   if (key == "store_type" && value == "file") {
-    return fail(usage_error(option, "a store in a file is not supported; leave store_type out"));
+    return refused(option, "a store in a file is not supported; leave store_type out");
   }
   if (key == "store_type" && value != "tcp") {
-    return fail(usage_error(option, "store_type must be tcp"));
+    return refused(option, "store_type must be tcp");
   }
   return {};
 }
@@ -147,8 +147,7 @@ Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
   const TokenFile file = token_file(settings, conf);
   if (file.path.empty()) return {};
   auto token = rdzv::read_token(file.path);
-  if (!token)
-    return fail(usage_error(resolved(settings, file.named_by), token.error().to_string()));
+  if (!token) return refused(resolved(settings, file.named_by), token.error().to_string());
   return token;
 }
 

@@ -21,7 +21,7 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
     if (!port) return fail(port.error());
     const ResolvedOption address = resolved(settings, OptionId::kMasterAddr);
     if (trimmed(address.text()).empty()) {
-      return fail(usage_error(address, "give the host name or address of node 0"));
+      return refused(address, "give the host name or address of node 0");
     }
     return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
   }
@@ -33,11 +33,10 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
   const auto parsed = parse_host_and_port(
       endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
   if (!parsed) {
-    return fail(usage_error(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
+    return refused(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400");
   }
   if (!parsed->port) {
-    return fail(
-        usage_error(endpoint, "the port is missing; static has no default, give HOST:PORT"));
+    return refused(endpoint, "the port is missing; static has no default, give HOST:PORT");
   }
   return *parsed;
 }
@@ -119,9 +118,9 @@ Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::st
   const int rank = take(read_integer(node_rank, 0));
   if (take.error) return fail(*std::move(take.error));
   if (rank >= rendezvous.max_nodes) {
-    return fail(usage_error(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
-                                           " node ranks go from 0 to " +
-                                           std::to_string(rendezvous.max_nodes - 1)));
+    return refused(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
+                                  " node ranks go from 0 to " +
+                                  std::to_string(rendezvous.max_nodes - 1));
   }
   if (!node_rank.is_default() || rendezvous.backend == Backend::kStatic) {
     rendezvous.node_rank = rank;

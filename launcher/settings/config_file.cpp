@@ -132,10 +132,10 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
 Result<FileValues> read_config(const ResolvedOption& config) {
   if (config.text().empty()) {
     if (config.is_default()) return FileValues{};
-    return fail(usage_error(config, "give a TOML file"));
+    return refused(config, "give a TOML file");
   }
   const auto unreadable = [&] {
-    return fail(usage_error(config, "it cannot be read: " + std::string(std::strerror(errno))));
+    return refused(config, "it cannot be read: " + std::string(std::strerror(errno)));
   };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(config.text().c_str(), "re"), std::fclose);
@@ -146,8 +146,7 @@ Result<FileValues> read_config(const ResolvedOption& config) {
   errno = 0;
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) return unreadable();
-  if (text.size() == kLongest)
-    return fail(usage_error(config, "it is too long to be a settings file"));
+  if (text.size() == kLongest) return refused(config, "it is too long to be a settings file");
   return parse_config(text, config.text());
 }
 

@@ -33,6 +33,10 @@ struct Taking {
 // a password in the text.
 Error usage_error(const ResolvedOption& option, std::string_view sentence);
 
+inline tl::unexpected<Error> refused(const ResolvedOption& option, std::string_view sentence) {
+  return fail(usage_error(option, sentence));
+}
+
 // A decimal whole number with nothing around it.
 std::optional<long long> whole_number(std::string_view text);
 

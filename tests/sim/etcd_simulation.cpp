@@ -48,9 +48,14 @@ class Simulation : VirtualJob {
     etcd_.on_revoke = [this](int who, std::int64_t lease) { check_revoke(who, lease); };
   }
 
-  Result run();
+  Result run() {
+    Result result = VirtualJob::run(kEnd, kEventsMax);
+    result.rounds = static_cast<int>(rounds_.size());
+    return result;
+  }
 
  private:
+  void begin() override;
   void start_agent(int slot);
   std::unique_ptr<rdzv::Leader> make_leader(const VirtualAgent& agent, rdzv::LeaderEvents events);
   void inject();
@@ -58,9 +63,9 @@ class Simulation : VirtualJob {
   std::optional<rdzv::JobRecord> record() const;
   void check_put(int who, const rdzv::wire::EtcdPut& put);
   void check_revoke(int who, std::int64_t lease) const;
-  void check_start(const VirtualAgent& agent, const rdzv::RoundStart& start);
-  void check_event(const VirtualAgent& agent, const rdzv::LeaderEvent& event);
-  void check_end();
+  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) override;
+  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override;
+  void check_end() override;
 
   VirtualEtcd etcd_;
   const rdzv::JobKeys keys_;
@@ -73,18 +78,13 @@ class Simulation : VirtualJob {
   bool has_ended_ = false;  // of some incarnation of the job, as stored in etcd
 };
 
-Result Simulation::run() {
-  const auto begin = [this] {
-    for (int slot = 0; slot < max_nodes_; ++slot) {
-      queue.after(random.time(0us, 300ms), [this, slot] { start_agent(slot); });
-    }
-    for (int faults = random.number(0, 5); faults > 0; --faults) {
-      queue.at(CoreTime(random.time(0us, 6s)), [this] { inject(); });
-    }
-  };
-  Result result = VirtualJob::run(kEnd, kEventsMax, begin, [this] { check_end(); });
-  result.rounds = static_cast<int>(rounds_.size());
-  return result;
+void Simulation::begin() {
+  for (int slot = 0; slot < max_nodes_; ++slot) {
+    queue.after(random.time(0us, 300ms), [this, slot] { start_agent(slot); });
+  }
+  for (int faults = random.number(0, 5); faults > 0; --faults) {
+    queue.at(CoreTime(random.time(0us, 6s)), [this] { inject(); });
+  }
 }
 
 void Simulation::start_agent(int slot) {
@@ -96,14 +96,7 @@ void Simulation::start_agent(int slot) {
   settings.hello.min_nodes = min_nodes_;
   settings.hello.max_nodes = max_nodes_;
   settings.hello.max_restarts = max_restarts_;
-  VirtualAgent& its = add(std::move(settings), std::make_shared<Process>(),
-                          {[this](const VirtualAgent& agent, const rdzv::RoundStart& start) {
-                             check_start(agent, start);
-                           },
-                           [](GroupKey, const ExitStatus&, bool) {},
-                           [this](const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
-                             check_event(agent, event);
-                           }});
+  VirtualAgent& its = add(std::move(settings), std::make_shared<Process>());
   its.start([&](rdzv::LeaderEvents events) { return make_leader(its, std::move(events)); });
 }
 
@@ -232,7 +225,7 @@ void Simulation::check_revoke(int who, std::int64_t lease) const {
           "a claim that has won is given back");
 }
 
-void Simulation::check_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
+void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
   require(agent.live_workers() == 0, "an agent started workers while others of its own lived");
   const auto known = record();
   require(known && known->round && *known->round >= start.round,
@@ -251,7 +244,7 @@ void Simulation::check_start(const VirtualAgent& agent, const rdzv::RoundStart& 
   require(begun.ranks.insert(start.node_rank).second, "two nodes have the same rank in a round");
 }
 
-void Simulation::check_event(const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
+void Simulation::leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
   if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
     without_leader_.insert(&agent);
   }

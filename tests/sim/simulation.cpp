@@ -32,9 +32,15 @@ class Simulation : VirtualJob {
         schedule_(schedule),
         invariants_(schedule) {}
 
-  Result run();
+  Result run() {
+    Result result = VirtualJob::run(schedule_.calm + kCalmLimit,
+                                    kEventsPerNodeMax * (schedule_.nodes.size() + 1));
+    result.rounds = invariants_.rounds();
+    return result;
+  }
 
  private:
+  void begin() override;
   void start_agent(int slot);
   std::unique_ptr<rdzv::Leader> make_client(int slot, const ProcessPtr& process,
                                             rdzv::LeaderEvents events);
@@ -49,13 +55,14 @@ class Simulation : VirtualJob {
   void core_stepped(const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out);
   void check_each_interval();
 
-  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) const;
-  void worker_ended(GroupKey key, const ExitStatus& status, bool by_itself);
+  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) override;
+  void worker_ended(GroupKey key, const ExitStatus& status, bool by_itself) override;
+  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override;
 
   void inject(const Fault& fault);
   bool may_lose_leader(const VirtualAgent& agent) const;
   bool may_be_late(const VirtualAgent& agent) const;
-  void check_end();
+  void check_end() override;
 
   const Schedule& schedule_;
   Invariants invariants_;
@@ -75,23 +82,16 @@ class Simulation : VirtualJob {
   CoreTime leader_resumed_{};
 };
 
-Result Simulation::run() {
-  const auto begin = [this] {
-    start_leader();
-    for (std::size_t slot = 0; slot < schedule_.nodes.size(); ++slot) {
-      queue.at(schedule_.nodes[slot].starts, [this, slot] {
-        if (current[slot] == nullptr) start_agent(static_cast<int>(slot));
-      });
-    }
-    for (const Fault& fault : schedule_.faults) {
-      queue.at(fault.at, [this, &fault] { inject(fault); });
-    }
-  };
-  Result result =
-      VirtualJob::run(schedule_.calm + kCalmLimit, kEventsPerNodeMax * (schedule_.nodes.size() + 1),
-                      begin, [this] { check_end(); });
-  result.rounds = invariants_.rounds();
-  return result;
+void Simulation::begin() {
+  start_leader();
+  for (std::size_t slot = 0; slot < schedule_.nodes.size(); ++slot) {
+    queue.at(schedule_.nodes[slot].starts, [this, slot] {
+      if (current[slot] == nullptr) start_agent(static_cast<int>(slot));
+    });
+  }
+  for (const Fault& fault : schedule_.faults) {
+    queue.at(fault.at, [this, &fault] { inject(fault); });
+  }
 }
 
 // ---- agents
@@ -106,20 +106,7 @@ void Simulation::start_agent(int slot) {
   settings.leads_for_good = leads;
   settings.hello = hello_of(slot);
   const auto process = leads ? leader_process_ : std::make_shared<Process>();
-  VirtualAgent& its =
-      add(std::move(settings), process,
-          {[this](const VirtualAgent& agent, const rdzv::RoundStart& start) {
-             workers_start(agent, start);
-           },
-           [this](GroupKey key, const ExitStatus& status, bool by_itself) {
-             worker_ended(key, status, by_itself);
-           },
-           [](const VirtualAgent&, const rdzv::LeaderEvent& event) {
-             const auto* warning = std::get_if<rdzv::LeaderWarning>(&event);
-             require(warning == nullptr ||
-                         warning->line.find("breaks the protocol") == std::string::npos,
-                     "a message to the leader was lost");
-           }});
+  VirtualAgent& its = add(std::move(settings), process);
   its.start([&](rdzv::LeaderEvents events) -> std::unique_ptr<rdzv::Leader> {
     if (leads) return make_server(std::move(events));
     return make_client(slot, process, std::move(events));
@@ -153,7 +140,7 @@ rdzv::NodeHello Simulation::hello_of(int slot) const {
 
 // ---- workers
 
-void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) const {
+void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
   const NodeId* newest = nullptr;
   for (const auto& [id, its] : nodes_) {
     if (its == &agent) newest = &id;
@@ -168,6 +155,12 @@ void Simulation::worker_ended(GroupKey key, const ExitStatus& status, bool by_it
   } else if (by_itself) {
     invariants_.worker_failed_by_itself(key.round);
   }
+}
+
+void Simulation::leader_says(const VirtualAgent&, const rdzv::LeaderEvent& event) {
+  const auto* warning = std::get_if<rdzv::LeaderWarning>(&event);
+  require(warning == nullptr || warning->line.find("breaks the protocol") == std::string::npos,
+          "a message to the leader was lost");
 }
 
 // ---- the leader

@@ -15,11 +15,10 @@ constexpr int kSlowStorePercent = 15;  // as on a busy node
 
 }  // namespace
 
-VirtualAgent::VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process, Hooks hooks)
+VirtualAgent::VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process)
     : job_(job),
       settings_(std::move(settings)),
       process_(std::move(process)),
-      hooks_(std::move(hooks)),
       core_(settings_.node),
       workers_(static_cast<std::size_t>(settings_.node.local_world_size)) {}
 
@@ -32,7 +31,7 @@ void VirtualAgent::start(const MakeLeader& make_leader) {
 }
 
 void VirtualAgent::hear(rdzv::LeaderEvent event) {
-  hooks_.leader_says(*this, event);
+  job_.leader_says(*this, event);
   if (auto* message = std::get_if<rdzv::ToAgent>(&event)) {
     was_welcome_ = true;
     std::visit([&](auto& each) { step(std::move(each)); }, *message);
@@ -93,7 +92,7 @@ void VirtualAgent::perform(const agent::CloseStore& action) {
 
 void VirtualAgent::perform(const agent::StartWorkers& action) {
   const rdzv::RoundStart& start = action.start;
-  hooks_.workers_start(*this, start);
+  job_.workers_start(*this, start);
   require(facts_->live_workers == 0, "an agent started workers while others of its own lived");
   require(!started_ || (started_->round < start.round && started_->restarts <= start.restarts),
           "an agent's rounds do not go up, or a restart was forgotten");
@@ -237,7 +236,7 @@ void VirtualAgent::end_worker(int local_rank, std::uint64_t life, ExitStatus sta
              << " ends: " << status.to_string() << (by_itself ? ", by its own fault" : "") << "\n";
   const GroupKey key = group();
   agent::WorkerEnded ended{started_->round, local_rank, {}};
-  hooks_.worker_ended(key, status, by_itself);
+  job_.worker_ended(key, status, by_itself);
   if (status.is_success()) {
     job_.groups[key].succeeded += 1;
   } else {
@@ -291,8 +290,7 @@ void VirtualAgent::set_stuck(bool is_stuck) {
 
 // ---- the job
 
-Result VirtualJob::run(CoreTime limit, std::uint64_t events_max, const std::function<void()>& begin,
-                       const std::function<void()>& check_end) {
+Result VirtualJob::run(CoreTime limit, std::uint64_t events_max) {
   Result result;
   try {
     begin();
@@ -315,11 +313,9 @@ Result VirtualJob::run(CoreTime limit, std::uint64_t events_max, const std::func
   return result;
 }
 
-VirtualAgent& VirtualJob::add(VirtualAgent::Settings settings, ProcessPtr process,
-                              VirtualAgent::Hooks hooks) {
+VirtualAgent& VirtualJob::add(VirtualAgent::Settings settings, ProcessPtr process) {
   settings.number = static_cast<int>(agents.size());
-  agents.push_back(std::make_unique<VirtualAgent>(*this, std::move(settings), std::move(process),
-                                                  std::move(hooks)));
+  agents.push_back(std::make_unique<VirtualAgent>(*this, std::move(settings), std::move(process)));
   VirtualAgent& agent = *agents.back();
   current[static_cast<std::size_t>(agent.slot())] = &agent;
   return agent;

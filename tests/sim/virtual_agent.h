@@ -54,15 +54,9 @@ class VirtualAgent {
     bool leads_for_good = false;  // the leader is in this process and ends with this node
     rdzv::NodeHello hello;        // without last_round
   };
-  // For the invariants.
-  struct Hooks {
-    std::function<void(const VirtualAgent&, const rdzv::RoundStart&)> workers_start;  // before it
-    std::function<void(GroupKey, const ExitStatus&, bool by_itself)> worker_ended;
-    std::function<void(const VirtualAgent&, const rdzv::LeaderEvent&)> leader_says;
-  };
   using MakeLeader = std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>;
 
-  VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process, Hooks hooks);
+  VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process);
   VirtualAgent(const VirtualAgent&) = delete;
   VirtualAgent& operator=(const VirtualAgent&) = delete;
 
@@ -130,7 +124,6 @@ class VirtualAgent {
   VirtualJob& job_;
   const Settings settings_;
   const ProcessPtr process_;
-  const Hooks hooks_;
   std::function<void()> when_left_;  // set while the node leaves its leader at the end
   bool was_told_to_leave_ = false;
   bool was_welcome_ = false;
@@ -162,13 +155,21 @@ class VirtualJob {
         timing(its_timing),
         current(slots) {}
 
-  // Calls `begin`, then performs events up to `limit`, then calls `check_end`.
-  Result run(CoreTime limit, std::uint64_t events_max, const std::function<void()>& begin,
-             const std::function<void()>& check_end);
+  virtual ~VirtualJob() = default;
+
+  // Begins the job, performs events up to `limit`, and checks the end.
+  Result run(CoreTime limit, std::uint64_t events_max);
 
   // A new agent in its slot.
-  VirtualAgent& add(VirtualAgent::Settings settings, ProcessPtr process, VirtualAgent::Hooks hooks);
+  VirtualAgent& add(VirtualAgent::Settings settings, ProcessPtr process);
   void kill(VirtualAgent& agent);  // by SIGKILL
+
+  virtual void begin() = 0;
+  // For the invariants.
+  virtual void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) = 0;
+  virtual void worker_ended(GroupKey /*key*/, const ExitStatus&, bool /*by_itself*/) {}
+  virtual void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) = 0;
+  virtual void check_end() = 0;
 
   EventQueue queue;
   Trace trace;
