@@ -101,14 +101,6 @@ std::string look_up_in_reverse(const std::string& address) {
   return std::to_string(since(began).count());
 }
 
-ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& timed,
-                           Clock::time_point deadline) {
-  if (!timed) return {address, {}, true};
-  const TimedProcess::End end = timed->finish(deadline);
-  if (!end.was_in_time) return {address, kLookupLimit, false};
-  return {address, Milliseconds(std::atoll(end.output.c_str())), true};
-}
-
 // ---- two workers
 
 // Removes variables of another job, from which ddpctl may have been started.
@@ -247,9 +239,9 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
     findings.push_back(
         judge_other_name(name_facts(arguments.names[i], look_ups[i], names_deadline)));
   }
-  std::vector<ReverseFacts> reversed;
+  std::vector<NameFacts> reversed;
   for (std::size_t i = 0; i < reverse.size(); ++i) {
-    reversed.push_back(reverse_facts(addresses[i], reverse[i], names_deadline));
+    reversed.push_back(name_facts(addresses[i], reverse[i], names_deadline));
   }
   findings.push_back(judge_reverse(reversed));
   findings.push_back(judge_clock(read_clock(clocks)));

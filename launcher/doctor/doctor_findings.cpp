@@ -164,13 +164,13 @@ Finding judge_other_name(const NameFacts& facts) {
                   "add it to /etc/hosts"}});
 }
 
-Finding judge_reverse(const std::vector<ReverseFacts>& facts) {
+Finding judge_reverse(const std::vector<NameFacts>& facts) {
   std::vector<std::string> slow;
   Milliseconds longest{};
-  for (const ReverseFacts& each : facts) {
+  for (const NameFacts& each : facts) {
     longest = std::max(longest, each.took);
     if (each.was_in_time && each.took <= kLookupMax) continue;
-    slow.push_back(each.address + (each.was_in_time ? " (" : " (given up after ") +
+    slow.push_back(each.name + (each.was_in_time ? " (" : " (given up after ") +
                    in_words(each.took) + ")");
   }
   return judged(

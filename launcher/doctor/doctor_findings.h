@@ -58,20 +58,16 @@ Finding judge_ports(const PortFacts& facts);
 
 struct NameFacts {
   std::string name{};
-  std::vector<std::string> addresses{};
-  std::string error{};
   Milliseconds took{};
   bool was_in_time = true;
+  std::vector<std::string> addresses{};
+  std::string error{};
 };
 Finding judge_own_name(const NameFacts& facts);
 Finding judge_other_name(const NameFacts& facts);
 
-struct ReverseFacts {
-  std::string address{};
-  Milliseconds took{};
-  bool was_in_time = true;
-};
-Finding judge_reverse(const std::vector<ReverseFacts>& facts);
+// The names are addresses.
+Finding judge_reverse(const std::vector<NameFacts>& facts);
 
 // ---- machine
 

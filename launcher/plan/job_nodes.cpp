@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "launcher/cli/text.h"
-#include "launcher/plan/etcd_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
 

@@ -1,5 +1,5 @@
 // How this node meets the others: the options under "Nodes", read and checked by torchrun's rules.
-// Nothing is connected here. Pure.
+// Nothing is connected here. Pure, but for the file with etcd's password that read_etcd() reads.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include "launcher/plan/rdzv_conf.h"
 #include "launcher/settings/settings.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/etcd/etcd_spec.h"
 
 namespace ddprun::cli {
 
@@ -40,6 +41,10 @@ struct Rendezvous {
 };
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
+
+// What --rdzv-endpoint and --rdzv-conf mean under --rdzv-backend=etcd. Keys have the spellings of both
+// of torchrun's etcd backends.
+Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
 
 // "host", "host:port", "[::1]:port"; empty is localhost. Without a port in the text it is
 // `default_port`, which may be none.

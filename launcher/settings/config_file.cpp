@@ -22,8 +22,8 @@ std::string at(const std::string& file, const toml::node& node) {
   return file + ":" + std::to_string(node.source().begin.line);
 }
 
-Error mistake(const std::string& where, std::string_view sentence) {
-  return Error{ErrorCode::kInvalidArgument, where + ": " + std::string(sentence), {}};
+tl::unexpected<Error> mistake(const std::string& where, const std::string& sentence) {
+  return fail(ErrorCode::kInvalidArgument, where + ": " + sentence);
 }
 
 // A string or number in the form that the command line uses.
@@ -86,7 +86,7 @@ bool belongs_in_a_file(const OptionSpec& spec) {
   return spec.variables != Variables::kNone && spec.id != OptionId::kConfig;
 }
 
-Error unknown_key(const std::string& where, std::string_view key) {
+tl::unexpected<Error> unknown_key(const std::string& where, std::string_view key) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : option_table()) {
     if (belongs_in_a_file(spec)) names.push_back(spec.name);
@@ -104,26 +104,25 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
     const toml::parse_error& error = parsed.error();
     // The parser's message may quote the beginning of a password without quotes.
     const std::string_view why = error.description();
-    return fail(mistake(name + ":" + std::to_string(error.source().begin.line),
-                        "this is not TOML: " + std::string(why.substr(0, why.find(", saw ")))));
+    return mistake(name + ":" + std::to_string(error.source().begin.line),
+                   "this is not TOML: " + std::string(why.substr(0, why.find(", saw "))));
   }
   FileValues values;
   for (const auto& [key, node] : parsed.table()) {
     const std::string where = at(name, node);
     const OptionSpec* const spec = find_option(key.str());
-    if (spec == nullptr) return fail(unknown_key(where, key.str()));
+    if (spec == nullptr) return unknown_key(where, key.str());
     if (!belongs_in_a_file(*spec)) {
-      return fail(
-          mistake(where, std::string(key.str()) + " can only be given on the command line"));
+      return mistake(where, std::string(key.str()) + " can only be given on the command line");
     }
     auto value = value_text(*spec, node);
     if (!value) {
-      return fail(mistake(where, std::string(key.str()) + " must be " +
-                                     std::string(kWanted[static_cast<std::size_t>(spec->kind)])));
+      return mistake(where, std::string(key.str()) + " must be " +
+                                std::string(kWanted[static_cast<std::size_t>(spec->kind)]));
     }
     // For TOML, the two spellings of an option (dashes, underscores) are two keys.
     if (!values.emplace(spec->id, Setting{*std::move(value), {Source::kFile, where}}).second) {
-      return fail(mistake(where, std::string(spec->name) + " is given twice"));
+      return mistake(where, std::string(spec->name) + " is given twice");
     }
   }
   return values;

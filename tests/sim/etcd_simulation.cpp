@@ -1,5 +1,3 @@
-#include "tests/sim/etcd_simulation.h"
-
 #include <map>
 #include <memory>
 #include <optional>

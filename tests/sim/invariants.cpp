@@ -28,7 +28,7 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
   const bool is_settled =
       is_announced_ && (core.round() != round_before_ || (core.has_ended() && !had_ended_));
   if (is_settled) {
-    settled(core, core.has_ended());
+    settled(core);
     is_announced_ = false;
   } else {
     const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
@@ -57,14 +57,14 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
   }
 }
 
-void Invariants::settled(const rdzv::RoundCore& core, bool has_ended) {
+void Invariants::settled(const rdzv::RoundCore& core) {
   std::set<NodeId> gone;
   for (const NodeId id : group_) {
     if (!core.has(id)) gone.insert(id);
   }
   const int charged = core.restarts() - restarts_before_;
   const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
-  if (has_ended) {
+  if (core.has_ended()) {
     require(charged == 0, "the end of the job spent budget");
   } else {
     require(charged == 0 || is_own_fault,

@@ -42,10 +42,7 @@ class Simulation : VirtualJob {
  private:
   void begin() override;
   void start_agent(int slot);
-  std::unique_ptr<rdzv::Leader> make_client(int slot, const ProcessPtr& process,
-                                            rdzv::LeaderEvents events);
   std::unique_ptr<rdzv::RoundServer> make_server(rdzv::LeaderEvents events);
-  rdzv::NodeHello hello_of(int slot) const;
   std::string leader_host() const { return schedule_.leader_is_alone ? "10.1.0.1" : host_of(0); }
   bool hosts_leader(const VirtualAgent& agent) const { return agent.process() == leader_process_; }
 
@@ -104,28 +101,7 @@ void Simulation::start_agent(int slot) {
   settings.node = {node.workers, kShutdownTimeout, kKillTimeout, /*hosts_leader=*/false};
   settings.node.leader_leave_timeout = keep_alive_.timeout() + 2 * keep_alive_.interval;
   settings.leads_for_good = leads;
-  settings.hello = hello_of(slot);
-  const auto process = leads ? leader_process_ : std::make_shared<Process>();
-  VirtualAgent& its = add(std::move(settings), process);
-  its.start([&](rdzv::LeaderEvents events) -> std::unique_ptr<rdzv::Leader> {
-    if (leads) return make_server(std::move(events));
-    return make_client(slot, process, std::move(events));
-  });
-}
-
-std::unique_ptr<rdzv::Leader> Simulation::make_client(int slot, const ProcessPtr& process,
-                                                      rdzv::LeaderEvents events) {
-  rdzv::RoundClientOptions options;
-  options.leader = {leader_host(), kLeaderPort};
-  options.keep_alive = keep_alive_;
-  options.join_timeout = schedule_.config.join_timeout;
-  return std::make_unique<rdzv::RoundClient>(network.transport(host_of(slot), slot, process),
-                                             std::move(options), std::move(events));
-}
-
-rdzv::NodeHello Simulation::hello_of(int slot) const {
-  const Node& node = schedule_.nodes[static_cast<std::size_t>(slot)];
-  rdzv::NodeHello hello;
+  rdzv::NodeHello& hello = settings.hello;
   hello.local_world_size = node.workers;
   hello.role = node.role;
   hello.host = node.host;
@@ -135,7 +111,17 @@ rdzv::NodeHello Simulation::hello_of(int slot) const {
   hello.max_nodes = schedule_.config.max_nodes;
   hello.max_restarts = schedule_.config.restarts.max_restarts;
   hello.shutdown_timeout = kShutdownTimeout;
-  return hello;
+  const auto process = leads ? leader_process_ : std::make_shared<Process>();
+  VirtualAgent& its = add(std::move(settings), process);
+  its.start([&](rdzv::LeaderEvents events) -> std::unique_ptr<rdzv::Leader> {
+    if (leads) return make_server(std::move(events));
+    rdzv::RoundClientOptions options;
+    options.leader = {leader_host(), kLeaderPort};
+    options.keep_alive = keep_alive_;
+    options.join_timeout = schedule_.config.join_timeout;
+    return std::make_unique<rdzv::RoundClient>(network.transport(host_of(slot), slot, process),
+                                               std::move(options), std::move(events));
+  });
 }
 
 // ---- workers
