@@ -118,18 +118,17 @@ int run(int argc, char** argv, const Environment& environment) {
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
+  Taking take;
   const ResolvedOption config = resolved(settings, OptionId::kConfig);
-  const auto file = read_config(config);
-  if (!file) return refuse(file.error(), environment);
-  if (!file->empty()) settings = resolve(*line, environment, *file, site);
-
-  const auto dry_run = read_flag(resolved(settings, OptionId::kDryRun));
-  if (!dry_run) return refuse(dry_run.error(), environment);
+  const FileValues file = take(read_config(config));
+  if (!file.empty()) settings = resolve(*line, environment, file, site);
+  const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
-  const auto as_json = read_flag(json);
-  if (!as_json) return refuse(as_json.error(), environment);
-  if (*as_json && !*dry_run)
+  const bool as_json = take(read_flag(json));
+  if (take.error) return refuse(*take.error, environment);
+  if (as_json && !is_dry_run) {
     return refuse(usage_error(json, "it goes with --dry-run only"), environment);
+  }
 
   const std::string directory = current_directory();
   const std::string own = own_program();
@@ -139,7 +138,7 @@ int run(int argc, char** argv, const Environment& environment) {
       boost::uuids::to_string(boost::uuids::random_generator()())};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
-  if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));
+  if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
   if (const auto taken = take_tls(*plan, config, argv); !taken) {
     return refuse(taken.error(), environment);
   }

@@ -4,6 +4,7 @@
 #include "launcher/ctl/ddpctl.h"
 
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -15,8 +16,10 @@
 #include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
 #include "launcher/plan/leader_options.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/run_leader.h"
 
 namespace ddprun::cli {
 namespace {
@@ -184,6 +187,21 @@ void add_store(Commands& commands) {
           "Print how quickly the store answers, and how many keys it has under which prefix.");
 }
 
+struct LeaderArguments {
+  std::string listen;
+  CommandLine line;
+};
+
+int lead(const LeaderArguments& arguments) {
+  const Settings settings = resolve(arguments.line, environment_from(environ), {});
+  std::vector<std::string> warnings;
+  const auto job = read_leader_job(arguments.listen, settings, warnings);
+  for (const std::string& warning : warnings) {
+    std::fprintf(stderr, "ddpctl: warning: %s\n", printable(warning).c_str());
+  }
+  return job ? rdzv::run_leader(*job) : report(job.error(), kExitUsage);
+}
+
 void add_leader(Commands& commands) {
   const auto [leader, its] = commands.add(
       "leader", "Lead the rounds of a job, until it has ended, without being one of its nodes.",
@@ -193,7 +211,7 @@ void add_leader(Commands& commands) {
                    "HOST:PORT to listen on, the --rdzv-endpoint of the nodes (port 0: any free "
                    "port); the address is printed when nodes may connect")
       ->required();
-  for (const OptionId id : leader_options()) {
+  for (const OptionId id : kLeaderOptions) {
     const OptionSpec& spec = spec_of(id);
     const std::string name(spec.name);
     const std::string underscored = replaced(name, '-', "_");

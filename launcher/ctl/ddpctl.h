@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "launcher/cli/command_line.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/result.h"
 
@@ -62,12 +61,6 @@ struct StoreArguments {
   std::size_t memory_mib = rdzv::limits::kDefaultStoreMemory / (1024 * 1024);
 };
 int use_store(const StoreArguments& arguments);
-
-struct LeaderArguments {
-  std::string listen;
-  CommandLine line;
-};
-int lead(const LeaderArguments& arguments);
 
 struct ReplayArguments {
   std::string file;

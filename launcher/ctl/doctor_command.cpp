@@ -101,6 +101,24 @@ std::string look_up_in_reverse(const std::string& address) {
   return std::to_string(since(began).count());
 }
 
+using LookUps = std::vector<std::pair<std::string, Result<TimedProcess>>>;
+
+// Starts a process for each, all at the same time.
+LookUps look_up_all(const std::vector<std::string>& names,
+                    std::string (*look_up)(const std::string&)) {
+  LookUps all;
+  for (const std::string& name : names) {
+    all.emplace_back(name, TimedProcess::call([&] { return look_up(name); }));
+  }
+  return all;
+}
+
+std::vector<NameFacts> facts_of(LookUps look_ups, Clock::time_point deadline) {
+  std::vector<NameFacts> facts;
+  for (auto& [name, timed] : look_ups) facts.push_back(name_facts(name, timed, deadline));
+  return facts;
+}
+
 // ---- two workers
 
 // Removes variables of another job, from which ddpctl may have been started.
@@ -116,22 +134,23 @@ Environment without_job(Environment environment) {
   return environment;
 }
 
-struct Workers {
-  std::string by;  // empty: nothing can be started
-  std::string missing;
-  std::vector<std::string> command;
-};
-
-Workers find_workers(const DoctorArguments& arguments, const PythonFacts& python) {
-  if (!arguments.worker.empty()) return {arguments.worker, {}, {arguments.worker}};
+// The command of a worker, empty if there is none; says in the facts which, or why.
+std::vector<std::string> find_worker(const DoctorArguments& arguments, const PythonFacts& python,
+                                     AllReduceFacts& facts) {
+  if (!arguments.worker.empty()) return {facts.by = arguments.worker};
   if (!python.torch.empty()) {
-    return {"Gloo of torch " + python.torch, {}, {python.path, "-c", kAllReduce}};
+    facts.by = "Gloo of torch " + python.torch;
+    return {python.path, "-c", kAllReduce};
   }
   // worker_lib's example, where ddprun was built.
   const std::string own = own_program();
   const std::string beside = own.substr(0, own.rfind('/') + 1) + "collectives";
-  if (::access(beside.c_str(), X_OK) == 0) return {"collectives", {}, {beside}};
-  return {{}, "no torch found; --worker names a program of your own", {}};
+  if (::access(beside.c_str(), X_OK) == 0) {
+    facts.by = "collectives";
+    return {beside};
+  }
+  facts.missing = "no torch found; --worker names a program of your own";
+  return {};
 }
 
 // The reason of a failed job: the last line of the worker that failed.
@@ -148,15 +167,14 @@ std::string reason_in(const std::string& output) {
   return last_of_worker.empty() ? last : last_of_worker;
 }
 
-AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environment,
-                              Clock::time_point deadline) {
+AllReduceFacts try_all_reduce(const DoctorArguments& arguments, const PythonFacts& python,
+                              const Environment& environment, Clock::time_point deadline) {
   AllReduceFacts facts;
-  facts.by = workers.by;
-  facts.missing = workers.missing;
-  if (workers.command.empty()) return facts;
+  const std::vector<std::string> worker = find_worker(arguments, python, facts);
+  if (worker.empty()) return facts;
   std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
                                    "--shutdown-timeout=2", "--no-python"};
-  command.insert(command.end(), workers.command.begin(), workers.command.end());
+  command.insert(command.end(), worker.begin(), worker.end());
   auto timed = TimedProcess::command(command, without_job(environment));
   if (!timed) {
     facts.ended = timed.error().to_string();
@@ -206,24 +224,16 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
   const auto names_deadline = std::min(deadline, began + kLookupLimit);
   const ClockReading clocks = read_clocks();
 
-  const std::string own_name = own_host_name();
-  Result<TimedProcess> own_look_up = TimedProcess::call([&] { return look_up(own_name); });
-  std::vector<Result<TimedProcess>> look_ups;
-  for (const std::string& name : arguments.names) {
-    look_ups.push_back(TimedProcess::call([&] { return look_up(name); }));
-  }
+  LookUps own_name = look_up_all({own_host_name()}, look_up);
+  LookUps other_names = look_up_all(arguments.names, look_up);
   std::vector<std::string> addresses = own_addresses();
   addresses.resize(std::min(addresses.size(), kAddressesMax));
-  std::vector<Result<TimedProcess>> reverse;
-  for (const std::string& address : addresses) {
-    reverse.push_back(TimedProcess::call([&] { return look_up_in_reverse(address); }));
-  }
+  LookUps reverse = look_up_all(addresses, look_up_in_reverse);
 
   const ProgramFacts ddprun = ask_ddprun(environment, deadline);
   const PythonFacts python = ask_python(environment, deadline);
   // The last trial to start, and the first to wait for: it takes longest, so the others end meanwhile.
-  const AllReduceFacts all_reduce =
-      try_all_reduce(find_workers(arguments, python), environment, deadline);
+  const AllReduceFacts all_reduce = try_all_reduce(arguments, python, environment, deadline);
 
   agent::Machine machine;
   machine.nvml_library.clear();  // asking it would start the driver
@@ -234,16 +244,11 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
                                 judge_glibc(glibc_version()),
                                 judge_python(python),
                                 judge_ports(read_ports()),
-                                judge_own_name(name_facts(own_name, own_look_up, names_deadline))};
-  for (std::size_t i = 0; i < look_ups.size(); ++i) {
-    findings.push_back(
-        judge_other_name(name_facts(arguments.names[i], look_ups[i], names_deadline)));
+                                judge_own_name(facts_of(std::move(own_name), names_deadline)[0])};
+  for (const NameFacts& facts : facts_of(std::move(other_names), names_deadline)) {
+    findings.push_back(judge_other_name(facts));
   }
-  std::vector<NameFacts> reversed;
-  for (std::size_t i = 0; i < reverse.size(); ++i) {
-    reversed.push_back(name_facts(addresses[i], reverse[i], names_deadline));
-  }
-  findings.push_back(judge_reverse(reversed));
+  findings.push_back(judge_reverse(facts_of(std::move(reverse), names_deadline)));
   findings.push_back(judge_clock(read_clock(clocks)));
   findings.push_back(judge_gpus(read_gpus(machine, environment)));
   findings.push_back(judge_shared_memory(read_shared_memory()));

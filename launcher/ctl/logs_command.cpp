@@ -21,23 +21,20 @@ namespace {
 
 using agent::LogPart;
 
-std::string name_of(agent::Stream stream) {
-  return stream == agent::Stream::kStdout ? "stdout" : "stderr";
-}
-
-// Which escape sequences of a line reach stdout.
-enum class Escapes { kAll, kColours, kNone };
-
-// Filtered for a terminal, which would obey them; unchanged for a file.
-Escapes escapes_of(const LogsArguments& arguments, const Environment& environment) {
-  if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) return Escapes::kAll;
-  return agent::look_from(environment).has_colour ? Escapes::kColours : Escapes::kNone;
+// How a line reaches stdout: filtered for a terminal, which would obey escape sequences; unchanged for
+// a file.
+using Filter = std::string (*)(std::string_view);
+Filter filter_of(const LogsArguments& arguments, const Environment& environment) {
+  if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) {
+    return [](std::string_view text) { return std::string(text); };
+  }
+  return agent::look_from(environment).has_colour ? printable_in_colour : printable_lines;
 }
 
 // Prints whole lines, with their rank if there are several; holds back an unfinished line.
 class Printer {
  public:
-  Printer(bool has_prefix, Escapes escapes) : has_prefix_(has_prefix), escapes_(escapes) {}
+  Printer(bool has_prefix, Filter filter) : has_prefix_(has_prefix), filter_(filter) {}
 
   void print(const LogPart& part) {
     const std::string rank = std::to_string(part.next.rank);
@@ -46,7 +43,8 @@ class Printer {
           stderr,
           "ddpctl: %s of rank %s is not kept, because it does not pass through ddprun on %s; "
           "start the job with --redirects=3 or --tee=3 to keep it\n",
-          name_of(part.next.stream).c_str(), rank.c_str(), printable(part.host).c_str());
+          part.next.stream == agent::Stream::kStdout ? "stdout" : "stderr", rank.c_str(),
+          printable(part.host).c_str());
       return;
     }
     if (!part.trouble.empty()) {
@@ -77,16 +75,12 @@ class Printer {
 
  private:
   void line(const std::string& rank, std::string_view text) const {
-    std::string shown = has_prefix_ ? "[" + rank + "] " : "";
-    shown += escapes_ == Escapes::kAll       ? std::string(text)
-             : escapes_ == Escapes::kColours ? printable_in_colour(text)
-                                             : printable_lines(text);
-    shown += '\n';
+    const std::string shown = (has_prefix_ ? "[" + rank + "] " : "") + filter_(text) + "\n";
     std::fwrite(shown.data(), 1, shown.size(), stdout);
   }
 
   bool has_prefix_;
-  Escapes escapes_;
+  Filter filter_;
   std::map<std::pair<int, agent::Stream>, std::string> unfinished_;
 };
 
@@ -103,7 +97,7 @@ std::string request_of(const LogsArguments& arguments) {
 }  // namespace
 
 int print_logs(const LogsArguments& arguments) {
-  Printer printer(arguments.ranks.size() != 1, escapes_of(arguments, environment_from(environ)));
+  Printer printer(arguments.ranks.size() != 1, filter_of(arguments, environment_from(environ)));
   const auto patience = arguments.follows ? std::chrono::seconds(0) : kPatience;
   const auto print = [&](const std::string& line) -> int {
     const auto parts = agent::log_parts_from(line);

@@ -13,12 +13,6 @@ namespace {
 using agent::in_words;
 using State = rdzv::LeaderView::State;
 
-std::string_view name_of(State state) {
-  constexpr std::string_view kNames[] = {"gathering", "pausing",  "opening",
-                                         "running",   "stopping", "ended"};
-  return kNames[static_cast<std::size_t>(state)];
-}
-
 std::string state_of(const agent::NodeCore& core) {
   const std::string round = " (round " + to_string(core.round()) + ")";
   if (core.is_running()) return "running" + round;
@@ -28,7 +22,10 @@ std::string state_of(const agent::NodeCore& core) {
 }
 
 std::string state_of(const rdzv::LeaderView& view) {
-  return std::string(name_of(view.state)) + " (round " + to_string(view.round) + ")";
+  constexpr const char* kNames[] = {"gathering", "pausing",  "opening",
+                                    "running",   "stopping", "ended"};
+  return std::string(kNames[static_cast<std::size_t>(view.state)]) + " (round " +
+         to_string(view.round) + ")";
 }
 
 std::string nodes(int count) { return counted(count, "node"); }

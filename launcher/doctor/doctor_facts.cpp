@@ -55,13 +55,8 @@ std::int64_t nanoseconds(clockid_t clock) {
 
 Limit limit_of(rlim_t value) { return value == RLIM_INFINITY ? Limit{} : Limit{value}; }
 
-void take_tighter(UseFacts& facts, Limit limit, std::uint64_t used) {
-  if (!limit) return;
-  const auto left = [](std::uint64_t whole, std::uint64_t taken) {
-    return whole - std::min(whole, taken);
-  };
-  if (facts.limit && left(*facts.limit, facts.used) <= left(*limit, used)) return;
-  facts = {limit, used};
+void take_tighter(UseFacts& facts, const UseFacts& other) {
+  if (other.limit && (!facts.limit || other.left() < facts.left())) facts = other;
 }
 
 }  // namespace
@@ -230,7 +225,7 @@ CpuFacts read_cpus(const agent::Machine& machine) {
 UseFacts read_memory_use(const std::string& root) {
   UseFacts facts;
   for (const cgroup::Memory& group : cgroup::memory(root)) {
-    take_tighter(facts, group.limit, group.used - std::min(group.used, group.inactive_files));
+    take_tighter(facts, {group.limit, group.used - std::min(group.used, group.inactive_files)});
   }
   return facts;
 }
@@ -238,8 +233,8 @@ UseFacts read_memory_use(const std::string& root) {
 UseFacts read_task_use(const std::string& root) {
   UseFacts facts;
   for (const std::string& group : cgroup::folders("pids", root)) {
-    take_tighter(facts, cgroup::number_in(group + "/pids.max"),
-                 cgroup::number_in(group + "/pids.current").value_or(0));
+    take_tighter(facts, {cgroup::number_in(group + "/pids.max"),
+                         cgroup::number_in(group + "/pids.current").value_or(0)});
   }
   return facts;
 }

@@ -287,8 +287,7 @@ Finding judge_memory(const UseFacts& cgroup, std::uint64_t available_in_machine)
   std::uint64_t left = available_in_machine;
   std::string what = in_words(left) + " free";
   if (cgroup.limit) {
-    const std::uint64_t in_group = *cgroup.limit - std::min(*cgroup.limit, cgroup.used);
-    left = std::min(left, in_group);
+    left = std::min(left, cgroup.left());
     what = in_words(left) + " free, the cgroup's limit is " + in_words(*cgroup.limit);
   }
   return judged(
@@ -300,7 +299,7 @@ Finding judge_memory(const UseFacts& cgroup, std::uint64_t available_in_machine)
 
 Finding judge_tasks(const UseFacts& cgroup) {
   if (!cgroup.limit) return judged("tasks", "no limit of a cgroup");
-  const std::uint64_t left = *cgroup.limit - std::min(*cgroup.limit, cgroup.used);
+  const std::uint64_t left = cgroup.left();
   const std::string what =
       std::to_string(left) + " left of the cgroup's " + std::to_string(*cgroup.limit);
   return judged("tasks", what,

@@ -4,6 +4,7 @@
 // not be made is kSkipped.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -19,8 +20,6 @@ struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string what{};
   std::string advice{};  // with kLook: what to do
-
-  bool operator==(const Finding&) const = default;
 };
 
 using Milliseconds = std::chrono::milliseconds;
@@ -121,6 +120,7 @@ Finding judge_cpus(const CpuFacts& facts);
 struct UseFacts {
   Limit limit{};
   std::uint64_t used = 0;
+  std::uint64_t left() const { return *limit - std::min(*limit, used); }  // if there is a limit
 };
 Finding judge_memory(const UseFacts& cgroup, std::uint64_t available_in_machine);
 Finding judge_tasks(const UseFacts& cgroup);

@@ -1,6 +1,5 @@
 #include "launcher/plan/leader_options.h"
 
-#include <array>
 #include <utility>
 
 #include "launcher/plan/rdzv_conf.h"
@@ -10,14 +9,6 @@
 #include "rendezvous/common/limits.h"
 
 namespace ddprun::cli {
-
-std::span<const OptionId> leader_options() {
-  static constexpr std::array<OptionId, 8> kOptions{
-      OptionId::kNnodes,    OptionId::kRdzvId,       OptionId::kMaxRestarts,
-      OptionId::kMinUptime, OptionId::kRestartPause, OptionId::kFinalExitCodes,
-      OptionId::kRdzvConf,  OptionId::kTokenFile};
-  return kOptions;
-}
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
                                         std::vector<std::string>& warnings) {

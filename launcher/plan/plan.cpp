@@ -24,6 +24,7 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::string_view kNoFiles = "/dev/null";
+constexpr int kMaxWorkersPerNode = 4096;  // more are taken for a typing error
 
 const std::string* find(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
@@ -206,8 +207,7 @@ class Planner {
     const ResolvedOption prefix = option(OptionId::kLogLinePrefixTemplate);
     // Our own option asks for prefixed lines; torchrun's variable only changes the prefix of --tee.
     const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
-    const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
-    if (!prefix.is_default() && (!is_torchruns || is_teed)) {
+    if (!prefix.is_default() && (!is_torchruns || is_teed())) {
       output.line_prefix_template = prefix.text();
     }
 
@@ -216,6 +216,10 @@ class Planner {
       refuse(logs_specs, "log plug-ins are Python's; give default, or leave it out");
     }
     warn_of_output_without_effect();
+  }
+
+  bool is_teed() const {
+    return plan_.job.output.tee != agent::StreamSet::kNone || !plan_.job.output.tee_of.empty();
   }
 
   void warn_of_output_without_effect() {
@@ -230,10 +234,9 @@ class Planner {
     for (const OptionId id : {OptionId::kRedirects, OptionId::kTee, OptionId::kLocalRanksFilter}) {
       warn_if(id, has_no_files, "the log directory is /dev/null");
     }
-    const bool tees = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
     for (const OptionId id :
          {OptionId::kDuplicateStdoutFilters, OptionId::kDuplicateStderrFilters}) {
-      warn_if(id, !tees, "only teed output is filtered; give --tee");
+      warn_if(id, !is_teed(), "only teed output is filtered; give --tee");
     }
     for (const auto& [id, of_rank] : {std::pair{OptionId::kRedirects, &output.redirects_of},
                                       {OptionId::kTee, &output.tee_of}}) {
@@ -455,7 +458,15 @@ Result<void> try_to_append(const ResolvedOption& target, const std::string& path
   return {};
 }
 
-Result<void> try_event_target(const Plan& plan) {
+}  // namespace
+
+Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
+                       const Environment& environment, const Surroundings& surroundings) {
+  return Planner(settings, environment, surroundings).make(command);
+}
+
+Result<void> prepare_outputs(const Plan& plan) {
+  if (auto prepared = prepare_log_dir(plan); !prepared) return prepared;
   const agent::EventSpec& events = plan.job.events;
   const ResolvedOption target = resolved(plan.settings, OptionId::kEvents);
   if (events.descriptor) {
@@ -467,18 +478,6 @@ Result<void> try_event_target(const Plan& plan) {
   }
   if (auto tried = try_to_append(target, events.file); !tried) return tried;
   return try_to_append(resolved(plan.settings, OptionId::kRecord), plan.job.record);
-}
-
-}  // namespace
-
-Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>& command,
-                       const Environment& environment, const Surroundings& surroundings) {
-  return Planner(settings, environment, surroundings).make(command);
-}
-
-Result<void> prepare_outputs(const Plan& plan) {
-  if (auto prepared = prepare_log_dir(plan); !prepared) return prepared;
-  return try_event_target(plan);
 }
 
 }  // namespace ddprun::cli

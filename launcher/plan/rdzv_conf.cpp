@@ -104,19 +104,13 @@ Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string
 }
 
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {
-  const auto found = conf.find(key);
-  return found == conf.end() ? std::nullopt : truth(found->second);
+  return truth(value_or_empty(conf, key));
 }
 
 std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key) {
   const auto seconds = number_of(conf, key, kLongestSeconds);
   if (!seconds) return std::nullopt;
   return std::chrono::seconds(*seconds);
-}
-
-std::string text_of(const RdzvConf& conf, const std::string& key) {
-  const auto found = conf.find(key);
-  return found == conf.end() ? "" : found->second;
 }
 
 rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
@@ -136,7 +130,7 @@ rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
 
 TokenFile token_file(const Settings& settings, const RdzvConf& conf) {
   const Setting& option = settings[OptionId::kTokenFile];
-  const std::string in_conf = text_of(conf, "token_file");
+  const std::string in_conf = value_or_empty(conf, "token_file");
   const bool conf_counts_more =
       !in_conf.empty() && settings[OptionId::kRdzvConf].origin.source > option.origin.source;
   if (conf_counts_more) return {in_conf, OptionId::kRdzvConf};

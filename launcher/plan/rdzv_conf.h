@@ -4,18 +4,18 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/settings/settings.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/round/liveness.h"
 
 namespace ddprun::cli {
 
-using RdzvConf = std::map<std::string, std::string>;
+using RdzvConf = Environment;  // its texts: value_or_empty()
 
 // All values in the result are valid; a key that nothing uses is kept, with a warning. Quotes around
 // the whole, a pair or a value, which YAML files and scripts may leave there, are removed.
@@ -24,7 +24,6 @@ Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string
 // None: the key is not there.
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key);
 std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key);
-std::string text_of(const RdzvConf& conf, const std::string& key);
 
 rdzv::KeepAlive keep_alive_of(const RdzvConf& conf);
 

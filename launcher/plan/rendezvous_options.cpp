@@ -81,7 +81,7 @@ void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
 // The value of the first of these keys that is given.
 std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> names) {
   for (const char* name : names) {
-    if (std::string text = text_of(conf, name); !text.empty()) return text;
+    if (std::string text = value_or_empty(conf, name); !text.empty()) return text;
   }
   return "";
 }
@@ -161,7 +161,7 @@ Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& ren
   auto endpoints = read_etcd_endpoints(resolved(settings, OptionId::kRdzvEndpoint));
   if (!endpoints) return fail(std::move(endpoints.error()));
   etcd.endpoints = *std::move(endpoints);
-  if (std::string prefix = text_of(conf, "etcd_prefix"); !prefix.empty()) {
+  if (std::string prefix = value_or_empty(conf, "etcd_prefix"); !prefix.empty()) {
     etcd.prefix = std::move(prefix);
   }
   if (const auto lease = seconds_of(conf, "lease_time")) etcd.lease = *lease;
@@ -170,7 +170,7 @@ Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& ren
   etcd.tls.ca = first_of(conf, {"ca_cert", "cacert"});
   etcd.tls.certificate = first_of(conf, {"cert", "ssl_cert"});
   etcd.tls.key = first_of(conf, {"key", "ssl_cert_key"});
-  const std::string protocol = text_of(conf, "protocol");
+  const std::string protocol = value_or_empty(conf, "protocol");
   if (!protocol.empty() && protocol != "http" && protocol != "https") {
     return refused(given_conf, "protocol must be http or https");
   }
@@ -181,9 +181,9 @@ Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& ren
   }
   etcd.is_tls = protocol == "https" || has_files;
 
-  etcd.user = text_of(conf, "user");
-  etcd.password = text_of(conf, "password");
-  if (const std::string file = text_of(conf, "password_file"); !file.empty()) {
+  etcd.user = value_or_empty(conf, "user");
+  etcd.password = value_or_empty(conf, "password");
+  if (const std::string file = value_or_empty(conf, "password_file"); !file.empty()) {
     if (!etcd.password.empty())
       return refused(given_conf, "give password or password_file, not both");
     auto password = rdzv::read_secret("password", file);

@@ -36,8 +36,6 @@ struct Rendezvous {
   RdzvConf conf;
   std::optional<bool> is_host;  // none: decided by the address
   std::string token_file;       // empty: none
-
-  bool operator==(const Rendezvous&) const = default;
 };
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);

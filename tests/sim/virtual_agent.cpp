@@ -52,6 +52,10 @@ void VirtualAgent::step(const agent::NodeEvent& event) {
   if (!is_stepping_) pump();
 }
 
+void VirtualAgent::step_after(CoreTime::duration delay, const agent::NodeEvent& event) {
+  job_.queue.after(delay, process_, [this, event] { step(event); });
+}
+
 // Events that an action causes are handled after the other actions of the same list, as in the
 // supervisor.
 void VirtualAgent::pump() {
@@ -138,22 +142,19 @@ void VirtualAgent::perform(const agent::AskToLeave& action) {
 
 void VirtualAgent::perform(const agent::ArmTimer& action) {
   timer_ = action.timer;
-  job_.queue.after(action.after, process_,
-                   [this, timer = action.timer] { step(agent::TimerExpired{timer}); });
+  step_after(action.after, agent::TimerExpired{action.timer});
 }
 
 // The debugger may never finish.
 void VirtualAgent::perform(const agent::TakeStacks& action) {
   if (job_.random.chance(20)) return;
-  job_.queue.after(job_.random.time(1ms, 6s), process_,
-                   [this, round = action.round] { step(agent::StacksTaken{round}); });
+  step_after(job_.random.time(1ms, 6s), agent::StacksTaken{action.round});
 }
 
 void VirtualAgent::perform(const agent::CloseRound& action) {
   require(facts_->live_workers == 0, "a round was closed over live workers");
   facts_->store.reset();
-  job_.queue.after(300us, process_,
-                   [this, round = action.round] { step(agent::RoundClosed{round}); });
+  step_after(300us, agent::RoundClosed{action.round});
 }
 
 void VirtualAgent::perform(const agent::Finish& action) {
@@ -245,7 +246,7 @@ void VirtualAgent::end_worker(int local_rank, std::uint64_t life, ExitStatus sta
     ended.failure->status = status;
     break_group(job_, key);
   }
-  job_.queue.after(100us, process_, [this, ended] { step(ended); });
+  step_after(100us, ended);
 }
 
 // Gloo's peers throw within 40 ms of a worker's death.

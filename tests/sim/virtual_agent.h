@@ -95,6 +95,7 @@ class VirtualAgent {
 
   void hear(rdzv::LeaderEvent event);
   void step(const agent::NodeEvent& event);
+  void step_after(CoreTime::duration delay, const agent::NodeEvent& event);
   void pump();
   void perform(const agent::OpenRoundStore& action);
   void perform(const agent::CloseStore& action);
