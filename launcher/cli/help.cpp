@@ -44,12 +44,8 @@ std::string whole_help(const OptionSpec& spec) {
 
 void append_option(std::string& out, const OptionSpec& spec) {
   const std::string left = left_of(spec);
-  out += left;
-  if (left.size() + 2 > kHelpColumn) {
-    out += "\n" + std::string(kHelpColumn, ' ');
-  } else {
-    out += std::string(kHelpColumn - left.size(), ' ');
-  }
+  const bool fits = left.size() + 2 <= kHelpColumn;
+  out += left + (fits ? "" : "\n") + std::string(kHelpColumn - (fits ? left.size() : 0), ' ');
   append_wrapped(out, whole_help(spec), kHelpColumn);
   out += '\n';
 }

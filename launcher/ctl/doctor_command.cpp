@@ -237,7 +237,8 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
 
   agent::Machine machine;
   machine.nvml_library.clear();  // asking it would start the driver
-  const CpuFacts cpus = read_cpus(machine);
+  const CpuFacts cpus{agent::count_cpus(machine), agent::count_usable_cpus(machine),
+                      agent::cpu_quota(machine)};
   const Limits limits = read_limits();
   std::vector<Finding> findings{judge_ddprun(ddprun),
                                 judge_kernel(kernel_release()),

@@ -217,10 +217,6 @@ Limits read_limits() {
 
 bool has_rdma(const std::string& root) { return !names_in(root + "/sys/class/infiniband").empty(); }
 
-CpuFacts read_cpus(const agent::Machine& machine) {
-  return {agent::count_cpus(machine), agent::count_usable_cpus(machine), agent::cpu_quota(machine)};
-}
-
 // Cached files that were used more than once count as used memory: giving them up costs the job time.
 UseFacts read_memory_use(const std::string& root) {
   UseFacts facts;
@@ -250,7 +246,6 @@ std::uint64_t available_memory(const std::string& root) {
 StoreFacts try_store() {
   constexpr int kRoundTrips = 101;
   constexpr std::chrono::seconds kPatience{5};
-  StoreFacts facts;
   const auto server = rdzv::StoreServer::start({.address = "127.0.0.1"});
   if (!server) return {server.error().to_string(), 0};
   auto client = rdzv::StoreClient::connect({.server = {"127.0.0.1", (*server)->port()},
@@ -269,8 +264,7 @@ StoreFacts try_store() {
     times.push_back(std::chrono::duration<double, std::micro>(steady_clock::now() - began).count());
   }
   std::ranges::nth_element(times, times.begin() + kRoundTrips / 2);
-  facts.median_us = times[kRoundTrips / 2];
-  return facts;
+  return {"", times[kRoundTrips / 2]};
 }
 
 }  // namespace ddprun::cli::doctor

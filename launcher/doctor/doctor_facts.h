@@ -43,8 +43,6 @@ struct Limits {
 Limits read_limits();
 bool has_rdma(const std::string& root = "");
 
-CpuFacts read_cpus(const agent::Machine& machine);
-
 // The lowest limits on the way from this process's cgroup to the root.
 UseFacts read_memory_use(const std::string& root = "");
 UseFacts read_task_use(const std::string& root = "");

@@ -1,6 +1,5 @@
 #include "launcher/doctor/doctor_findings.h"
 
-#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <initializer_list>

@@ -185,14 +185,6 @@ boost::json::array signal_names(const std::vector<int>& signals) {
   return names;
 }
 
-boost::json::object restarts_object(const rdzv::RestartRules& rules) {
-  return {{"max_restarts", rules.max_restarts},
-          {"min_uptime_ms", rules.min_uptime.count()},
-          {"pause_first_ms", rules.pause_after_failure.first.count()},
-          {"pause_max_ms", rules.pause_after_failure.max.count()},
-          {"final_exit_codes", boost::json::value_from(rules.final_exit_codes)}};
-}
-
 // Never the token itself.
 boost::json::object nodes_object(const agent::Nodes& nodes) {
   boost::json::value endpoint;
@@ -229,7 +221,12 @@ boost::json::object job_object(const agent::Job& job) {
           {"local_world_size", job.local_world_size},
           {"nodes", nodes_object(job.nodes)},
           {"max_restarts", job.restarts.max_restarts},
-          {"restarts", restarts_object(job.restarts)},
+          {"restarts",
+           {{"max_restarts", job.restarts.max_restarts},
+            {"min_uptime_ms", job.restarts.min_uptime.count()},
+            {"pause_first_ms", job.restarts.pause_after_failure.first.count()},
+            {"pause_max_ms", job.restarts.pause_after_failure.max.count()},
+            {"final_exit_codes", boost::json::value_from(job.restarts.final_exit_codes)}}},
           {"program", job.program.path},
           {"argv", boost::json::value_from(job.program.argv)},
           {"first_user_argument", job.program.first_user_argument},

@@ -5,11 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "launcher/ctl/core_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/etcd/job_keys.h"
-#include "rendezvous/round/round_input.h"
 #include "tests/sim/virtual_agent.h"
 #include "tests/sim/virtual_etcd.h"
 
@@ -102,13 +100,7 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
                                                       rdzv::LeaderEvents events) {
   events.on_core_step = [this, leader = agent.number()](const rdzv::RoundInput& input,
                                                         const std::vector<rdzv::ToNode>& out) {
-    if (const auto* message = std::get_if<rdzv::ToLeader>(&input.what)) {
-      trace << "leader " << leader << " <- node " << number(input.node) << " "
-            << agent::in_words(*message) << "\n";
-    }
-    for (const rdzv::ToNode& each : out) {
-      trace << "    to node " << number(each.to) << " " << agent::in_words(each.message) << "\n";
-    }
+    trace_step(leader, input, out);
   };
   const std::string host = host_of(agent.number());
   rdzv::EtcdLeaderOptions options;

@@ -30,7 +30,6 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "rendezvous/round/round_core.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <csignal>
 
-#include "launcher/ctl/core_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
@@ -49,6 +48,7 @@ class Simulation : VirtualJob {
   // ---- the leader
   void start_leader();
   void kill_leader(std::optional<CoreTime::duration> comes_back_after);
+  void lose_leader(std::optional<CoreTime::duration> comes_back_after);
   void core_stepped(const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out);
   void check_each_interval();
 
@@ -197,8 +197,6 @@ void Simulation::start_leader() {
 }
 
 void Simulation::kill_leader(std::optional<CoreTime::duration> comes_back_after) {
-  leader_was_killed_ = true;
-  is_leader_gone_ = !comes_back_after;
   was_end_near_ = server_ != nullptr && server_->core().has_ended();
   leader_process_->is_alive = false;
   if (!schedule_.leader_is_alone && current[0] != nullptr) {
@@ -206,6 +204,12 @@ void Simulation::kill_leader(std::optional<CoreTime::duration> comes_back_after)
     current[0]->let_peers_notice();
   }
   network.reset_of(leader_process_);
+  lose_leader(comes_back_after);
+}
+
+void Simulation::lose_leader(std::optional<CoreTime::duration> comes_back_after) {
+  leader_was_killed_ = true;
+  is_leader_gone_ = !comes_back_after;
   if (comes_back_after) queue.after(*comes_back_after, [this] { start_leader(); });
 }
 
@@ -213,24 +217,19 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
   const rdzv::RoundCore& core = server_->core();
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
   const auto* event = std::get_if<rdzv::LinkEvent>(&input.what);
-  if (message != nullptr) {
-    trace << "leader <- node " << number(input.node) << " " << agent::in_words(*message) << "\n";
-    if (const auto* hello = std::get_if<rdzv::NodeHello>(message)) {
-      VirtualAgent& agent = *agents[static_cast<std::size_t>(std::stoi(hello->address))];
-      trace << "agent " << agent.number() << " is node " << number(input.node) << "\n";
-      nodes_[input.node] = &agent;
-      views_[input.node] = {*hello, true, agent.facts()};
-      has_anybody_come_ = true;
-    }
+  trace_step(leader_number_, input, out);
+  if (const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message)) {
+    VirtualAgent& agent = *agents[static_cast<std::size_t>(std::stoi(hello->address))];
+    trace << "agent " << agent.number() << " is node " << number(input.node) << "\n";
+    nodes_[input.node] = &agent;
+    views_[input.node] = {*hello, true, agent.facts()};
+    has_anybody_come_ = true;
   } else if (event != nullptr) {
-    constexpr const char* kNames[] = {"is disconnected", "is there again", "is silent"};
-    trace << "leader: node " << number(input.node) << " " << kNames[event->index()] << "\n";
     views_[input.node].is_connected = std::holds_alternative<rdzv::NodeResumed>(*event);
   }
   invariants_.after_step(core, input.node, message, out, views_);
   const bool is_silence = event != nullptr && std::holds_alternative<rdzv::NodeSilent>(*event);
   for (const rdzv::ToNode& each : out) {
-    trace << "    to node " << number(each.to) << " " << agent::in_words(each.message) << "\n";
     const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence;
     require(!is_late || may_be_late(*nodes_.at(each.to)),
             "a node that does what it is told to was lost");
@@ -278,13 +277,8 @@ void Simulation::inject(const Fault& fault) {
     case Kind::kPowerLost:
       agent->kill();
       network.set_dark(host_of(fault.slot), true);
-      if (!hosts_leader(*agent)) break;
-      leader_was_killed_ = true;
-      is_leader_gone_ = !fault.comes_back_after;
-      if (fault.comes_back_after) {
-        queue.after(*fault.comes_back_after, [this] { start_leader(); });
-      }
-      return;
+      if (hosts_leader(*agent)) return lose_leader(fault.comes_back_after);
+      break;
     case Kind::kPaused:
       agent->process()->is_paused = true;
       queue.after(fault.length, [this, process = agent->process()] {

@@ -328,6 +328,12 @@ void VirtualJob::kill(VirtualAgent& agent) {
   network.reset_of(agent.process());
 }
 
+void VirtualJob::trace_step(int leader, const rdzv::RoundInput& input,
+                            const std::vector<rdzv::ToNode>& out) {
+  trace << "leader " << leader << " <- " << agent::in_words(input) << "\n";
+  for (const rdzv::ToNode& each : out) trace << "    " << agent::in_words(each) << "\n";
+}
+
 std::string host_of(int number) {
   return "10.0." + std::to_string(number / 200) + "." + std::to_string(number % 200 + 1);
 }

@@ -19,6 +19,7 @@
 
 #include "agent/core/node_core.h"
 #include "rendezvous/leader/leader.h"
+#include "rendezvous/round/round_input.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/random.h"
@@ -164,6 +165,7 @@ class VirtualJob {
   // A new agent in its slot.
   VirtualAgent& add(VirtualAgent::Settings settings, ProcessPtr process);
   void kill(VirtualAgent& agent);  // by SIGKILL
+  void trace_step(int leader, const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out);
 
   virtual void begin() = 0;
   // For the invariants.
