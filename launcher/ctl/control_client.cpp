@@ -25,13 +25,6 @@ using std::chrono::steady_clock;
 constexpr milliseconds kWhoPatience{500};
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 
-std::string silent(pid_t agent, milliseconds patience) {
-  return "the job's agent (pid " + std::to_string(agent) + ") does not answer within " +
-         std::to_string(patience.count() / 1000) +
-         " s: it is stopped or hangs; see ps, or end it by kill -9 " + std::to_string(agent) +
-         ", which ends its workers too";
-}
-
 struct Candidate {
   ControlClient client;
   std::string socket;
@@ -158,7 +151,14 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
     pollfd ready{socket_.get(), POLLIN, 0};
     const int timeout = patience.count() == 0 ? -1 : static_cast<int>(std::max<long>(left, 0));
     const int count = ::poll(&ready, 1, timeout);
-    if (count == 0) return fail(ErrorCode::kTimeout, silent(agent_, patience));
+    if (count == 0) {
+      const std::string pid = std::to_string(agent_);
+      return fail(ErrorCode::kTimeout,
+                  "the job's agent (pid " + pid + ") does not answer within " +
+                      std::to_string(patience.count() / 1000) +
+                      " s: it is stopped or hangs; see ps, or end it by kill -9 " + pid +
+                      ", which ends its workers too");
+    }
     const std::size_t before = received_.size();
     received_.resize(before + kReadBytes);
     const ssize_t got = ::recv(socket_.get(), received_.data() + before, kReadBytes, MSG_DONTWAIT);

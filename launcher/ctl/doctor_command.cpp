@@ -222,7 +222,7 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
   const auto began = Clock::now();
   const auto deadline = began + Milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   const auto names_deadline = std::min(deadline, began + kLookupLimit);
-  const ClockReading clocks = read_clocks();
+  const std::int64_t wall_ahead_before = wall_ahead_ns();
 
   LookUps own_name = look_up_all({own_host_name()}, look_up);
   LookUps other_names = look_up_all(arguments.names, look_up);
@@ -250,7 +250,7 @@ std::vector<Finding> examine(const DoctorArguments& arguments, const Environment
     findings.push_back(judge_other_name(facts));
   }
   findings.push_back(judge_reverse(facts_of(std::move(reverse), names_deadline)));
-  findings.push_back(judge_clock(read_clock(clocks)));
+  findings.push_back(judge_clock(read_clock(wall_ahead_before)));
   findings.push_back(judge_gpus(read_gpus(machine, environment)));
   findings.push_back(judge_shared_memory(read_shared_memory()));
   findings.push_back(judge_open_files(limits.open_files_soft, limits.open_files_hard));

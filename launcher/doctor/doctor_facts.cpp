@@ -127,9 +127,9 @@ std::string name_of_address(const std::string& address) {
   return failed == 0 ? name.data() : "";
 }
 
-ClockReading read_clocks() { return {nanoseconds(CLOCK_MONOTONIC), nanoseconds(CLOCK_REALTIME)}; }
+std::int64_t wall_ahead_ns() { return nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC); }
 
-ClockFacts read_clock(const ClockReading& begin, const std::string& root) {
+ClockFacts read_clock(std::int64_t wall_ahead_ns_before, const std::string& root) {
   constexpr int kReadings = 2000;
   ClockFacts facts;
   facts.source =
@@ -142,9 +142,8 @@ ClockFacts read_clock(const ClockReading& begin, const std::string& root) {
     last = now;
   }
   facts.reading_ns = static_cast<double>(last - first) / kReadings;
-  const ClockReading end = read_clocks();
   facts.stepped_by = std::chrono::duration_cast<Milliseconds>(
-      std::chrono::nanoseconds((end.wall_ns - begin.wall_ns) - (end.steady_ns - begin.steady_ns)));
+      std::chrono::nanoseconds(wall_ahead_ns() - wall_ahead_ns_before));
   timex state{};
   if (::adjtimex(&state) >= 0) {
     facts.is_synchronised = (state.status & STA_UNSYNC) == 0;

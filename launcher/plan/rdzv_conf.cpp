@@ -140,9 +140,9 @@ TokenFile token_file(const Settings& settings, const RdzvConf& conf) {
 Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
   const TokenFile file = token_file(settings, conf);
   if (file.path.empty()) return {};
-  auto token = rdzv::read_token(file.path);
-  if (!token) return refused(resolved(settings, file.named_by), token.error().to_string());
-  return token;
+  return rdzv::read_token(file.path).map_error([&](const Error& error) {
+    return usage_error(resolved(settings, file.named_by), error.to_string());
+  });
 }
 
 }  // namespace ddprun::cli

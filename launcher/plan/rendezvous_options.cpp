@@ -43,9 +43,9 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
     return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
   }
   if (is_etcd(backend)) {
-    const auto endpoints = read_etcd_endpoints(endpoint);
-    if (!endpoints) return fail(endpoints.error());
-    return HostAndPort{endpoints->front().host, endpoints->front().port};
+    return read_etcd_endpoints(endpoint).map([](const auto& all) {
+      return HostAndPort{all.front().host, all.front().port};
+    });
   }
   const auto parsed = parse_host_and_port(
       endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);

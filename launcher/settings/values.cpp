@@ -87,10 +87,9 @@ Result<bool> read_flag(const ResolvedOption& option) {
 
 Result<std::string> read_choice(const ResolvedOption& option) {
   if (option.is_default()) return option.text();
-  const std::vector<std::string_view> choices = choices_of(option.spec);
-  const auto chosen = read_one_of(option, choices);
-  if (!chosen) return fail(chosen.error());
-  return option.text();
+  return read_one_of(option, choices_of(option.spec)).map([&](std::size_t) {
+    return option.text();
+  });
 }
 
 Result<std::size_t> read_one_of(const ResolvedOption& option,

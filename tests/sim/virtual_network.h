@@ -71,7 +71,6 @@ class VirtualNetwork {
     const rdzv::Acceptor* acceptor = nullptr;
     std::function<void(rdzv::StreamPtr)> on_stream;
   };
-  using Connected = std::shared_ptr<rdzv::Transport::Connected>;
 
   CoreTime::duration delay() { return random_.time(CoreTime::duration(50), delay_max_); }
   bool cut(int slot, End towards) const { return is_cut_[static_cast<std::size_t>(slot)][towards]; }
