@@ -12,6 +12,7 @@
 
 #include "agent/query/control_folder.h"
 #include "launcher/ctl/ddpctl.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::cli {
@@ -50,10 +51,10 @@ bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job
 }
 
 // Only those that `job` may mean; all if it is empty.
-Found look(const Environment& environment, const std::string& job) {
+Found look(const std::string& job) {
   Found found;
   const uid_t user = ::geteuid();
-  for (const std::string& path : agent::control_folders(environment, user)) {
+  for (const std::string& path : agent::control_folders(environment_from(environ), user)) {
     const auto folder = agent::open_control_folder(path, user, /*makes_it=*/false);
     if (!folder) {
       if (folder.error().code == ErrorCode::kPermissionDenied && !found.refused) {
@@ -171,8 +172,8 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
   }
 }
 
-Result<std::string> ControlClient::answer(milliseconds patience) {
-  auto got = line(patience);
+Result<std::string> ControlClient::answer() {
+  auto got = line(kPatience);
   if (!got) return fail(std::move(got.error()));
   if (!*got) return fail(ErrorCode::kClosed, "the job ended before it answered");
   const json::object object = object_in(**got);
@@ -180,8 +181,8 @@ Result<std::string> ControlClient::answer(milliseconds patience) {
   return std::move(**got);
 }
 
-Result<ControlClient> find_job(const Environment& environment, const std::string& job) {
-  Found found = look(environment, job);
+Result<ControlClient> find_job(const std::string& job) {
+  Found found = look(job);
   std::vector<Candidate> meant;
   for (Candidate& each : found.jobs) {
     if (is_meant(each, job)) meant.push_back(std::move(each));
@@ -194,7 +195,7 @@ Result<ControlClient> find_job(const Environment& environment, const std::string
                     std::string("; name one by the process id of its agent:") + list_of(meant));
   }
   if (!meant.empty()) return std::move(meant.front().client);
-  if (!job.empty()) found = look(environment, "");
+  if (!job.empty()) found = look("");
   if (found.refused) return fail(std::move(*found.refused));
   std::string sentence =
       job.empty() ? "no job of yours runs on this node" : "no job '" + job + "' runs on this node";
@@ -223,7 +224,7 @@ std::string field(const json::object& object, std::string_view name) {
 
 int print_answer(const std::string& job, const std::string& request, milliseconds first,
                  milliseconds next, const std::function<int(const std::string& line)>& print) {
-  auto client = find_job(environment_from(environ), job);
+  auto client = find_job(job);
   if (!client) return report(client.error(), exit_code_of(client.error()));
   if (auto asked = client->say(request); !asked) return report(asked.error(), kJobFailed);
   for (milliseconds patience = first;; patience = next) {

@@ -2,7 +2,7 @@
 // (agent/query/control_folder.h; agent/README.md has the protocol). Blocks, always with a time
 // limit. For one thread.
 //
-//   auto job = find_job(environment, "train-7");
+//   auto job = find_job("train-7");
 //   if (!job) return report(job.error(), exit_code_of(job.error()));
 //   job->say(R"({"ask":"status"})");
 //   const auto line = job->line(kPatience);
@@ -17,7 +17,6 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -48,7 +47,7 @@ class ControlClient {
   // time limit.
   Result<std::optional<std::string>> line(std::chrono::milliseconds patience);
   // The same for a request with exactly one answer: a closed connection or a refusal is an error.
-  Result<std::string> answer(std::chrono::milliseconds patience = kPatience);
+  Result<std::string> answer();
 
  private:
   rdzv::UniqueFd socket_;
@@ -58,7 +57,7 @@ class ControlClient {
 
 // Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
-Result<ControlClient> find_job(const Environment& environment, const std::string& job);
+Result<ControlClient> find_job(const std::string& job);
 
 // A line of an answer; empty if it is no object.
 boost::json::object object_in(std::string_view line);

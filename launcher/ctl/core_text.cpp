@@ -177,18 +177,15 @@ struct Words {
   }
 
   static std::string of(const rdzv::JobOutcome& outcome) {
+    using Kind = rdzv::JobOutcome::Kind;
     const std::string code = ", exit code " + to_string(outcome.exit_code);
-    switch (outcome.kind) {
-      case rdzv::JobOutcome::Kind::kSucceeded:
-        return "success";
-      case rdzv::JobOutcome::Kind::kFailed:
-        return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") + code;
-      case rdzv::JobOutcome::Kind::kStopped:
-        return "stopped by " + signal_name(outcome.stop_signal) + code;
-      case rdzv::JobOutcome::Kind::kCannotRun:
-        break;
+    if (outcome.kind == Kind::kSucceeded) return "success";
+    if (outcome.kind == Kind::kFailed) {
+      return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") + code;
     }
-    return "cannot run: " + outcome.sentence + code;
+    return (outcome.kind == Kind::kStopped ? "stopped by " + signal_name(outcome.stop_signal)
+                                           : "cannot run: " + outcome.sentence) +
+           code;
   }
 };
 

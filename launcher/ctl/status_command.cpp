@@ -10,7 +10,6 @@
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/ctl/status_screen.h"
-#include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::cli {
@@ -46,7 +45,7 @@ int show(ControlClient& job, const StatusArguments& arguments) {
 }  // namespace
 
 int show_status(const StatusArguments& arguments) {
-  auto job = find_job(environment_from(environ), arguments.job);
+  auto job = find_job(arguments.job);
   if (!job) return report(job.error(), exit_code_of(job.error()));
   const auto interval = std::chrono::duration<double>(arguments.interval_s);
   for (;;) {

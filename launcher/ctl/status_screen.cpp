@@ -217,8 +217,7 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
     text += " " + std::to_string(count) + " " + std::string(state);
   }
   text += "\n";
-  const bool are_too_many = all.size() > rows_max;
-  if (are_too_many) {
+  if (all.size() > rows_max) {
     std::ranges::stable_sort(all, {}, [](const Shown& each) { return order_of(*each.worker); });
     left_out += static_cast<int>(all.size() - rows_max);
     all.resize(rows_max);

@@ -9,7 +9,6 @@
 
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
-#include "rendezvous/common/environment.h"
 
 namespace ddprun::cli {
 namespace {
@@ -37,12 +36,12 @@ struct Asked {
   std::string answer;
 };
 Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
-  auto job = find_job(environment_from(environ), arguments.job);
+  auto job = find_job(arguments.job);
   if (!job) return fail(std::move(job.error()));
   Asked asked;
   if (!arguments.waits_not) {
     // The same agent, even if another job has this id.
-    auto events = find_job(environment_from(environ), std::to_string(job->agent()));
+    auto events = find_job(std::to_string(job->agent()));
     if (!events) return fail(std::move(events.error()));
     if (auto said = events->say(R"({"ask":"events","past":false,"follow":true})"); !said) {
       return fail(std::move(said.error()));

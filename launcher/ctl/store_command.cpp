@@ -23,7 +23,6 @@ namespace ddprun::cli {
 namespace {
 
 using cli::report;  // beside the one for stores
-using rdzv::Endpoint;
 using rdzv::StoreClient;
 using rdzv::StoreServer;
 
@@ -52,7 +51,7 @@ int report(const Error& error) {
   return report(error, kFailed);
 }
 
-int missing(const std::string& key, const Endpoint& server) {
+int missing(const std::string& key, const rdzv::Endpoint& server) {
   return report("the store at " + server.to_string() + " has no key '" + key + "'", kNoSuchKey);
 }
 

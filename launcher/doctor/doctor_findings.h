@@ -73,8 +73,7 @@ Finding judge_reverse(const std::vector<NameFacts>& facts);
 struct ClockFacts {
   std::string source{};  // empty: not known
   double reading_ns = 0;
-  Milliseconds
-      stepped_by{};  // how far the wall clock has moved against the steady clock in between
+  Milliseconds stepped_by{};  // of the wall clock against the steady clock in between
   bool went_backwards = false;
   std::optional<bool> is_synchronised{};  // nothing: the kernel does not say
   Milliseconds error_max{};               // of a synchronised one

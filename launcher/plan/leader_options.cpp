@@ -14,13 +14,9 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
                                         std::vector<std::string>& warnings) {
   Taking take;
   rdzv::LeaderJob job;
-  auto endpoint = rdzv::parse_endpoint(listen);
-  if (!endpoint) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--listen=" + listen + ": " + endpoint.error().to_string());
-  }
-  job.listen = *std::move(endpoint);
-
+  job.listen = take(rdzv::parse_endpoint(listen).map_error([&](const Error& error) {
+    return Error{ErrorCode::kInvalidArgument, "--listen=" + listen + ": " + error.to_string(), {}};
+  }));
   const ResolvedOption nnodes = resolved(settings, OptionId::kNnodes);
   const NodeCount nodes = take(read_node_count(nnodes));
   if (take.error) return fail(*std::move(take.error));

@@ -189,10 +189,9 @@ class Planner {
 
   // Asks the driver, which takes time: call it once, and only if GPUs matter.
   void find_gpus() {
-    if (has_asked_for_gpus_) return;
-    has_asked_for_gpus_ = true;
+    if (gpus_) return;
     gpus_ = agent::find_gpus(surroundings_.machine);
-    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), gpus_);
+    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), *gpus_);
   }
 
   void read_output() {
@@ -343,7 +342,7 @@ class Planner {
     if (take_.error) return;
     find_gpus();
     auto cpus = agent::numa_binding(static_cast<agent::NumaMode>(mode), surroundings_.machine,
-                                    gpus_, visible_gpus_, plan_.job.local_world_size);
+                                    *gpus_, visible_gpus_, plan_.job.local_world_size);
     if (!cpus) return refuse(binding, cpus.error().to_string());
     plan_.job.cpus_of = *std::move(cpus);
   }
@@ -416,8 +415,7 @@ class Planner {
 
   const Environment& environment_;
   const Surroundings& surroundings_;
-  bool has_asked_for_gpus_ = false;
-  std::vector<agent::Gpu> gpus_;
+  std::optional<std::vector<agent::Gpu>> gpus_;  // none: not asked for yet
   std::vector<int> visible_gpus_;
   Taking take_;
   Plan plan_;

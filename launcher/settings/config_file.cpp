@@ -139,8 +139,7 @@ Result<FileValues> read_config(const ResolvedOption& config) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(config.text().c_str(), "re"), std::fclose);
   if (file == nullptr) return unreadable();
-  constexpr std::size_t kLongest =
-      1 << 20;  // larger: not a settings file, but a data set given by mistake
+  constexpr std::size_t kLongest = 1 << 20;  // larger: a data set, given by mistake
   std::string text(kLongest, '\0');
   errno = 0;
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));

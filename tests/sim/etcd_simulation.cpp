@@ -238,8 +238,7 @@ void Simulation::leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent&
   if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
     without_leader_.insert(&agent);
   }
-  const auto* message = std::get_if<rdzv::ToAgent>(&event);
-  const auto* end = message == nullptr ? nullptr : std::get_if<rdzv::JobEnd>(message);
+  const auto* end = std::get_if<rdzv::JobEnd>(std::get_if<rdzv::ToAgent>(&event));
   if (end == nullptr || agent.outcome()) return;
   const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
   require(is_its_own || has_ended_, "the job's end is told, and not in etcd");

@@ -15,13 +15,10 @@ void Invariants::before_step(const rdzv::RoundCore& core) {
 
 void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv::ToLeader* message,
                             const std::vector<rdzv::ToNode>& out, const Views& nodes) {
-  const bool is_failure =
-      message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message);
+  const bool is_failure = std::get_if<rdzv::WorkerFailed>(message) != nullptr;
   if (was_running_ && !core.is_running() && is_failure) failed_first_ = from;
-  if (message != nullptr && was_running_) {
-    are_some_done_ |= std::holds_alternative<rdzv::SomeWorkersDone>(*message) ||
-                      std::holds_alternative<rdzv::WorkersDone>(*message);
-  }
+  are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
+                                     std::get_if<rdzv::WorkersDone>(message));
   require(core.restarts() <= schedule_.config.restarts.max_restarts,
           "more restarts than --max-restarts");
   require(core.round() >= round_before_, "the round number went back");
@@ -31,7 +28,7 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
     settled(core);
     is_announced_ = false;
   } else {
-    const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
+    const auto* hello = std::get_if<rdzv::NodeHello>(message);
     // A leader whose job has ended, or that refuses the node, learns nothing from it.
     const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
     const int told = learns ? hello->last_round->restarts : 0;

@@ -218,7 +218,7 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
   const auto* event = std::get_if<rdzv::LinkEvent>(&input.what);
   trace_step(leader_number_, input, out);
-  if (const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message)) {
+  if (const auto* hello = std::get_if<rdzv::NodeHello>(message)) {
     VirtualAgent& agent = *agents[static_cast<std::size_t>(std::stoi(hello->address))];
     trace << "agent " << agent.number() << " is node " << number(input.node) << "\n";
     nodes_[input.node] = &agent;
@@ -228,7 +228,7 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
     views_[input.node].is_connected = std::holds_alternative<rdzv::NodeResumed>(*event);
   }
   invariants_.after_step(core, input.node, message, out, views_);
-  const bool is_silence = event != nullptr && std::holds_alternative<rdzv::NodeSilent>(*event);
+  const bool is_silence = std::get_if<rdzv::NodeSilent>(event) != nullptr;
   for (const rdzv::ToNode& each : out) {
     const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence;
     require(!is_late || may_be_late(*nodes_.at(each.to)),

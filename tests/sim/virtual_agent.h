@@ -58,8 +58,6 @@ class VirtualAgent {
   using MakeLeader = std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>;
 
   VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process);
-  VirtualAgent(const VirtualAgent&) = delete;
-  VirtualAgent& operator=(const VirtualAgent&) = delete;
 
   // Creates its leader and joins it.
   void start(const MakeLeader& make_leader);
