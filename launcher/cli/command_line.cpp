@@ -56,8 +56,8 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
 }
 
 // Our own, because CLI11 2.1.2 has no abbreviations; after an unknown option it takes the next word
-// for the program; it reads "--log-dir --tee 3" as a folder named "--tee", and "--role= train" as the
-// role "train".
+// for the program; it reads "--log-dir --tee 3" as a folder named "--tee", and "--role= train" as
+// the role "train".
 class LineReader {
  public:
   explicit LineReader(Words words) : words_(words) {}

@@ -64,7 +64,7 @@ boost::json::object object_in(std::string_view line);
 // Empty if there is no such text.
 std::string field(const boost::json::object& object, std::string_view name);
 
-// Asks a job, and calls `print` with each line of its answer until that ends, or until `print` returns
+// Asks a job, and calls `print` with each line of its answer, until that ends or `print` returns
 // another code than kJobDone. `first`: how long to wait for the first line, `next`: for the others.
 int print_answer(const std::string& job, const std::string& request,
                  std::chrono::milliseconds first, std::chrono::milliseconds next,

@@ -1,5 +1,5 @@
-// ddpctl's commands: what the command line says about each, and the function that runs it and returns
-// the exit code. ddprun's main calls run_ddpctl when it was started under that name.
+// ddpctl's commands: what the command line says about each, and the function that runs it and
+// returns the exit code. ddprun's main calls run_ddpctl when it was started under that name.
 #pragma once
 
 #include <cstdint>

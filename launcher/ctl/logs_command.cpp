@@ -1,5 +1,5 @@
-// ddpctl logs: what the workers of a job print, on whichever node they run; ddpctl events: the latest
-// and the coming events of this node of a job, as lines of --events.
+// ddpctl logs: what the workers of a job print, on whichever node they run; ddpctl events: the
+// latest and the coming events of this node of a job, as lines of --events.
 #include <unistd.h>
 
 #include <boost/json.hpp>
@@ -21,8 +21,8 @@ namespace {
 
 using agent::LogPart;
 
-// How a line reaches stdout: filtered for a terminal, which would obey escape sequences; unchanged for
-// a file.
+// How a line reaches stdout: filtered for a terminal, which would obey escape sequences; unchanged
+// for a file.
 using Filter = std::string (*)(std::string_view);
 Filter filter_of(const LogsArguments& arguments, const Environment& environment) {
   if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) {

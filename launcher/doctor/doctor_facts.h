@@ -23,8 +23,8 @@ std::string own_host_name();
 std::vector<std::string> own_addresses();
 std::string name_of_address(const std::string& address);  // may wait for a name server
 
-// How far the wall clock is ahead of the steady clock. read_clock() compares it with an earlier one,
-// of when the doctor began.
+// How far the wall clock is ahead of the steady clock. read_clock() compares it with that of when
+// the doctor began.
 std::int64_t wall_ahead_ns();
 ClockFacts read_clock(std::int64_t wall_ahead_ns_before, const std::string& root = "");
 

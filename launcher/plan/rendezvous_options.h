@@ -40,8 +40,8 @@ struct Rendezvous {
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
 
-// What --rdzv-endpoint and --rdzv-conf mean under --rdzv-backend=etcd. Keys have the spellings of both
-// of torchrun's etcd backends.
+// What --rdzv-endpoint and --rdzv-conf mean under --rdzv-backend=etcd. Keys have the spellings of
+// both of torchrun's etcd backends.
 Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
 
 // "host", "host:port", "[::1]:port"; empty is localhost. Without a port in the text it is

@@ -17,7 +17,7 @@
 
 namespace ddprun::cli {
 
-// Takes values out of results. The first error is kept; values that are taken after it do not count.
+// Takes values out of results. The first error is kept; values taken after it do not count.
 struct Taking {
   std::optional<Error> error;
 

@@ -1,6 +1,6 @@
 // Simulates one job from its first hello to its last exit in virtual time: the production
 // RoundServer, and for each agent the production RoundClient, over a virtual network
-// (virtual_network.h); the production NodeCore with simulated workers (virtual_node.h). The
+// (virtual_network.h); the production NodeCore with simulated workers (virtual_agent.h). The
 // invariants (invariants.h) are checked after every step of the leader.
 #pragma once
 

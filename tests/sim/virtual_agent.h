@@ -1,7 +1,7 @@
 // A simulated agent in virtual time: a process with the production NodeCore, models of its
-// surroundings (workers, timers, the round's store), and its Leader, a production shell over a virtual
-// transport, connected as the supervisor's LeaderPort does it. The only place in the simulator that
-// drives a NodeCore.
+// surroundings (workers, timers, the round's store), and its Leader, a production shell over a
+// virtual transport, connected as the supervisor's LeaderPort does it. The only place in the
+// simulator that drives a NodeCore.
 //
 // Do not make decisions of the NodeCore in here, because the production supervisor would then need
 // the same code, untested.
