@@ -49,8 +49,8 @@ Result<const OptionSpec*> meant_by(std::string_view word, std::string_view name)
   }
   if (matches.size() == 1) return matches.front();
   if (matches.empty()) return fail(unknown_option(word, name));
-  std::vector<std::string> names;
-  for (const OptionSpec* spec : matches) names.push_back(as_typed(*spec));
+  std::vector<std::string> names(matches.size());
+  std::ranges::transform(matches, names.begin(), [](const auto* spec) { return as_typed(*spec); });
   return fail(ErrorCode::kInvalidArgument,
               std::string(word) + " is short for more than one option: " + joined(names));
 }

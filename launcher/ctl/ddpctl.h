@@ -58,7 +58,7 @@ struct StoreArguments {
   double timeout_s = 10;
   double wait_s = 0;
   std::string listen;
-  std::size_t memory_mib = rdzv::limits::kDefaultStoreMemory / (1024 * 1024);
+  std::size_t memory_mib = rdzv::limits::kDefaultStoreMemory >> 20;
 };
 int use_store(const StoreArguments& arguments);
 
