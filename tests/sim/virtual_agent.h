@@ -37,7 +37,7 @@ class VirtualJob;
 struct GroupKey {
   Round round{};
   std::uint16_t port = 0;
-  auto operator<=>(const GroupKey&) const = default;
+  auto operator<=>(const GroupKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 struct WorkerGroup {
   int world_size = 0;
