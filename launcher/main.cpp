@@ -2,13 +2,13 @@
 // the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Called
 // ddpctl it is that program. With TLS inside it is ddprun-tls (tls_program.h).
 #include <strings.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <boost/uuid/random_generator.hpp>
+#include <boost/uuid/uuid_io.hpp>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -20,7 +20,6 @@
 #include "agent/supervisor/agent.h"
 #include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
-#include "launcher/cli/completion.h"
 #include "launcher/cli/help.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
@@ -47,42 +46,13 @@ int refuse(const Error& error, const Environment& environment) {
   const std::string sentence = "ddprun: " + printable_lines(error.to_string()) + "\n";
   std::fputs(sentence.c_str(), stderr);
   agent::write_termination_log(agent::termination_log(environment), sentence);
-  switch (error.code) {
-    case ErrorCode::kNotFound:
-      return kExitNotFound;
-    case ErrorCode::kPermissionDenied:
-      return kExitNotExecutable;
-    default:
-      return kExitUsage;
-  }
+  if (error.code == ErrorCode::kNotFound) return kExitNotFound;
+  return error.code == ErrorCode::kPermissionDenied ? kExitNotExecutable : kExitUsage;
 }
 
 std::string current_directory() {
   std::array<char, 4096> path{};
   return ::getcwd(path.data(), path.size()) == nullptr ? "." : path.data();
-}
-
-std::string ddprun_directory() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string program(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-  return program.substr(0, program.rfind('/'));
-}
-
-std::string random_uuid() {
-  std::array<unsigned char, 16> bytes{};
-  // Short reads and EINTR do not happen for so few bytes.
-  if (::getrandom(bytes.data(), bytes.size(), 0) < 0) std::abort();
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kHex[bytes[i] >> 4];
-    text += kHex[bytes[i] & 0x0f];
-  }
-  return text;
 }
 
 // Options that print something and end; none of them needs a program.
@@ -118,8 +88,8 @@ Result<void> take_tls(const Plan& plan, const ResolvedOption& config, char** arg
   struct stat status {};
   const bool is_gone = !config.text().empty() && ::stat(config.text().c_str(), &status) == 0 &&
                        !S_ISREG(status.st_mode);
-  const auto done = is_gone ? fail(usage_error(config, "with TLS it must be a regular file"))
-                            : become_tls_program(argv);
+  const auto done =
+      is_gone ? refused(config, "with TLS it must be a regular file") : become_tls_program(argv);
   if (done || !needs_tls) return {};
   return done;
 }
@@ -148,27 +118,27 @@ int run(int argc, char** argv, const Environment& environment) {
   Settings settings = resolve(*line, environment, {}, site);
   if (const auto done = print_information(*line, settings, environment)) return *done;
 
+  Taking take;
   const ResolvedOption config = resolved(settings, OptionId::kConfig);
-  const auto file = read_config(config);
-  if (!file) return refuse(file.error(), environment);
-  if (!file->empty()) settings = resolve(*line, environment, *file, site);
-
-  const auto dry_run = read_flag(resolved(settings, OptionId::kDryRun));
-  if (!dry_run) return refuse(dry_run.error(), environment);
+  const FileValues file = take(read_config(config));
+  if (!file.empty()) settings = resolve(*line, environment, file, site);
+  const bool is_dry_run = take(read_flag(resolved(settings, OptionId::kDryRun)));
   const ResolvedOption json = resolved(settings, OptionId::kJson);
-  const auto as_json = read_flag(json);
-  if (!as_json) return refuse(as_json.error(), environment);
-  if (*as_json && !*dry_run)
+  const bool as_json = take(read_flag(json));
+  if (take.error) return refuse(*take.error, environment);
+  if (as_json && !is_dry_run) {
     return refuse(usage_error(json, "it goes with --dry-run only"), environment);
+  }
 
   const std::string directory = current_directory();
+  const std::string own = own_program();
   const Surroundings surroundings{
-      {directory, ddprun_directory(), environment_bin(called_as(argv), directory)},
+      {directory, own.substr(0, own.rfind('/')), environment_bin(called_as(argv), directory)},
       {},
-      random_uuid()};
+      boost::uuids::to_string(boost::uuids::random_generator()())};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
   if (!plan) return refuse(plan.error(), environment);
-  if (*dry_run) return print(*as_json ? to_json(*plan) : to_table(*plan));
+  if (is_dry_run) return print(as_json ? to_json(*plan) : to_table(*plan));
   if (const auto taken = take_tls(*plan, config, argv); !taken) {
     return refuse(taken.error(), environment);
   }

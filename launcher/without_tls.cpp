@@ -2,13 +2,13 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "launcher/plan/program.h"
 #include "launcher/tls_program.h"
 #include "rendezvous/http/tls_context.h"
 
@@ -16,13 +16,6 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::string_view kName = "ddprun-tls";
-
-std::string program_beside() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string own(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-  return own.substr(0, own.rfind('/') + 1).append(kName);
-}
 
 }  // namespace
 
@@ -41,7 +34,8 @@ Result<void> become_tls_program(char** argv) {
         ErrorCode::kPermissionDenied,
         std::string(called) + " is a ddprun without TLS; install both programs of one package");
   }
-  const std::string program = program_beside();
+  const std::string own = own_program();
+  const std::string program = own.substr(0, own.rfind('/') + 1).append(kName);
   char* const first = argv[0];
   // For called_as() there: what AT_EXECFN said is lost by exec.
   argv[0] = const_cast<char*>(called_as(argv));

@@ -1,6 +1,5 @@
 // The command line as values: which options were given, and the program with its arguments as
-// typed. Interpreting them is for settings.h and plan.h. Pure; command_line.cpp is the only file
-// outside of ctl/ that includes CLI11.
+// typed. Interpreting them is for settings.h and plan.h. Pure.
 //
 // The grammar is argparse's as torchrun uses it: dashes or underscores, "--name value" and
 // "--name=value", "-r3", and any unambiguous prefix of a long name. If an option is given twice, the last one

@@ -1,6 +1,6 @@
-#include "launcher/cli/completion.h"
-
+#include "launcher/cli/help.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -15,24 +15,11 @@ Values values_of(const OptionSpec& spec) {
   return Values::kAny;
 }
 
-std::string joined_choices(const OptionSpec& spec, char separator) {
-  std::string text;
-  for (const std::string_view choice : choices_of(spec)) {
-    if (!text.empty()) text += separator;
-    text += choice;
-  }
-  return text;
-}
+std::string choices_in_words(const OptionSpec& spec) { return replaced(spec.choices, '|', " "); }
 
 // Only the first clause of the help text, because a completion list has little room.
 std::string brief(const OptionSpec& spec) {
   return std::string(spec.help.substr(0, spec.help.find_first_of(":;(")));
-}
-
-std::string replaced(std::string_view text, char what, std::string_view by) {
-  std::string out;
-  for (const char c : text) out += c == what ? std::string(by) : std::string(1, c);
-  return out;
 }
 
 // "--tee|-t"
@@ -53,7 +40,7 @@ std::string bash() {
     with_value += (with_value.empty() ? "" : "|") + spellings(spec, '|');
     std::string words = "COMPREPLY=()";
     if (values == Values::kChoices) {
-      words = "COMPREPLY=($(compgen -W '" + joined_choices(spec, ' ') + "' -- \"$word\"))";
+      words = "COMPREPLY=($(compgen -W '" + choices_in_words(spec) + "' -- \"$word\"))";
     } else if (values == Values::kFile) {
       words = "COMPREPLY=($(compgen -f -- \"$word\"))";
     } else if (values == Values::kFolder) {
@@ -62,35 +49,34 @@ std::string bash() {
     cases += "    " + spellings(spec, '|') + ") " + words + "; return ;;\n";
   }
   // Bash passes "--name=value" as three words.
-  return "# bash completion for ddprun; ddprun --print-completion bash\n"
-         "_ddprun() {\n"
-         "  local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]} i=1\n"
-         "  if [[ $word == = ]]; then word=; fi\n"
-         "  if [[ $option == = ]]; then option=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
-         "  while (( i < COMP_CWORD )); do\n"
-         "    case ${COMP_WORDS[i]} in\n"
-         "      " +
-         with_value +
-         ") [[ ${COMP_WORDS[i+1]} == = ]] && (( i += 1 )); (( i += 2 )) ;;\n"
-         "      -*) (( i += 1 )) ;;\n"
-         "      *) break ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  if (( i < COMP_CWORD )); then\n"
-         "    COMPREPLY=($(compgen -f -- \"$word\")); return  # the program's own arguments\n"
-         "  fi\n"
-         "  case $option in\n" +
-         cases +
-         "  esac\n"
-         "  if [[ $word == -* ]]; then\n"
-         "    COMPREPLY=($(compgen -W '" +
-         names +
-         "' -- \"$word\"))\n"
-         "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$word\") $(compgen -c -- \"$word\"))\n"
-         "  fi\n"
-         "}\n"
-         "complete -o filenames -F _ddprun ddprun\n";
+  return R"(# bash completion for ddprun; ddprun --print-completion bash
+_ddprun() {
+  local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]} i=1
+  if [[ $word == = ]]; then word=; fi
+  if [[ $option == = ]]; then option=${COMP_WORDS[COMP_CWORD-2]}; fi
+  while (( i < COMP_CWORD )); do
+    case ${COMP_WORDS[i]} in
+      )" +
+         with_value + R"() [[ ${COMP_WORDS[i+1]} == = ]] && (( i += 1 )); (( i += 2 )) ;;
+      -*) (( i += 1 )) ;;
+      *) break ;;
+    esac
+  done
+  if (( i < COMP_CWORD )); then
+    COMPREPLY=($(compgen -f -- "$word")); return  # the program's own arguments
+  fi
+  case $option in
+)" + cases +
+         R"(  esac
+  if [[ $word == -* ]]; then
+    COMPREPLY=($(compgen -W ')" +
+         names + R"(' -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word") $(compgen -c -- "$word"))
+  fi
+}
+complete -o filenames -F _ddprun ddprun
+)";
 }
 
 // In _arguments, ']' ends a description and ':' ends the part of a value.
@@ -107,7 +93,7 @@ std::string zsh() {
     std::string value;
     if (const Values values = values_of(spec); values != Values::kNone) {
       value = ":" + zsh_escaped(spec.value_name) + ":";
-      if (values == Values::kChoices) value += "(" + joined_choices(spec, ' ') + ")";
+      if (values == Values::kChoices) value += "(" + choices_in_words(spec) + ")";
       if (values == Values::kFile) value += "_files";
       if (values == Values::kFolder) value += "_files -/";
     }
@@ -133,7 +119,7 @@ std::string fish() {
     script += "complete -c ddprun -l " + std::string(spec.name);
     if (spec.letter != '\0') script += std::string(" -s ") + spec.letter;
     const Values values = values_of(spec);
-    if (values == Values::kChoices) script += " -x -a '" + joined_choices(spec, ' ') + "'";
+    if (values == Values::kChoices) script += " -x -a '" + choices_in_words(spec) + "'";
     if (values == Values::kAny) script += " -x";
     if (values == Values::kFile || values == Values::kFolder) script += " -r -F";
     script += " -d '" + replaced(replaced(brief(spec), '\\', "\\\\"), '\'', "\\'") + "'\n";

@@ -1,8 +1,7 @@
 #include "launcher/cli/help.h"
 
-#include <string_view>
-
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/text.h"
 
 namespace ddprun::cli {
 namespace {
@@ -21,9 +20,7 @@ std::string left_of(const OptionSpec& spec) {
 // Breaks a text between words; every line but the first begins at `column`.
 void append_wrapped(std::string& out, std::string_view text, std::size_t column) {
   std::size_t at = column;
-  while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(word.size() + 1, text.size()));
+  for (const std::string_view word : split(text, ' ')) {
     if (at > column && at + 1 + word.size() > kWidth) {
       out += "\n" + std::string(column, ' ');
       at = column;
@@ -38,10 +35,7 @@ void append_wrapped(std::string& out, std::string_view text, std::size_t column)
 
 // The help text with the choices and the default.
 std::string whole_help(const OptionSpec& spec) {
-  std::string more;
-  for (const std::string_view choice : choices_of(spec)) {
-    more += (more.empty() ? "" : ", ") + std::string(choice);
-  }
+  std::string more = joined(choices_of(spec));
   if (!spec.default_text.empty()) {
     more += (more.empty() ? "default: " : "; default: ") + std::string(spec.default_text);
   }
@@ -50,12 +44,8 @@ std::string whole_help(const OptionSpec& spec) {
 
 void append_option(std::string& out, const OptionSpec& spec) {
   const std::string left = left_of(spec);
-  out += left;
-  if (left.size() + 2 > kHelpColumn) {
-    out += "\n" + std::string(kHelpColumn, ' ');
-  } else {
-    out += std::string(kHelpColumn - left.size(), ' ');
-  }
+  const bool fits = left.size() + 2 <= kHelpColumn;
+  out += left + (fits ? "" : "\n") + std::string(kHelpColumn - (fits ? left.size() : 0), ' ');
   append_wrapped(out, whole_help(spec), kHelpColumn);
   out += '\n';
 }
@@ -63,42 +53,18 @@ void append_option(std::string& out, const OptionSpec& spec) {
 // Escapes what troff would interpret: '\', a leading '.' or "'", and "-", which it turns into a
 // hyphen that cannot be copied into a shell.
 std::string troff(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (out.empty() && (c == '.' || c == '\'')) out += "\\&";
-    if (c == '\\') {
-      out += "\\e";
-    } else if (c == '-') {
-      out += "\\-";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string variables_text(const OptionSpec& spec) {
-  std::string text;
-  for (const std::string& variable : variables_of(spec)) {
-    text += (text.empty() ? "" : ", ") + variable;
-  }
-  return text;
+  const bool has_control = text.starts_with('.') || text.starts_with('\'');
+  return (has_control ? "\\&" : "") + replaced(replaced(text, '\\', "\\e"), '-', "\\-");
 }
 
 // A '|' would end the cell, also inside backquotes.
-std::string markdown_cell(std::string_view text) {
-  std::string out;
-  for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
-  return out;
-}
+std::string markdown_cell(std::string_view text) { return replaced(text, '|', "\\|"); }
 
 // Calls back for each group, then for each of its options.
 void for_each_option(const auto& begin_group, const auto& option) {
-  const OptionSpec* previous = nullptr;
   for (const OptionSpec& spec : option_table()) {
-    if (previous == nullptr || previous->group != spec.group) begin_group(title_of(spec.group));
+    if (const auto title = group_begun_by(spec.id); !title.empty()) begin_group(title);
     option(spec);
-    previous = &spec;
   }
 }
 
@@ -143,7 +109,8 @@ std::string man_page(std::string_view version) {
                     out += "\\fB\\-\\-" + troff(spec.name) + "\\fR";
                     if (!spec.value_name.empty()) out += " \\fI" + troff(spec.value_name) + "\\fR";
                     out += "\n" + troff(whole_help(spec)) + "\n";
-                    if (const std::string variables = variables_text(spec); !variables.empty()) {
+                    if (const std::string variables = joined(variables_of(spec));
+                        !variables.empty()) {
                       out += ".br\nEnvironment: " + troff(variables) + "\n";
                     }
                   });
@@ -165,7 +132,7 @@ std::string option_table_markdown() {
         if (!spec.value_name.empty()) name += " " + std::string(spec.value_name);
         name += "`";
         out += "| " + markdown_cell(name) + " | " + markdown_cell(spec.default_text) + " | " +
-               variables_text(spec) + " | " + markdown_cell(spec.help) + " |\n";
+               joined(variables_of(spec)) + " | " + markdown_cell(spec.help) + " |\n";
       });
   return out;
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,8 +70,6 @@ enum class OptionId {
 
 inline constexpr std::size_t kOptionCount = static_cast<std::size_t>(OptionId::kVersion) + 1;
 
-enum class Group { kJob, kProgram, kOutput, kEnd, kNodes, kInformation };
-
 // The syntax of a value's text. For lists, pairs and maps the configuration file may use TOML's
 // arrays and tables.
 enum class Kind {
@@ -90,26 +87,29 @@ enum class Variables { kPetAndOwn, kOwn, kNone };
 
 struct OptionSpec {
   OptionId id;
-  std::string_view name;  // with dashes, without the leading "--"
-  char letter = '\0';     // short spelling; '\0': none
+  std::string_view name;          // with dashes, without the leading "--"
+  std::string_view value_name;    // as help shows it; empty for a flag
+  std::string_view default_text;  // as if typed; a flag's is empty
+  std::string_view help;          // one sentence, no full stop; whoever prints it adds the default
   Kind kind = Kind::kValue;
-  std::string_view value_name = "";    // as help shows it; empty for a flag
-  std::string_view default_text = "";  // as if typed; a flag's is empty
-  std::string_view choices = "";       // "spawn|fork"; empty: any value
-  Group group;
   Variables variables = Variables::kPetAndOwn;
+  char letter = '\0';                   // short spelling; '\0': none
+  std::string_view choices = "";        // "spawn|fork"; empty: any value
   std::string_view more_variable = "";  // one more environment variable, from other programs
-  std::string_view help;  // one sentence, no full stop; whoever prints it adds the default
 };
 
-std::span<const OptionSpec> option_table();
+std::span<const OptionSpec> option_table();  // in the order of the ids
 const OptionSpec& spec_of(OptionId id);
-std::string_view title_of(Group group);
+
+// The title of the group of options that begins with this one; empty: none does.
+std::string_view group_begun_by(OptionId id);
 
 // The environment variables that set an option, the most important one first.
 std::vector<std::string> variables_of(const OptionSpec& spec);
 
 std::vector<std::string_view> choices_of(const OptionSpec& spec);
+
+std::string dashed(std::string_view name);  // with dashes for underscores
 
 // By the exact name after "--"; underscores count as dashes.
 const OptionSpec* find_option(std::string_view name);

@@ -1,6 +1,7 @@
 #include "launcher/cli/spelling.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace ddprun::cli {
@@ -10,7 +11,7 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> two_above(to.size() + 1);
   std::vector<std::size_t> above(to.size() + 1);
   std::vector<std::size_t> row(to.size() + 1);
-  for (std::size_t j = 0; j <= to.size(); ++j) row[j] = j;
+  std::iota(row.begin(), row.end(), 0);
   for (std::size_t i = 1; i <= from.size(); ++i) {
     std::swap(two_above, above);
     std::swap(above, row);
@@ -38,6 +39,13 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
     }
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates,
+                         std::string_view before, std::string_view otherwise) {
+  const std::string_view meant = nearest(word, candidates);
+  if (meant.empty()) return std::string(otherwise);
+  return "; did you mean " + std::string(before) + std::string(meant) + "?";
 }
 
 }  // namespace ddprun::cli

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
-#include <charconv>
-#include <memory>
+#include <cstdio>
 #include <set>
 
 #include "agent/query/control_folder.h"
+#include "launcher/ctl/ddpctl.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
-#include "rendezvous/common/parse_number.h"
 
 namespace ddprun::cli {
 namespace {
@@ -26,13 +26,6 @@ using std::chrono::steady_clock;
 constexpr milliseconds kWhoPatience{500};
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 
-std::string silent(pid_t agent, milliseconds patience) {
-  return "the job's agent (pid " + std::to_string(agent) + ") does not answer within " +
-         std::to_string(patience.count() / 1000) +
-         " s: it is stopped or hangs; see ps, or end it by kill -9 " + std::to_string(agent) +
-         ", which ends its workers too";
-}
-
 struct Candidate {
   ControlClient client;
   std::string socket;
@@ -41,11 +34,6 @@ struct Candidate {
   std::string program;
   std::string state;
 };
-
-std::string field(const json::object& object, std::string_view name) {
-  const auto* found = object.if_contains(json::string_view(name.data(), name.size()));
-  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
-}
 
 struct Found {
   std::vector<Candidate> jobs;
@@ -63,10 +51,10 @@ bool may_be_meant(const std::string& socket, pid_t agent, const std::string& job
 }
 
 // Only those that `job` may mean; all if it is empty.
-Found look(const Environment& environment, const std::string& job) {
+Found look(const std::string& job) {
   Found found;
   const uid_t user = ::geteuid();
-  for (const std::string& path : agent::control_folders(environment, user)) {
+  for (const std::string& path : agent::control_folders(environment_from(environ), user)) {
     const auto folder = agent::open_control_folder(path, user, /*makes_it=*/false);
     if (!folder) {
       if (folder.error().code == ErrorCode::kPermissionDenied && !found.refused) {
@@ -99,13 +87,11 @@ Found look(const Environment& environment, const std::string& job) {
     const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
     const auto line = each.client.line(std::max(left, milliseconds(1)));
     if (!line || !*line) continue;
-    boost::system::error_code ec;
-    const json::value who = json::parse(**line, ec);
-    if (ec || !who.is_object()) continue;
-    each.job = field(who.as_object(), "job");
-    each.key = field(who.as_object(), "key");
-    each.program = field(who.as_object(), "program");
-    each.state = field(who.as_object(), "state");
+    const json::object who = object_in(**line);
+    each.job = field(who, "job");
+    each.key = field(who, "key");
+    each.program = field(who, "program");
+    each.state = field(who, "state");
   }
   return found;
 }
@@ -137,29 +123,11 @@ std::set<std::string> keys_of(const std::vector<Candidate>& jobs) {
 
 }  // namespace
 
-const char* const kJobExitCodes = R"(Exit codes:
-  0  done
-  1  any other failure, or the job refused
-  2  wrong usage
-  3  no such job of yours runs on this node
-  4  several jobs are meant; name one by the process id of its agent
-  5  the job's agent does not answer
-  6  the folder or socket is not yours
-)";
-
 int exit_code_of(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kNotFound:
-      return kNoJob;
-    case ErrorCode::kInvalidArgument:
-      return kSeveralJobs;
-    case ErrorCode::kTimeout:
-      return kJobSilent;
-    case ErrorCode::kPermissionDenied:
-      return kNotYours;
-    default:
-      return kJobFailed;
-  }
+  if (error.code == ErrorCode::kNotFound) return kNoJob;
+  if (error.code == ErrorCode::kInvalidArgument) return kSeveralJobs;
+  if (error.code == ErrorCode::kTimeout) return kJobSilent;
+  return error.code == ErrorCode::kPermissionDenied ? kNotYours : kJobFailed;
 }
 
 Result<void> ControlClient::say(std::string_view request) {
@@ -184,7 +152,14 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
     pollfd ready{socket_.get(), POLLIN, 0};
     const int timeout = patience.count() == 0 ? -1 : static_cast<int>(std::max<long>(left, 0));
     const int count = ::poll(&ready, 1, timeout);
-    if (count == 0) return fail(ErrorCode::kTimeout, silent(agent_, patience));
+    if (count == 0) {
+      const std::string pid = std::to_string(agent_);
+      return fail(ErrorCode::kTimeout,
+                  "the job's agent (pid " + pid + ") does not answer within " +
+                      std::to_string(patience.count() / 1000) +
+                      " s: it is stopped or hangs; see ps, or end it by kill -9 " + pid +
+                      ", which ends its workers too");
+    }
     const std::size_t before = received_.size();
     received_.resize(before + kReadBytes);
     const ssize_t got = ::recv(socket_.get(), received_.data() + before, kReadBytes, MSG_DONTWAIT);
@@ -197,16 +172,17 @@ Result<std::optional<std::string>> ControlClient::line(milliseconds patience) {
   }
 }
 
-Result<std::string> ControlClient::answer(milliseconds patience) {
-  auto got = line(patience);
+Result<std::string> ControlClient::answer() {
+  auto got = line(kPatience);
   if (!got) return fail(std::move(got.error()));
   if (!*got) return fail(ErrorCode::kClosed, "the job ended before it answered");
-  if (auto error = error_in(**got)) return fail(ErrorCode::kClosed, std::move(*error));
+  const json::object object = object_in(**got);
+  if (object.contains("error")) return fail(ErrorCode::kClosed, field(object, "error"));
   return std::move(**got);
 }
 
-Result<ControlClient> find_job(const Environment& environment, const std::string& job) {
-  Found found = look(environment, job);
+Result<ControlClient> find_job(const std::string& job) {
+  Found found = look(job);
   std::vector<Candidate> meant;
   for (Candidate& each : found.jobs) {
     if (is_meant(each, job)) meant.push_back(std::move(each));
@@ -219,7 +195,7 @@ Result<ControlClient> find_job(const Environment& environment, const std::string
                     std::string("; name one by the process id of its agent:") + list_of(meant));
   }
   if (!meant.empty()) return std::move(meant.front().client);
-  if (!job.empty()) found = look(environment, "");
+  if (!job.empty()) found = look("");
   if (found.refused) return fail(std::move(*found.refused));
   std::string sentence =
       job.empty() ? "no job of yours runs on this node" : "no job '" + job + "' runs on this node";
@@ -235,11 +211,31 @@ Result<ControlClient> find_job(const Environment& environment, const std::string
   return fail(ErrorCode::kNotFound, sentence);
 }
 
-std::optional<std::string> error_in(std::string_view line) {
+json::object object_in(std::string_view line) {
   boost::system::error_code ec;
   const json::value value = json::parse(json::string_view(line.data(), line.size()), ec);
-  if (ec || !value.is_object() || !value.as_object().contains("error")) return std::nullopt;
-  return field(value.as_object(), "error");
+  return !ec && value.is_object() ? value.as_object() : json::object();
+}
+
+std::string field(const json::object& object, std::string_view name) {
+  const auto* found = object.if_contains(json::string_view(name.data(), name.size()));
+  return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
+}
+
+int print_answer(const std::string& job, const std::string& request, milliseconds first,
+                 milliseconds next, const std::function<int(const std::string& line)>& print) {
+  auto client = find_job(job);
+  if (!client) return report(client.error(), exit_code_of(client.error()));
+  if (auto asked = client->say(request); !asked) return report(asked.error(), kJobFailed);
+  for (milliseconds patience = first;; patience = next) {
+    const auto line = client->line(patience);
+    if (!line) return report(line.error(), exit_code_of(line.error()));
+    if (!*line || **line == R"({"end":true})") return kJobDone;
+    const json::object object = object_in(**line);
+    if (object.contains("error")) return report(field(object, "error"), kJobFailed);
+    if (const int code = print(**line); code != kJobDone) return code;
+    if (std::fflush(stdout) != 0) return kJobFailed;
+  }
 }
 
 }  // namespace ddprun::cli

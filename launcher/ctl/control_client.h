@@ -2,7 +2,7 @@
 // (agent/query/control_folder.h; agent/README.md has the protocol). Blocks, always with a time
 // limit. For one thread.
 //
-//   auto job = find_job(environment, "train-7");
+//   auto job = find_job("train-7");
 //   if (!job) return report(job.error(), exit_code_of(job.error()));
 //   job->say(R"({"ask":"status"})");
 //   const auto line = job->line(kPatience);
@@ -10,13 +10,13 @@
 
 #include <sys/types.h>
 
+#include <boost/json/object.hpp>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
@@ -34,7 +34,6 @@ enum JobExitCode : int {
   kJobSilent = 5,
   kNotYours = 6,
 };
-extern const char* const kJobExitCodes;  // for --help
 int exit_code_of(const Error& error);
 
 // A connection to the agent of a job.
@@ -48,7 +47,7 @@ class ControlClient {
   // time limit.
   Result<std::optional<std::string>> line(std::chrono::milliseconds patience);
   // The same for a request with exactly one answer: a closed connection or a refusal is an error.
-  Result<std::string> answer(std::chrono::milliseconds patience = kPatience);
+  Result<std::string> answer();
 
  private:
   rdzv::UniqueFd socket_;
@@ -58,9 +57,17 @@ class ControlClient {
 
 // Finds a job by its id, by the process id of its agent, or, if `job` is empty, the only one.
 // kNotFound: there is none. kInvalidArgument: there are several; the message lists them.
-Result<ControlClient> find_job(const Environment& environment, const std::string& job);
+Result<ControlClient> find_job(const std::string& job);
 
-// The error in a line of an answer, if it is a refusal.
-std::optional<std::string> error_in(std::string_view line);
+// A line of an answer; empty if it is no object.
+boost::json::object object_in(std::string_view line);
+// Empty if there is no such text.
+std::string field(const boost::json::object& object, std::string_view name);
+
+// Asks a job, and calls `print` with each line of its answer, until that ends or `print` returns
+// another code than kJobDone. `first`: how long to wait for the first line, `next`: for the others.
+int print_answer(const std::string& job, const std::string& request,
+                 std::chrono::milliseconds first, std::chrono::milliseconds next,
+                 const std::function<int(const std::string& line)>& print);
 
 }  // namespace ddprun::cli

@@ -165,40 +165,27 @@ struct Words {
   std::string operator()(const Exit&) const { return "exit"; }
 
   static std::string of(EndStep step) {
-    switch (step) {
-      case EndStep::kLogs:
-        return "let logs be complete for those who follow them";
-      case EndStep::kFollowers:
-        return "tell those who follow logs the last of them";
-      case EndStep::kLeader:
-        return "take leave of the leader";
-      case EndStep::kProgress:
-        return "report the last progress";
-      case EndStep::kOutput:
-        return "deliver what the workers wrote";
-      case EndStep::kReport:
-        return "say how it ended";
-      case EndStep::kEvents:
-        return "write the last events";
-      case EndStep::kConsole:
-        break;
-    }
-    return "write what was said";
+    constexpr const char* kSteps[] = {"let logs be complete for those who follow them",
+                                      "tell those who follow logs the last of them",
+                                      "take leave of the leader",
+                                      "report the last progress",
+                                      "deliver what the workers wrote",
+                                      "say how it ended",
+                                      "write the last events",
+                                      "write what was said"};
+    return kSteps[static_cast<std::size_t>(step)];
   }
 
   static std::string of(const rdzv::JobOutcome& outcome) {
+    using Kind = rdzv::JobOutcome::Kind;
     const std::string code = ", exit code " + to_string(outcome.exit_code);
-    switch (outcome.kind) {
-      case rdzv::JobOutcome::Kind::kSucceeded:
-        return "success";
-      case rdzv::JobOutcome::Kind::kFailed:
-        return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") + code;
-      case rdzv::JobOutcome::Kind::kStopped:
-        return "stopped by " + signal_name(outcome.stop_signal) + code;
-      case rdzv::JobOutcome::Kind::kCannotRun:
-        break;
+    if (outcome.kind == Kind::kSucceeded) return "success";
+    if (outcome.kind == Kind::kFailed) {
+      return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") + code;
     }
-    return "cannot run: " + outcome.sentence + code;
+    return (outcome.kind == Kind::kStopped ? "stopped by " + signal_name(outcome.stop_signal)
+                                           : "cannot run: " + outcome.sentence) +
+           code;
   }
 };
 

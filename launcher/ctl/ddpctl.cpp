@@ -1,23 +1,260 @@
-// ddpctl: the tool beside ddprun: looks at and controls running jobs, runs a store or a leader.
-// Wiring only.
+// ddpctl: the tool beside ddprun: looks at and controls running jobs, runs a store or a leader. Its
+// commands with their options; the only source that includes CLI11, whose headers construct
+// validators at every start of ddprun in each source that includes them.
 #include "launcher/ctl/ddpctl.h"
 
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
-#include <string>
+#include <functional>
+#include <memory>
 
+#include "agent/query/log_query.h"
 #include "launcher/cli/secrets.h"
+#include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
+#include "launcher/plan/leader_options.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/run_leader.h"
 
 namespace ddprun::cli {
+namespace {
 
-int report(const Error& error, int code) {
-  std::fprintf(stderr, "ddpctl: %s\n", printable_lines(error.to_string()).c_str());
+constexpr const char* kJobExitCodes = R"(Exit codes:
+  0  done
+  1  any other failure, or the job refused
+  2  wrong usage
+  3  no such job of yours runs on this node
+  4  several jobs are meant; name one by the process id of its agent
+  5  the job's agent does not answer
+  6  the folder or socket is not yours
+)";
+
+constexpr const char* kStoreExitCodes = R"(Exit codes:
+  0  done
+  1  any other failure
+  2  wrong usage
+  3  the server cannot be reached: unknown name, no route, nobody listens on that port
+  4  what listens there is no store
+  5  the time limit passed
+  6  the key is not there
+  7  the server closed the connection, as it does when a value to add to is no number
+  8  the address to listen on cannot be had
+)";
+
+constexpr const char* kLeaderExitCodes =
+    R"(Exit codes: those of the job, as every ddprun of it ends with them. Among them:
+  0    every worker ended with 0
+  2    wrong usage
+  110  the nodes did not come together in time
+  112  fewer nodes than the minimum were left
+  114  the address to listen on cannot be had
+)";
+
+constexpr const char* kReplayExitCodes = R"(Exit codes:
+  0  played to its end, or to where the file is cut off
+  1  the file cannot be read
+  2  wrong usage
+  3  a line of it is damaged, or it is no recording
+  4  this version decides otherwise than the one that recorded it
+)";
+
+constexpr const char* kDoctorExitCodes = R"(Exit codes:
+  0  nothing to look at (what was skipped is not ok; it says so)
+  1  something to look at
+  2  wrong usage
+)";
+
+constexpr const char* kJob = "its id, or the process id of its agent on this node";
+
+class Commands {
+ public:
+  explicit Commands(CLI::App& app) : app_(app) {}
+
+  // Adds one that calls `function` with what its options have filled.
+  template <typename Arguments>
+  std::pair<CLI::App*, Arguments*> add(const char* name, const char* what, const char* exit_codes,
+                                       int (*function)(const Arguments&)) {
+    CLI::App* const command = app_.add_subcommand(name, what);
+    command->footer(exit_codes);
+    const auto arguments = std::make_shared<Arguments>();
+    command->callback([this, function, arguments] {
+      given_ = [function, arguments] { return function(*arguments); };
+    });
+    return {command, arguments.get()};
+  }
+  int run() const { return given_(); }
+
+ private:
+  CLI::App& app_;
+  std::function<int()> given_;
+};
+
+void add_status(Commands& commands) {
+  const auto [status, its] = commands.add("status", "Show a running job: rounds, nodes, workers.",
+                                          kJobExitCodes, show_status);
+  status->add_option("JOB", its->job,
+                     "its id (--rdzv-id), or the process id of its agent on this node; needed "
+                     "if several jobs run");
+  status->add_flag("--json", its->as_json, "as one line of JSON (agent/README.md has its fields)");
+  status->add_flag("--watch", its->watches, "repeat until the job has ended");
+  status->add_option("--interval", its->interval_s, "seconds between updates, with --watch")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
+  status->add_flag("--all", its->shows_all, "every node and worker, however many there are");
+}
+
+void add_logs(Commands& commands) {
+  const auto [logs, its] = commands.add(
+      "logs",
+      "Print the last lines of workers' output, from all nodes of a job. With -r, -t or --log-dir "
+      "they are read from the log files; else only the latest lines of stderr are there.",
+      kJobExitCodes, print_logs);
+  logs->add_option("JOB", its->job, kJob);
+  logs->add_option("--rank", its->ranks, "only of these workers: RANK,...; default: all, up to 32")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("RANK,...");
+  logs->add_option("-n,--lines", its->lines, "of each worker's streams")
+      ->capture_default_str()
+      ->check(CLI::Range(0, agent::LogQuery::kLinesMax));
+  logs->add_flag("-f,--follow", its->follows,
+                 "also print new output, of later rounds too, until the job has ended");
+  logs->add_flag("--raw", its->is_raw,
+                 "print every byte unchanged; without it a terminal gets colours, and all other "
+                 "escape sequences as text");
+}
+
+void add_events(Commands& commands) {
+  const auto [events, its] = commands.add(
+      "events", "Print the latest events of a job on this node, as --events writes them.",
+      kJobExitCodes, print_events);
+  events->add_option("JOB", its->job, kJob);
+  events->add_flag("-f,--follow", its->follows, "also print new events, until the job has ended");
+}
+
+void add_stop(Commands& commands, const char* name, const char* what, const char* no_wait,
+              int (*function)(const StopArguments&)) {
+  const auto [stop, its] = commands.add(name, what, kJobExitCodes, function);
+  stop->add_option("JOB", its->job, kJob);
+  stop->add_flag("--no-wait", its->waits_not, no_wait);
+}
+
+void add_store(Commands& commands) {
+  const auto [store, arguments] = commands.add(
+      "store", "A c10d key-value store: run one, or look into one.", kStoreExitCodes, use_store);
+  store->add_option("--listen", arguments->listen,
+                    "Serve an empty store at HOST:PORT (a numeric address; port 0: any) until TERM "
+                    "or INT; prints the address once it is ready.");
+  store
+      ->add_option("--store-memory", arguments->memory_mib,
+                   "The most that the served store may hold, in MiB.")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  const auto command = [&app = *store, &its = *arguments](const char* name, const char* help) {
+    CLI::App* const sub = app.add_subcommand(name, help);
+    sub->add_option("server", its.server, "HOST:PORT of the store")->required();
+    sub->add_option("--timeout", its.timeout_s, "Seconds to wait for an answer")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    sub->callback([&its, name] { its.command = name; });
+    return sub;
+  };
+  const auto with_key = [&its = *arguments](CLI::App* sub) {
+    sub->add_option("key", its.key, "The key")->required();
+    return sub;
+  };
+  with_key(command("get", "Print the value of a key."))
+      ->add_option("--wait", arguments->wait_s, "Seconds to wait for the key if it is not there")
+      ->check(CLI::NonNegativeNumber);
+  with_key(command("set", "Set a key."))
+      ->add_option("value", arguments->value, "The value; '-' reads it from stdin")
+      ->required();
+  with_key(command("add", "Add to the number under a key and print the sum."))
+      ->add_option("delta", arguments->delta, "What to add; a negative one after '--'")
+      ->capture_default_str();
+  command("wait", "Wait until all keys are there, at most --timeout seconds.")
+      ->add_option("keys", arguments->keys, "The keys")
+      ->required();
+  command("list", "Print all keys, sorted.");
+  command("delete", "Delete keys.")->add_option("keys", arguments->keys, "The keys")->required();
+  command("stats",
+          "Print how quickly the store answers, and how many keys it has under which prefix.");
+}
+
+struct LeaderArguments {
+  std::string listen;
+  CommandLine line;
+};
+
+int lead(const LeaderArguments& arguments) {
+  const Settings settings = resolve(arguments.line, environment_from(environ), {});
+  std::vector<std::string> warnings;
+  const auto job = read_leader_job(arguments.listen, settings, warnings);
+  for (const std::string& warning : warnings) {
+    std::fprintf(stderr, "ddpctl: warning: %s\n", printable(warning).c_str());
+  }
+  return job ? rdzv::run_leader(*job) : report(job.error(), kExitUsage);
+}
+
+void add_leader(Commands& commands) {
+  const auto [leader, its] = commands.add(
+      "leader", "Lead the rounds of a job, until it has ended, without being one of its nodes.",
+      kLeaderExitCodes, lead);
+  leader
+      ->add_option("--listen", its->listen,
+                   "HOST:PORT to listen on, the --rdzv-endpoint of the nodes (port 0: any free "
+                   "port); the address is printed when nodes may connect")
+      ->required();
+  for (const OptionId id : kLeaderOptions) {
+    const OptionSpec& spec = spec_of(id);
+    const std::string name(spec.name);
+    const std::string underscored = replaced(name, '-', "_");
+    auto* value = &its->line.values[static_cast<std::size_t>(id)];
+    leader
+        ->add_option_function<std::string>(
+            "--" + name + (name == underscored ? "" : ",--" + underscored),
+            [value](const std::string& text) { *value = text; }, std::string(spec.help))
+        ->type_name(std::string(spec.value_name))
+        ->default_str(std::string(spec.default_text))
+        ->take_last();
+  }
+}
+
+void add_replay(Commands& commands) {
+  const auto [replaying, its] = commands.add(
+      "replay",
+      "Replay what ddprun --record has written: the same decisions, step by step, with the reason "
+      "of each. Nothing is started.",
+      kReplayExitCodes, replay);
+  replaying->add_option("FILE", its->file, "the recording of one node")->required();
+}
+
+void add_doctor(Commands& commands) {
+  const auto [doctor, its] =
+      commands.add("doctor", "Check and try what jobs need of this machine, and say what to do.",
+                   kDoctorExitCodes, diagnose);
+  doctor->add_option("names", its->names, "Names of other nodes, to look up too");
+  doctor->add_flag("--json", its->as_json, "Print JSON");
+  doctor
+      ->add_option("--timeout", its->timeout_s,
+                   "Time limit for everything in seconds; most of it is for importing torch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  doctor->add_option("--worker", its->worker,
+                     "A program to start as two workers instead of PyTorch's all-reduce; it must "
+                     "end with 0");
+}
+
+}  // namespace
+
+int report(const std::string& sentence, int code) {
+  std::fprintf(stderr, "ddpctl: %s\n", printable_lines(sentence).c_str());
   return code;
 }
 
@@ -33,13 +270,22 @@ int run_ddpctl(int argc, char** argv) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
     return shown_text(CLI::FailureMessage::simple(failed, error));
   });
-  const std::map<std::string, std::function<int()>> commands{
-      {"status", add_status_command(app)},   {"logs", add_logs_command(app)},
-      {"events", add_events_command(app)},   {"stop", add_stop_command(app)},
-      {"restart", add_restart_command(app)}, {"store", add_store_command(app)},
-      {"leader", add_leader_command(app)},   {"replay", add_replay_command(app)},
-      {"doctor", add_doctor_command(app)},
-  };
+  Commands commands(app);
+  add_status(commands);
+  add_logs(commands);
+  add_events(commands);
+  add_stop(commands, "stop",
+           "Stop a job on all its nodes, as SIGTERM to its leader does: its workers get SIGTERM, "
+           "and SIGKILL after --shutdown-timeout.",
+           "do not wait until it has ended", stop_job);
+  add_stop(commands, "restart",
+           "Stop the current round of a job and begin the next one; this costs no restart of "
+           "--max-restarts.",
+           "do not wait until the next round runs", restart_job);
+  add_store(commands);
+  add_leader(commands);
+  add_replay(commands);
+  add_doctor(commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -47,7 +293,7 @@ int run_ddpctl(int argc, char** argv) {
     app.exit(error);
     return is_help ? kExitSuccess : kExitUsage;
   }
-  return commands.at(app.get_subcommands().front()->get_name())();
+  return commands.run();
 }
 
 }  // namespace ddprun::cli

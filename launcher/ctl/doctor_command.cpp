@@ -4,11 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -17,7 +14,6 @@
 #include "launcher/cli/text.h"
 #include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"
 #include "launcher/doctor/timed_process.h"
@@ -32,12 +28,6 @@ namespace {
 using namespace doctor;
 using Clock = TimedProcess::Clock;
 using std::chrono::seconds;
-
-constexpr const char* kExitCodes = R"(Exit codes:
-  0  nothing to look at (what was skipped is not ok; it says so)
-  1  something to look at
-  2  wrong usage
-)";
 
 constexpr seconds kLookupLimit{5};
 constexpr seconds kAnswerLimit{10};  // for a program to print its version
@@ -61,19 +51,6 @@ if ones.tolist() != [2.0] * 1000:
     raise SystemExit('the sum is wrong')
 dist.destroy_process_group()
 )";
-
-struct Arguments {
-  std::vector<std::string> names;
-  std::string worker;
-  double timeout_s = 60;
-  bool as_json = false;
-};
-
-std::string own_program() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-}
 
 std::string one_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
@@ -124,12 +101,22 @@ std::string look_up_in_reverse(const std::string& address) {
   return std::to_string(since(began).count());
 }
 
-ReverseFacts reverse_facts(const std::string& address, Result<TimedProcess>& timed,
-                           Clock::time_point deadline) {
-  if (!timed) return {address, {}, true};
-  const TimedProcess::End end = timed->finish(deadline);
-  if (!end.was_in_time) return {address, kLookupLimit, false};
-  return {address, Milliseconds(std::atoll(end.output.c_str())), true};
+using LookUps = std::vector<std::pair<std::string, Result<TimedProcess>>>;
+
+// Starts a process for each, all at the same time.
+LookUps look_up_all(const std::vector<std::string>& names,
+                    std::string (*look_up)(const std::string&)) {
+  LookUps all;
+  for (const std::string& name : names) {
+    all.emplace_back(name, TimedProcess::call([&] { return look_up(name); }));
+  }
+  return all;
+}
+
+std::vector<NameFacts> facts_of(LookUps look_ups, Clock::time_point deadline) {
+  std::vector<NameFacts> facts;
+  for (auto& [name, timed] : look_ups) facts.push_back(name_facts(name, timed, deadline));
+  return facts;
 }
 
 // ---- two workers
@@ -147,22 +134,23 @@ Environment without_job(Environment environment) {
   return environment;
 }
 
-struct Workers {
-  std::string by;  // empty: nothing can be started
-  std::string missing;
-  std::vector<std::string> command;
-};
-
-Workers find_workers(const Arguments& arguments, const PythonFacts& python) {
-  if (!arguments.worker.empty()) return {arguments.worker, {}, {arguments.worker}};
+// The command of a worker, empty if there is none; says in the facts which, or why.
+std::vector<std::string> find_worker(const DoctorArguments& arguments, const PythonFacts& python,
+                                     AllReduceFacts& facts) {
+  if (!arguments.worker.empty()) return {facts.by = arguments.worker};
   if (!python.torch.empty()) {
-    return {"Gloo of torch " + python.torch, {}, {python.path, "-c", kAllReduce}};
+    facts.by = "Gloo of torch " + python.torch;
+    return {python.path, "-c", kAllReduce};
   }
   // worker_lib's example, where ddprun was built.
   const std::string own = own_program();
   const std::string beside = own.substr(0, own.rfind('/') + 1) + "collectives";
-  if (::access(beside.c_str(), X_OK) == 0) return {"collectives", {}, {beside}};
-  return {{}, "no torch found; --worker names a program of your own", {}};
+  if (::access(beside.c_str(), X_OK) == 0) {
+    facts.by = "collectives";
+    return {beside};
+  }
+  facts.missing = "no torch found; --worker names a program of your own";
+  return {};
 }
 
 // The reason of a failed job: the last line of the worker that failed.
@@ -179,15 +167,14 @@ std::string reason_in(const std::string& output) {
   return last_of_worker.empty() ? last : last_of_worker;
 }
 
-AllReduceFacts try_all_reduce(const Workers& workers, const Environment& environment,
-                              Clock::time_point deadline) {
+AllReduceFacts try_all_reduce(const DoctorArguments& arguments, const PythonFacts& python,
+                              const Environment& environment, Clock::time_point deadline) {
   AllReduceFacts facts;
-  facts.by = workers.by;
-  facts.missing = workers.missing;
-  if (workers.command.empty()) return facts;
+  const std::vector<std::string> worker = find_worker(arguments, python, facts);
+  if (worker.empty()) return facts;
   std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
                                    "--shutdown-timeout=2", "--no-python"};
-  command.insert(command.end(), workers.command.begin(), workers.command.end());
+  command.insert(command.end(), worker.begin(), worker.end());
   auto timed = TimedProcess::command(command, without_job(environment));
   if (!timed) {
     facts.ended = timed.error().to_string();
@@ -231,51 +218,39 @@ ProgramFacts ask_ddprun(const Environment& environment, Clock::time_point deadli
 
 // ---- all of it
 
-std::vector<Finding> examine(const Arguments& arguments, const Environment& environment) {
+std::vector<Finding> examine(const DoctorArguments& arguments, const Environment& environment) {
   const auto began = Clock::now();
   const auto deadline = began + Milliseconds(static_cast<std::int64_t>(arguments.timeout_s * 1000));
   const auto names_deadline = std::min(deadline, began + kLookupLimit);
-  const ClockReading clocks = read_clocks();
+  const std::int64_t wall_ahead_before = wall_ahead_ns();
 
-  const std::string own_name = own_host_name();
-  Result<TimedProcess> own_look_up = TimedProcess::call([&] { return look_up(own_name); });
-  std::vector<Result<TimedProcess>> look_ups;
-  for (const std::string& name : arguments.names) {
-    look_ups.push_back(TimedProcess::call([&] { return look_up(name); }));
-  }
+  LookUps own_name = look_up_all({own_host_name()}, look_up);
+  LookUps other_names = look_up_all(arguments.names, look_up);
   std::vector<std::string> addresses = own_addresses();
   addresses.resize(std::min(addresses.size(), kAddressesMax));
-  std::vector<Result<TimedProcess>> reverse;
-  for (const std::string& address : addresses) {
-    reverse.push_back(TimedProcess::call([&] { return look_up_in_reverse(address); }));
-  }
+  LookUps reverse = look_up_all(addresses, look_up_in_reverse);
 
   const ProgramFacts ddprun = ask_ddprun(environment, deadline);
   const PythonFacts python = ask_python(environment, deadline);
   // The last trial to start, and the first to wait for: it takes longest, so the others end meanwhile.
-  const AllReduceFacts all_reduce =
-      try_all_reduce(find_workers(arguments, python), environment, deadline);
+  const AllReduceFacts all_reduce = try_all_reduce(arguments, python, environment, deadline);
 
   agent::Machine machine;
   machine.nvml_library.clear();  // asking it would start the driver
-  const CpuFacts cpus = read_cpus(machine);
+  const CpuFacts cpus{agent::count_cpus(machine), agent::count_usable_cpus(machine),
+                      agent::cpu_quota(machine)};
   const Limits limits = read_limits();
   std::vector<Finding> findings{judge_ddprun(ddprun),
                                 judge_kernel(kernel_release()),
                                 judge_glibc(glibc_version()),
                                 judge_python(python),
                                 judge_ports(read_ports()),
-                                judge_own_name(name_facts(own_name, own_look_up, names_deadline))};
-  for (std::size_t i = 0; i < look_ups.size(); ++i) {
-    findings.push_back(
-        judge_other_name(name_facts(arguments.names[i], look_ups[i], names_deadline)));
+                                judge_own_name(facts_of(std::move(own_name), names_deadline)[0])};
+  for (const NameFacts& facts : facts_of(std::move(other_names), names_deadline)) {
+    findings.push_back(judge_other_name(facts));
   }
-  std::vector<ReverseFacts> reversed;
-  for (std::size_t i = 0; i < reverse.size(); ++i) {
-    reversed.push_back(reverse_facts(addresses[i], reverse[i], names_deadline));
-  }
-  findings.push_back(judge_reverse(reversed));
-  findings.push_back(judge_clock(read_clock(clocks)));
+  findings.push_back(judge_reverse(facts_of(std::move(reverse), names_deadline)));
+  findings.push_back(judge_clock(read_clock(wall_ahead_before)));
   findings.push_back(judge_gpus(read_gpus(machine, environment)));
   findings.push_back(judge_shared_memory(read_shared_memory()));
   findings.push_back(judge_open_files(limits.open_files_soft, limits.open_files_hard));
@@ -289,33 +264,15 @@ std::vector<Finding> examine(const Arguments& arguments, const Environment& envi
   return findings;
 }
 
-int diagnose(const Arguments& arguments) {
+}  // namespace
+
+int diagnose(const DoctorArguments& arguments) {
   const std::vector<Finding> findings = examine(arguments, environment_from(environ));
   const std::string version = one_line(version_text("ddprun"));
   const std::string text =
       printable_lines(arguments.as_json ? to_json(version, findings) : to_table(version, findings));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return count_to_look_at(findings) == 0 ? 0 : 1;
-}
-
-}  // namespace
-
-std::function<int()> add_doctor_command(CLI::App& app) {
-  Subcommand doctor(app, "doctor",
-                    "Check and try what jobs need of this machine, and say what to do.");
-  doctor.footer(kExitCodes);
-  const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  doctor.option("names", held->names, "Names of other nodes, to look up too");
-  doctor.flag("--json", held->as_json, "Print JSON");
-  doctor
-      .option("--timeout", held->timeout_s,
-              "Time limit for everything in seconds; most of it is for importing torch")
-      .is_positive()
-      .shows_default();
-  doctor.option("--worker", held->worker,
-                "A program to start as two workers instead of PyTorch's all-reduce; it must "
-                "end with 0");
-  return [held] { return diagnose(*held); };
 }
 
 }  // namespace ddprun::cli

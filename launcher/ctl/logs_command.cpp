@@ -1,20 +1,18 @@
-// ddpctl logs: what the workers of a job print, on whichever node they run.
+// ddpctl logs: what the workers of a job print, on whichever node they run; ddpctl events: the
+// latest and the coming events of this node of a job, as lines of --events.
 #include <unistd.h>
 
 #include <boost/json.hpp>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "agent/output/terminal_look.h"
 #include "agent/query/log_query.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -23,31 +21,20 @@ namespace {
 
 using agent::LogPart;
 
-struct Arguments {
-  std::string job;
-  std::vector<int> ranks;
-  int lines = 20;
-  bool follows = false;
-  bool is_raw = false;
-};
-
-std::string name_of(agent::Stream stream) {
-  return stream == agent::Stream::kStdout ? "stdout" : "stderr";
-}
-
-// Which escape sequences of a line reach stdout.
-enum class Escapes { kAll, kColours, kNone };
-
-// Filtered for a terminal, which would obey them; unchanged for a file.
-Escapes escapes_of(const Arguments& arguments, const Environment& environment) {
-  if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) return Escapes::kAll;
-  return agent::look_from(environment).has_colour ? Escapes::kColours : Escapes::kNone;
+// How a line reaches stdout: filtered for a terminal, which would obey escape sequences; unchanged
+// for a file.
+using Filter = std::string (*)(std::string_view);
+Filter filter_of(const LogsArguments& arguments, const Environment& environment) {
+  if (arguments.is_raw || ::isatty(STDOUT_FILENO) != 1) {
+    return [](std::string_view text) { return std::string(text); };
+  }
+  return agent::look_from(environment).has_colour ? printable_in_colour : printable_lines;
 }
 
 // Prints whole lines, with their rank if there are several; holds back an unfinished line.
 class Printer {
  public:
-  Printer(bool has_prefix, Escapes escapes) : has_prefix_(has_prefix), escapes_(escapes) {}
+  Printer(bool has_prefix, Filter filter) : has_prefix_(has_prefix), filter_(filter) {}
 
   void print(const LogPart& part) {
     const std::string rank = std::to_string(part.next.rank);
@@ -56,7 +43,8 @@ class Printer {
           stderr,
           "ddpctl: %s of rank %s is not kept, because it does not pass through ddprun on %s; "
           "start the job with --redirects=3 or --tee=3 to keep it\n",
-          name_of(part.next.stream).c_str(), rank.c_str(), printable(part.host).c_str());
+          part.next.stream == agent::Stream::kStdout ? "stdout" : "stderr", rank.c_str(),
+          printable(part.host).c_str());
       return;
     }
     if (!part.trouble.empty()) {
@@ -87,28 +75,16 @@ class Printer {
 
  private:
   void line(const std::string& rank, std::string_view text) const {
-    std::string shown = has_prefix_ ? "[" + rank + "] " : "";
-    switch (escapes_) {
-      case Escapes::kAll:
-        shown += text;
-        break;
-      case Escapes::kColours:
-        shown += printable_in_colour(text);
-        break;
-      case Escapes::kNone:
-        shown += printable_lines(text);
-        break;
-    }
-    shown += '\n';
+    const std::string shown = (has_prefix_ ? "[" + rank + "] " : "") + filter_(text) + "\n";
     std::fwrite(shown.data(), 1, shown.size(), stdout);
   }
 
   bool has_prefix_;
-  Escapes escapes_;
+  Filter filter_;
   std::map<std::pair<int, agent::Stream>, std::string> unfinished_;
 };
 
-std::string request_of(const Arguments& arguments) {
+std::string request_of(const LogsArguments& arguments) {
   agent::LogQuery question;
   question.ranks = arguments.ranks;
   question.lines = arguments.lines;
@@ -118,50 +94,31 @@ std::string request_of(const Arguments& arguments) {
   return boost::json::serialize(request);
 }
 
-int run(const Arguments& arguments) {
-  const Environment environment = environment_from(environ);
-  auto job = find_job(environment, arguments.job);
-  if (!job) return report(job.error(), exit_code_of(job.error()));
-  if (auto asked = job->say(request_of(arguments)); !asked) {
-    return report(asked.error(), kJobFailed);
-  }
-  Printer printer(arguments.ranks.size() != 1, escapes_of(arguments, environment));
-  for (;;) {
-    const auto line = job->line(arguments.follows ? std::chrono::seconds(0) : kPatience);
-    if (!line) return report(line.error(), exit_code_of(line.error()));
-    if (!*line || **line == R"({"end":true})") break;
-    if (const auto error = error_in(**line)) return report({{}, *error, {}}, kJobFailed);
-    const auto parts = agent::log_parts_from(**line);
-    if (!parts) return report(parts.error(), kJobFailed);
-    for (const LogPart& part : *parts) printer.print(part);
-    if (std::fflush(stdout) != 0) return kJobFailed;
-  }
-  printer.finish();
-  return kJobDone;
-}
-
 }  // namespace
 
-std::function<int()> add_logs_command(CLI::App& app) {
-  Subcommand logs(
-      app, "logs",
-      "Print the last lines of workers' output, from all nodes of a job. With -r, -t or --log-dir "
-      "they are read from the log files; else only the latest lines of stderr are there.");
-  logs.footer(kJobExitCodes);
-  const auto held = std::make_shared<Arguments>();
-  logs.option("JOB", held->job, "its id, or the process id of its agent on this node");
-  logs.option("--rank", held->ranks, "only of these workers: RANK,...; default: all, up to 32")
-      .takes_commas()
-      .shows_type("RANK,...");
-  logs.option("-n,--lines", held->lines, "of each worker's streams")
-      .shows_default()
-      .in_range(0, agent::LogQuery::kLinesMax);
-  logs.flag("-f,--follow", held->follows,
-            "also print new output, of later rounds too, until the job has ended");
-  logs.flag("--raw", held->is_raw,
-            "print every byte unchanged; without it a terminal gets colours, and all other "
-            "escape sequences as text");
-  return [held] { return run(*held); };
+int print_logs(const LogsArguments& arguments) {
+  Printer printer(arguments.ranks.size() != 1, filter_of(arguments, environment_from(environ)));
+  const auto patience = arguments.follows ? std::chrono::seconds(0) : kPatience;
+  const auto print = [&](const std::string& line) -> int {
+    const auto parts = agent::log_parts_from(line);
+    if (!parts) return report(parts.error(), kJobFailed);
+    for (const LogPart& part : *parts) printer.print(part);
+    return kJobDone;
+  };
+  const int code = print_answer(arguments.job, request_of(arguments), patience, patience, print);
+  if (code == kJobDone) printer.finish();
+  return code;
+}
+
+int print_events(const EventsArguments& arguments) {
+  const std::string request = std::string(R"({"ask":"events","past":true,"follow":)") +
+                              (arguments.follows ? "true}" : "false}");
+  const auto print = [](const std::string& line) -> int {
+    std::printf("%s\n", printable(line).c_str());
+    return kJobDone;
+  };
+  return print_answer(arguments.job, request, kPatience,
+                      arguments.follows ? std::chrono::seconds(0) : kPatience, print);
 }
 
 }  // namespace ddprun::cli

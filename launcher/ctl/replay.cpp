@@ -2,8 +2,8 @@
 
 #include <cstdio>
 #include <variant>
-#include <vector>
 
+#include "launcher/cli/text.h"
 #include "launcher/ctl/core_text.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -12,12 +12,6 @@ namespace {
 
 using agent::in_words;
 using State = rdzv::LeaderView::State;
-
-std::string_view name_of(State state) {
-  constexpr std::string_view kNames[] = {"gathering", "pausing",  "opening",
-                                         "running",   "stopping", "ended"};
-  return kNames[static_cast<std::size_t>(state)];
-}
 
 std::string state_of(const agent::NodeCore& core) {
   const std::string round = " (round " + to_string(core.round()) + ")";
@@ -28,10 +22,13 @@ std::string state_of(const agent::NodeCore& core) {
 }
 
 std::string state_of(const rdzv::LeaderView& view) {
-  return std::string(name_of(view.state)) + " (round " + to_string(view.round) + ")";
+  constexpr const char* kNames[] = {"gathering", "pausing",  "opening",
+                                    "running",   "stopping", "ended"};
+  return std::string(kNames[static_cast<std::size_t>(view.state)]) + " (round " +
+         to_string(view.round) + ")";
 }
 
-std::string nodes(int count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
+std::string nodes(int count) { return counted(count, "node"); }
 
 // What the leader decided at the end of a round, and why.
 std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
@@ -45,17 +42,14 @@ std::string why_settled(const rdzv::LeaderView& before, const rdzv::LeaderView& 
     return "no worker failed by itself, or it failed because a node was lost or left: it costs no "
            "restart";
   }
-  switch (outcome->kind) {
-    case rdzv::JobOutcome::Kind::kFailed:
-      return before.restarts >= before.max_restarts
-                 ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
-                       std::to_string(before.max_restarts) + " restarts are used"
-                 : "a worker failed in a way that a restart would not cure";
-    case rdzv::JobOutcome::Kind::kStopped:
-      return "a stop was asked for, or the leader's own node leaves";
-    default:
-      return "the job cannot go on";
+  if (outcome->kind == rdzv::JobOutcome::Kind::kStopped) {
+    return "a stop was asked for, or the leader's own node leaves";
   }
+  if (outcome->kind != rdzv::JobOutcome::Kind::kFailed) return "the job cannot go on";
+  return before.restarts >= before.max_restarts
+             ? "a worker failed by itself, and " + std::to_string(before.restarts) + " of " +
+                   std::to_string(before.max_restarts) + " restarts are used"
+             : "a worker failed in a way that a restart would not cure";
 }
 
 std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& after) {
@@ -68,15 +62,14 @@ std::string why_opened(const rdzv::LeaderView& before, const rdzv::LeaderView& a
 
 std::string why_stopped(const rdzv::RoundInput& input) {
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
-  if (message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message)) {
+  if (std::get_if<rdzv::WorkerFailed>(message)) {
     return "a failure ends the round on all nodes; whether it costs a restart is decided when all "
            "have stopped";
   }
-  if (message != nullptr && std::holds_alternative<rdzv::NodeHello>(*message)) {
+  if (std::get_if<rdzv::NodeHello>(message)) {
     return "there is room for the node that arrived, and no worker has finished yet";
   }
-  if (message != nullptr && (std::holds_alternative<rdzv::RestartAsked>(*message) ||
-                             std::holds_alternative<rdzv::StopAsked>(*message))) {
+  if (std::get_if<rdzv::RestartAsked>(message) || std::get_if<rdzv::StopAsked>(message)) {
     return "a user asked for it";
   }
   return "a node of the round is lost or leaves, and the nodes of a round do not change";
@@ -87,26 +80,22 @@ std::string why(const rdzv::LeaderView& before, const rdzv::LeaderView& after,
                 const rdzv::RoundInput& input, const rdzv::JobOutcome* outcome) {
   if (before.state == after.state && before.round == after.round) return "";
   if (before.state == State::kStopping) return why_settled(before, after, outcome);
-  switch (after.state) {
-    case State::kOpening:
-      return before.state == State::kOpening ? "the node that was to open the store is gone"
-                                             : why_opened(before, after);
-    case State::kRunning:
-      return "the store is open, so that the workers can meet";
-    case State::kStopping:
-      return why_stopped(input);
-    case State::kGathering:
-      return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
-             " are needed: waiting for others";
-    case State::kEnded:
-      return outcome != nullptr && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded
-                 ? "every worker of every node has ended with 0"
-             : before.state == State::kRunning ? "the round was the last one"
-                                               : "nothing is left to wait for";
-    case State::kPausing:
-      break;
+  if (after.state == State::kOpening) {
+    return before.state == State::kOpening ? "the node that was to open the store is gone"
+                                           : why_opened(before, after);
   }
-  return "";
+  if (after.state == State::kRunning) return "the store is open, so that the workers can meet";
+  if (after.state == State::kStopping) return why_stopped(input);
+  if (after.state == State::kGathering) {
+    return nodes(after.ready) + " are ready, " + std::to_string(after.min_nodes) +
+           " are needed: waiting for others";
+  }
+  if (after.state != State::kEnded) return "";
+  if (outcome != nullptr && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded) {
+    return "every worker of every node has ended with 0";
+  }
+  return before.state == State::kRunning ? "the round was the last one"
+                                         : "nothing is left to wait for";
 }
 
 }  // namespace

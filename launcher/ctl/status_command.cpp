@@ -4,30 +4,18 @@
 
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <string>
-#include <thread>
 
 #include "agent/status/job_status.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/ctl/status_screen.h"
-#include "launcher/ctl/subcommand.h"
-#include "rendezvous/common/environment.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::cli {
 namespace {
 
 constexpr std::size_t kRows = 32;  // of nodes and of workers, if the screen's size is not known
-
-struct Arguments {
-  std::string job;
-  bool as_json = false;
-  bool watches = false;
-  bool shows_all = false;
-  double interval_s = 1;
-};
 
 // Two lists and their headings share the screen.
 std::size_t rows_of_screen() {
@@ -36,7 +24,7 @@ std::size_t rows_of_screen() {
   return static_cast<std::size_t>(size.ws_row - 12) / 2;
 }
 
-int show(ControlClient& job, const Arguments& arguments) {
+int show(ControlClient& job, const StatusArguments& arguments) {
   if (auto asked = job.say(R"({"ask":"status"})"); !asked) return report(asked.error(), kJobFailed);
   const auto line = job.answer();
   if (!line) return report(line.error(), exit_code_of(line.error()));
@@ -54,8 +42,10 @@ int show(ControlClient& job, const Arguments& arguments) {
   return std::fflush(stdout) == 0 ? kJobDone : kJobFailed;
 }
 
-int run(const Arguments& arguments) {
-  auto job = find_job(environment_from(environ), arguments.job);
+}  // namespace
+
+int show_status(const StatusArguments& arguments) {
+  auto job = find_job(arguments.job);
   if (!job) return report(job.error(), exit_code_of(job.error()));
   const auto interval = std::chrono::duration<double>(arguments.interval_s);
   for (;;) {
@@ -68,24 +58,6 @@ int run(const Arguments& arguments) {
       return kJobDone;
     }
   }
-}
-
-}  // namespace
-
-std::function<int()> add_status_command(CLI::App& app) {
-  Subcommand status(app, "status", "Show a running job: rounds, nodes, workers.");
-  status.footer(kJobExitCodes);
-  const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  status.option("JOB", held->job,
-                "its id (--rdzv-id), or the process id of its agent on this node; needed "
-                "if several jobs run");
-  status.flag("--json", held->as_json, "as one line of JSON (agent/README.md has its fields)");
-  status.flag("--watch", held->watches, "repeat until the job has ended");
-  status.option("--interval", held->interval_s, "seconds between updates, with --watch")
-      .shows_default()
-      .in_range(0.1, 86400.0);
-  status.flag("--all", held->shows_all, "every node and worker, however many there are");
-  return [held] { return run(*held); };
 }
 
 }  // namespace ddprun::cli

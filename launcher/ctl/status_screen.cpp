@@ -1,13 +1,12 @@
 #include "launcher/ctl/status_screen.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <ctime>
 #include <map>
-#include <optional>
 #include <vector>
 
+#include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::cli {
@@ -23,10 +22,6 @@ using std::chrono::microseconds;
 using namespace std::chrono_literals;
 
 using Row = std::vector<std::string>;
-
-std::string counted(std::int64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 // Aligns columns, those of numbers to the right.
 std::string table(const std::vector<Row>& rows, std::string_view right) {
@@ -66,11 +61,7 @@ std::string time_of_day(std::chrono::system_clock::time_point when) {
 }
 
 // For people: "worker failed"; in JSON it is "worker_failed".
-std::string words_of(agent::RestartReason reason) {
-  std::string words(name_of(reason));
-  std::ranges::replace(words, '_', ' ');
-  return words;
-}
+std::string words_of(agent::RestartReason reason) { return replaced(name_of(reason), '_', " "); }
 
 // ---- the job
 
@@ -112,11 +103,7 @@ std::string head(const JobStatus& status) {
 std::string waiting(const agent::LeaderStatus& leader) {
   std::string text;
   if (leader.missing > 0) text += ", " + std::to_string(leader.missing) + " missing";
-  if (!leader.missing_ranks.empty()) {
-    text += " (rank";
-    for (const int rank : leader.missing_ranks) text += " " + std::to_string(rank);
-    text += ")";
-  }
+  if (!leader.missing_ranks.empty()) text += " (rank " + joined(leader.missing_ranks, " ") + ")";
   return text;
 }
 
@@ -172,11 +159,8 @@ struct Shown {
 
 std::string step_of(const WorkerStatus& worker) {
   if (!worker.progress || !worker.progress->step) return "-";
-  std::string text = std::to_string(*worker.progress->step);
-  if (worker.progress->total_steps > 0) {
-    text += " of " + std::to_string(worker.progress->total_steps);
-  }
-  return text;
+  const auto total = worker.progress->total_steps;
+  return std::to_string(*worker.progress->step) + (total > 0 ? " of " + std::to_string(total) : "");
 }
 
 std::string state_of(const WorkerStatus& worker) {
@@ -233,8 +217,7 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
     text += " " + std::to_string(count) + " " + std::string(state);
   }
   text += "\n";
-  const bool are_too_many = all.size() > rows_max;
-  if (are_too_many) {
+  if (all.size() > rows_max) {
     std::ranges::stable_sort(all, {}, [](const Shown& each) { return order_of(*each.worker); });
     left_out += static_cast<int>(all.size() - rows_max);
     all.resize(rows_max);

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
-#include <string_view>
 
 #include "agent/status/job_status.h"
 

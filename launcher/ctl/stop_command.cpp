@@ -4,24 +4,16 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
-#include "rendezvous/common/environment.h"
 
 namespace ddprun::cli {
 namespace {
 
 namespace json = boost::json;
-
-struct Arguments {
-  std::string job;
-  bool waits_not = false;
-};
 
 // The name of an event, and the number in one of its fields.
 struct Seen {
@@ -29,18 +21,13 @@ struct Seen {
   std::int64_t round = -1;
   std::int64_t exit_code = -1;
 };
-std::optional<Seen> seen_in(const std::string& line) {
-  boost::system::error_code ec;
-  const json::value value = json::parse(line, ec);
-  if (ec || !value.is_object()) return std::nullopt;
-  const json::object& object = value.as_object();
-  const auto* event = object.if_contains("event");
-  if (event == nullptr || !event->is_string()) return std::nullopt;
+Seen seen_in(const std::string& line) {
+  const json::object object = object_in(line);
   const auto number_in = [&](const char* name) {
     const auto* found = object.if_contains(name);
     return found != nullptr && found->is_int64() ? found->as_int64() : -1;
   };
-  return Seen{std::string(event->as_string()), number_in("round"), number_in("exit_code")};
+  return {field(object, "event"), number_in("round"), number_in("exit_code")};
 }
 
 // One connection sends the request; another listens from before that, so that no event is missed.
@@ -48,13 +35,13 @@ struct Asked {
   std::optional<ControlClient> events;
   std::string answer;
 };
-Result<Asked> ask(const Arguments& arguments, const std::string& request) {
-  auto job = find_job(environment_from(environ), arguments.job);
+Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
+  auto job = find_job(arguments.job);
   if (!job) return fail(std::move(job.error()));
   Asked asked;
   if (!arguments.waits_not) {
     // The same agent, even if another job has this id.
-    auto events = find_job(environment_from(environ), std::to_string(job->agent()));
+    auto events = find_job(std::to_string(job->agent()));
     if (!events) return fail(std::move(events.error()));
     if (auto said = events->say(R"({"ask":"events","past":false,"follow":true})"); !said) {
       return fail(std::move(said.error()));
@@ -76,18 +63,15 @@ int wait(ControlClient& events, const Judge& judge) {
     const auto line = events.line(std::chrono::seconds(0));
     if (!line) return report(line.error(), exit_code_of(line.error()));
     if (!*line) {
-      return report({ErrorCode::kClosed,
-                     "the job's agent is gone and has not reported how the job ended",
-                     {}},
-                    kJobFailed);
+      return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
     }
-    const auto seen = seen_in(**line);
-    if (!seen) continue;
-    if (const auto code = judge(*seen)) return *code;
+    if (const auto code = judge(seen_in(**line))) return *code;
   }
 }
 
-int stop(const Arguments& arguments) {
+}  // namespace
+
+int stop_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"stop"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
@@ -98,7 +82,7 @@ int stop(const Arguments& arguments) {
   });
 }
 
-int restart(const Arguments& arguments) {
+int restart_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"restart"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
@@ -107,41 +91,13 @@ int restart(const Arguments& arguments) {
   const std::int64_t before = old_round == nullptr ? -1 : old_round->to_number<std::int64_t>();
   return wait(*asked->events, [before](const Seen& seen) -> std::optional<int> {
     if (seen.event == "finished") {
-      return report({ErrorCode::kClosed,
-                     "the job ended instead, with exit code " + std::to_string(seen.exit_code),
-                     {}},
+      return report("the job ended instead, with exit code " + std::to_string(seen.exit_code),
                     kJobFailed);
     }
     if (seen.event != "round_started" || seen.round <= before) return std::nullopt;
     std::printf("round %lld runs\n", static_cast<long long>(seen.round));
     return kJobDone;
   });
-}
-
-std::function<int()> add(CLI::App& app, const char* name, const char* what, const char* no_wait,
-                         int (*run)(const Arguments&)) {
-  Subcommand command(app, name, what);
-  command.footer(kJobExitCodes);
-  const auto held = std::make_shared<Arguments>();
-  command.option("JOB", held->job, "its id, or the process id of its agent on this node");
-  command.flag("--no-wait", held->waits_not, no_wait);
-  return [held, run] { return run(*held); };
-}
-
-}  // namespace
-
-std::function<int()> add_stop_command(CLI::App& app) {
-  return add(app, "stop",
-             "Stop a job on all its nodes, as SIGTERM to its leader does: its workers get SIGTERM, "
-             "and SIGKILL after --shutdown-timeout.",
-             "do not wait until it has ended", stop);
-}
-
-std::function<int()> add_restart_command(CLI::App& app) {
-  return add(app, "restart",
-             "Stop the current round of a job and begin the next one; this costs no restart of "
-             "--max-restarts.",
-             "do not wait until the next round runs", restart);
 }
 
 }  // namespace ddprun::cli

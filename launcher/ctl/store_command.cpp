@@ -9,12 +9,11 @@
 #include <iostream>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <utility>
 
 #include "launcher/ctl/ddpctl.h"
-#include "launcher/ctl/subcommand.h"
 #include "rendezvous/common/descriptor_limit.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/store/store_server.h"
@@ -24,7 +23,6 @@ namespace ddprun::cli {
 namespace {
 
 using cli::report;  // beside the one for stores
-using rdzv::Endpoint;
 using rdzv::StoreClient;
 using rdzv::StoreServer;
 
@@ -41,40 +39,20 @@ enum ExitCode : int {
   kCannotListen = 8,
 };
 
-constexpr const char* kExitCodes = R"(Exit codes:
-  0  done
-  1  any other failure
-  2  wrong usage
-  3  the server cannot be reached: unknown name, no route, nobody listens on that port
-  4  what listens there is no store
-  5  the time limit passed
-  6  the key is not there
-  7  the server closed the connection, as it does when a value to add to is no number
-  8  the address to listen on cannot be had
-)";
-
 int report(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kUnavailable:
-      return report(error, kUnreachable);
-    case ErrorCode::kProtocol:
-      return report(error, kNoStore);
-    case ErrorCode::kTimeout:
-      return report(error, kTimedOut);
-    case ErrorCode::kClosed:
-      return report(error, kRefused);
-    case ErrorCode::kInvalidArgument:
-      return report(error, kUsage);
-    default:
-      return report(error, kFailed);
+  constexpr std::pair<ErrorCode, ExitCode> kCodes[] = {{ErrorCode::kUnavailable, kUnreachable},
+                                                       {ErrorCode::kProtocol, kNoStore},
+                                                       {ErrorCode::kTimeout, kTimedOut},
+                                                       {ErrorCode::kClosed, kRefused},
+                                                       {ErrorCode::kInvalidArgument, kUsage}};
+  for (const auto& [code, exit_code] : kCodes) {
+    if (error.code == code) return report(error, exit_code);
   }
+  return report(error, kFailed);
 }
 
-int missing(const std::string& key, const Endpoint& server) {
-  return report({ErrorCode::kNotFound,
-                 "the store at " + server.to_string() + " has no key '" + key + "'",
-                 {}},
-                kNoSuchKey);
+int missing(const std::string& key, const rdzv::Endpoint& server) {
+  return report("the store at " + server.to_string() + " has no key '" + key + "'", kNoSuchKey);
 }
 
 // Keys may contain any bytes; print each as one line.
@@ -93,24 +71,11 @@ std::string escaped(const std::string& key) {
   return printable(text);
 }
 
-struct Arguments {
-  std::string server;
-  std::string key;
-  std::string value;
-  std::vector<std::string> keys;
-  std::int64_t delta = 1;
-  double timeout_s = 10;
-  double wait_s = 0;
-  std::string listen;
-  std::size_t memory_mib = rdzv::limits::kDefaultStoreMemory / (1024 * 1024);
-  int (*command)(StoreClient&, const Arguments&) = nullptr;  // none: serve
-};
-
 std::chrono::milliseconds in_ms(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
 }
 
-int get(StoreClient& store, const Arguments& arguments) {
+int get(StoreClient& store, const StoreArguments& arguments) {
   const auto value = store.get(arguments.key, in_ms(arguments.wait_s));
   if (!value && value.error().code == ErrorCode::kTimeout && arguments.wait_s == 0) {
     return missing(arguments.key, store.server());
@@ -121,7 +86,7 @@ int get(StoreClient& store, const Arguments& arguments) {
   return kDone;
 }
 
-int set(StoreClient& store, const Arguments& arguments) {
+int set(StoreClient& store, const StoreArguments& arguments) {
   std::string value = arguments.value;
   if (value == "-") value.assign(std::istreambuf_iterator<char>(std::cin), {});
   auto done = store.set(arguments.key, value);
@@ -129,19 +94,19 @@ int set(StoreClient& store, const Arguments& arguments) {
   return done ? kDone : report(done.error());
 }
 
-int add(StoreClient& store, const Arguments& arguments) {
+int add(StoreClient& store, const StoreArguments& arguments) {
   const auto sum = store.add(arguments.key, arguments.delta);
   if (!sum) return report(sum.error());
   std::printf("%lld\n", static_cast<long long>(*sum));
   return kDone;
 }
 
-int wait(StoreClient& store, const Arguments& arguments) {
+int wait(StoreClient& store, const StoreArguments& arguments) {
   const auto done = store.wait(arguments.keys, in_ms(arguments.timeout_s));
   return done ? kDone : report(done.error());
 }
 
-int list(StoreClient& store, const Arguments&) {
+int list(StoreClient& store, const StoreArguments&) {
   auto keys = store.list_keys();
   if (!keys) return report(keys.error());
   std::sort(keys->begin(), keys->end());
@@ -149,7 +114,7 @@ int list(StoreClient& store, const Arguments&) {
   return kDone;
 }
 
-int erase(StoreClient& store, const Arguments& arguments) {
+int erase(StoreClient& store, const StoreArguments& arguments) {
   int code = kDone;
   for (const auto& key : arguments.keys) {
     const auto removed = store.delete_key(key);
@@ -159,7 +124,7 @@ int erase(StoreClient& store, const Arguments& arguments) {
   return code;
 }
 
-int stats(StoreClient& store, const Arguments&) {
+int stats(StoreClient& store, const StoreArguments&) {
   const auto start = std::chrono::steady_clock::now();
   if (const auto answered = store.ping(); !answered) return report(answered.error());
   const auto took = std::chrono::steady_clock::now() - start;
@@ -179,12 +144,12 @@ int stats(StoreClient& store, const Arguments&) {
   return kDone;
 }
 
-int serve(const Arguments& arguments) {
+int serve(const StoreArguments& arguments) {
   if (arguments.listen.empty()) {
-    return report({ErrorCode::kInvalidArgument,
-                   "nothing to do; give --listen HOST:PORT or one of get, set, add, wait, list, "
-                   "delete, stats",
-                   {}});
+    return report(
+        "nothing to do; give --listen HOST:PORT or one of get, set, add, wait, list, "
+        "delete, stats",
+        kUsage);
   }
   sigset_t ending;
   sigemptyset(&ending);
@@ -209,7 +174,14 @@ int serve(const Arguments& arguments) {
   return kDone;
 }
 
-int run_on_store(const Arguments& arguments) {
+constexpr std::pair<std::string_view, int (*)(StoreClient&, const StoreArguments&)> kCommands[] = {
+    {"get", get},   {"set", set},      {"add", add},    {"wait", wait},
+    {"list", list}, {"delete", erase}, {"stats", stats}};
+
+}  // namespace
+
+int use_store(const StoreArguments& arguments) {
+  if (arguments.command.empty()) return serve(arguments);
   auto server = rdzv::parse_endpoint(arguments.server);
   if (!server) return report(server.error());
   // Do not wait for a store that is not there yet: the user looks for one that is.
@@ -218,62 +190,10 @@ int run_on_store(const Arguments& arguments) {
                                      .timeout = in_ms(arguments.timeout_s)});
   if (!store && store.error().code == ErrorCode::kClosed) return report(store.error(), kNoStore);
   if (!store) return report(store.error());
-  return arguments.command(**store, arguments);
-}
-
-}  // namespace
-
-std::function<int()> add_store_command(CLI::App& app) {
-  Subcommand store(app, "store", "A c10d key-value store: run one, or look into one.");
-  store.footer(kExitCodes);
-
-  const auto held = std::make_shared<Arguments>();  // as long as what is returned
-  Arguments& arguments = *held;
-  store.option("--listen", arguments.listen,
-               "Serve an empty store at HOST:PORT (a numeric address; port 0: any) until TERM "
-               "or INT; prints "
-               "the address once it is ready.");
-  store
-      .option("--store-memory", arguments.memory_mib,
-              "The most that the served store may hold, in MiB.")
-      .is_positive()
-      .shows_default();
-
-  const auto command = [&](const char* name, const char* help,
-                           int (*function)(StoreClient&, const Arguments&)) {
-    Subcommand sub = store.subcommand(name, help);
-    sub.option("server", arguments.server, "HOST:PORT of the store").required();
-    sub.option("--timeout", arguments.timeout_s, "Seconds to wait for an answer")
-        .is_not_negative()
-        .shows_default();
-    sub.when_given([&arguments, function] { arguments.command = function; });
-    return sub;
-  };
-  const auto one_key = [&](Subcommand sub) {
-    sub.option("key", arguments.key, "The key").required();
-  };
-  const auto some_keys = [&](Subcommand sub) {
-    sub.option("keys", arguments.keys, "The keys").required();
-  };
-
-  Subcommand get_command = command("get", "Print the value of a key.", get);
-  one_key(get_command);
-  get_command.option("--wait", arguments.wait_s, "Seconds to wait for the key if it is not there")
-      .is_not_negative();
-  Subcommand set_command = command("set", "Set a key.", set);
-  one_key(set_command);
-  set_command.option("value", arguments.value, "The value; '-' reads it from stdin").required();
-  Subcommand add_command = command("add", "Add to the number under a key and print the sum.", add);
-  one_key(add_command);
-  add_command.option("delta", arguments.delta, "What to add; a negative one after '--'")
-      .shows_default();
-  some_keys(command("wait", "Wait until all keys are there, at most --timeout seconds.", wait));
-  command("list", "Print all keys, sorted.", list);
-  some_keys(command("delete", "Delete keys.", erase));
-  command("stats",
-          "Print how quickly the store answers, and how many keys it has under which prefix.",
-          stats);
-  return [held] { return held->command == nullptr ? serve(*held) : run_on_store(*held); };
+  for (const auto& [name, command] : kCommands) {
+    if (name == arguments.command) return command(**store, arguments);
+  }
+  return kUsage;
 }
 
 }  // namespace ddprun::cli

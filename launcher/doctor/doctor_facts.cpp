@@ -1,6 +1,5 @@
 #include "launcher/doctor/doctor_facts.h"
 
-#include <arpa/inet.h>
 #include <gnu/libc-version.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17,10 +16,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 
-#include "launcher/cli/text.h"
 #include "launcher/machine/placement_files.h"
 #include "rendezvous/common/cgroup.h"
 #include "rendezvous/common/file_text.h"
@@ -35,27 +34,6 @@ using agent::names_in;
 using std::chrono::steady_clock;
 
 constexpr std::array kOurPorts{29400, 29500};
-
-// The number after "key " or "key: " at the beginning of a line.
-std::uint64_t field(const std::string& text, const std::string& key) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(key + " ") && !line.starts_with(key + ":")) continue;
-    return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10);
-  }
-  return 0;
-}
-
-// "29400,30000-30010" as in ip_local_reserved_ports.
-bool holds_port(std::string_view list, int port) {
-  for (const std::string_view part : split(trimmed(list), ',')) {
-    const std::size_t dash = part.find('-');
-    const auto first = agent::number(part.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : agent::number(part.substr(dash + 1));
-    if (first && last && *first <= port && port <= *last) return true;
-  }
-  return false;
-}
 
 // A bind to all interfaces fails if another process listens on this port.
 bool is_taken(int port) {
@@ -77,13 +55,8 @@ std::int64_t nanoseconds(clockid_t clock) {
 
 Limit limit_of(rlim_t value) { return value == RLIM_INFINITY ? Limit{} : Limit{value}; }
 
-void take_tighter(UseFacts& facts, Limit limit, std::uint64_t used) {
-  if (!limit) return;
-  const auto left = [](std::uint64_t whole, std::uint64_t taken) {
-    return whole - std::min(whole, taken);
-  };
-  if (facts.limit && left(*facts.limit, facts.used) <= left(*limit, used)) return;
-  facts = {limit, used};
+void take_tighter(UseFacts& facts, const UseFacts& other) {
+  if (other.limit && (!facts.limit || other.left() < facts.left())) facts = other;
 }
 
 }  // namespace
@@ -104,9 +77,11 @@ PortFacts read_ports(const std::string& root) {
   const std::string folder = root + "/proc/sys/net/ipv4/";
   std::istringstream(file_text(folder + "ip_local_port_range")) >> facts.first_ephemeral >>
       facts.last_ephemeral;
-  const std::string reserved = file_text(folder + "ip_local_reserved_ports");
+  // "29400,30000-30010", as lists of CPUs are written.
+  const auto reserved = agent::parse_cpu_list(file_text(folder + "ip_local_reserved_ports"))
+                            .value_or(std::vector<int>());
   for (const int port : kOurPorts) {
-    if (holds_port(reserved, port)) facts.reserved.push_back(port);
+    if (std::ranges::count(reserved, port) > 0) facts.reserved.push_back(port);
     if (is_taken(port)) facts.taken.push_back(port);
   }
   return facts;
@@ -141,27 +116,20 @@ std::vector<std::string> own_addresses() {
 }
 
 std::string name_of_address(const std::string& address) {
-  sockaddr_storage storage{};
-  auto* const v4 = reinterpret_cast<sockaddr_in*>(&storage);
-  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-  socklen_t size = sizeof *v4;
-  if (::inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-  } else if (::inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    size = sizeof *v6;
-  } else {
-    return {};
-  }
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(address.c_str(), nullptr, &hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
   std::array<char, NI_MAXHOST> name{};
-  const int failed = ::getnameinfo(reinterpret_cast<sockaddr*>(&storage), size, name.data(),
-                                   name.size(), nullptr, 0, NI_NAMEREQD);
+  const int failed = ::getnameinfo(list->ai_addr, list->ai_addrlen, name.data(), name.size(),
+                                   nullptr, 0, NI_NAMEREQD);
   return failed == 0 ? name.data() : "";
 }
 
-ClockReading read_clocks() { return {nanoseconds(CLOCK_MONOTONIC), nanoseconds(CLOCK_REALTIME)}; }
+std::int64_t wall_ahead_ns() { return nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC); }
 
-ClockFacts read_clock(const ClockReading& begin, const std::string& root) {
+ClockFacts read_clock(std::int64_t wall_ahead_ns_before, const std::string& root) {
   constexpr int kReadings = 2000;
   ClockFacts facts;
   facts.source =
@@ -174,9 +142,8 @@ ClockFacts read_clock(const ClockReading& begin, const std::string& root) {
     last = now;
   }
   facts.reading_ns = static_cast<double>(last - first) / kReadings;
-  const ClockReading end = read_clocks();
   facts.stepped_by = std::chrono::duration_cast<Milliseconds>(
-      std::chrono::nanoseconds((end.wall_ns - begin.wall_ns) - (end.steady_ns - begin.steady_ns)));
+      std::chrono::nanoseconds(wall_ahead_ns() - wall_ahead_ns_before));
   timex state{};
   if (::adjtimex(&state) >= 0) {
     facts.is_synchronised = (state.status & STA_UNSYNC) == 0;
@@ -249,15 +216,11 @@ Limits read_limits() {
 
 bool has_rdma(const std::string& root) { return !names_in(root + "/sys/class/infiniband").empty(); }
 
-CpuFacts read_cpus(const agent::Machine& machine) {
-  return {agent::count_cpus(machine), agent::count_usable_cpus(machine), agent::cpu_quota(machine)};
-}
-
 // Cached files that were used more than once count as used memory: giving them up costs the job time.
 UseFacts read_memory_use(const std::string& root) {
   UseFacts facts;
   for (const cgroup::Memory& group : cgroup::memory(root)) {
-    take_tighter(facts, group.limit, group.used - std::min(group.used, group.inactive_files));
+    take_tighter(facts, {group.limit, group.used - std::min(group.used, group.inactive_files)});
   }
   return facts;
 }
@@ -265,20 +228,23 @@ UseFacts read_memory_use(const std::string& root) {
 UseFacts read_task_use(const std::string& root) {
   UseFacts facts;
   for (const std::string& group : cgroup::folders("pids", root)) {
-    take_tighter(facts, cgroup::number_in(group + "/pids.max"),
-                 cgroup::number_in(group + "/pids.current").value_or(0));
+    take_tighter(facts, {cgroup::number_in(group + "/pids.max"),
+                         cgroup::number_in(group + "/pids.current").value_or(0)});
   }
   return facts;
 }
 
 std::uint64_t available_memory(const std::string& root) {
-  return field(file_text(root + "/proc/meminfo"), "MemAvailable") * 1024;
+  constexpr std::string_view kKey = "MemAvailable:";
+  const std::string text = file_text(root + "/proc/meminfo");
+  const auto at = text.find(kKey);
+  if (at == std::string::npos) return 0;
+  return std::strtoull(text.c_str() + at + kKey.size(), nullptr, 10) * 1024;
 }
 
 StoreFacts try_store() {
   constexpr int kRoundTrips = 101;
   constexpr std::chrono::seconds kPatience{5};
-  StoreFacts facts;
   const auto server = rdzv::StoreServer::start({.address = "127.0.0.1"});
   if (!server) return {server.error().to_string(), 0};
   auto client = rdzv::StoreClient::connect({.server = {"127.0.0.1", (*server)->port()},
@@ -297,8 +263,7 @@ StoreFacts try_store() {
     times.push_back(std::chrono::duration<double, std::micro>(steady_clock::now() - began).count());
   }
   std::ranges::nth_element(times, times.begin() + kRoundTrips / 2);
-  facts.median_us = times[kRoundTrips / 2];
-  return facts;
+  return {"", times[kRoundTrips / 2]};
 }
 
 }  // namespace ddprun::cli::doctor

@@ -23,13 +23,10 @@ std::string own_host_name();
 std::vector<std::string> own_addresses();
 std::string name_of_address(const std::string& address);  // may wait for a name server
 
-// Compares two readings: one when the doctor begins, one when it ends.
-struct ClockReading {
-  std::int64_t steady_ns = 0;
-  std::int64_t wall_ns = 0;
-};
-ClockReading read_clocks();
-ClockFacts read_clock(const ClockReading& begin, const std::string& root = "");
+// How far the wall clock is ahead of the steady clock. read_clock() compares it with that of when
+// the doctor began.
+std::int64_t wall_ahead_ns();
+ClockFacts read_clock(std::int64_t wall_ahead_ns_before, const std::string& root = "");
 
 GpuFacts read_gpus(const agent::Machine& machine, const Environment& environment);
 SharedMemoryFacts read_shared_memory(const std::string& folder = "/dev/shm");
@@ -42,8 +39,6 @@ struct Limits {
 };
 Limits read_limits();
 bool has_rdma(const std::string& root = "");
-
-CpuFacts read_cpus(const agent::Machine& machine);
 
 // The lowest limits on the way from this process's cgroup to the root.
 UseFacts read_memory_use(const std::string& root = "");

@@ -4,6 +4,7 @@
 // not be made is kSkipped.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -19,8 +20,6 @@ struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string what{};
   std::string advice{};  // with kLook: what to do
-
-  bool operator==(const Finding&) const = default;
 };
 
 using Milliseconds = std::chrono::milliseconds;
@@ -58,28 +57,23 @@ Finding judge_ports(const PortFacts& facts);
 
 struct NameFacts {
   std::string name{};
-  std::vector<std::string> addresses{};
-  std::string error{};
   Milliseconds took{};
   bool was_in_time = true;
+  std::vector<std::string> addresses{};
+  std::string error{};
 };
 Finding judge_own_name(const NameFacts& facts);
 Finding judge_other_name(const NameFacts& facts);
 
-struct ReverseFacts {
-  std::string address{};
-  Milliseconds took{};
-  bool was_in_time = true;
-};
-Finding judge_reverse(const std::vector<ReverseFacts>& facts);
+// The names are addresses.
+Finding judge_reverse(const std::vector<NameFacts>& facts);
 
 // ---- machine
 
 struct ClockFacts {
   std::string source{};  // empty: not known
   double reading_ns = 0;
-  Milliseconds
-      stepped_by{};  // how far the wall clock has moved against the steady clock in between
+  Milliseconds stepped_by{};  // of the wall clock against the steady clock in between
   bool went_backwards = false;
   std::optional<bool> is_synchronised{};  // nothing: the kernel does not say
   Milliseconds error_max{};               // of a synchronised one
@@ -125,6 +119,7 @@ Finding judge_cpus(const CpuFacts& facts);
 struct UseFacts {
   Limit limit{};
   std::uint64_t used = 0;
+  std::uint64_t left() const { return *limit - std::min(*limit, used); }  // if there is a limit
 };
 Finding judge_memory(const UseFacts& cgroup, std::uint64_t available_in_machine);
 Finding judge_tasks(const UseFacts& cgroup);

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "launcher/machine/placement_files.h"
+#include "rendezvous/common/cgroup.h"
 
 namespace ddprun::agent {
 namespace {
@@ -113,34 +114,6 @@ std::vector<Gpu> gpus_from_dev(const std::string& root) {
   return gpus;
 }
 
-// A cgroup that limits this process's CPU time. The path is empty or begins, but does not end,
-// with '/'.
-struct CpuGroup {
-  bool is_v2 = false;
-  std::string path;
-};
-
-// From /proc/self/cgroup: "0::/path" (version 2), "4:cpu,cpuacct:/path" (version 1).
-std::vector<CpuGroup> cpu_groups_of(std::string_view membership) {
-  std::vector<CpuGroup> groups;
-  while (!membership.empty()) {
-    const std::string_view line = membership.substr(0, membership.find('\n'));
-    membership.remove_prefix(std::min(line.size() + 1, membership.size()));
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string_view::npos || second == std::string_view::npos) continue;
-    const std::string controllers =
-        "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
-    const bool is_v2 = controllers == ",,";
-    if (!is_v2 && controllers.find(",cpu,") == std::string::npos) continue;
-    std::string path(line.substr(second + 1));
-    while (path.ends_with('/')) path.pop_back();
-    if (!path.empty() && path.front() != '/') continue;
-    groups.push_back({is_v2, std::move(path)});
-  }
-  return groups;
-}
-
 std::optional<double> ratio(std::optional<int> quota, std::optional<int> period) {
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
   return static_cast<double>(*quota) / *period;
@@ -236,18 +209,11 @@ std::vector<int> allowed_cpus(const Machine& machine) {
 }
 
 std::optional<double> cpu_quota(const Machine& machine) {
-  const auto membership = read_file(machine.root + "/proc/self/cgroup");
-  if (!membership) return std::nullopt;
   std::optional<double> least;
-  for (const CpuGroup& group : cpu_groups_of(*membership)) {
-    // The lowest limit on the way to the root counts. In a container the path is often the host's and
-    // does not exist here; then the root of the mount is this container's group.
-    for (std::string path = group.path;; path.erase(path.rfind('/'))) {
-      const auto quota = group.is_v2 ? quota_v2(machine.root + "/sys/fs/cgroup" + path)
-                                     : quota_v1(machine.root + "/sys/fs/cgroup/cpu" + path);
-      if (quota && (!least || *quota < *least)) least = quota;
-      if (path.empty()) break;
-    }
+  for (const std::string& folder : cgroup::folders("cpu", machine.root)) {
+    const auto v2 = quota_v2(folder);
+    const auto quota = v2 ? v2 : quota_v1(folder);
+    if (quota && (!least || *quota < *least)) least = quota;
   }
   return least;
 }

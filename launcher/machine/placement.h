@@ -55,11 +55,11 @@ inline constexpr int kSomeMigInstance = -1;
 std::vector<int> visible_gpus(const std::string* cuda_visible_devices,
                               const std::vector<Gpu>& gpus);
 
-enum class NumaMode {
-  kNode,         // the CPUs of the GPU's NUMA node
-  kSocket,       // those of all nodes of the same processor
-  kExclusive,    // an equal share of the node's cores, with all their hardware threads
-  kCoreComplex,  // cores that share the last cache level; GPUs of a node take turns
+enum class NumaMode {  // in the order of the choices of --numa-binding
+  kNode,               // the CPUs of the GPU's NUMA node
+  kSocket,             // those of all nodes of the same processor
+  kExclusive,          // an equal share of the node's cores, with all their hardware threads
+  kCoreComplex,        // cores that share the last cache level; GPUs of a node take turns
 };
 
 // The CPUs for each worker, by local rank: worker i works with visible[i] and is bound near it,

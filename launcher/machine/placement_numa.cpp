@@ -190,9 +190,9 @@ Result<std::vector<std::vector<int>>> numa_binding(NumaMode mode, const Machine&
     const auto place = static_cast<std::size_t>(std::count(nodes.begin(), self, nodes[i]));
     Result<Cpus> cpus = *node_cpus;
     if (mode == NumaMode::kSocket) {
-      const auto socket = topology.socket_of(node_cpus->front());
-      if (!socket) return fail(socket.error());
-      cpus = topology.cpus_of_socket(*socket);
+      cpus = topology.socket_of(node_cpus->front()).and_then([&](int socket) {
+        return topology.cpus_of_socket(socket);
+      });
     } else if (mode == NumaMode::kExclusive) {
       const auto sharers = static_cast<std::size_t>(std::ranges::count(nodes, nodes[i]));
       cpus = share_of_cores(*node_cpus, topology, place, sharers);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "launcher/cli/text.h"
-#include "launcher/plan/etcd_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
 
@@ -23,21 +22,20 @@ OptionId port_option(const Settings& settings) {
 Result<void> check_endpoint(const Settings& settings, const Rendezvous& rendezvous) {
   const ResolvedOption nodes = resolved(settings, OptionId::kNnodes);
   if (rendezvous.is_standalone) {
-    return fail(usage_error(nodes, "--standalone is for one node; leave one of the two out"));
+    return refused(nodes, "--standalone is for one node; leave one of the two out");
   }
   if (rendezvous.backend != Backend::kStatic && port_option(settings) == OptionId::kMasterPort) {
-    return fail(usage_error(
-        nodes, is_etcd(rendezvous.backend)
-                   ? "several nodes need to know where etcd is; give "
-                     "--rdzv-endpoint=HOST:PORT, or several with commas between them"
-                   : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
-                     "the same on every node"));
+    return refused(nodes,
+                   is_etcd(rendezvous.backend)
+                       ? "several nodes need to know where etcd is; give "
+                         "--rdzv-endpoint=HOST:PORT, or several with commas between them"
+                       : "several nodes need a place to meet; give --rdzv-endpoint=HOST:PORT, "
+                         "the same on every node");
   }
   if (rendezvous.port == 0) {
-    return fail(
-        usage_error(resolved(settings, port_option(settings)),
-                    "port 0 is any free one, and the other nodes could not know which; give the "
-                    "port, the same on every node"));
+    return refused(resolved(settings, port_option(settings)),
+                   "port 0 is any free one, and the other nodes could not know which; give the "
+                   "port, the same on every node");
   }
   return {};
 }
@@ -80,14 +78,14 @@ Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezv
   const auto last = whole_number(parts.back());
   if (parts.size() != 2 || !first || !last || *first < 1 || *last > kHighestPort ||
       *first > *last) {
-    return fail(usage_error(range, "give the first and the last port, such as 29500:29599"));
+    return refused(range, "give the first and the last port, such as 29500:29599");
   }
   if (place.first_port != 0) {
-    return fail(usage_error(
+    return refused(
         range, rendezvous.max_nodes == 1
                    ? "the port is fixed already by " + settings[port_option(settings)].origin.name
                    : "with static, several nodes meet at node 0's one port, --master-port; leave "
-                     "the range out, or give --rdzv-backend=c10d"));
+                     "the range out, or give --rdzv-backend=c10d");
   }
   place.first_port = static_cast<std::uint16_t>(*first);
   place.last_port = static_cast<std::uint16_t>(*last);
@@ -147,33 +145,29 @@ Result<agent::StoreEndpoint> store_endpoint(const Settings& settings,
 
 Result<void> check_names(const Settings& settings, const agent::Job& job) {
   if (job.nodes.is_alone()) return {};
-  const auto is_too_long = [](std::string_view name, std::size_t bytes_max) {
-    return name.size() > bytes_max;
+  using rdzv::limits::kMaxHostBytes, rdzv::limits::kMaxNameBytes;
+  struct Name {
+    OptionId id;
+    const std::string& text;
+    std::size_t bytes_max;
   };
-  const auto sentence = [](const std::string& what, std::size_t bytes_max) {
-    return what + " is longer than " + std::to_string(bytes_max) +
-           " bytes, and every other node has to be told it";
+  const Name names[] = {{OptionId::kRdzvId, job.run_id, kMaxNameBytes},
+                        {OptionId::kRole, job.role, kMaxNameBytes},
+                        {OptionId::kLocalAddr, job.nodes.local_addr, kMaxHostBytes},
+                        {port_option(settings) == OptionId::kMasterPort ? OptionId::kMasterAddr
+                                                                        : OptionId::kRdzvEndpoint,
+                         job.nodes.leader.endpoint.host, kMaxHostBytes}};
+  const auto too_long = [](const std::string& what, std::size_t bytes_max) {
+    return fail(ErrorCode::kInvalidArgument, what + " is longer than " + std::to_string(bytes_max) +
+                                                 " bytes, and every other node has to be told it");
   };
-  const std::pair<OptionId, const std::string*> names[] = {
-      {OptionId::kRdzvId, &job.run_id},
-      {OptionId::kRole, &job.role},
-      {OptionId::kLocalAddr, &job.nodes.local_addr},
-      {port_option(settings) == OptionId::kMasterPort ? OptionId::kMasterAddr
-                                                      : OptionId::kRdzvEndpoint,
-       &job.nodes.leader.endpoint.host}};
-  for (const auto& [id, name] : names) {
-    const bool is_host = id != OptionId::kRdzvId && id != OptionId::kRole;
-    const auto bytes_max = is_host ? rdzv::limits::kMaxHostBytes : rdzv::limits::kMaxNameBytes;
-    if (is_too_long(*name, bytes_max)) {
-      const ResolvedOption option = resolved(settings, id);
-      return fail(ErrorCode::kInvalidArgument,
-                  option.setting.origin.name + ": " + sentence("this text", bytes_max));
-    }
+  for (const auto& [id, text, bytes_max] : names) {
+    if (text.size() > bytes_max)
+      return too_long(settings[id].origin.name + ": this text", bytes_max);
   }
-  const std::string_view program = job.program.name;
-  constexpr std::size_t kProgramBytesMax = rdzv::limits::kMaxNameBytes;
-  if (is_too_long(program.substr(program.rfind('/') + 1), kProgramBytesMax)) {
-    return fail(ErrorCode::kInvalidArgument, sentence("the program's name", kProgramBytesMax));
+  const std::string& program = job.program.name;
+  if (program.size() > program.rfind('/') + 1 + kMaxNameBytes) {  // npos + 1 is 0
+    return too_long("the program's name", kMaxNameBytes);
   }
   return {};
 }

@@ -1,43 +1,30 @@
 #include "launcher/plan/leader_options.h"
 
-#include <array>
 #include <utility>
 
 #include "launcher/plan/rdzv_conf.h"
 #include "launcher/plan/rendezvous_options.h"
 #include "launcher/plan/restart_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
 
 namespace ddprun::cli {
 
-std::span<const OptionId> leader_options() {
-  static constexpr std::array<OptionId, 8> kOptions{
-      OptionId::kNnodes,    OptionId::kRdzvId,       OptionId::kMaxRestarts,
-      OptionId::kMinUptime, OptionId::kRestartPause, OptionId::kFinalExitCodes,
-      OptionId::kRdzvConf,  OptionId::kTokenFile};
-  return kOptions;
-}
-
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
                                         std::vector<std::string>& warnings) {
+  Taking take;
   rdzv::LeaderJob job;
-  auto endpoint = rdzv::parse_endpoint(listen);
-  if (!endpoint) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--listen=" + listen + ": " + endpoint.error().to_string());
-  }
-  job.listen = *std::move(endpoint);
-
+  job.listen = take(rdzv::parse_endpoint(listen).map_error([&](const Error& error) {
+    return Error{ErrorCode::kInvalidArgument, "--listen=" + listen + ": " + error.to_string(), {}};
+  }));
   const ResolvedOption nnodes = resolved(settings, OptionId::kNnodes);
-  const auto nodes = read_node_count(nnodes);
-  if (!nodes) return fail(nodes.error());
-  if (nodes->most == 1) {
-    return fail(usage_error(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX"));
+  const NodeCount nodes = take(read_node_count(nnodes));
+  if (take.error) return fail(*std::move(take.error));
+  if (nodes.most == 1) {
+    return refused(nnodes, "one node leads itself; give the number of nodes, or MIN:MAX");
   }
-  job.round.min_nodes = nodes->least;
-  job.round.max_nodes = nodes->most;
+  job.round.min_nodes = nodes.least;
+  job.round.max_nodes = nodes.most;
 
   const ResolvedOption run_id = resolved(settings, OptionId::kRdzvId);
   if (run_id.text().empty() || run_id.text().size() > rdzv::limits::kMaxNameBytes) {
@@ -46,22 +33,18 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
                     std::to_string(rdzv::limits::kMaxNameBytes) + " bytes");
   }
   job.round.run_id = run_id.text();
+  job.round.restarts = take(read_restart_rules(settings));
+  if (take.error) return fail(*std::move(take.error));  // before there are warnings
 
-  auto restarts = read_restart_rules(settings);
-  if (!restarts) return fail(restarts.error());
-  job.round.restarts = *std::move(restarts);
-
-  const auto conf = read_conf(resolved(settings, OptionId::kRdzvConf), warnings);
-  if (!conf) return fail(conf.error());
-  job.keep_alive = keep_alive_of(*conf);
+  const RdzvConf conf = take(read_conf(resolved(settings, OptionId::kRdzvConf), warnings));
+  job.keep_alive = keep_alive_of(conf);
   job.round.reconnect_grace = job.keep_alive.reconnect_grace;
-  job.round.join_timeout = seconds_of(*conf, "join_timeout").value_or(job.round.join_timeout);
+  job.round.join_timeout = seconds_of(conf, "join_timeout").value_or(job.round.join_timeout);
   job.round.last_call_timeout =
-      seconds_of(*conf, "last_call_timeout").value_or(job.round.last_call_timeout);
+      seconds_of(conf, "last_call_timeout").value_or(job.round.last_call_timeout);
   job.round.own_node.reset();
-  auto token = read_token(settings, *conf);
-  if (!token) return fail(std::move(token.error()));
-  job.token = *std::move(token);
+  job.token = take(read_token(settings, conf));
+  if (take.error) return fail(*std::move(take.error));
   return job;
 }
 

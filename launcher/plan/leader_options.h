@@ -3,7 +3,7 @@
 // reading the token's file.
 #pragma once
 
-#include <span>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -13,7 +13,10 @@
 
 namespace ddprun::cli {
 
-std::span<const OptionId> leader_options();
+inline constexpr std::array kLeaderOptions{OptionId::kNnodes,       OptionId::kRdzvId,
+                                           OptionId::kMaxRestarts,  OptionId::kMinUptime,
+                                           OptionId::kRestartPause, OptionId::kFinalExitCodes,
+                                           OptionId::kRdzvConf,     OptionId::kTokenFile};
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
                                         std::vector<std::string>& warnings);

@@ -9,13 +9,13 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "agent/notify/kubeflow_status.h"
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
 #include "launcher/plan/restart_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/unique_fd.h"
@@ -24,6 +24,7 @@ namespace ddprun::cli {
 namespace {
 
 constexpr std::string_view kNoFiles = "/dev/null";
+constexpr int kMaxWorkersPerNode = 4096;  // more are taken for a typing error
 
 const std::string* find(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
@@ -49,10 +50,10 @@ class Planner {
                                &Planner::read_end,    &Planner::read_placement};
     for (const Step step : kSteps) {
       (this->*step)();
-      if (error_) return fail(*std::move(error_));
+      if (take_.error) return fail(*std::move(take_.error));
     }
     find_command(command);
-    if (error_) return fail(*std::move(error_));
+    if (take_.error) return fail(*std::move(take_.error));
     if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
     return std::move(plan_);
   }
@@ -60,14 +61,11 @@ class Planner {
  private:
   ResolvedOption option(OptionId id) const { return resolved(plan_.settings, id); }
 
-  template <typename T>
-  T take(Result<T> result) {
-    if (result) return *std::move(result);
-    refuse(std::move(result.error()));
-    return T{};
-  }
   void refuse(Error error) {
-    if (!error_) error_ = std::move(error);
+    if (!take_.error) take_.error = std::move(error);
+  }
+  void refuse(const ResolvedOption& option, std::string_view sentence) {
+    refuse(usage_error(option, sentence));
   }
   void warn(std::string sentence) { plan_.warnings.push_back(std::move(sentence)); }
 
@@ -79,19 +77,19 @@ class Planner {
   }
 
   void read_nodes() {
-    plan_.rendezvous = take(read_rendezvous(plan_.settings, plan_.warnings));
-    if (error_) return;
+    plan_.rendezvous = take_(read_rendezvous(plan_.settings, plan_.warnings));
+    if (take_.error) return;
     const Rendezvous& rendezvous = plan_.rendezvous;
-    plan_.job.nodes = take(job_nodes(plan_.settings, rendezvous, plan_.warnings));
+    plan_.job.nodes = take_(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
-      plan_.job.nodes.leader.token = take(read_token(plan_.settings, rendezvous.conf));
+      plan_.job.nodes.leader.token = take_(read_token(plan_.settings, rendezvous.conf));
     }
-    plan_.job.store_endpoint = take(store_endpoint(plan_.settings, rendezvous));
+    plan_.job.store_endpoint = take_(store_endpoint(plan_.settings, rendezvous));
     const agent::StoreEndpoint& place = plan_.job.store_endpoint;
     if (auto& etcd = plan_.job.nodes.leader.etcd; etcd && place.first_port != 0) {
       etcd->ports = rdzv::PortRange{place.first_port, place.last_port};
     }
-    const int store_mib = take(read_integer(option(OptionId::kStoreMemory), 1));
+    const int store_mib = take_(read_integer(option(OptionId::kStoreMemory), 1));
     plan_.job.store_endpoint.store_memory = static_cast<std::size_t>(store_mib) << 20;
     // As under torchrun: static ignores the switch.
     const std::string* const unshared = find(environment_, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
@@ -106,10 +104,9 @@ class Planner {
     if (plan_.rendezvous.is_standalone) {
       plan_.job.run_id = surroundings_.random_run_id;
     } else if (run_id.text().empty() && plan_.rendezvous.max_nodes > 1) {
-      refuse(
-          usage_error(run_id,
-                      "each node would take a random one, and so no two would meet; give all nodes "
-                      "the same, or leave it out"));
+      refuse(run_id,
+             "each node would take a random one, and so no two would meet; give all nodes "
+             "the same, or leave it out");
     } else if (run_id.text().empty()) {
       plan_.job.run_id = surroundings_.random_run_id;
       warn(run_id.setting.origin.name + " is empty; the run id is " + plan_.job.run_id);
@@ -118,7 +115,7 @@ class Planner {
 
   void read_group() {
     plan_.job.local_world_size = read_worker_count();
-    plan_.job.restarts = take(read_restart_rules(plan_.settings));
+    plan_.job.restarts = take_(read_restart_rules(plan_.settings));
     plan_.job.role = option(OptionId::kRole).text();
     if (plan_.job.local_world_size > 1 && find(environment_, "OMP_NUM_THREADS") == nullptr) {
       plan_.notes.push_back(
@@ -145,49 +142,46 @@ class Planner {
       if (text == "auto")
         return workers.setting.origin.source == Source::kSite ? count_own_cpus() : count_cpus();
       const std::string* const hidden_by = find(environment_, "CUDA_VISIBLE_DEVICES");
-      refuse(usage_error(
-          workers, hidden_by == nullptr
-                       ? "no GPU was found; nvidia-smi shows what the driver sees"
-                       : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'"));
+      refuse(workers,
+             hidden_by == nullptr
+                 ? "no GPU was found; nvidia-smi shows what the driver sees"
+                 : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'");
       return 1;
     }
     const auto number = whole_number(text);
     if (!number) {
-      refuse(usage_error(workers,
-                         "give the number of workers on this node, or auto, cpu, usable-cpus or "
-                         "gpu"));
+      refuse(workers,
+             "give the number of workers on this node, or auto, cpu, usable-cpus or "
+             "gpu");
       return 1;
     }
     if (*number < 1 || *number > kMaxWorkersPerNode) {
-      refuse(usage_error(workers, "a node has at least 1 and at most " +
-                                      std::to_string(kMaxWorkersPerNode) + " workers"));
+      refuse(workers, "a node has at least 1 and at most " + std::to_string(kMaxWorkersPerNode) +
+                          " workers");
       return 1;
     }
     return static_cast<int>(*number);
   }
 
   int count_cpus() {
-    const int cpus = agent::count_cpus(surroundings_.machine);
-    const int usable = agent::count_usable_cpus(surroundings_.machine);
-    plan_.notes.push_back(std::to_string(cpus) + " CPUs");
-    if (usable < cpus) {
-      warn("there will be " + std::to_string(cpus) +
-           " workers, one for each CPU of the machine, but affinity or a cgroup leaves only " +
-           std::to_string(usable) + "; --nproc-per-node=usable-cpus counts those");
-    }
-    return cpus;
+    return one_for_each(agent::count_cpus(surroundings_.machine), "of the machine", " CPUs");
   }
 
   // The CPUs that the site has given to us.
   int count_own_cpus() {
     const SiteReport& site = plan_.settings.site;
-    const int cpus = site.cpus.value_or(1);
+    return one_for_each(
+        site.cpus.value_or(1),
+        "that " + plan_.settings[OptionId::kNprocPerNode].origin.name + " gives to the job",
+        " CPUs of this node are the job's, and no GPU");
+  }
+
+  int one_for_each(int cpus, const std::string& which, const std::string& note) {
     const int usable = agent::count_usable_cpus(surroundings_.machine);
-    plan_.notes.push_back(std::to_string(cpus) + " CPUs of this node are the job's, and no GPU");
+    plan_.notes.push_back(std::to_string(cpus) + note);
     if (usable < cpus) {
-      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU that " +
-           plan_.settings[OptionId::kNprocPerNode].origin.name +
-           " gives to the job, but affinity or a cgroup leaves only " + std::to_string(usable) +
+      warn("there will be " + std::to_string(cpus) + " workers, one for each CPU " + which +
+           ", but affinity or a cgroup leaves only " + std::to_string(usable) +
            "; --nproc-per-node=usable-cpus counts those");
     }
     return cpus;
@@ -195,37 +189,36 @@ class Planner {
 
   // Asks the driver, which takes time: call it once, and only if GPUs matter.
   void find_gpus() {
-    if (has_asked_for_gpus_) return;
-    has_asked_for_gpus_ = true;
+    if (gpus_) return;
     gpus_ = agent::find_gpus(surroundings_.machine);
-    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), gpus_);
+    visible_gpus_ = agent::visible_gpus(find(environment_, "CUDA_VISIBLE_DEVICES"), *gpus_);
   }
 
   void read_output() {
     agent::OutputSpec& output = plan_.job.output;
     output.log_dir = option(OptionId::kLogDir).text();
-    StreamMap redirects = take(read_streams(option(OptionId::kRedirects)));
-    output.redirects = redirects.all;
-    output.redirects_of = std::move(redirects.of_rank);
-    StreamMap tee = take(read_streams(option(OptionId::kTee)));
-    output.tee = tee.all;
-    output.tee_of = std::move(tee.of_rank);
-    output.local_ranks_filter = take(read_ranks(option(OptionId::kLocalRanksFilter)));
+    std::tie(output.redirects, output.redirects_of) =
+        take_(read_streams(option(OptionId::kRedirects)));
+    std::tie(output.tee, output.tee_of) = take_(read_streams(option(OptionId::kTee)));
+    output.local_ranks_filter = take_(read_ranks(option(OptionId::kLocalRanksFilter)));
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
     const ResolvedOption prefix = option(OptionId::kLogLinePrefixTemplate);
     // Our own option asks for prefixed lines; torchrun's variable only changes the prefix of --tee.
     const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
-    const bool is_teed = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
-    if (!prefix.is_default() && (!is_torchruns || is_teed)) {
+    if (!prefix.is_default() && (!is_torchruns || is_teed())) {
       output.line_prefix_template = prefix.text();
     }
 
     const ResolvedOption logs_specs = option(OptionId::kLogsSpecs);
     if (!logs_specs.text().empty() && logs_specs.text() != "default") {
-      refuse(usage_error(logs_specs, "log plug-ins are Python's; give default, or leave it out"));
+      refuse(logs_specs, "log plug-ins are Python's; give default, or leave it out");
     }
     warn_of_output_without_effect();
+  }
+
+  bool is_teed() const {
+    return plan_.job.output.tee != agent::StreamSet::kNone || !plan_.job.output.tee_of.empty();
   }
 
   void warn_of_output_without_effect() {
@@ -240,10 +233,9 @@ class Planner {
     for (const OptionId id : {OptionId::kRedirects, OptionId::kTee, OptionId::kLocalRanksFilter}) {
       warn_if(id, has_no_files, "the log directory is /dev/null");
     }
-    const bool tees = output.tee != agent::StreamSet::kNone || !output.tee_of.empty();
     for (const OptionId id :
          {OptionId::kDuplicateStdoutFilters, OptionId::kDuplicateStderrFilters}) {
-      warn_if(id, !tees, "only teed output is filtered; give --tee");
+      warn_if(id, !is_teed(), "only teed output is filtered; give --tee");
     }
     for (const auto& [id, of_rank] : {std::pair{OptionId::kRedirects, &output.redirects_of},
                                       {OptionId::kTee, &output.tee_of}}) {
@@ -258,7 +250,7 @@ class Planner {
 
   void read_events() {
     agent::EventSpec& events = plan_.job.events;
-    events.as_torchrun = take(read_choice(option(OptionId::kEventLogHandler))) == "console";
+    events.as_torchrun = take_(read_choice(option(OptionId::kEventLogHandler))) == "console";
     if (plan_.rendezvous.backend == Backend::kC10d) events.rdzv_backend = "c10d";
     const ResolvedOption target = option(OptionId::kEvents);
     const std::string_view text = target.text();
@@ -267,25 +259,23 @@ class Planner {
     } else if (text.starts_with("fd:")) {
       const auto number = whole_number(text.substr(3));
       if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
-        return refuse(
-            usage_error(target, "give fd: and the number of an open descriptor, as in fd:3"));
+        return refuse(target, "give fd: and the number of an open descriptor, as in fd:3");
       }
       events.descriptor = static_cast<int>(*number);
     } else if (!text.empty() || target.is_default()) {
       events.file = text;
     } else {
-      refuse(usage_error(target, "give a file, fd:N, or - for stdout"));
+      refuse(target, "give a file, fd:N, or - for stdout");
     }
     const ResolvedOption record = option(OptionId::kRecord);
     plan_.job.record = record.text();
-    if (plan_.job.record.empty() && !record.is_default())
-      refuse(usage_error(record, "give a file"));
+    if (plan_.job.record.empty() && !record.is_default()) refuse(record, "give a file");
   }
 
   // Where else the agent reports the job: events, metrics.
   void read_listeners() {
     if (const ResolvedOption port = option(OptionId::kMetricsPort); !port.is_default()) {
-      const int number = take(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
+      const int number = take_(read_integer(port, 0, std::numeric_limits<std::uint16_t>::max()));
       plan_.job.metrics_port = static_cast<std::uint16_t>(number);
       plan_.notes.push_back("metrics and a live page at http://127.0.0.1:" +
                             (number == 0 ? "(chosen at the start)" : std::to_string(number)) +
@@ -303,33 +293,32 @@ class Planner {
 
   void read_end() {
     agent::Job& job = plan_.job;
-    job.shutdown_timeout = take(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
+    job.shutdown_timeout = take_(read_seconds(option(OptionId::kShutdownTimeout), Zero::kAllowed));
     // A user who gives every stop less time does not want more for this one.
     job.failure_shutdown_timeout =
         std::min(job.shutdown_timeout,
-                 take(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
-    job.exit_code_as_torchrun = take(read_choice(option(OptionId::kExitCode))) == "torchrun";
+                 take_(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
+    job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";
     // These have no effect, because nothing polls and no timed barrier ends a job. A wrong value is
     // still refused.
-    take(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
-    take(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
+    take_(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
+    take_(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
     const ResolvedOption stop = option(OptionId::kSignalsToHandle);
-    job.stop_signals = take(read_signals(stop, plan_.warnings));
+    job.stop_signals = take_(read_signals(stop, plan_.warnings));
     // torchrun sets this in its own environment, from which its workers inherit it.
     job.environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = stop.text();
-    if (error_) return;
+    if (take_.error) return;
 
     const ResolvedOption preempt = option(OptionId::kPreemptSignal);
     if (preempt.text().empty()) return;
     const auto number = signal_number(preempt.text());
     if (number == 0 || number == SIGKILL || number == SIGSTOP) {
-      return refuse(usage_error(preempt, "give a signal that can be caught, such as SIGUSR1"));
+      return refuse(preempt, "give a signal that can be caught, such as SIGUSR1");
     }
     if (std::erase(job.stop_signals, number) > 0 && !stop.is_default()) {
       if (preempt.setting.origin.source == Source::kSite) return prefer_to_stop(number);
-      return refuse(usage_error(preempt, signal_name(number) + " is among " +
-                                             stop.setting.origin.name +
-                                             " too; it can mean one thing only"));
+      return refuse(preempt, signal_name(number) + " is among " + stop.setting.origin.name +
+                                 " too; it can mean one thing only");
     }
     job.preempt_signal = number;
   }
@@ -344,32 +333,29 @@ class Planner {
   }
 
   void read_placement() {
-    take(read_choice(option(OptionId::kStartMethod)));
-    if (take(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
+    take_(read_choice(option(OptionId::kStartMethod)));
+    if (take_(read_flag(option(OptionId::kVirtualLocalRank)))) virtualize_local_ranks();
     read_debugged_ranks();
     const ResolvedOption binding = option(OptionId::kNumaBinding);
-    const std::string mode = take(read_choice(binding));
-    if (error_ || mode.empty()) return;
+    if (binding.is_default()) return;
+    const std::size_t mode = take_(read_one_of(binding, choices_of(binding.spec)));
+    if (take_.error) return;
     find_gpus();
-    auto cpus = agent::numa_binding(mode == "node"        ? agent::NumaMode::kNode
-                                    : mode == "socket"    ? agent::NumaMode::kSocket
-                                    : mode == "exclusive" ? agent::NumaMode::kExclusive
-                                                          : agent::NumaMode::kCoreComplex,
-                                    surroundings_.machine, gpus_, visible_gpus_,
-                                    plan_.job.local_world_size);
-    if (!cpus) return refuse(usage_error(binding, cpus.error().to_string()));
+    auto cpus = agent::numa_binding(static_cast<agent::NumaMode>(mode), surroundings_.machine,
+                                    *gpus_, visible_gpus_, plan_.job.local_world_size);
+    if (!cpus) return refuse(binding, cpus.error().to_string());
     plan_.job.cpus_of = *std::move(cpus);
   }
 
   // With several nodes the number of ranks is known only after the rendezvous.
   void read_debugged_ranks() {
     const ResolvedOption debugged = option(OptionId::kAttachDebugger);
-    plan_.job.debugged_ranks = take(read_ranks(debugged));
+    plan_.job.debugged_ranks = take_(read_ranks(debugged));
     if (!plan_.job.nodes.is_alone()) return;
     for (const int rank : plan_.job.debugged_ranks) {
       if (rank < plan_.job.local_world_size) continue;
-      refuse(usage_error(debugged, "there is no rank " + std::to_string(rank) + " among " +
-                                       std::to_string(plan_.job.local_world_size) + " workers"));
+      refuse(debugged, "there is no rank " + std::to_string(rank) + " among " +
+                           std::to_string(plan_.job.local_world_size) + " workers");
     }
   }
 
@@ -383,34 +369,33 @@ class Planner {
     }
     const std::vector<std::string_view> entries = split(*all, ',');
     if (entries.size() < workers) {
-      return refuse(usage_error(option(OptionId::kVirtualLocalRank),
-                                "each of the " + std::to_string(workers) +
-                                    " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" +
-                                    *all + "'"));
+      return refuse(option(OptionId::kVirtualLocalRank),
+                    "each of the " + std::to_string(workers) +
+                        " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all + "'");
     }
     for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
   }
 
   void find_command(const std::vector<std::string>& command) {
-    const bool module = take(read_flag(option(OptionId::kModule)));
-    const bool no_python = take(read_flag(option(OptionId::kNoPython)));
-    const bool run_path = take(read_flag(option(OptionId::kRunPath)));
-    if (error_) return;
+    const bool module = take_(read_flag(option(OptionId::kModule)));
+    const bool no_python = take_(read_flag(option(OptionId::kNoPython)));
+    const bool run_path = take_(read_flag(option(OptionId::kRunPath)));
+    if (take_.error) return;
     if (command.empty()) {
       return refuse({ErrorCode::kInvalidArgument,
                      "no program was given; for example: ddprun --nproc-per-node=2 train.py",
                      {}});
     }
     if (module && no_python && !run_path) {
-      return refuse(usage_error(option(OptionId::kNoPython),
-                                "a module (" + option(OptionId::kModule).setting.origin.name +
-                                    ") needs Python; leave one of the two out"));
+      return refuse(option(OptionId::kNoPython), "a module (" +
+                                                     option(OptionId::kModule).setting.origin.name +
+                                                     ") needs Python; leave one of the two out");
     }
     const RunAs run_as = run_path    ? RunAs::kRunPath
                          : module    ? RunAs::kModule
                          : no_python ? RunAs::kProgram
                                      : RunAs::kWhatItIs;
-    FoundProgram found = take(find_program(run_as, command, environment_, surroundings_.places));
+    FoundProgram found = take_(find_program(run_as, command, environment_, surroundings_.places));
     plan_.job.program = std::move(found.program);
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
@@ -430,10 +415,9 @@ class Planner {
 
   const Environment& environment_;
   const Surroundings& surroundings_;
-  bool has_asked_for_gpus_ = false;
-  std::vector<agent::Gpu> gpus_;
+  std::optional<std::vector<agent::Gpu>> gpus_;  // none: not asked for yet
   std::vector<int> visible_gpus_;
-  std::optional<Error> error_;
+  Taking take_;
   Plan plan_;
 };
 
@@ -441,9 +425,9 @@ Result<void> prepare_log_dir(const Plan& plan) {
   const std::string& directory = plan.job.output.log_dir;
   if (directory.empty() || directory == kNoFiles) return {};
   const auto unusable = [&](int error_number) {
-    return fail(usage_error(
+    return refused(
         resolved(plan.settings, OptionId::kLogDir),
-        "log files cannot be written there: " + std::string(std::strerror(error_number))));
+        "log files cannot be written there: " + std::string(std::strerror(error_number)));
   };
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -466,24 +450,10 @@ Result<void> try_to_append(const ResolvedOption& target, const std::string& path
   const int file =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file < 0 && errno != ENXIO) {
-    return fail(usage_error(target, "it cannot be written: " + std::string(std::strerror(errno))));
+    return refused(target, "it cannot be written: " + std::string(std::strerror(errno)));
   }
   if (file >= 0) ::close(file);
   return {};
-}
-
-Result<void> try_event_target(const Plan& plan) {
-  const agent::EventSpec& events = plan.job.events;
-  const ResolvedOption target = resolved(plan.settings, OptionId::kEvents);
-  if (events.descriptor) {
-    const int flags = ::fcntl(*events.descriptor, F_GETFL);
-    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
-      return fail(usage_error(
-          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing"));
-    }
-  }
-  if (auto tried = try_to_append(target, events.file); !tried) return tried;
-  return try_to_append(resolved(plan.settings, OptionId::kRecord), plan.job.record);
 }
 
 }  // namespace
@@ -495,7 +465,17 @@ Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>&
 
 Result<void> prepare_outputs(const Plan& plan) {
   if (auto prepared = prepare_log_dir(plan); !prepared) return prepared;
-  return try_event_target(plan);
+  const agent::EventSpec& events = plan.job.events;
+  const ResolvedOption target = resolved(plan.settings, OptionId::kEvents);
+  if (events.descriptor) {
+    const int flags = ::fcntl(*events.descriptor, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) {
+      return refused(
+          target, "descriptor " + std::to_string(*events.descriptor) + " is not open for writing");
+    }
+  }
+  if (auto tried = try_to_append(target, events.file); !tried) return tried;
+  return try_to_append(resolved(plan.settings, OptionId::kRecord), plan.job.record);
 }
 
 }  // namespace ddprun::cli

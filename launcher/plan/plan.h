@@ -16,9 +16,6 @@
 
 namespace ddprun::cli {
 
-// More workers than this on one node are taken for a typing error.
-inline constexpr int kMaxWorkersPerNode = 4096;
-
 struct Surroundings {
   SearchPlaces places;
   agent::Machine machine;

@@ -5,6 +5,7 @@
 
 #include "agent/core/worker_environment.h"
 #include "launcher/cli/secrets.h"
+#include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 
@@ -16,13 +17,11 @@ std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
+  return "'" + replaced(word, '\'', "'\\''") + "'";
 }
 
 void append_row(std::string& out, std::string_view name, std::string_view value,
-                std::string_view origin) {
+                std::string_view origin = "") {
   constexpr std::size_t kValueColumn = 28;
   constexpr std::size_t kOriginColumn = 60;
   std::string row = "  " + std::string(name);
@@ -30,20 +29,6 @@ void append_row(std::string& out, std::string_view name, std::string_view value,
   row += value;
   if (!origin.empty()) row.resize(std::max(row.size() + 2, kOriginColumn), ' ');
   out += row + std::string(origin) + "\n";
-}
-
-std::string backend_name(Backend backend) {
-  switch (backend) {
-    case Backend::kStatic:
-      return "static";
-    case Backend::kC10d:
-      return "c10d";
-    case Backend::kEtcdV2:
-      return "etcd-v2";
-    case Backend::kEtcd:
-      return "etcd";
-  }
-  return "";
 }
 
 std::string ports_of(const agent::StoreEndpoint& place) {
@@ -54,20 +39,15 @@ std::string ports_of(const agent::StoreEndpoint& place) {
 }
 
 std::string command_line_of(const agent::Program& program) {
-  std::string text;
-  for (const std::string& word : program.argv) text += (text.empty() ? "" : " ") + quoted(word);
-  return text;
+  std::vector<std::string> words;
+  for (const std::string& word : program.argv) words.push_back(quoted(word));
+  return joined(words, " ");
 }
 
 void append_section(std::string& out, std::string_view title,
                     const std::vector<std::string>& lines) {
   if (!lines.empty()) out += "\n" + std::string(title) + "\n";
   for (const std::string& line : lines) out += "  " + line + "\n";
-}
-
-std::string range_of(int least, int most, std::string_view between) {
-  return least == most ? std::to_string(most)
-                       : std::to_string(least) + std::string(between) + std::to_string(most);
 }
 
 // "2.5 s", "300 ms"
@@ -90,37 +70,20 @@ std::string store_endpoint_text(const agent::Job& job) {
   return "the address of group rank 0's node, " + ports_of(place) + " there";
 }
 
+// Of several nodes.
 std::string leader_of(const agent::Nodes& nodes) {
-  const std::string endpoint = nodes.leader.endpoint.to_string();
-  switch (nodes.leader.where) {
-    case rdzv::LeaderSpec::Where::kAlone:
-      break;
-    case rdzv::LeaderSpec::Where::kHere:
-      return "this node, at " + endpoint;
-    case rdzv::LeaderSpec::Where::kElsewhere:
-      return "at " + endpoint;
-    case rdzv::LeaderSpec::Where::kToBeFound:
-      return "at " + endpoint + "; this node if the address is its own and free";
-    case rdzv::LeaderSpec::Where::kElected:
-      return "elected by the nodes, in etcd at " + to_string(nodes.leader.etcd->endpoints);
+  using Where = rdzv::LeaderSpec::Where;
+  const Where where = nodes.leader.where;
+  if (where == Where::kElected) {
+    return "elected by the nodes, in etcd at " + to_string(nodes.leader.etcd->endpoints);
   }
-  return "this node";
+  return (where == Where::kHere ? "this node, at " : "at ") + nodes.leader.endpoint.to_string() +
+         (where == Where::kToBeFound ? "; this node if the address is its own and free" : "");
 }
 
 std::string_view name_of(rdzv::LeaderSpec::Where leader) {
-  switch (leader) {
-    case rdzv::LeaderSpec::Where::kAlone:
-      break;
-    case rdzv::LeaderSpec::Where::kHere:
-      return "here";
-    case rdzv::LeaderSpec::Where::kElsewhere:
-      return "elsewhere";
-    case rdzv::LeaderSpec::Where::kToBeFound:
-      return "to_be_found";
-    case rdzv::LeaderSpec::Where::kElected:
-      return "elected";
-  }
-  return "alone";
+  constexpr std::string_view kNames[] = {"alone", "here", "elsewhere", "to_be_found", "elected"};
+  return kNames[static_cast<std::size_t>(leader)];
 }
 
 // For a job on one node this has no rows.
@@ -128,25 +91,24 @@ void append_nodes(std::string& out, const Plan& plan) {
   const agent::Nodes& nodes = plan.job.nodes;
   if (nodes.is_alone()) return;
   const rdzv::KeepAlive& keep_alive = nodes.leader.keep_alive;
-  append_row(out, "nodes", range_of(nodes.min_nodes, nodes.max_nodes, " to "), "");
-  append_row(out, "leader", leader_of(nodes), "");
+  const bool is_elastic = nodes.min_nodes != nodes.max_nodes;
+  const std::string least = std::to_string(nodes.min_nodes);
+  append_row(out, "nodes", (is_elastic ? least + " to " : "") + std::to_string(nodes.max_nodes));
+  append_row(out, "leader", leader_of(nodes));
   append_row(out, "rank of this node",
              nodes.node_rank ? std::to_string(*nodes.node_rank) +
                                    (nodes.has_exact_ranks ? "" : ", if it can be had")
-                             : "as it comes",
-             "");
+                             : "as it comes");
   append_row(out, "nodes are awaited",
-             nodes.min_nodes == nodes.max_nodes
-                 ? in_words(nodes.leader.join_timeout)
-                 : in_words(nodes.leader.join_timeout) + " for " + std::to_string(nodes.min_nodes) +
-                       ", then " + in_words(nodes.last_call_timeout) + " for more",
-             "");
+             in_words(nodes.leader.join_timeout) +
+                 (is_elastic ? " for " + least + ", then " + in_words(nodes.last_call_timeout) +
+                                   " for more"
+                             : ""));
   append_row(out, "a node is lost",
              "silent for " + in_words(keep_alive.timeout()) + ", or disconnected for " +
-                 in_words(keep_alive.reconnect_grace),
-             "");
+                 in_words(keep_alive.reconnect_grace));
   append_row(out, "token",
-             plan.rendezvous.token_file.empty() ? "none" : "in " + plan.rendezvous.token_file, "");
+             plan.rendezvous.token_file.empty() ? "none" : "in " + plan.rendezvous.token_file);
 }
 
 std::string restarts_of(const rdzv::RestartRules& rules) {
@@ -161,10 +123,8 @@ std::string restarts_of(const rdzv::RestartRules& rules) {
       text += ", at most " + in_words(rules.pause_after_failure.max);
     }
   }
-  for (std::size_t i = 0; i < rules.final_exit_codes.size(); ++i) {
-    text += (i == 0 ? "; none after exit code " : ", ") + std::to_string(rules.final_exit_codes[i]);
-  }
-  return text;
+  if (rules.final_exit_codes.empty()) return text;
+  return text + "; none after exit code " + joined(rules.final_exit_codes);
 }
 
 // Values that are not known before the job runs.
@@ -201,6 +161,11 @@ Environment own_environment(const agent::Job& job, int local_rank) {
   return own;
 }
 
+template <typename T>
+boost::json::value or_null(const std::optional<T>& value) {
+  return value ? boost::json::value_from(*value) : nullptr;
+}
+
 boost::json::array worker_objects(const agent::Job& job) {
   boost::json::array workers;
   for (int local_rank = 0; local_rank < job.local_world_size; ++local_rank) {
@@ -220,18 +185,8 @@ boost::json::array signal_names(const std::vector<int>& signals) {
   return names;
 }
 
-boost::json::object restarts_object(const rdzv::RestartRules& rules) {
-  return {{"max_restarts", rules.max_restarts},
-          {"min_uptime_ms", rules.min_uptime.count()},
-          {"pause_first_ms", rules.pause_after_failure.first.count()},
-          {"pause_max_ms", rules.pause_after_failure.max.count()},
-          {"final_exit_codes", boost::json::value_from(rules.final_exit_codes)}};
-}
-
 // Never the token itself.
 boost::json::object nodes_object(const agent::Nodes& nodes) {
-  boost::json::value node_rank;
-  if (nodes.node_rank) node_rank = *nodes.node_rank;
   boost::json::value endpoint;
   if (nodes.leader.etcd) {
     endpoint = to_string(nodes.leader.etcd->endpoints);
@@ -242,7 +197,7 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
           {"endpoint", endpoint},
           {"min_nodes", nodes.min_nodes},
           {"max_nodes", nodes.max_nodes},
-          {"node_rank", node_rank},
+          {"node_rank", or_null(nodes.node_rank)},
           {"has_exact_ranks", nodes.has_exact_ranks},
           {"shares_store_port", nodes.shares_store_port},
           {"local_addr", nodes.local_addr},
@@ -261,14 +216,17 @@ boost::json::object job_object(const agent::Job& job) {
   for (const std::vector<int>& cpus : job.cpus_of) cpus_of.emplace_back(agent::to_cpu_list(cpus));
   boost::json::value preempt_signal;
   if (job.preempt_signal) preempt_signal = signal_name(*job.preempt_signal);
-  boost::json::value metrics_port;
-  if (job.metrics_port) metrics_port = *job.metrics_port;
   return {{"run_id", job.run_id},
           {"role", job.role},
           {"local_world_size", job.local_world_size},
           {"nodes", nodes_object(job.nodes)},
           {"max_restarts", job.restarts.max_restarts},
-          {"restarts", restarts_object(job.restarts)},
+          {"restarts",
+           {{"max_restarts", job.restarts.max_restarts},
+            {"min_uptime_ms", job.restarts.min_uptime.count()},
+            {"pause_first_ms", job.restarts.pause_after_failure.first.count()},
+            {"pause_max_ms", job.restarts.pause_after_failure.max.count()},
+            {"final_exit_codes", boost::json::value_from(job.restarts.final_exit_codes)}}},
           {"program", job.program.path},
           {"argv", boost::json::value_from(job.program.argv)},
           {"first_user_argument", job.program.first_user_argument},
@@ -278,7 +236,7 @@ boost::json::object job_object(const agent::Job& job) {
           {"master_port_last", job.store_endpoint.last_port},
           {"store_memory", job.store_endpoint.store_memory},
           {"log_dir", job.output.log_dir},
-          {"metrics_port", metrics_port},
+          {"metrics_port", or_null(job.metrics_port)},
           {"stop_signals", signal_names(job.stop_signals)},
           {"preempt_signal", preempt_signal},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
@@ -290,15 +248,13 @@ boost::json::object job_object(const agent::Job& job) {
 }
 
 boost::json::object rendezvous_object(const Rendezvous& rendezvous) {
-  boost::json::value node_rank;
-  if (rendezvous.node_rank) node_rank = *rendezvous.node_rank;
   RdzvConf conf = rendezvous.conf;
   for (auto& [key, value] : conf) value = shown_value(key, value);
-  return {{"backend", backend_name(rendezvous.backend)},
+  return {{"backend", kBackendNames[static_cast<std::size_t>(rendezvous.backend)]},
           {"standalone", rendezvous.is_standalone},
           {"min_nodes", rendezvous.min_nodes},
           {"max_nodes", rendezvous.max_nodes},
-          {"node_rank", node_rank},
+          {"node_rank", or_null(rendezvous.node_rank)},
           {"host", rendezvous.host},
           {"port", rendezvous.port},
           {"local_addr", rendezvous.local_addr},
@@ -315,21 +271,21 @@ std::string shown(OptionId id, const std::string& text) {
 std::string to_table(const Plan& plan) {
   const agent::Job& job = plan.job;
   std::string out = "Job\n";
-  append_row(out, "program", job.program.path, "");
-  append_row(out, "command", command_line_of(job.program), "");
+  append_row(out, "program", job.program.path);
+  append_row(out, "command", command_line_of(job.program));
   append_row(out, job.nodes.is_alone() ? "workers" : "workers of this node",
-             std::to_string(job.local_world_size), "");
-  append_row(out, "run id", job.run_id, "");
-  if (!plan.settings.site.name.empty()) append_row(out, "site", plan.settings.site.name, "");
-  append_row(out, "workers meet at", store_endpoint_text(job), "");
-  append_row(out, "restarts", restarts_of(job.restarts), "");
+             std::to_string(job.local_world_size));
+  append_row(out, "run id", job.run_id);
+  if (!plan.settings.site.name.empty()) append_row(out, "site", plan.settings.site.name);
+  append_row(out, "workers meet at", store_endpoint_text(job));
+  append_row(out, "restarts", restarts_of(job.restarts));
   append_nodes(out, plan);
   for (std::size_t i = 0; i < job.cpus_of.size(); ++i) {
-    append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]), "");
+    append_row(out, "CPUs of worker " + std::to_string(i), agent::to_cpu_list(job.cpus_of[i]));
   }
   out += "\nSettings\n";
   for (const OptionSpec& spec : option_table()) {
-    if (spec.group == Group::kInformation && spec.id != OptionId::kConfig) continue;
+    if (spec.id > OptionId::kConfig) break;  // what is printed
     const Setting& setting = plan.settings[spec.id];
     append_row(out, spec.name, setting.text.empty() ? "-" : shown(spec.id, setting.text),
                to_string(setting.origin));

@@ -10,24 +10,24 @@
 #include <string_view>
 
 #include "launcher/cli/secrets.h"
+#include "launcher/cli/text.h"
 
 namespace ddprun::cli {
 namespace {
 
-std::string joined(const std::string& directory, const std::string& name) {
+std::string path_in(const std::string& directory, const std::string& name) {
   if (name.starts_with('/') || directory.empty()) return name;
   return directory.ends_with('/') ? directory + name : directory + "/" + name;
 }
 
-bool is_regular_file(const std::string& path) {
+bool has_type(const std::string& path, mode_t type) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+  return ::stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == type;
 }
 
-bool is_directory(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
+bool is_regular_file(const std::string& path) { return has_type(path, S_IFREG); }
+
+bool is_directory(const std::string& path) { return has_type(path, S_IFDIR); }
 
 // A folder that Python runs as a program.
 bool is_python_folder(const std::string& path) {
@@ -40,26 +40,16 @@ bool is_executable(const std::string& path) {
   return is_regular_file(path) && ::access(path.c_str(), X_OK) == 0;
 }
 
-std::vector<std::string> directories_of(const std::string& path_variable) {
-  std::vector<std::string> directories;
-  std::size_t begin = 0;
-  while (begin <= path_variable.size()) {
-    const std::size_t end = std::min(path_variable.find(':', begin), path_variable.size());
-    // An empty entry means the current directory, as for a shell.
-    directories.push_back(end == begin ? "." : path_variable.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return directories;
-}
-
 std::string search_path_of(const Environment& environment) {
   const std::string path = value_or_empty(environment, "PATH");
   return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
 }
 
 std::optional<std::string> find_on_path(const std::string& name, const Environment& environment) {
-  for (const std::string& directory : directories_of(search_path_of(environment))) {
-    std::string candidate = joined(directory, name);
+  const std::string path = search_path_of(environment);
+  for (const std::string_view directory : split(path, ':')) {
+    // An empty entry means the current directory, as for a shell.
+    std::string candidate = path_in(directory.empty() ? "." : std::string(directory), name);
     if (is_executable(candidate)) return candidate;
   }
   return std::nullopt;
@@ -73,21 +63,13 @@ struct Place {
 };
 
 std::string to_string(Where where) {
-  switch (where) {
-    case Where::kAsGiven:
-      return "as given";
-    case Where::kHere:
-      return "in the current directory";
-    case Where::kBeside:
-      return "beside ddprun";
-    case Where::kOnPath:
-      return "on PATH";
-  }
-  return "";
+  constexpr const char* kNames[] = {"as given", "in the current directory", "beside ddprun",
+                                    "on PATH"};
+  return kNames[static_cast<std::size_t>(where)];
 }
 
 Result<Place> locate_path(const std::string& name, const SearchPlaces& places) {
-  const std::string path = joined(places.directory, name);
+  const std::string path = path_in(places.directory, name);
   if (is_directory(path) && !is_python_folder(path)) {
     return fail(ErrorCode::kPermissionDenied, name + " is a directory, not a program");
   }
@@ -109,9 +91,9 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
   if (run_as == RunAs::kProgram) {
     if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   }
-  const std::string here = joined(places.directory, name);
+  const std::string here = path_in(places.directory, name);
   if (is_program(here)) return Place{here, Where::kHere};
-  const std::string beside = joined(places.ddprun_directory, name);
+  const std::string beside = path_in(places.ddprun_directory, name);
   if (is_program(beside)) return Place{beside, Where::kBeside};
   if (auto found = find_on_path(name, environment)) return Place{*found, Where::kOnPath};
   return fail(ErrorCode::kNotFound, "program " + shown_text(name) + " not found: looked in " +
@@ -213,8 +195,14 @@ FoundProgram as_itself(const std::vector<std::string>& command, const Place& pla
 
 }  // namespace
 
+std::string own_program() {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
+  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+}
+
 std::string environment_bin(const std::string& called, const std::string& directory) {
-  const std::string file = joined(directory, called);
+  const std::string file = path_in(directory, called);
   std::string bin = file.substr(0, file.rfind('/'));
   const bool is_environment =
       is_regular_file(bin + "/../pyvenv.cfg") || is_directory(bin + "/../conda-meta");
@@ -243,11 +231,11 @@ Result<FoundPython> find_python(const Environment& environment,
   for (const char* const variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const std::string prefix = value_or_empty(environment, variable);
     if (prefix.empty()) continue;
-    const std::string candidate = joined(prefix, "bin/python");
+    const std::string candidate = path_in(prefix, "bin/python");
     if (is_executable(candidate)) return FoundPython{candidate, variable};
   }
   if (!environment_bin.empty()) {
-    return FoundPython{joined(environment_bin, "python"), "ddprun's environment"};
+    return FoundPython{path_in(environment_bin, "python"), "ddprun's environment"};
   }
   for (const char* const name : {"python3", "python"}) {
     if (auto found = find_on_path(name, environment)) return FoundPython{*found, "PATH"};
@@ -266,7 +254,7 @@ Result<FoundProgram> find_program(RunAs run_as, const std::vector<std::string>& 
   const auto place = locate(run_as, name, environment, places);
   if (!place) return fail(place.error());
 
-  const std::string file = joined(places.directory, place->path);
+  const std::string file = path_in(places.directory, place->path);
   const bool is_readable = ::access(file.c_str(), R_OK) == 0;
   const bool may_execute = !is_directory(file) && ::access(file.c_str(), X_OK) == 0;
   if (run_as == RunAs::kProgram && !may_execute) {

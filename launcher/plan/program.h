@@ -39,6 +39,8 @@ struct FoundProgram {
   std::string how;  // for --dry-run and the log: "in the current directory; Python from PATH"
 };
 
+std::string own_program();  // the file of this process, links followed; empty: not known
+
 // The folder of the file `called` if it is the bin/ of a virtual or conda environment, else empty. A
 // link to such a file from elsewhere counts as a file of its own folder: pipx and `uv tool` make
 // such links, and a user of these does not mean the Python of that environment.

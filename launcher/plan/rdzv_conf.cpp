@@ -8,6 +8,7 @@
 #include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/leader/token.h"
 
 namespace ddprun::cli {
 namespace {
@@ -31,37 +32,33 @@ std::optional<bool> truth(std::string_view text) {
 std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> known(kRdzvNumberKeys.begin(), kRdzvNumberKeys.end());
   known.insert(known.end(), kRdzvOtherKeys.begin(), kRdzvOtherKeys.end());
-  std::string sentence = "nothing uses the key '" + std::string(key) + "'";
-  if (const std::string_view meant = nearest(key, known); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return sentence;
+  return "nothing uses the key '" + std::string(key) + "'" + did_you_mean(key, known);
 }
 
 Result<void> check_pair(const ResolvedOption& option, std::string_view key,
                         std::string_view value) {
   if (key.empty() || value.empty()) {
-    return fail(usage_error(option, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1"));
+    return refused(option, "give KEY=VALUE pairs, such as join_timeout=600,is_host=1");
   }
   if (contains(kRdzvReservedKeys, key)) {
-    return fail(usage_error(option, "'" + std::string(key) + "' has an option of its own"));
+    return refused(option, "'" + std::string(key) + "' has an option of its own");
   }
   if (contains(kRdzvNumberKeys, key)) {
     const auto number = whole_number(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
-      return fail(usage_error(option, std::string(key) + " must be a whole number of 1 or more" +
-                                          (has_quote ? ", without a quote" : "")));
+      return refused(option, std::string(key) + " must be a whole number of 1 or more" +
+                                 (has_quote ? ", without a quote" : ""));
     }
   }
   if (key == "is_host" && !truth(value)) {
-    return fail(usage_error(option, "is_host must be 1 or 0 (or true, false, yes, no)"));
+    return refused(option, "is_host must be 1 or 0 (or true, false, yes, no)");
   }
   if (key == "store_type" && value == "file") {
-    return fail(usage_error(option, "a store in a file is not supported; leave store_type out"));
+    return refused(option, "a store in a file is not supported; leave store_type out");
   }
   if (key == "store_type" && value != "tcp") {
-    return fail(usage_error(option, "store_type must be tcp"));
+    return refused(option, "store_type must be tcp");
   }
   return {};
 }
@@ -107,19 +104,13 @@ Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string
 }
 
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key) {
-  const auto found = conf.find(key);
-  return found == conf.end() ? std::nullopt : truth(found->second);
+  return truth(value_or_empty(conf, key));
 }
 
 std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key) {
   const auto seconds = number_of(conf, key, kLongestSeconds);
   if (!seconds) return std::nullopt;
   return std::chrono::seconds(*seconds);
-}
-
-std::string text_of(const RdzvConf& conf, const std::string& key) {
-  const auto found = conf.find(key);
-  return found == conf.end() ? "" : found->second;
 }
 
 rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
@@ -135,6 +126,23 @@ rdzv::KeepAlive keep_alive_of(const RdzvConf& conf) {
     keep_alive.reconnect_grace = std::chrono::milliseconds(*grace);
   }
   return keep_alive;
+}
+
+TokenFile token_file(const Settings& settings, const RdzvConf& conf) {
+  const Setting& option = settings[OptionId::kTokenFile];
+  const std::string in_conf = value_or_empty(conf, "token_file");
+  const bool conf_counts_more =
+      !in_conf.empty() && settings[OptionId::kRdzvConf].origin.source > option.origin.source;
+  if (conf_counts_more) return {in_conf, OptionId::kRdzvConf};
+  return {option.text, OptionId::kTokenFile};
+}
+
+Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
+  const TokenFile file = token_file(settings, conf);
+  if (file.path.empty()) return {};
+  return rdzv::read_token(file.path).map_error([&](const Error& error) {
+    return usage_error(resolved(settings, file.named_by), error.to_string());
+  });
 }
 
 }  // namespace ddprun::cli

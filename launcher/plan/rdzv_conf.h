@@ -1,20 +1,21 @@
 // --rdzv-conf: more settings of the rendezvous as KEY=VALUE pairs, by torchrun's rules, and what
-// the keys mean here. Pure; used by ddprun and by `ddpctl leader`.
+// the keys mean here, with --token-file, which is a key too. Used by ddprun and by `ddpctl leader`.
+// Pure but for read_token(); nothing here prints the secret.
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/settings/settings.h"
+#include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/round/liveness.h"
 
 namespace ddprun::cli {
 
-using RdzvConf = std::map<std::string, std::string>;
+using RdzvConf = Environment;  // its texts: value_or_empty()
 
 // All values in the result are valid; a key that nothing uses is kept, with a warning. Quotes around
 // the whole, a pair or a value, which YAML files and scripts may leave there, are removed.
@@ -23,8 +24,18 @@ Result<RdzvConf> read_conf(const ResolvedOption& option, std::vector<std::string
 // None: the key is not there.
 std::optional<bool> truth_of(const RdzvConf& conf, const std::string& key);
 std::optional<std::chrono::milliseconds> seconds_of(const RdzvConf& conf, const std::string& key);
-std::string text_of(const RdzvConf& conf, const std::string& key);
 
 rdzv::KeepAlive keep_alive_of(const RdzvConf& conf);
+
+struct TokenFile {
+  std::string path;  // empty: there is none
+  OptionId named_by = OptionId::kTokenFile;
+};
+
+// If --token-file and the key token_file both name one, the one whose origin has priority.
+TokenFile token_file(const Settings& settings, const RdzvConf& conf);
+
+// The content of the file; empty if there is none. An Error if the file cannot be used.
+Result<std::string> read_token(const Settings& settings, const RdzvConf& conf);
 
 }  // namespace ddprun::cli

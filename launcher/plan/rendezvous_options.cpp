@@ -1,40 +1,34 @@
 #include "launcher/plan/rendezvous_options.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <limits>
+#include <initializer_list>
 #include <utility>
 
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
-#include "launcher/plan/etcd_options.h"
-#include "launcher/plan/token_option.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/leader/token.h"
 
 namespace ddprun::cli {
 namespace {
 
 constexpr int kHighestPort = 65535;
 constexpr std::uint16_t kC10dPort = 29400;
+constexpr std::uint16_t kEtcdPort = 2379;
 
-constexpr std::array<std::pair<std::string_view, Backend>, 4> kBackends{
-    {{"static", Backend::kStatic},
-     {"c10d", Backend::kC10d},
-     {"etcd-v2", Backend::kEtcdV2},
-     {"etcd", Backend::kEtcd}}};
-
-Result<Backend> read_backend(const ResolvedOption& option) {
-  std::vector<std::string_view> names;
-  for (const auto& [name, backend] : kBackends) {
-    if (option.text() == name) return backend;
-    names.push_back(name);
+// "host1:2379,host2,[::1]:2379"
+Result<std::vector<rdzv::Endpoint>> read_etcd_endpoints(const ResolvedOption& endpoint) {
+  std::vector<rdzv::Endpoint> endpoints;
+  for (const std::string_view each : split(endpoint.text(), ',')) {
+    const auto parsed = parse_host_and_port(each, kEtcdPort);
+    if (!parsed || *parsed->port == 0) {
+      return refused(endpoint,
+                     "give etcd's HOST:PORT, or several with commas between them, such "
+                     "as etcd1:2379,etcd2:2379");
+    }
+    endpoints.push_back({parsed->host, *parsed->port});
   }
-  std::string sentence = "give static, c10d, etcd-v2 or etcd";
-  if (const std::string_view meant = nearest(option.text(), names); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return fail(usage_error(option, sentence));
+  return endpoints;
 }
 
 Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
@@ -44,23 +38,22 @@ Result<HostAndPort> read_endpoint(const Settings& settings, Backend backend) {
     if (!port) return fail(port.error());
     const ResolvedOption address = resolved(settings, OptionId::kMasterAddr);
     if (trimmed(address.text()).empty()) {
-      return fail(usage_error(address, "give the host name or address of node 0"));
+      return refused(address, "give the host name or address of node 0");
     }
     return HostAndPort{std::string(trimmed(address.text())), static_cast<std::uint16_t>(*port)};
   }
   if (is_etcd(backend)) {
-    const auto endpoints = read_etcd_endpoints(endpoint);
-    if (!endpoints) return fail(endpoints.error());
-    return HostAndPort{endpoints->front().host, endpoints->front().port};
+    return read_etcd_endpoints(endpoint).map([](const auto& all) {
+      return HostAndPort{all.front().host, all.front().port};
+    });
   }
   const auto parsed = parse_host_and_port(
       endpoint.text(), backend == Backend::kC10d ? std::optional(kC10dPort) : std::nullopt);
   if (!parsed) {
-    return fail(usage_error(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400"));
+    return refused(endpoint, "give HOST:PORT, such as node0:29400 or [fe80::1]:29400");
   }
   if (!parsed->port) {
-    return fail(
-        usage_error(endpoint, "the port is missing; static has no default, give HOST:PORT"));
+    return refused(endpoint, "the port is missing; static has no default, give HOST:PORT");
   }
   return *parsed;
 }
@@ -83,6 +76,14 @@ void warn_of_ignored(const Settings& settings, const Rendezvous& rendezvous,
   }
   warn_if_given(OptionId::kMasterAddr, "only the static rendezvous uses it");
   warn_if_given(OptionId::kMasterPort, "only the static rendezvous uses it");
+}
+
+// The value of the first of these keys that is given.
+std::string first_of(const RdzvConf& conf, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (std::string text = value_or_empty(conf, name); !text.empty()) return text;
+  }
+  return "";
 }
 
 }  // namespace
@@ -116,45 +117,84 @@ std::optional<HostAndPort> parse_host_and_port(std::string_view text,
 }
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings) {
+  Taking take;
   Rendezvous rendezvous;
-  const auto standalone = read_flag(resolved(settings, OptionId::kStandalone));
-  if (!standalone) return fail(standalone.error());
-  const auto nodes = read_node_count(resolved(settings, OptionId::kNnodes));
-  if (!nodes) return fail(nodes.error());
-  rendezvous.min_nodes = nodes->least;
-  rendezvous.max_nodes = nodes->most;
-  auto conf = read_conf(resolved(settings, OptionId::kRdzvConf), warnings);
-  if (!conf) return fail(conf.error());
-  rendezvous.conf = *std::move(conf);
+  rendezvous.is_standalone = take(read_flag(resolved(settings, OptionId::kStandalone)));
+  const NodeCount nodes = take(read_node_count(resolved(settings, OptionId::kNnodes)));
+  rendezvous.min_nodes = nodes.least;
+  rendezvous.max_nodes = nodes.most;
+  rendezvous.conf = take(read_conf(resolved(settings, OptionId::kRdzvConf), warnings));
   rendezvous.is_host = truth_of(rendezvous.conf, "is_host");
   rendezvous.token_file = token_file(settings, rendezvous.conf).path;
   rendezvous.local_addr = trimmed(settings[OptionId::kLocalAddr].text);
-  if (*standalone) {
-    rendezvous.is_standalone = true;
+  if (take.error) return fail(*std::move(take.error));
+  if (rendezvous.is_standalone) {
     rendezvous.backend = Backend::kC10d;
     rendezvous.host = "localhost";
     return rendezvous;
   }
 
-  const auto backend = read_backend(resolved(settings, OptionId::kRdzvBackend));
-  if (!backend) return fail(backend.error());
-  rendezvous.backend = *backend;
-  const auto endpoint = read_endpoint(settings, *backend);
-  if (!endpoint) return fail(endpoint.error());
-  rendezvous.host = endpoint->host;
-  rendezvous.port = *endpoint->port;
-
+  rendezvous.backend = static_cast<Backend>(take(read_one_of(
+      resolved(settings, OptionId::kRdzvBackend), {kBackendNames.begin(), kBackendNames.end()})));
+  const HostAndPort endpoint = take(read_endpoint(settings, rendezvous.backend));
+  rendezvous.host = endpoint.host;
+  rendezvous.port = endpoint.port.value_or(0);
   const ResolvedOption node_rank = resolved(settings, OptionId::kNodeRank);
-  const auto rank = read_integer(node_rank, 0);
-  if (!rank) return fail(rank.error());
-  if (*rank >= rendezvous.max_nodes) {
-    return fail(usage_error(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
-                                           " node ranks go from 0 to " +
-                                           std::to_string(rendezvous.max_nodes - 1)));
+  const int rank = take(read_integer(node_rank, 0));
+  if (take.error) return fail(*std::move(take.error));
+  if (rank >= rendezvous.max_nodes) {
+    return refused(node_rank, "with --nnodes=" + settings[OptionId::kNnodes].text +
+                                  " node ranks go from 0 to " +
+                                  std::to_string(rendezvous.max_nodes - 1));
   }
-  if (!node_rank.is_default() || *backend == Backend::kStatic) rendezvous.node_rank = *rank;
+  if (!node_rank.is_default() || rendezvous.backend == Backend::kStatic) {
+    rendezvous.node_rank = rank;
+  }
   warn_of_ignored(settings, rendezvous, warnings);
   return rendezvous;
+}
+
+Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous) {
+  const ResolvedOption given_conf = resolved(settings, OptionId::kRdzvConf);
+  const RdzvConf& conf = rendezvous.conf;
+  rdzv::EtcdSpec etcd;
+  auto endpoints = read_etcd_endpoints(resolved(settings, OptionId::kRdzvEndpoint));
+  if (!endpoints) return fail(std::move(endpoints.error()));
+  etcd.endpoints = *std::move(endpoints);
+  if (std::string prefix = value_or_empty(conf, "etcd_prefix"); !prefix.empty()) {
+    etcd.prefix = std::move(prefix);
+  }
+  if (const auto lease = seconds_of(conf, "lease_time")) etcd.lease = *lease;
+  etcd.local_addr = rendezvous.local_addr;
+
+  etcd.tls.ca = first_of(conf, {"ca_cert", "cacert"});
+  etcd.tls.certificate = first_of(conf, {"cert", "ssl_cert"});
+  etcd.tls.key = first_of(conf, {"key", "ssl_cert_key"});
+  const std::string protocol = value_or_empty(conf, "protocol");
+  if (!protocol.empty() && protocol != "http" && protocol != "https") {
+    return refused(given_conf, "protocol must be http or https");
+  }
+  const bool has_files = etcd.tls != rdzv::TlsFiles{};
+  if (protocol == "http" && has_files) {
+    return refused(given_conf,
+                   "certificates are of no use with protocol=http; leave it out, or give https");
+  }
+  etcd.is_tls = protocol == "https" || has_files;
+
+  etcd.user = value_or_empty(conf, "user");
+  etcd.password = value_or_empty(conf, "password");
+  if (const std::string file = value_or_empty(conf, "password_file"); !file.empty()) {
+    if (!etcd.password.empty())
+      return refused(given_conf, "give password or password_file, not both");
+    auto password = rdzv::read_secret("password", file);
+    if (!password) return refused(given_conf, password.error().to_string());
+    etcd.password = *std::move(password);
+  }
+  if (etcd.user.empty() != etcd.password.empty()) {
+    return refused(given_conf, etcd.user.empty() ? "a password needs its user"
+                                                 : "user=" + etcd.user + " needs a password_file");
+  }
+  return etcd;
 }
 
 }  // namespace ddprun::cli

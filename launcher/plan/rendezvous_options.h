@@ -1,7 +1,8 @@
 // How this node meets the others: the options under "Nodes", read and checked by torchrun's rules.
-// Nothing is connected here. Pure.
+// Nothing is connected here. Pure, but for the file with etcd's password that read_etcd() reads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,10 +12,12 @@
 #include "launcher/plan/rdzv_conf.h"
 #include "launcher/settings/settings.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/etcd/etcd_spec.h"
 
 namespace ddprun::cli {
 
 enum class Backend { kStatic, kC10d, kEtcdV2, kEtcd };
+inline constexpr std::array<std::string_view, 4> kBackendNames{"static", "c10d", "etcd-v2", "etcd"};
 
 // Both are the same, because etcd's v2 API no longer exists.
 inline bool is_etcd(Backend backend) {
@@ -33,11 +36,13 @@ struct Rendezvous {
   RdzvConf conf;
   std::optional<bool> is_host;  // none: decided by the address
   std::string token_file;       // empty: none
-
-  bool operator==(const Rendezvous&) const = default;
 };
 
 Result<Rendezvous> read_rendezvous(const Settings& settings, std::vector<std::string>& warnings);
+
+// What --rdzv-endpoint and --rdzv-conf mean under --rdzv-backend=etcd. Keys have the spellings of
+// both of torchrun's etcd backends.
+Result<rdzv::EtcdSpec> read_etcd(const Settings& settings, const Rendezvous& rendezvous);
 
 // "host", "host:port", "[::1]:port"; empty is localhost. Without a port in the text it is
 // `default_port`, which may be none.

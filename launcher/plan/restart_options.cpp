@@ -15,13 +15,13 @@ Result<rdzv::Backoff> read_pause(const ResolvedOption& option) {
   const auto first = seconds_in(parts.front());
   const auto max = seconds_in(parts.back());
   if (parts.size() > 2 || !first || !max) {
-    return fail(usage_error(option, "give seconds, or FIRST:MAX as in 1:60"));
+    return refused(option, "give seconds, or FIRST:MAX as in 1:60");
   }
   const rdzv::Backoff pause{std::chrono::round<std::chrono::milliseconds>(*first),
                             std::chrono::round<std::chrono::milliseconds>(*max)};
   const bool never_grows = pause.first.count() == 0 && pause.max.count() > 0;
   if (pause.max < pause.first || never_grows) {
-    return fail(usage_error(option, "FIRST must be more than 0, and MAX at least FIRST"));
+    return refused(option, "FIRST must be more than 0, and MAX at least FIRST");
   }
   return pause;
 }
@@ -36,8 +36,7 @@ Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
     const auto number = whole_number(word);
     const int signal = number ? 0 : signal_number(word);
     if (signal == 0 && (!number || *number < 1 || *number > kHighestCode)) {
-      return fail(
-          usage_error(option, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV"));
+      return refused(option, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV");
     }
     codes.push_back(number ? static_cast<int>(*number) : kSignalBase + signal);
   }
@@ -47,19 +46,13 @@ Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
 }  // namespace
 
 Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
+  Taking take;
   rdzv::RestartRules rules;
-  const auto max_restarts = read_integer(resolved(settings, OptionId::kMaxRestarts), 0);
-  if (!max_restarts) return fail(max_restarts.error());
-  const auto min_uptime = read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed);
-  if (!min_uptime) return fail(min_uptime.error());
-  const auto pause = read_pause(resolved(settings, OptionId::kRestartPause));
-  if (!pause) return fail(pause.error());
-  auto final_exit_codes = read_exit_codes(resolved(settings, OptionId::kFinalExitCodes));
-  if (!final_exit_codes) return fail(final_exit_codes.error());
-  rules.max_restarts = *max_restarts;
-  rules.min_uptime = *min_uptime;
-  rules.pause_after_failure = *pause;
-  rules.final_exit_codes = *std::move(final_exit_codes);
+  rules.max_restarts = take(read_integer(resolved(settings, OptionId::kMaxRestarts), 0));
+  rules.min_uptime = take(read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed));
+  rules.pause_after_failure = take(read_pause(resolved(settings, OptionId::kRestartPause)));
+  rules.final_exit_codes = take(read_exit_codes(resolved(settings, OptionId::kFinalExitCodes)));
+  if (take.error) return fail(*std::move(take.error));
   return rules;
 }
 

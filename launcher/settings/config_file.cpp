@@ -1,6 +1,6 @@
 #include "launcher/settings/config_file.h"
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "launcher/cli/spelling.h"
+#include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 
 namespace ddprun::cli {
@@ -21,8 +22,8 @@ std::string at(const std::string& file, const toml::node& node) {
   return file + ":" + std::to_string(node.source().begin.line);
 }
 
-Error mistake(const std::string& where, std::string_view sentence) {
-  return Error{ErrorCode::kInvalidArgument, where + ": " + std::string(sentence), {}};
+tl::unexpected<Error> mistake(const std::string& where, const std::string& sentence) {
+  return fail(ErrorCode::kInvalidArgument, where + ": " + sentence);
 }
 
 // A string or number in the form that the command line uses.
@@ -38,19 +39,13 @@ std::optional<std::string> scalar_text(const toml::node& node) {
   return std::nullopt;
 }
 
-std::string with_commas_doubled(const std::string& text) {
-  std::string doubled;
-  for (const char c : text) doubled += c == ',' ? std::string(",,") : std::string(1, c);
-  return doubled;
-}
-
 std::optional<std::string> array_text(const toml::array& array, bool escapes_commas) {
   std::string text;
   for (const toml::node& element : array) {
     const auto part = scalar_text(element);
     if (!part) return std::nullopt;
     if (&element != &array.front()) text += ',';
-    text += escapes_commas ? with_commas_doubled(*part) : *part;
+    text += escapes_commas ? replaced(*part, ',', ",,") : *part;
   }
   return text;
 }
@@ -82,40 +77,23 @@ std::optional<std::string> value_text(const OptionSpec& spec, const toml::node& 
   return scalar_text(node);
 }
 
-std::string_view wanted_by(const OptionSpec& spec) {
-  switch (spec.kind) {
-    case Kind::kFlag:
-      return "true or false";
-    case Kind::kList:
-    case Kind::kEscapedList:
-      return "a string or an array";
-    case Kind::kPairs:
-    case Kind::kRankMap:
-      return "a string or a table";
-    case Kind::kValue:
-      break;
-  }
-  return "a string or a number";
-}
+// By Kind.
+constexpr std::string_view kWanted[] = {"true or false",        "a string or a number",
+                                        "a string or an array", "a string or an array",
+                                        "a string or a table",  "a string or a table"};
 
 bool belongs_in_a_file(const OptionSpec& spec) {
   return spec.variables != Variables::kNone && spec.id != OptionId::kConfig;
 }
 
-Error unknown_key(const std::string& where, std::string_view key) {
+tl::unexpected<Error> unknown_key(const std::string& where, std::string_view key) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : option_table()) {
     if (belongs_in_a_file(spec)) names.push_back(spec.name);
   }
-  std::string dashed(key);
-  std::ranges::replace(dashed, '_', '-');
-  std::string sentence = "unknown key '" + std::string(key) + "'";
-  if (const std::string_view meant = nearest(dashed, names); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  } else {
-    sentence += "; keys are the names of ddprun's options";
-  }
-  return mistake(where, sentence);
+  return mistake(
+      where, "unknown key '" + std::string(key) + "'" +
+                 did_you_mean(dashed(key), names, "", "; keys are the names of ddprun's options"));
 }
 
 }  // namespace
@@ -126,26 +104,25 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
     const toml::parse_error& error = parsed.error();
     // The parser's message may quote the beginning of a password without quotes.
     const std::string_view why = error.description();
-    return fail(mistake(name + ":" + std::to_string(error.source().begin.line),
-                        "this is not TOML: " + std::string(why.substr(0, why.find(", saw ")))));
+    return mistake(name + ":" + std::to_string(error.source().begin.line),
+                   "this is not TOML: " + std::string(why.substr(0, why.find(", saw "))));
   }
   FileValues values;
   for (const auto& [key, node] : parsed.table()) {
     const std::string where = at(name, node);
     const OptionSpec* const spec = find_option(key.str());
-    if (spec == nullptr) return fail(unknown_key(where, key.str()));
+    if (spec == nullptr) return unknown_key(where, key.str());
     if (!belongs_in_a_file(*spec)) {
-      return fail(
-          mistake(where, std::string(key.str()) + " can only be given on the command line"));
+      return mistake(where, std::string(key.str()) + " can only be given on the command line");
     }
     auto value = value_text(*spec, node);
     if (!value) {
-      return fail(
-          mistake(where, std::string(key.str()) + " must be " + std::string(wanted_by(*spec))));
+      return mistake(where, std::string(key.str()) + " must be " +
+                                std::string(kWanted[static_cast<std::size_t>(spec->kind)]));
     }
     // For TOML, the two spellings of an option (dashes, underscores) are two keys.
-    if (!values.emplace(spec->id, FileValue{*std::move(value), where}).second) {
-      return fail(mistake(where, std::string(spec->name) + " is given twice"));
+    if (!values.emplace(spec->id, Setting{*std::move(value), {Source::kFile, where}}).second) {
+      return mistake(where, std::string(spec->name) + " is given twice");
     }
   }
   return values;
@@ -154,22 +131,20 @@ Result<FileValues> parse_config(std::string_view text, const std::string& name) 
 Result<FileValues> read_config(const ResolvedOption& config) {
   if (config.text().empty()) {
     if (config.is_default()) return FileValues{};
-    return fail(usage_error(config, "give a TOML file"));
+    return refused(config, "give a TOML file");
   }
   const auto unreadable = [&] {
-    return fail(usage_error(config, "it cannot be read: " + std::string(std::strerror(errno))));
+    return refused(config, "it cannot be read: " + std::string(std::strerror(errno)));
   };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen(config.text().c_str(), "re"), std::fclose);
   if (file == nullptr) return unreadable();
-  constexpr std::size_t kLongest =
-      1 << 20;  // larger: not a settings file, but a data set given by mistake
+  constexpr std::size_t kLongest = 1 << 20;  // larger: a data set, given by mistake
   std::string text(kLongest, '\0');
   errno = 0;
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) return unreadable();
-  if (text.size() == kLongest)
-    return fail(usage_error(config, "it is too long to be a settings file"));
+  if (text.size() == kLongest) return refused(config, "it is too long to be a settings file");
   return parse_config(text, config.text());
 }
 

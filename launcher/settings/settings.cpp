@@ -1,28 +1,18 @@
 #include "launcher/settings/settings.h"
 
-#include <optional>
-
 namespace ddprun::cli {
 namespace {
-
-std::optional<Setting> from_environment(const OptionSpec& spec, const Environment& environment) {
-  for (const std::string& name : variables_of(spec)) {
-    if (const auto found = environment.find(name); found != environment.end()) {
-      return Setting{found->second, {Source::kEnvironment, name}};
-    }
-  }
-  return std::nullopt;
-}
 
 Setting resolve_one(const OptionSpec& spec, const CommandLine& line, const Environment& environment,
                     const FileValues& file) {
   if (const auto& given = line.value(spec.id)) {
     return {*given, {Source::kCommandLine, "--" + std::string(spec.name)}};
   }
-  if (auto set = from_environment(spec, environment)) return *std::move(set);
-  if (const auto found = file.find(spec.id); found != file.end()) {
-    return {found->second.text, {Source::kFile, found->second.where}};
+  for (const std::string& name : variables_of(spec)) {
+    const auto found = environment.find(name);
+    if (found != environment.end()) return {found->second, {Source::kEnvironment, name}};
   }
+  if (const auto found = file.find(spec.id); found != file.end()) return found->second;
   return {std::string(spec.default_text), {}};
 }
 

@@ -37,12 +37,8 @@ struct Setting {
   bool operator==(const Setting&) const = default;
 };
 
-// One value of a configuration file, as text in the option's own syntax.
-struct FileValue {
-  std::string text;
-  std::string where;  // "job.toml:3"
-};
-using FileValues = std::map<OptionId, FileValue>;
+// Of a configuration file, each text in the option's own syntax.
+using FileValues = std::map<OptionId, Setting>;
 
 // What the site has changed in the settings.
 struct SiteReport {

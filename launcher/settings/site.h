@@ -3,10 +3,6 @@
 // Site. Whether a site's value counts beside the user's is decided here, in the same way for all
 // sites. Pure; any thread. A site must be recognised only by a variable that a user's own shell
 // does not have, and must not give a value that it does not know.
-//
-//  flag, DDPRUN_*, PET_*, file    given by the user: always wins
-//  site                           fills in what the user did not give
-//  default
 #pragma once
 
 #include <map>

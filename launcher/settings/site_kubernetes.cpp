@@ -5,7 +5,6 @@
 //
 // Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
 #include <string_view>
-#include <utility>
 
 #include "launcher/settings/site.h"
 #include "rendezvous/common/parse_number.h"
@@ -19,10 +18,6 @@ constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
 // must be time for the stacks and the report of workers that had to be killed.
 constexpr const char* kShutdownSeconds = "20";
 
-Error cannot_know(std::string sentence) {
-  return {ErrorCode::kInvalidArgument, std::move(sentence), {}};
-}
-
 bool is_index(std::string_view text) {
   const auto index = parse_number<unsigned>(text);
   return index && std::to_string(*index) == text;
@@ -30,9 +25,10 @@ bool is_index(std::string_view text) {
 
 Result<SiteValue> node_rank(const std::string& index) {
   if (is_index(index)) return SiteValue{index, kIndex};
-  return fail(cannot_know(std::string(kIndex) + "=" + index +
-                          ": it should be the number of this pod, as an Indexed Job sets it; leave "
-                          "it out, or say --node-rank"));
+  return fail(ErrorCode::kInvalidArgument,
+              std::string(kIndex) + "=" + index +
+                  ": it should be the number of this pod, as an Indexed Job sets it; leave it out, "
+                  "or say --node-rank");
 }
 
 // The name of the pod with index 0: <job>-0.<subdomain>. The subdomain is the name of a headless
@@ -43,20 +39,19 @@ Result<SiteValue> first_pod(const Environment& environment, const std::string& i
   const std::string label = host.substr(0, host.find('.'));
   const std::string suffix = "-" + index;
   if (!label.ends_with(suffix) || label.size() == suffix.size()) {
-    return fail(cannot_know("HOSTNAME=" + host + " is not <job>" + suffix + ", which pod " + index +
-                            " of an Indexed Job is called, so the name of pod 0 is not known; say "
-                            "--master-addr, or --rdzv-endpoint with c10d"));
+    return fail(ErrorCode::kInvalidArgument,
+                "HOSTNAME=" + host + " is not <job>" + suffix + ", which pod " + index +
+                    " of an Indexed Job is called, so the name of pod 0 is not known; say "
+                    "--master-addr, or --rdzv-endpoint with c10d");
   }
   const std::string job = label.substr(0, label.size() - suffix.size());
-  // With setHostnameAsFQDN the host name has the subdomain.
-  if (label.size() < host.size()) {
-    return SiteValue{job + "-0" + host.substr(label.size()), "HOSTNAME", /*is_proposal=*/true};
-  }
   const std::string set = value_or_empty(environment, "JOBSET_NAME");
-  if (!set.empty()) {
-    return SiteValue{job + "-0." + set, "HOSTNAME and JOBSET_NAME", /*is_proposal=*/true};
-  }
-  return SiteValue{job + "-0." + job, "HOSTNAME", /*is_proposal=*/true};
+  // With setHostnameAsFQDN the host name has the subdomain.
+  const bool has_subdomain = label.size() < host.size();
+  const bool is_in_set = !has_subdomain && !set.empty();
+  return SiteValue{
+      job + "-0" + (has_subdomain ? host.substr(label.size()) : "." + (is_in_set ? set : job)),
+      is_in_set ? "HOSTNAME and JOBSET_NAME" : "HOSTNAME", /*is_proposal=*/true};
 }
 
 }  // namespace

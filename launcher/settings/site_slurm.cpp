@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/cli/text.h"
 #include "launcher/settings/site.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/slurm.h"
@@ -21,10 +22,6 @@ constexpr const char* kPreemptSignal = "SIGUSR1";
 // and the report of workers that had to be killed.
 constexpr const char* kShutdownSeconds = "20";
 
-std::string in_words(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 struct Variable {
   std::string name;
   std::string text;
@@ -37,11 +34,9 @@ struct Count {
   Variable from;
 };
 
-Error contradiction(const Variable& one, const Variable& other, std::string_view why) {
-  return {ErrorCode::kInvalidArgument,
-          one.said() + " contradicts " + other.said() + ": " + std::string(why) + "; " + kLaunch +
-              ", or say --nnodes, --node-rank and --master-addr yourself",
-          {}};
+std::string contradiction(const Variable& one, const Variable& other, const std::string& why) {
+  return one.said() + " contradicts " + other.said() + ": " + why + "; " + kLaunch +
+         ", or say --nnodes, --node-rank and --master-addr yourself";
 }
 
 // A variable that is empty counts as not set.
@@ -72,18 +67,18 @@ class Slurm {
     return std::nullopt;
   }
 
-  // Nothing: not set. An Error: not a whole number, or less than `least`.
-  Result<std::optional<Count>> count(std::initializer_list<std::string_view> names,
-                                     int least) const {
+  // Nothing: not set, or not a whole number of at least `least`, and then the option is refused.
+  std::optional<Count> count(OptionId id, std::initializer_list<std::string_view> names,
+                             int least) {
     auto variable = first_of(names);
     if (!variable) return std::nullopt;
     const auto number = whole_number(variable->text);
     if (number && *number >= least && *number <= std::numeric_limits<int>::max()) {
       return Count{static_cast<int>(*number), *std::move(variable)};
     }
-    return fail(ErrorCode::kInvalidArgument, variable->said() +
-                                                 ": it should be a whole number from " +
-                                                 std::to_string(least) + "; " + kLaunch);
+    refuse(id, variable->said() + ": it should be a whole number from " + std::to_string(least) +
+                   "; " + kLaunch);
+    return std::nullopt;
   }
 
   void set(OptionId id, std::string text, std::string from) {
@@ -93,8 +88,12 @@ class Slurm {
     site_.values.insert_or_assign(
         id, SiteValue{std::move(text), std::move(from), /*is_proposal=*/true});
   }
-  void refuse(OptionId id, Error error) {
-    site_.values.insert_or_assign(id, tl::unexpected(std::move(error)));
+  void refuse(OptionId id, std::string sentence) {
+    site_.values.insert_or_assign(id, fail(ErrorCode::kInvalidArgument, std::move(sentence)));
+  }
+  bool is_refused(OptionId id) const {
+    const auto found = site_.values.find(id);
+    return found != site_.values.end() && !found->second;
   }
 
   // --- ddprun was started by srun
@@ -110,36 +109,33 @@ class Slurm {
     read_port(job, step);
     read_workers(/*is_step=*/true);
     propose_ending();
-    const auto nodes = count({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1);
-    if (!nodes) return refuse(OptionId::kNnodes, nodes.error());
-    if (!*nodes) return;
-    set(OptionId::kNnodes, std::to_string((*nodes)->number), (*nodes)->from.name);
-    read_node_rank(**nodes);
-    read_node_list(**nodes);
-    check_tasks(**nodes);
+    const auto nodes = count(OptionId::kNnodes,
+                             {"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1);
+    if (!nodes) return;
+    set(OptionId::kNnodes, std::to_string(nodes->number), nodes->from.name);
+    read_node_rank(*nodes);
+    read_node_list(*nodes);
+    check_tasks(*nodes);
   }
 
   void read_port(const Variable& job, std::uint64_t step) {
     const auto number = whole_number(job.text);
     if (!number || *number < 0) {
-      return refuse(OptionId::kMasterPort, {ErrorCode::kInvalidArgument,
-                                            job.said() + ": it should be a whole number; " +
-                                                kLaunch + ", or say --master-port",
-                                            {}});
+      return refuse(OptionId::kMasterPort, job.said() + ": it should be a whole number; " +
+                                               kLaunch + ", or say --master-port");
     }
     const std::uint16_t port = slurm_port(static_cast<std::uint64_t>(*number), step);
     propose(OptionId::kMasterPort, std::to_string(port), job.name + ", SLURM_STEP_ID");
   }
 
   void read_node_rank(const Count& nodes) {
-    const auto rank = count({"SLURM_NODEID"}, 0);
-    if (!rank) return refuse(OptionId::kNodeRank, rank.error());
-    if (!*rank) return;
-    if ((*rank)->number >= nodes.number) {
+    const auto rank = count(OptionId::kNodeRank, {"SLURM_NODEID"}, 0);
+    if (!rank) return;
+    if (rank->number >= nodes.number) {
       return refuse(OptionId::kNodeRank,
-                    contradiction((*rank)->from, nodes.from, "nodes are counted from 0"));
+                    contradiction(rank->from, nodes.from, "nodes are counted from 0"));
     }
-    set(OptionId::kNodeRank, (*rank)->from.text, (*rank)->from.name);
+    set(OptionId::kNodeRank, rank->from.text, rank->from.name);
   }
 
   // The first node of the list leads.
@@ -148,59 +144,56 @@ class Slurm {
     if (!list) return;
     const auto hosts = expand_host_list(list->text);
     if (!hosts) {
-      return refuse(
-          OptionId::kMasterAddr,
-          {ErrorCode::kInvalidArgument,
-           list->said() + ": it cannot be read as a list of nodes, " + hosts.error().message +
-               "; say --master-addr, the first node's name, on every node",
-           {}});
+      return refuse(OptionId::kMasterAddr,
+                    list->said() + ": it cannot be read as a list of nodes, " +
+                        hosts.error().message +
+                        "; say --master-addr, the first node's name, on every node");
     }
     propose(OptionId::kMasterAddr, hosts->front(), "the first of " + list->name);
     if (hosts->size() != static_cast<std::size_t>(nodes.number)) {
-      refuse(OptionId::kNnodes,
-             contradiction(*list, nodes.from, "it names " + in_words(hosts->size(), "node")));
+      refuse(
+          OptionId::kNnodes,
+          contradiction(*list, nodes.from,
+                        "it names " + counted(static_cast<std::int64_t>(hosts->size()), "node")));
     }
   }
 
   void check_tasks(const Count& nodes) {
-    const auto tasks = count({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1);
-    if (!tasks) return refuse(OptionId::kNnodes, tasks.error());
-    if (!*tasks || (*tasks)->number == nodes.number) return;
-    if ((*tasks)->number < nodes.number) {
+    const auto tasks = count(OptionId::kNnodes, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1);
+    if (!tasks || tasks->number == nodes.number) return;
+    if (tasks->number < nodes.number) {
       return refuse(OptionId::kNnodes,
-                    contradiction((*tasks)->from, nodes.from, "every node of a step has a task"));
+                    contradiction(tasks->from, nodes.from, "every node of a step has a task"));
     }
     Error error{ErrorCode::kInvalidArgument,
-                "srun started ddprun " + std::to_string((*tasks)->number) + " times on " +
-                    in_words(static_cast<std::size_t>(nodes.number), "node") + " (" +
-                    (*tasks)->from.said() + "), but it is needed once on each, because it starts " +
+                "srun started ddprun " + std::to_string(tasks->number) + " times on " +
+                    counted(nodes.number, "node") + " (" + tasks->from.said() +
+                    "), but it is needed once on each, because it starts " +
                     "the workers itself; " + kLaunch,
                 {}};
-    site_.too_many = {(*tasks)->number, std::move(error)};
+    site_.too_many = {tasks->number, std::move(error)};
   }
 
   // --- ddprun was started by a batch script, or in a shell of salloc's
 
   void describe_shell(const Variable& job) {
     const bool is_on_a_node = first_of({"SLURMD_NODENAME"}).has_value();
-    const auto nodes = count({"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, 1);
-    if (!nodes) return refuse(OptionId::kNnodes, nodes.error());
-    if (*nodes && (*nodes)->number > 1) {
+    const auto nodes = count(OptionId::kNnodes, {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}, 1);
+    if (is_refused(OptionId::kNnodes)) return;
+    if (nodes && nodes->number > 1) {
       refuse(OptionId::kNnodes,
-             {ErrorCode::kInvalidArgument,
-              "this job has " + std::to_string((*nodes)->number) + " nodes (" +
-                  (*nodes)->from.name + "), and ddprun was started " +
-                  (is_on_a_node ? "on the first of them only; " : "in a shell on none of them; ") +
-                  kLaunch + ", or --nnodes=1 to run " + (is_on_a_node ? "on this node" : "here") +
-                  " alone",
-              {}});
+             "this job has " + std::to_string(nodes->number) + " nodes (" + nodes->from.name +
+                 "), and ddprun was started " +
+                 (is_on_a_node ? "on the first of them only; " : "in a shell on none of them; ") +
+                 kLaunch + ", or --nnodes=1 to run " + (is_on_a_node ? "on this node" : "here") +
+                 " alone");
     } else if (!is_on_a_node) {
       site_.warnings.push_back("this shell is on no node of Slurm's job " + job.text +
                                ", so the workers will run on this machine; " + kLaunch +
                                ", or say --nnodes=1 if that is what you want");
     }
     if (!is_on_a_node) return;
-    if (*nodes) site_.values.try_emplace(OptionId::kNnodes, SiteValue{"1", (*nodes)->from.name});
+    if (nodes) site_.values.try_emplace(OptionId::kNnodes, SiteValue{"1", nodes->from.name});
     read_job_id(job, "");
     read_workers(/*is_step=*/false);
     propose_ending();
@@ -226,25 +219,24 @@ class Slurm {
   }
 
   void read_workers(bool is_step) {
-    auto gpus = count({"SLURM_GPUS_ON_NODE"}, 0);
-    if (!gpus) return refuse(OptionId::kNprocPerNode, gpus.error());
-    if (*gpus && (*gpus)->number > 0) {
-      Count& least = **gpus;
+    constexpr OptionId kId = OptionId::kNprocPerNode;
+    auto gpus = count(kId, {"SLURM_GPUS_ON_NODE"}, 0);
+    if (gpus && gpus->number > 0) {
       if (const auto visible = first_of({"CUDA_VISIBLE_DEVICES"})) {
         const auto number = 1 + static_cast<int>(std::ranges::count(visible->text, ','));
-        if (number < least.number) least = {number, *visible};
+        if (number < gpus->number) gpus = {number, *visible};
       }
-      return propose(OptionId::kNprocPerNode, std::to_string(least.number), least.from.name);
+      return propose(kId, std::to_string(gpus->number), gpus->from.name);
     }
-    auto cpus = count({"SLURM_CPUS_ON_NODE"}, 1);
-    if (!cpus) return refuse(OptionId::kNprocPerNode, cpus.error());
+    if (is_refused(kId)) return;
+    auto cpus = count(kId, {"SLURM_CPUS_ON_NODE"}, 1);
+    if (is_refused(kId)) return;
     // In a step, the CPUs of its one task (--cpus-per-task); a batch script has all CPUs of its node.
-    const auto own = is_step ? count({"SLURM_CPUS_PER_TASK"}, 1) : std::nullopt;
-    if (!own) return refuse(OptionId::kNprocPerNode, own.error());
-    if (*own && (!*cpus || (*own)->number < (*cpus)->number)) *cpus = *own;
-    if (!*cpus) return;
-    site_.cpus = (*cpus)->number;
-    propose(OptionId::kNprocPerNode, "auto", (*cpus)->from.name);
+    const auto own = is_step ? count(kId, {"SLURM_CPUS_PER_TASK"}, 1) : std::nullopt;
+    if (own && (!cpus || own->number < cpus->number)) cpus = own;
+    if (!cpus || is_refused(kId)) return;
+    site_.cpus = cpus->number;
+    propose(kId, "auto", cpus->from.name);
   }
 
   const Environment& environment_;

@@ -1,10 +1,7 @@
 #include "launcher/settings/values.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
 #include <csignal>
-#include <cstring>
 
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/spelling.h"
@@ -29,15 +26,6 @@ std::optional<int> rank_number(std::string_view text) {
 bool is_in_quotes(std::string_view text) {
   return text.size() > 1 && (text.front() == '\'' || text.front() == '"') &&
          text.back() == text.front();
-}
-
-std::string listed(const std::vector<std::string_view>& words) {
-  std::string text;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
-    text += words[i];
-  }
-  return text;
 }
 
 }  // namespace
@@ -72,7 +60,7 @@ Result<int> read_integer(const ResolvedOption& option, int least, int most) {
   wanted += most == std::numeric_limits<int>::max()
                 ? "of " + std::to_string(least) + " or more"
                 : "from " + std::to_string(least) + " to " + std::to_string(most);
-  return fail(usage_error(option, wanted));
+  return refused(option, wanted);
 }
 
 Result<NodeCount> read_node_count(const ResolvedOption& option) {
@@ -80,12 +68,11 @@ Result<NodeCount> read_node_count(const ResolvedOption& option) {
   const auto least = whole_number(parts.front());
   const auto most = whole_number(parts.back());
   if (parts.size() > 2 || !least || !most) {
-    return fail(usage_error(option, "give a number of nodes, or MIN:MAX as in 2:4"));
+    return refused(option, "give a number of nodes, or MIN:MAX as in 2:4");
   }
   if (*least < 1 || *most < *least || *most > std::numeric_limits<int>::max()) {
-    return fail(usage_error(option, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
-                                        std::to_string(*least) + " and MAX is " +
-                                        std::to_string(*most)));
+    return refused(option, "MIN must be at least 1, and MAX at least MIN; here MIN is " +
+                               std::to_string(*least) + " and MAX is " + std::to_string(*most));
   }
   return NodeCount{static_cast<int>(*least), static_cast<int>(*most)};
 }
@@ -95,19 +82,23 @@ Result<bool> read_flag(const ResolvedOption& option) {
   if (const auto number = whole_number(option.text())) return *number != 0;
   if (option.text() == "true") return true;
   if (option.text() == "false") return false;
-  return fail(usage_error(option, "give 1 (on) or 0 (off)"));
+  return refused(option, "give 1 (on) or 0 (off)");
 }
 
 Result<std::string> read_choice(const ResolvedOption& option) {
-  const std::vector<std::string_view> choices = choices_of(option.spec);
-  if (option.is_default() || std::ranges::find(choices, option.text()) != choices.end()) {
+  if (option.is_default()) return option.text();
+  return read_one_of(option, choices_of(option.spec)).map([&](std::size_t) {
     return option.text();
-  }
-  std::string sentence = "give " + listed(choices);
-  if (const std::string_view meant = nearest(option.text(), choices); !meant.empty()) {
-    sentence += "; did you mean " + std::string(meant) + "?";
-  }
-  return fail(usage_error(option, sentence));
+  });
+}
+
+Result<std::size_t> read_one_of(const ResolvedOption& option,
+                                const std::vector<std::string_view>& choices) {
+  const auto found = std::ranges::find(choices, option.text());
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  const std::string all_but_last = joined(std::span(choices).first(choices.size() - 1));
+  return refused(option, "give " + all_but_last + " or " + std::string(choices.back()) +
+                             did_you_mean(option.text(), choices));
 }
 
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
@@ -120,31 +111,27 @@ std::optional<std::chrono::duration<double>> seconds_in(std::string_view text) {
 Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zero zero) {
   const auto time = seconds_in(option.text());
   if (!time || (zero == Zero::kRefused && time->count() <= 0)) {
-    return fail(usage_error(option, zero == Zero::kAllowed
-                                        ? "give a time in seconds, such as 30 or 0.5"
-                                        : "give a time in seconds, more than 0, such as 0.1"));
+    return refused(option, zero == Zero::kAllowed
+                               ? "give a time in seconds, such as 30 or 0.5"
+                               : "give a time in seconds, more than 0, such as 0.1");
   }
   return std::chrono::round<std::chrono::milliseconds>(*time);
 }
 
 Result<StreamMap> read_streams(const ResolvedOption& option) {
+  if (const auto all = stream_set(option.text())) return StreamMap{*all, {}};
   StreamMap streams;
-  if (const auto all = stream_set(option.text())) {
-    streams.all = *all;
-    return streams;
-  }
   for (const std::string_view part : split(option.text(), ',')) {
     const std::size_t colon = part.find(':');
     const auto rank = rank_number(part.substr(0, colon));
     const auto set =
         colon == std::string_view::npos ? std::nullopt : stream_set(part.substr(colon + 1));
     if (!rank || !set) {
-      return fail(
-          usage_error(option,
-                      "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
-                      "local rank as in 0:3,1:2"));
+      return refused(option,
+                     "give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers or by "
+                     "local rank as in 0:3,1:2");
     }
-    streams.of_rank[*rank] = *set;
+    streams.second[*rank] = *set;
   }
   return streams;
 }
@@ -154,7 +141,7 @@ Result<std::vector<int>> read_ranks(const ResolvedOption& option) {
   if (option.text().empty()) return ranks;
   for (const std::string_view part : split(option.text(), ',')) {
     const auto rank = rank_number(trimmed(part));
-    if (!rank) return fail(usage_error(option, "give ranks, such as 0,2,5"));
+    if (!rank) return refused(option, "give ranks, such as 0,2,5");
     ranks.push_back(*rank);
   }
   return ranks;
@@ -189,12 +176,11 @@ Result<std::vector<int>> read_signals(const ResolvedOption& option,
       continue;
     }
     if (number == SIGKILL || number == SIGSTOP) {
-      return fail(usage_error(option, "no process can catch " + signal_name(number)));
+      return refused(option, "no process can catch " + signal_name(number));
     }
     if (std::ranges::find(signals, number) == signals.end()) signals.push_back(number);
   }
-  if (signals.empty())
-    return fail(usage_error(option, "name at least one signal, such as SIGTERM"));
+  if (signals.empty()) return refused(option, "name at least one signal, such as SIGTERM");
   return signals;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agent/job.h"
@@ -16,9 +17,25 @@
 
 namespace ddprun::cli {
 
+// Takes values out of results. The first error is kept; values taken after it do not count.
+struct Taking {
+  std::optional<Error> error;
+
+  template <typename T>
+  T operator()(Result<T> result) {
+    if (result) return *std::move(result);
+    if (!error) error = std::move(result.error());
+    return T{};
+  }
+};
+
 // An Error that begins with the setting's origin: "--tee=7: ...", "PET_TEE=7: ...". It does not show
 // a password in the text.
 Error usage_error(const ResolvedOption& option, std::string_view sentence);
+
+inline tl::unexpected<Error> refused(const ResolvedOption& option, std::string_view sentence) {
+  return fail(usage_error(option, sentence));
+}
 
 // A decimal whole number with nothing around it.
 std::optional<long long> whole_number(std::string_view text);
@@ -36,6 +53,9 @@ Result<NodeCount> read_node_count(const ResolvedOption& option);
 
 // One of the option's choices; an empty default stays empty.
 Result<std::string> read_choice(const ResolvedOption& option);
+// The place of the option's text among these.
+Result<std::size_t> read_one_of(const ResolvedOption& option,
+                                const std::vector<std::string_view>& choices);
 
 // A time in seconds, "30" or "0.5": finite, not negative, and small enough to be added to a clock.
 std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
@@ -44,10 +64,7 @@ enum class Zero { kAllowed, kRefused };
 Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zero zero);
 
 // -r and -t: one digit for all ranks, or RANK:DIGIT[,RANK:DIGIT...] where ranks not named get 0.
-struct StreamMap {
-  agent::StreamSet all = agent::StreamSet::kNone;
-  std::map<int, agent::StreamSet> of_rank;
-};
+using StreamMap = std::pair<agent::StreamSet, std::map<int, agent::StreamSet>>;
 Result<StreamMap> read_streams(const ResolvedOption& option);
 
 // "0,2,5"; empty: none.

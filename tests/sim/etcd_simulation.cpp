@@ -1,25 +1,15 @@
-#include "tests/sim/etcd_simulation.h"
-
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/etcd/job_keys.h"
-#include "rendezvous/round/round_core.h"
-#include "tests/sim/event_queue.h"
-#include "tests/sim/invariants.h"
-#include "tests/sim/random.h"
-#include "tests/sim/trace.h"
 #include "tests/sim/virtual_agent.h"
 #include "tests/sim/virtual_etcd.h"
-#include "tests/sim/virtual_network.h"
 
 namespace ddprun::sim {
 namespace {
@@ -31,10 +21,6 @@ constexpr CoreTime kEnd{150s};  // the end of the simulation
 constexpr std::uint64_t kEventsMax = 400'000;
 constexpr int kNodesMax = 5;
 
-std::string host_of(int agent) {
-  return "10.0." + std::to_string(agent / 200) + "." + std::to_string(agent % 200 + 1);
-}
-
 // A round that was begun on some node, in one incarnation of the job.
 struct Begun {
   GroupKey group;
@@ -44,26 +30,28 @@ struct Begun {
   std::set<int> ranks;
 };
 
-class Simulation {
+class Simulation : VirtualJob {
  public:
   Simulation(std::uint64_t seed, bool with_trace)
-      : trace_(queue_, with_trace),
-        random_(seed),
-        network_(queue_, random_, kNodesMax, 5ms),
-        etcd_(queue_, random_, kCalm),
-        keys_("/ddprun", "job"),
-        job_{queue_, random_, trace_, {500ms, 1ms, 300ms, 0}} {
-    max_nodes_ = random_.number(2, kNodesMax);
-    min_nodes_ = random_.number(1, max_nodes_);
-    max_restarts_ = random_.number(0, 3);
-    job_.timing.training = random_.time(500ms, 4s);
+      : VirtualJob(seed, with_trace, kNodesMax, 5ms, {500ms, 1ms, 300ms, 0}),
+        etcd_(queue, random, kCalm),
+        keys_("/ddprun", "job") {
+    max_nodes_ = random.number(2, kNodesMax);
+    min_nodes_ = random.number(1, max_nodes_);
+    max_restarts_ = random.number(0, 3);
+    timing.training = random.time(500ms, 4s);
     etcd_.on_put = [this](int who, const rdzv::wire::EtcdPut& put) { check_put(who, put); };
     etcd_.on_revoke = [this](int who, std::int64_t lease) { check_revoke(who, lease); };
   }
 
-  Result run();
+  Result run() {
+    Result result = VirtualJob::run(kEnd, kEventsMax);
+    result.rounds = static_cast<int>(rounds_.size());
+    return result;
+  }
 
  private:
+  void begin() override;
   void start_agent(int slot);
   std::unique_ptr<rdzv::Leader> make_leader(const VirtualAgent& agent, rdzv::LeaderEvents events);
   void inject();
@@ -71,55 +59,32 @@ class Simulation {
   std::optional<rdzv::JobRecord> record() const;
   void check_put(int who, const rdzv::wire::EtcdPut& put);
   void check_revoke(int who, std::int64_t lease) const;
-  void check_start(const VirtualAgent& agent, const rdzv::RoundStart& start);
-  void check_event(const VirtualAgent& agent, const rdzv::LeaderEvent& event);
-  void check_end();
+  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) override;
+  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override;
+  void check_end() override;
 
-  EventQueue queue_;
-  Trace trace_;
-  Random random_;
-  VirtualNetwork network_;
   VirtualEtcd etcd_;
   const rdzv::JobKeys keys_;
-  VirtualJob job_;
   int min_nodes_ = 1;
   int max_nodes_ = 2;
   int max_restarts_ = 0;
 
-  std::vector<std::unique_ptr<VirtualAgent>> agents_;
-  std::vector<VirtualAgent*> current_;            // by slot
   std::set<const VirtualAgent*> without_leader_;  // agents that have given up
   std::map<std::pair<std::string, Round>, Begun> rounds_;
   bool has_ended_ = false;  // of some incarnation of the job, as stored in etcd
 };
 
-Result Simulation::run() {
-  Result result;
-  try {
-    current_.resize(static_cast<std::size_t>(max_nodes_));
-    for (int slot = 0; slot < max_nodes_; ++slot) {
-      queue_.after(random_.time(0us, 300ms), [this, slot] { start_agent(slot); });
-    }
-    for (int faults = random_.number(0, 5); faults > 0; --faults) {
-      queue_.at(CoreTime(random_.time(0us, 6s)), [this] { inject(); });
-    }
-    while (queue_.now() <= kEnd && queue_.run_next()) {
-      require(queue_.count() < kEventsMax, "the job goes round in circles");
-    }
-    check_end();
-  } catch (const Violation& violation) {
-    result.violation = violation.what();
-    trace_ << "VIOLATION: " << violation.what() << "\n";
+void Simulation::begin() {
+  for (int slot = 0; slot < max_nodes_; ++slot) {
+    queue.after(random.time(0us, 300ms), [this, slot] { start_agent(slot); });
   }
-  result.trace = trace_.text();
-  result.rounds = static_cast<int>(rounds_.size());
-  result.events = queue_.count();
-  return result;
+  for (int faults = random.number(0, 5); faults > 0; --faults) {
+    queue.at(CoreTime(random.time(0us, 6s)), [this] { inject(); });
+  }
 }
 
 void Simulation::start_agent(int slot) {
   VirtualAgent::Settings settings;
-  settings.number = static_cast<int>(agents_.size());
   settings.slot = slot;
   settings.node = {1, 4s, 2s, /*hosts_leader=*/false};
   settings.hello.run_id = "job";
@@ -127,17 +92,7 @@ void Simulation::start_agent(int slot) {
   settings.hello.min_nodes = min_nodes_;
   settings.hello.max_nodes = max_nodes_;
   settings.hello.max_restarts = max_restarts_;
-  const auto agent = [this, number = settings.number]() -> VirtualAgent& {
-    return *agents_[static_cast<std::size_t>(number)];
-  };
-  agents_.push_back(std::make_unique<VirtualAgent>(
-      job_, std::move(settings), std::make_shared<Process>(),
-      VirtualAgent::Hooks{
-          [this, agent](const rdzv::RoundStart& start) { check_start(agent(), start); },
-          [](GroupKey, const ExitStatus&, bool) {},
-          [this, agent](const rdzv::LeaderEvent& event) { check_event(agent(), event); }}));
-  VirtualAgent& its = *agents_.back();
-  current_[static_cast<std::size_t>(slot)] = &its;
+  VirtualAgent& its = add(std::move(settings), std::make_shared<Process>());
   its.start([&](rdzv::LeaderEvents events) { return make_leader(its, std::move(events)); });
 }
 
@@ -145,13 +100,7 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
                                                       rdzv::LeaderEvents events) {
   events.on_core_step = [this, leader = agent.number()](const rdzv::RoundInput& input,
                                                         const std::vector<rdzv::ToNode>& out) {
-    if (const auto* message = std::get_if<rdzv::ToLeader>(&input.what)) {
-      trace_ << "leader " << leader << " <- node " << number(input.node) << " " << name_of(*message)
-             << "\n";
-    }
-    for (const rdzv::ToNode& each : out) {
-      trace_ << "    to node " << number(each.to) << " " << name_of(each.message) << "\n";
-    }
+    trace_step(leader, input, out);
   };
   const std::string host = host_of(agent.number());
   rdzv::EtcdLeaderOptions options;
@@ -166,10 +115,10 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
   options.round.last_call_timeout = 1s;
   options.join_timeout = 60s;
   rdzv::EtcdLeaderParts parts;
-  parts.transport = network_.transport(host, agent.slot(), agent.node().process());
-  parts.http = etcd_.client(agent.number(), agent.node().process());
+  parts.transport = network.transport(host, agent.slot(), agent.process());
+  parts.http = etcd_.client(agent.number(), agent.process());
   parts.open_port = [this](const std::string& at, const std::vector<std::string>&) {
-    return ::ddprun::Result<rdzv::Listener>(network_.bind(at));
+    return ::ddprun::Result<rdzv::Listener>(network.bind(at));
   };
   return rdzv::make_etcd_leader(std::move(parts), std::move(options), std::move(events));
 }
@@ -177,41 +126,38 @@ std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
 // ---- faults
 
 void Simulation::inject() {
-  VirtualAgent* agent = current_[static_cast<std::size_t>(random_.number(0, max_nodes_ - 1))];
+  VirtualAgent* agent = current[static_cast<std::size_t>(random.number(0, max_nodes_ - 1))];
   // Prefers the leader.
-  if (random_.chance(50)) {
-    for (VirtualAgent* each : current_) {
+  if (random.chance(50)) {
+    for (VirtualAgent* each : current) {
       if (each != nullptr && each->is_alive() && each->leader().is_here()) agent = each;
     }
   }
   if (agent == nullptr || !agent->is_alive()) return;
-  const auto length = random_.time(50ms, 5s);
+  const auto length = random.time(50ms, 5s);
   const auto fault = [&](const char* what) {
-    trace_ << "FAULT agent " << agent->number() << " " << what << "\n";
+    trace << "FAULT agent " << agent->number() << " " << what << "\n";
   };
   const auto over = [&](auto what) {
-    queue_.after(length, [this, what] {
-      trace_ << "FAULT is over\n";
+    queue.after(length, [this, what] {
+      trace << "FAULT is over\n";
       what();
     });
   };
-  switch (random_.number(1, 9)) {
+  switch (random.number(1, 9)) {
     case 1:
     case 2:
       fault("is killed");
-      agent->node().kill();
-      agent->node().let_peers_notice();
-      network_.reset_of(agent->node().process());
-      if (!random_.chance(60)) return;
-      return queue_.after(random_.time(1ms, 2s),
-                          [this, slot = agent->slot()] { start_agent(slot); });
+      kill(*agent);
+      if (!random.chance(60)) return;
+      return queue.after(random.time(1ms, 2s), [this, slot = agent->slot()] { start_agent(slot); });
     case 3:
       fault("is paused");
-      agent->node().process()->is_paused = true;
-      return over([this, agent] { queue_.resume(agent->node().process()); });
+      agent->process()->is_paused = true;
+      return over([this, agent] { queue.resume(agent->process()); });
     case 4:
       fault("loses its worker");
-      return agent->node().fail_worker();
+      return agent->fail_worker();
     case 5:
       fault("and all others lose etcd");
       etcd_.set_up(false);
@@ -222,19 +168,18 @@ void Simulation::inject() {
       return over([this, agent] { etcd_.set_cut_off(agent->number(), false); });
     case 7:
       fault("loses its connections");
-      return network_.reset_of(agent->node().process());
+      return network.reset_of(agent->process());
     case 8:
       fault("is cut off from its leader");
       for (const End towards : {kAgentEnd, kLeaderEnd}) {
-        network_.set_cut(agent->slot(), towards, true);
+        network.set_cut(agent->slot(), towards, true);
       }
       return over([this, slot = agent->slot()] {
-        for (const End towards : {kAgentEnd, kLeaderEnd}) network_.set_cut(slot, towards, false);
+        for (const End towards : {kAgentEnd, kLeaderEnd}) network.set_cut(slot, towards, false);
       });
     default:
       fault("is told to stop");
-      return queue_.run_in(agent->node().process(),
-                           [agent] { agent->signal(/*is_preemption=*/false); });
+      return queue.run_in(agent->process(), [agent] { agent->signal(/*is_preemption=*/false); });
   }
 }
 
@@ -248,7 +193,7 @@ std::optional<rdzv::JobRecord> Simulation::record() const {
 
 void Simulation::check_put(int who, const rdzv::wire::EtcdPut& put) {
   if (put.key != keys_.job) return;
-  trace_ << "etcd <- agent " << who << ": " << put.value << "\n";
+  trace << "etcd <- agent " << who << ": " << put.value << "\n";
   const auto leader = etcd_.find(keys_.leader);
   const auto key = rdzv::read_leader_key(leader.value, leader.create_revision);
   require(key && key->address.starts_with(host_of(who) + ":"),
@@ -264,15 +209,14 @@ void Simulation::check_put(int who, const rdzv::wire::EtcdPut& put) {
 }
 
 void Simulation::check_revoke(int who, std::int64_t lease) const {
-  const VirtualAgent& agent = *agents_[static_cast<std::size_t>(who)];
-  const bool may_let_go = agent.was_told_to_leave() || agent.node().outcome() || !agent.is_alive();
+  const VirtualAgent& agent = *agents[static_cast<std::size_t>(who)];
+  const bool may_let_go = agent.was_told_to_leave() || agent.outcome() || !agent.is_alive();
   require(may_let_go || etcd_.find(keys_.leader).lease != lease,
           "a claim that has won is given back");
 }
 
-void Simulation::check_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
-  require(agent.node().live_workers() == 0,
-          "an agent started workers while others of its own lived");
+void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
+  require(agent.live_workers() == 0, "an agent started workers while others of its own lived");
   const auto known = record();
   require(known && known->round && *known->round >= start.round,
           "a round begins, and is not in etcd");
@@ -290,33 +234,28 @@ void Simulation::check_start(const VirtualAgent& agent, const rdzv::RoundStart& 
   require(begun.ranks.insert(start.node_rank).second, "two nodes have the same rank in a round");
 }
 
-void Simulation::check_event(const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
+void Simulation::leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
   if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
     without_leader_.insert(&agent);
   }
-  const auto* message = std::get_if<rdzv::ToAgent>(&event);
-  const auto* end = message == nullptr ? nullptr : std::get_if<rdzv::JobEnd>(message);
-  if (end == nullptr || agent.node().outcome()) return;
+  const auto* end = std::get_if<rdzv::JobEnd>(std::get_if<rdzv::ToAgent>(&event));
+  if (end == nullptr || agent.outcome()) return;
   const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
   require(is_its_own || has_ended_, "the job's end is told, and not in etcd");
 }
 
 void Simulation::check_end() {
-  trace_ << "the end is checked\n";
   const auto known = record();
-  for (const auto& agent : agents_) {
-    require(!agent->is_alive(), "an agent has not ended long after all faults");
-    require(agent->node().live_workers() == 0, "workers were left behind");
+  for (const auto& agent : agents) {
     const bool is_excused = agent->was_told_to_leave() || without_leader_.contains(agent.get());
-    require(!agent->node().outcome() || is_excused || has_ended_,
+    require(!agent->outcome() || is_excused || has_ended_,
             "an agent has ended with what etcd does not have");
   }
   if (!known || !known->outcome || known->outcome->kind != rdzv::JobOutcome::Kind::kSucceeded)
     return;
   const auto last = rounds_.find({known->incarnation, *known->round});
-  require(
-      last != rounds_.end() && job_.groups[last->second.group].succeeded == last->second.world_size,
-      "success, and not of every worker");
+  require(last != rounds_.end() && groups[last->second.group].succeeded == last->second.world_size,
+          "success, and not of every worker");
 }
 
 }  // namespace

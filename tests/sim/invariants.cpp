@@ -15,23 +15,20 @@ void Invariants::before_step(const rdzv::RoundCore& core) {
 
 void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv::ToLeader* message,
                             const std::vector<rdzv::ToNode>& out, const Views& nodes) {
-  const bool is_failure =
-      message != nullptr && std::holds_alternative<rdzv::WorkerFailed>(*message);
+  const bool is_failure = std::get_if<rdzv::WorkerFailed>(message) != nullptr;
   if (was_running_ && !core.is_running() && is_failure) failed_first_ = from;
-  if (message != nullptr && was_running_) {
-    are_some_done_ |= std::holds_alternative<rdzv::SomeWorkersDone>(*message) ||
-                      std::holds_alternative<rdzv::WorkersDone>(*message);
-  }
+  are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
+                                     std::get_if<rdzv::WorkersDone>(message));
   require(core.restarts() <= schedule_.config.restarts.max_restarts,
           "more restarts than --max-restarts");
   require(core.round() >= round_before_, "the round number went back");
   const bool is_settled =
       is_announced_ && (core.round() != round_before_ || (core.has_ended() && !had_ended_));
   if (is_settled) {
-    settled(core, core.has_ended());
+    settled(core);
     is_announced_ = false;
   } else {
-    const auto* hello = message == nullptr ? nullptr : std::get_if<rdzv::NodeHello>(message);
+    const auto* hello = std::get_if<rdzv::NodeHello>(message);
     // A leader whose job has ended, or that refuses the node, learns nothing from it.
     const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
     const int told = learns ? hello->last_round->restarts : 0;
@@ -57,14 +54,14 @@ void Invariants::after_step(const rdzv::RoundCore& core, NodeId from, const rdzv
   }
 }
 
-void Invariants::settled(const rdzv::RoundCore& core, bool has_ended) {
+void Invariants::settled(const rdzv::RoundCore& core) {
   std::set<NodeId> gone;
   for (const NodeId id : group_) {
     if (!core.has(id)) gone.insert(id);
   }
   const int charged = core.restarts() - restarts_before_;
   const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
-  if (has_ended) {
+  if (core.has_ended()) {
     require(charged == 0, "the end of the job spent budget");
   } else {
     require(charged == 0 || is_own_fault,

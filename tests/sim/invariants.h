@@ -30,7 +30,6 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "rendezvous/round/round_core.h"
@@ -85,7 +84,7 @@ class Invariants {
   void announced(const rdzv::RoundCore& core, const std::vector<rdzv::ToNode>& out,
                  const Views& nodes);
   void ended(const rdzv::RoundCore& core, const rdzv::JobOutcome& outcome);
-  void settled(const rdzv::RoundCore& core, bool has_ended);
+  void settled(const rdzv::RoundCore& core);
 
   const Schedule& schedule_;
   bool was_running_ = false;

@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "tests/sim/random.h"
-#include "tests/sim/trace.h"
 
 namespace ddprun::sim {
 namespace {
@@ -91,11 +90,11 @@ Schedule schedule_of(std::uint64_t seed) {
     schedule.nodes.push_back(std::move(node));
   }
 
-  schedule.training = random.time(20ms, random.chance(30) ? 500ms : 6s);
+  schedule.workers.training = random.time(20ms, random.chance(30) ? 500ms : 6s);
   schedule.delay_max = random.time(100us, random.chance(80) ? 2ms : 25ms);
-  schedule.stop_min = 1ms;
-  schedule.stop_max = random.chance(80) ? 20ms : 2s;
-  schedule.ignores_term_percent = random.chance(10) ? 30 : 0;
+  schedule.workers.stop_min = 1ms;
+  schedule.workers.stop_max = random.chance(80) ? 20ms : 2s;
+  schedule.workers.ignores_term_percent = random.chance(10) ? 30 : 0;
 
   schedule.has_only_short_drops = random.chance(8);
   schedule.has_only_new_leader = !schedule.has_only_short_drops && random.chance(4);
@@ -130,6 +129,15 @@ Schedule schedule_of(std::uint64_t seed) {
   return schedule;
 }
 
+std::string to_string(const Fault& fault) {
+  constexpr const char* kNames[] = {"worker dies",   "agent killed",    "power lost",
+                                    "paused",        "connection lost", "partition",
+                                    "stop signal",   "preempt signal",  "leader killed",
+                                    "restart asked", "stop asked",      "stuck"};
+  return std::string(kNames[static_cast<std::size_t>(fault.kind)]) + ", slot " +
+         std::to_string(fault.slot);
+}
+
 std::string to_string(const Schedule& schedule) {
   std::ostringstream text;
   const auto& config = schedule.config;
@@ -137,7 +145,8 @@ std::string to_string(const Schedule& schedule) {
        << " --max-restarts=" << config.restarts.max_restarts
        << (config.has_exact_ranks ? ", static" : "")
        << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
-       << schedule.training.count() << " us, delay up to " << schedule.delay_max.count() << " us\n";
+       << schedule.workers.training.count() << " us, delay up to " << schedule.delay_max.count()
+       << " us\n";
   for (std::size_t slot = 0; slot < schedule.nodes.size(); ++slot) {
     const Node& node = schedule.nodes[slot];
     text << "  slot " << slot << ": " << node.host << ", " << node.workers << " workers, "
@@ -146,7 +155,7 @@ std::string to_string(const Schedule& schedule) {
     text << "\n";
   }
   for (const Fault& fault : schedule.faults) {
-    text << "  fault at " << fault.at.time_since_epoch().count() << " us: " << name_of(fault);
+    text << "  fault at " << fault.at.time_since_epoch().count() << " us: " << to_string(fault);
     if (fault.length.count() > 0) text << " for " << fault.length.count() << " us";
     if (fault.kind == Kind::kPartition) {
       text << (fault.towards_leader ? ", towards" : "") << (fault.from_leader ? ", from" : "")

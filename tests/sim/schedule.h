@@ -45,23 +45,28 @@ struct Node {
   std::string host;
 };
 
+struct WorkerTiming {
+  std::chrono::microseconds training{};  // time that a round needs
+  std::chrono::microseconds stop_min{};  // after SIGTERM
+  std::chrono::microseconds stop_max{};
+  int ignores_term_percent = 0;
+};
+
 struct Schedule {
   std::uint64_t seed = 0;
   rdzv::RoundConfig config;
   bool leader_is_alone = false;  // ddpctl leader; else it is in slot 0's process
   std::vector<Node> nodes;       // by slot
   std::vector<Fault> faults;
-  CoreTime calm;                          // when the last fault is over
-  std::chrono::microseconds training{};   // time that a round needs
+  CoreTime calm;  // when the last fault is over
+  WorkerTiming workers;
   std::chrono::microseconds delay_max{};  // of the network
-  std::chrono::microseconds stop_min{};   // of a worker after SIGTERM
-  std::chrono::microseconds stop_max{};
-  int ignores_term_percent = 0;       // of workers
-  bool has_only_short_drops = false;  // no fault that may end a round
-  bool has_only_new_leader = false;   // only: the leader is killed and restarted within the grace
+  bool has_only_short_drops = false;      // no fault that may end a round
+  bool has_only_new_leader = false;  // only: the leader is killed and restarted within the grace
 };
 
 Schedule schedule_of(std::uint64_t seed);
+std::string to_string(const Fault& fault);
 std::string to_string(const Schedule& schedule);
 
 }  // namespace ddprun::sim

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "tests/sim/etcd_simulation.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/simulation.h"
 

@@ -2,21 +2,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/leader/round_client.h"
 #include "rendezvous/leader/round_server.h"
-#include "tests/sim/event_queue.h"
-#include "tests/sim/invariants.h"
-#include "tests/sim/random.h"
-#include "tests/sim/trace.h"
 #include "tests/sim/virtual_agent.h"
-#include "tests/sim/virtual_network.h"
 
 namespace ddprun::sim {
 namespace {
@@ -33,60 +23,48 @@ constexpr auto kShutdownTimeout = 4s;
 constexpr auto kKillTimeout = 2s;
 constexpr std::uint16_t kLeaderPort = 29400;
 
-std::string host_of(int slot) {
-  return "10.0." + std::to_string(slot / 200) + "." + std::to_string(slot % 200 + 1);
-}
-
-class Simulation {
+class Simulation : VirtualJob {
  public:
   Simulation(const Schedule& schedule, bool with_trace)
-      : schedule_(schedule),
-        trace_(queue_, with_trace),
-        random_(schedule.seed + 1),
-        network_(queue_, random_, schedule.nodes.size(), schedule.delay_max),
-        invariants_(schedule),
-        job_{queue_,
-             random_,
-             trace_,
-             {schedule.training, schedule.stop_min, schedule.stop_max,
-              schedule.ignores_term_percent}} {}
+      : VirtualJob(schedule.seed + 1, with_trace, schedule.nodes.size(), schedule.delay_max,
+                   schedule.workers),
+        schedule_(schedule),
+        invariants_(schedule) {}
 
-  Result run();
+  Result run() {
+    Result result = VirtualJob::run(schedule_.calm + kCalmLimit,
+                                    kEventsPerNodeMax * (schedule_.nodes.size() + 1));
+    result.rounds = invariants_.rounds();
+    return result;
+  }
 
  private:
+  void begin() override;
   void start_agent(int slot);
-  std::unique_ptr<rdzv::Leader> make_client(int slot, const ProcessPtr& process,
-                                            rdzv::LeaderEvents events);
   std::unique_ptr<rdzv::RoundServer> make_server(rdzv::LeaderEvents events);
-  rdzv::NodeHello hello_of(int slot, int number) const;
   std::string leader_host() const { return schedule_.leader_is_alone ? "10.1.0.1" : host_of(0); }
-  bool hosts_leader(const VirtualAgent& agent) const {
-    return agent.node().process() == leader_process_;
-  }
+  bool hosts_leader(const VirtualAgent& agent) const { return agent.process() == leader_process_; }
 
   // ---- the leader
   void start_leader();
   void kill_leader(std::optional<CoreTime::duration> comes_back_after);
+  void lose_leader(std::optional<CoreTime::duration> comes_back_after);
   void core_stepped(const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out);
   void check_each_interval();
 
-  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) const;
-  void worker_ended(GroupKey key, const ExitStatus& status, bool by_itself);
+  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) override;
+  void worker_ended(GroupKey key, const ExitStatus& status, bool by_itself) override;
+  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override;
 
   void inject(const Fault& fault);
   bool may_lose_leader(const VirtualAgent& agent) const;
   bool may_be_late(const VirtualAgent& agent) const;
-  void check_end();
+  void check_end() override;
 
   const Schedule& schedule_;
-  EventQueue queue_;
-  Trace trace_;
-  Random random_;
-  VirtualNetwork network_;
   Invariants invariants_;
   Invariants::Views views_;
   rdzv::KeepAlive keep_alive_;
-  VirtualJob job_;
 
   ProcessPtr leader_process_;
   rdzv::RoundServer* server_ = nullptr;             // in that process, while it is alive
@@ -99,38 +77,18 @@ class Simulation {
   bool is_leader_gone_ = false;  // for good
   bool was_end_near_ = false;    // when the leader was killed, some agents knew of the end
   CoreTime leader_resumed_{};
-
-  std::vector<std::unique_ptr<VirtualAgent>> agents_;
-  std::vector<VirtualAgent*> current_;  // by slot
 };
 
-Result Simulation::run() {
-  Result result;
-  try {
-    current_.resize(schedule_.nodes.size());
-    start_leader();
-    for (std::size_t slot = 0; slot < schedule_.nodes.size(); ++slot) {
-      queue_.at(schedule_.nodes[slot].starts, [this, slot] {
-        if (current_[slot] == nullptr) start_agent(static_cast<int>(slot));
-      });
-    }
-    for (const Fault& fault : schedule_.faults) {
-      queue_.at(fault.at, [this, &fault] { inject(fault); });
-    }
-    const CoreTime limit = schedule_.calm + kCalmLimit;
-    const std::uint64_t events_max = kEventsPerNodeMax * (schedule_.nodes.size() + 1);
-    while (queue_.run_next() && queue_.now() <= limit) {
-      require(queue_.count() < events_max, "the job goes round in circles");
-    }
-    check_end();
-  } catch (const Violation& violation) {
-    result.violation = violation.what();
-    trace_ << "VIOLATION: " << violation.what() << "\n";
+void Simulation::begin() {
+  start_leader();
+  for (std::size_t slot = 0; slot < schedule_.nodes.size(); ++slot) {
+    queue.at(schedule_.nodes[slot].starts, [this, slot] {
+      if (current[slot] == nullptr) start_agent(static_cast<int>(slot));
+    });
   }
-  result.trace = trace_.text();
-  result.rounds = invariants_.rounds();
-  result.events = queue_.count();
-  return result;
+  for (const Fault& fault : schedule_.faults) {
+    queue.at(fault.at, [this, &fault] { inject(fault); });
+  }
 }
 
 // ---- agents
@@ -139,70 +97,41 @@ void Simulation::start_agent(int slot) {
   const Node& node = schedule_.nodes[static_cast<std::size_t>(slot)];
   const bool leads = slot == 0 && !schedule_.leader_is_alone;
   VirtualAgent::Settings settings;
-  settings.number = static_cast<int>(agents_.size());
   settings.slot = slot;
   settings.node = {node.workers, kShutdownTimeout, kKillTimeout, /*hosts_leader=*/false};
   settings.node.leader_leave_timeout = keep_alive_.timeout() + 2 * keep_alive_.interval;
   settings.leads_for_good = leads;
-  settings.hello = hello_of(slot, settings.number);
-  settings.keep_alive = keep_alive_;
-  const auto process = leads ? leader_process_ : std::make_shared<Process>();
-  const auto agent = [this, number = settings.number]() -> const VirtualAgent& {
-    return *agents_[static_cast<std::size_t>(number)];
-  };
-  agents_.push_back(std::make_unique<VirtualAgent>(
-      job_, std::move(settings), process,
-      VirtualAgent::Hooks{
-          [this, agent](const rdzv::RoundStart& start) { workers_start(agent(), start); },
-          [this](GroupKey key, const ExitStatus& status, bool by_itself) {
-            worker_ended(key, status, by_itself);
-          },
-          [](const rdzv::LeaderEvent& event) {
-            const auto* warning = std::get_if<rdzv::LeaderWarning>(&event);
-            require(warning == nullptr ||
-                        warning->line.find("breaks the protocol") == std::string::npos,
-                    "a message to the leader was lost");
-          }}));
-  current_[static_cast<std::size_t>(slot)] = agents_.back().get();
-  agents_.back()->start([&](rdzv::LeaderEvents events) -> std::unique_ptr<rdzv::Leader> {
-    if (leads) return make_server(std::move(events));
-    return make_client(slot, process, std::move(events));
-  });
-}
-
-std::unique_ptr<rdzv::Leader> Simulation::make_client(int slot, const ProcessPtr& process,
-                                                      rdzv::LeaderEvents events) {
-  rdzv::RoundClientOptions options;
-  options.leader = {leader_host(), kLeaderPort};
-  options.keep_alive = keep_alive_;
-  options.join_timeout = schedule_.config.join_timeout;
-  return rdzv::make_round_client(network_.transport(host_of(slot), slot, process),
-                                 std::move(options), std::move(events));
-}
-
-rdzv::NodeHello Simulation::hello_of(int slot, int number) const {
-  const Node& node = schedule_.nodes[static_cast<std::size_t>(slot)];
-  rdzv::NodeHello hello;
+  rdzv::NodeHello& hello = settings.hello;
   hello.local_world_size = node.workers;
   hello.role = node.role;
   hello.host = node.host;
-  hello.address = std::to_string(number);  // the invariants find the agent by it
+  hello.address = std::to_string(agents.size());  // the invariants find the agent by it
   hello.node_rank = node.node_rank;
   hello.min_nodes = schedule_.config.min_nodes;
   hello.max_nodes = schedule_.config.max_nodes;
   hello.max_restarts = schedule_.config.restarts.max_restarts;
   hello.shutdown_timeout = kShutdownTimeout;
-  return hello;
+  const auto process = leads ? leader_process_ : std::make_shared<Process>();
+  VirtualAgent& its = add(std::move(settings), process);
+  its.start([&](rdzv::LeaderEvents events) -> std::unique_ptr<rdzv::Leader> {
+    if (leads) return make_server(std::move(events));
+    rdzv::RoundClientOptions options;
+    options.leader = {leader_host(), kLeaderPort};
+    options.keep_alive = keep_alive_;
+    options.join_timeout = schedule_.config.join_timeout;
+    return rdzv::make_round_client(network.transport(host_of(slot), slot, process),
+                                   std::move(options), std::move(events));
+  });
 }
 
 // ---- workers
 
-void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) const {
+void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
   const NodeId* newest = nullptr;
   for (const auto& [id, its] : nodes_) {
     if (its == &agent) newest = &id;
   }
-  if (newest != nullptr) invariants_.workers_started(*newest, start, agent.node().live_workers());
+  if (newest != nullptr) invariants_.workers_started(*newest, start, agent.live_workers());
 }
 
 void Simulation::worker_ended(GroupKey key, const ExitStatus& status, bool by_itself) {
@@ -214,6 +143,12 @@ void Simulation::worker_ended(GroupKey key, const ExitStatus& status, bool by_it
   }
 }
 
+void Simulation::leader_says(const VirtualAgent&, const rdzv::LeaderEvent& event) {
+  const auto* warning = std::get_if<rdzv::LeaderWarning>(&event);
+  require(warning == nullptr || warning->line.find("breaks the protocol") == std::string::npos,
+          "a message to the leader was lost");
+}
+
 // ---- the leader
 
 std::unique_ptr<rdzv::RoundServer> Simulation::make_server(rdzv::LeaderEvents events) {
@@ -223,8 +158,8 @@ std::unique_ptr<rdzv::RoundServer> Simulation::make_server(rdzv::LeaderEvents ev
   options.round = schedule_.config;
   options.keep_alive = keep_alive_;
   auto server = std::make_unique<rdzv::RoundServer>(
-      network_.transport(leader_host(), 0, leader_process_), std::move(options), std::move(events),
-      network_.bind(leader_host(), kLeaderPort));
+      network.transport(leader_host(), 0, leader_process_), std::move(options), std::move(events),
+      network.bind(leader_host(), kLeaderPort));
   server_ = server.get();
   invariants_.before_step(server_->core());
   return server;
@@ -233,11 +168,11 @@ std::unique_ptr<rdzv::RoundServer> Simulation::make_server(rdzv::LeaderEvents ev
 // A new leader at the same endpoint; it has no state of the old one.
 void Simulation::start_leader() {
   leader_number_ += 1;
-  trace_ << "leader " << leader_number_ << " starts\n";
-  network_.set_dark(leader_host(), false);
+  trace << "leader " << leader_number_ << " starts\n";
+  network.set_dark(leader_host(), false);
   if (leader_process_) {
     // A host that comes back after a power loss answers unknown connections with a reset.
-    network_.reset_of(leader_process_);
+    network.reset_of(leader_process_);
     invariants_.leader_began();
   }
   leader_process_ = std::make_shared<Process>();
@@ -245,7 +180,7 @@ void Simulation::start_leader() {
   has_anybody_come_ = false;
   nodes_.clear();
   views_.clear();
-  queue_.after(keep_alive_.interval, leader_process_, [this] { check_each_interval(); });
+  queue.after(keep_alive_.interval, leader_process_, [this] { check_each_interval(); });
   if (!schedule_.leader_is_alone) {
     if (leader_number_ > 0) start_agent(0);
     return;
@@ -255,47 +190,46 @@ void Simulation::start_leader() {
   lone_server_ = make_server(std::move(events));
   leader_process_->when_idle = [this, process = leader_process_.get()] {
     if (!lone_server_->may_exit()) return;
-    trace_ << "leader exits\n";
+    trace << "leader exits\n";
     lone_server_.reset();
     process->is_alive = false;
   };
 }
 
 void Simulation::kill_leader(std::optional<CoreTime::duration> comes_back_after) {
-  leader_was_killed_ = true;
-  is_leader_gone_ = !comes_back_after;
   was_end_near_ = server_ != nullptr && server_->core().has_ended();
   leader_process_->is_alive = false;
-  if (!schedule_.leader_is_alone && current_[0] != nullptr) {
-    current_[0]->node().kill();
-    current_[0]->node().let_peers_notice();
+  if (!schedule_.leader_is_alone && current[0] != nullptr) {
+    current[0]->kill();
+    current[0]->let_peers_notice();
   }
-  network_.reset_of(leader_process_);
-  if (comes_back_after) queue_.after(*comes_back_after, [this] { start_leader(); });
+  network.reset_of(leader_process_);
+  lose_leader(comes_back_after);
+}
+
+void Simulation::lose_leader(std::optional<CoreTime::duration> comes_back_after) {
+  leader_was_killed_ = true;
+  is_leader_gone_ = !comes_back_after;
+  if (comes_back_after) queue.after(*comes_back_after, [this] { start_leader(); });
 }
 
 void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out) {
   const rdzv::RoundCore& core = server_->core();
   const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
   const auto* event = std::get_if<rdzv::LinkEvent>(&input.what);
-  if (message != nullptr) {
-    trace_ << "leader <- node " << number(input.node) << " " << name_of(*message) << "\n";
-    if (const auto* hello = std::get_if<rdzv::NodeHello>(message)) {
-      VirtualAgent& agent = *agents_[static_cast<std::size_t>(std::stoi(hello->address))];
-      trace_ << "agent " << agent.number() << " is node " << number(input.node) << "\n";
-      nodes_[input.node] = &agent;
-      views_[input.node] = {*hello, true, agent.node().facts()};
-      has_anybody_come_ = true;
-    }
+  trace_step(leader_number_, input, out);
+  if (const auto* hello = std::get_if<rdzv::NodeHello>(message)) {
+    VirtualAgent& agent = *agents[static_cast<std::size_t>(std::stoi(hello->address))];
+    trace << "agent " << agent.number() << " is node " << number(input.node) << "\n";
+    nodes_[input.node] = &agent;
+    views_[input.node] = {*hello, true, agent.facts()};
+    has_anybody_come_ = true;
   } else if (event != nullptr) {
-    constexpr const char* kNames[] = {"is disconnected", "is there again", "is silent"};
-    trace_ << "leader: node " << number(input.node) << " " << kNames[event->index()] << "\n";
     views_[input.node].is_connected = std::holds_alternative<rdzv::NodeResumed>(*event);
   }
   invariants_.after_step(core, input.node, message, out, views_);
-  const bool is_silence = event != nullptr && std::holds_alternative<rdzv::NodeSilent>(*event);
+  const bool is_silence = std::get_if<rdzv::NodeSilent>(event) != nullptr;
   for (const rdzv::ToNode& each : out) {
-    trace_ << "    to node " << number(each.to) << " " << name_of(each.message) << "\n";
     const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence;
     require(!is_late || may_be_late(*nodes_.at(each.to)),
             "a node that does what it is told to was lost");
@@ -310,65 +244,58 @@ void Simulation::core_stepped(const rdzv::RoundInput& input, const std::vector<r
 void Simulation::check_each_interval() {
   if (server_ == nullptr) return;
   for (const auto& [id, agent] : nodes_) {
-    if (!agent->node().died() || !server_->core().has(id)) continue;
+    if (!agent->died() || !server_->core().has(id)) continue;
     const auto cuts_it = [slot = agent->slot()](const Fault& fault) {
       return fault.kind == Kind::kPartition && fault.slot == slot;
     };
     const bool was_cut = std::ranges::any_of(schedule_.faults, cuts_it);
-    const CoreTime since = std::max(*agent->node().died(), leader_resumed_);
-    require(was_cut || queue_.now() - since < keep_alive_.timeout() + 2 * keep_alive_.interval,
+    const CoreTime since = std::max(*agent->died(), leader_resumed_);
+    require(was_cut || queue.now() - since < keep_alive_.timeout() + 2 * keep_alive_.interval,
             "a dead node was not noticed in time");
   }
-  queue_.after(keep_alive_.interval, leader_process_, [this] { check_each_interval(); });
+  queue.after(keep_alive_.interval, leader_process_, [this] { check_each_interval(); });
 }
 
 // ---- faults
 
 void Simulation::inject(const Fault& fault) {
-  VirtualAgent* agent = current_[static_cast<std::size_t>(fault.slot)];
+  VirtualAgent* agent = current[static_cast<std::size_t>(fault.slot)];
   const bool is_of_agent = fault.kind == Kind::kLeaderKilled ? !schedule_.leader_is_alone
                                                              : fault.kind != Kind::kPartition;
   if (is_of_agent && (agent == nullptr || !agent->is_alive())) return;
-  trace_ << "FAULT " << name_of(fault) << "\n";
+  trace << "FAULT " << to_string(fault) << "\n";
   const auto run_in_agent = [&](auto what) {
-    queue_.run_in(agent->node().process(), [agent, what] { what(*agent); });
+    queue.run_in(agent->process(), [agent, what] { what(*agent); });
   };
   switch (fault.kind) {
     case Kind::kWorkerDies:
-      return agent->node().fail_worker();
+      return agent->fail_worker();
     case Kind::kAgentKilled:
       if (hosts_leader(*agent)) return kill_leader(fault.comes_back_after);
-      agent->node().kill();
-      agent->node().let_peers_notice();
-      network_.reset_of(agent->node().process());
+      kill(*agent);
       break;
     case Kind::kPowerLost:
-      agent->node().kill();
-      network_.set_dark(host_of(fault.slot), true);
-      if (!hosts_leader(*agent)) break;
-      leader_was_killed_ = true;
-      is_leader_gone_ = !fault.comes_back_after;
-      if (fault.comes_back_after) {
-        queue_.after(*fault.comes_back_after, [this] { start_leader(); });
-      }
-      return;
+      agent->kill();
+      network.set_dark(host_of(fault.slot), true);
+      if (hosts_leader(*agent)) return lose_leader(fault.comes_back_after);
+      break;
     case Kind::kPaused:
-      agent->node().process()->is_paused = true;
-      queue_.after(fault.length, [this, process = agent->node().process()] {
-        trace_ << "FAULT is over: continued\n";
-        if (process == leader_process_) leader_resumed_ = queue_.now();
-        queue_.resume(process);
+      agent->process()->is_paused = true;
+      queue.after(fault.length, [this, process = agent->process()] {
+        trace << "FAULT is over: continued\n";
+        if (process == leader_process_) leader_resumed_ = queue.now();
+        queue.resume(process);
       });
       return;
     case Kind::kConnectionLost:
-      return network_.reset_of(fault.slot);
+      return network.reset_of(fault.slot);
     case Kind::kPartition:
       for (const End towards : {kAgentEnd, kLeaderEnd}) {
         if (!(towards == kLeaderEnd ? fault.towards_leader : fault.from_leader)) continue;
-        network_.set_cut(fault.slot, towards, true);
-        queue_.after(fault.length, [this, slot = fault.slot, towards] {
-          trace_ << "FAULT is over: healed\n";
-          network_.set_cut(slot, towards, false);
+        network.set_cut(fault.slot, towards, true);
+        queue.after(fault.length, [this, slot = fault.slot, towards] {
+          trace << "FAULT is over: healed\n";
+          network.set_cut(slot, towards, false);
         });
       }
       return;
@@ -377,16 +304,15 @@ void Simulation::inject(const Fault& fault) {
     case Kind::kPreemptSignal:
       return run_in_agent([](VirtualAgent& its) { its.signal(/*is_preemption=*/true); });
     case Kind::kRestartAsked:
-      return run_in_agent(
-          [](VirtualAgent& its) { its.say(rdzv::RestartAsked{its.node().round()}); });
+      return run_in_agent([](VirtualAgent& its) { its.say(rdzv::RestartAsked{its.round()}); });
     case Kind::kStopAsked:
       return run_in_agent([](VirtualAgent& its) { its.say(rdzv::StopAsked{SIGTERM}); });
     case Kind::kStuck:
       if (hosts_leader(*agent)) return;
-      agent->node().set_stuck(true);
-      queue_.after(fault.length, agent->node().process(), [this, agent] {
-        trace_ << "FAULT is over: agent " << agent->number() << " goes on\n";
-        agent->node().set_stuck(false);
+      agent->set_stuck(true);
+      queue.after(fault.length, agent->process(), [this, agent] {
+        trace << "FAULT is over: agent " << agent->number() << " goes on\n";
+        agent->set_stuck(false);
       });
       return;
     case Kind::kLeaderKilled:
@@ -394,8 +320,8 @@ void Simulation::inject(const Fault& fault) {
       return;
   }
   if (!fault.comes_back_after) return;
-  queue_.after(*fault.comes_back_after, [this, slot = fault.slot] {
-    network_.set_dark(host_of(slot), false);
+  queue.after(*fault.comes_back_after, [this, slot = fault.slot] {
+    network.set_dark(host_of(slot), false);
     start_agent(slot);
   });
 }
@@ -407,13 +333,12 @@ bool Simulation::may_be_late(const VirtualAgent& agent) const {
     return (fault.kind == Kind::kPaused || fault.kind == Kind::kPartition) &&
            fault.slot == agent.slot();
   };
-  return agent.node().was_stuck() || agent.node().died() ||
-         std::ranges::any_of(schedule_.faults, holds_it_up);
+  return agent.was_stuck() || agent.died() || std::ranges::any_of(schedule_.faults, holds_it_up);
 }
 
 // A few short breaks of a connection do not allow it.
 bool Simulation::may_lose_leader(const VirtualAgent& agent) const {
-  if (leader_was_killed_ || agent.node().was_stuck() || !agent.was_welcome()) return true;
+  if (leader_was_killed_ || agent.was_stuck() || !agent.was_welcome()) return true;
   int breaks = 0;
   for (const Fault& fault : schedule_.faults) {
     const bool is_of_leader = fault.slot == 0 && !schedule_.leader_is_alone;
@@ -426,7 +351,6 @@ bool Simulation::may_lose_leader(const VirtualAgent& agent) const {
 }
 
 void Simulation::check_end() {
-  trace_ << "the end is checked\n";
   const auto& outcome = invariants_.outcome();
   // `ddpctl leader` waits for the first node without a time limit.
   const bool nobody_came = schedule_.leader_is_alone && !has_anybody_come_;
@@ -434,11 +358,9 @@ void Simulation::check_end() {
   require(is_leader_excused || outcome, "the job has not ended long after all faults");
   require(is_leader_excused || !leader_process_->is_alive,
           "the leader waits for somebody for ever");
-  for (const auto& agent : agents_) {
-    require(!agent->is_alive(), "an agent has not ended long after all faults");
-    require(agent->node().live_workers() == 0, "workers were left behind");
-    if (!agent->node().outcome()) continue;  // killed
-    const int exit_code = agent->node().outcome()->exit_code;
+  for (const auto& agent : agents) {
+    if (!agent->outcome()) continue;  // killed
+    const int exit_code = agent->outcome()->exit_code;
     const bool has_left =
         agent->was_told_to_leave() && (exit_code == 128 + SIGTERM || exit_code == kExitPreempted);
     // It joined again, or for the first time, when the leader was gone.
@@ -446,7 +368,7 @@ void Simulation::check_end() {
         exit_code == kExitLeaderLost || exit_code == kExitRendezvousTimeout;
     const bool has_lost_leader = is_without_leader && may_lose_leader(*agent);
     const bool is_excused = has_left || has_lost_leader || exit_code == kExitUsage;
-    require(is_excused || invariants_.was_outcome(*agent->node().outcome()),
+    require(is_excused || invariants_.was_outcome(*agent->outcome()),
             "an agent ended otherwise than the job");
   }
   const bool was_new_leader = schedule_.has_only_new_leader && leader_number_ > 0 && !was_end_near_;

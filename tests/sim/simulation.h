@@ -1,6 +1,6 @@
 // Simulates one job from its first hello to its last exit in virtual time: the production
 // RoundServer, and for each agent the production RoundClient, over a virtual network
-// (virtual_network.h); the production NodeCore with simulated workers (virtual_node.h). The
+// (virtual_network.h); the production NodeCore with simulated workers (virtual_agent.h). The
 // invariants (invariants.h) are checked after every step of the leader.
 #pragma once
 
@@ -19,5 +19,25 @@ struct Result {
 };
 
 Result simulate(const Schedule& schedule, bool with_trace = false);
+
+// The same under etcd in virtual time: for each agent the shipped EtcdLeader, with its client of
+// etcd, its RoundServer while it leads and its RoundClient while it follows, and the real NodeCore,
+// over a virtual network and a virtual etcd (virtual_etcd.h). Agents are killed, paused, stopped,
+// and partitioned from etcd and from each other; connections break, answers of etcd are lost,
+// requests to it are performed late, and etcd is unavailable at times.
+//
+// clang-format off
+//   one round    all agents that start workers of a round have equal RoundStarts, each with a rank of its
+//                own; each agent's rounds go up
+//   in etcd      when workers start, etcd has that round or a later one; when an agent is told of the
+//                end, etcd has the outcome
+//   one leader   only the leader in etcd writes the record; the leases of a winning claim are not revoked
+//   budget       the spent restarts never decrease from round to round and never exceed the limit; no
+//                record undoes a round, a restart or an outcome
+//   success      only when every worker of the last round has ended with 0
+//   progress     long after the last fault every agent has ended, with etcd's outcome or a reason of its
+//                own, and no worker is left
+// clang-format on
+Result simulate_etcd(std::uint64_t seed, bool with_trace = false);
 
 }  // namespace ddprun::sim

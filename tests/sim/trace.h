@@ -6,9 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "agent/core/node_core.h"
 #include "tests/sim/event_queue.h"
-#include "tests/sim/schedule.h"
 
 namespace ddprun::sim {
 
@@ -26,8 +24,7 @@ class Trace {
             << us % 1'000'000 << std::setfill(' ') << "  ";
     }
     text_ << piece;
-    const std::string tail = text_.view().empty() ? "" : std::string(1, text_.view().back());
-    is_at_start_ = tail == "\n";
+    is_at_start_ = text_.view().ends_with('\n');
     return *this;
   }
   std::string text() const { return text_.str(); }
@@ -38,11 +35,5 @@ class Trace {
   bool is_at_start_ = true;
   std::ostringstream text_;
 };
-
-std::string name_of(const rdzv::ToLeader& message);
-std::string name_of(const rdzv::ToAgent& message);
-std::string name_of(const agent::NodeEvent& event);
-std::string name_of(const agent::NodeAction& action);
-std::string name_of(const Fault& fault);
 
 }  // namespace ddprun::sim

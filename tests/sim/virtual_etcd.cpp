@@ -306,11 +306,7 @@ void VirtualEtcd::set_up(bool is_up) {
 }
 
 void VirtualEtcd::set_cut_off(int who, bool is_cut_off) {
-  if (is_cut_off) {
-    cut_off_.insert(who);
-  } else {
-    cut_off_.erase(who);
-  }
+  cut_off_[who] = is_cut_off;
   end_watches();
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -57,7 +56,7 @@ class VirtualEtcd {
   };
   using WatchPtr = std::shared_ptr<Watch>;
 
-  bool reaches(int who) const { return is_up_ && !cut_off_.contains(who); }
+  bool reaches(int who) { return is_up_ && !cut_off_[who]; }
   rdzv::HttpReply answer(int who, const rdzv::HttpRequest& request);
   rdzv::HttpReply transact(int who, const std::string& body);
   std::string keep_alive(std::int64_t lease);
@@ -74,7 +73,7 @@ class VirtualEtcd {
   Random& random_;
   const CoreTime calm_;
   bool is_up_ = true;
-  std::set<int> cut_off_;
+  std::map<int, bool> cut_off_;
   std::int64_t revision_ = 1;
   std::int64_t last_lease_ = 0;
   std::map<std::string, rdzv::wire::EtcdKeyValue> entries_;

@@ -192,10 +192,10 @@ rdzv::Listener VirtualNetwork::bind(const std::string& host, std::uint16_t port)
 // Breaks cycles: data in transit may own its connection.
 VirtualNetwork::~VirtualNetwork() {
   for (const auto& each : links_) {
-    if (const auto link = each.lock()) {
-      for (Side& side : link->sides) {
-        if (const auto stream = side.stream) stream->leave();
-      }
+    const auto link = each.lock();
+    if (!link) continue;
+    for (Side& side : link->sides) {
+      if (const auto stream = side.stream) stream->leave();
     }
   }
 }
@@ -204,7 +204,7 @@ VirtualNetwork::~VirtualNetwork() {
 void VirtualNetwork::connect(const std::weak_ptr<rdzv::Transport::Connected>& done,
                              const Endpoint& to, const ProcessPtr& process, const std::string& host,
                              int slot) {
-  if (cut(slot, kAgentEnd) || cut(slot, kLeaderEnd) || dark_.contains(to.host)) {
+  if (cut(slot, kAgentEnd) || cut(slot, kLeaderEnd) || dark_[to.host]) {
     queue_.after(kConnectRetry, process, [this, done, to, process, host, slot] {
       if (!done.expired()) connect(done, to, process, host, slot);
     });
@@ -221,12 +221,8 @@ void VirtualNetwork::connect(const std::weak_ptr<rdzv::Transport::Connected>& do
       });
       return;
     }
-    const auto link = std::make_shared<Link>();
-    link->slot = slot;
-    link->sides[kAgentEnd].process = process;
-    link->sides[kAgentEnd].host = host;
-    link->sides[kLeaderEnd].process = port->second.process;
-    link->sides[kLeaderEnd].host = to.host;
+    const auto link = std::make_shared<Link>(
+        Link{slot, false, {{{process, host}, {port->second.process, to.host}}}});
     const auto near = std::make_shared<VirtualStream>(*this, link, kAgentEnd);
     const auto far = std::make_shared<VirtualStream>(*this, link, kLeaderEnd);
     link->sides[kAgentEnd].stream = near;
@@ -297,14 +293,6 @@ void VirtualNetwork::reset_of(const ProcessPtr& process) {
   reset_where([&](const Link& link) {
     return link.sides[kAgentEnd].process == process || link.sides[kLeaderEnd].process == process;
   });
-}
-
-void VirtualNetwork::set_dark(const std::string& host, bool is_dark) {
-  if (is_dark) {
-    dark_.insert(host);
-  } else {
-    dark_.erase(host);
-  }
 }
 
 void VirtualNetwork::set_cut(int slot, End towards, bool is_cut) {

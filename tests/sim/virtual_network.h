@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,10 +39,11 @@ class VirtualNetwork {
   rdzv::Listener bind(const std::string& host, std::uint16_t port = 0);
 
   // ---- faults
-  void set_cut(int slot, End towards, bool is_cut);      // for connections made from that slot
-  void reset_of(int slot);                               // likewise
-  void reset_of(const ProcessPtr& process);              // all its connections: it was killed
-  void set_dark(const std::string& host, bool is_dark);  // without power it does not answer
+  void set_cut(int slot, End towards, bool is_cut);  // for connections made from that slot
+  void reset_of(int slot);                           // likewise
+  void reset_of(const ProcessPtr& process);          // all its connections: it was killed
+  // Without power it does not answer.
+  void set_dark(const std::string& host, bool is_dark) { dark_[host] = is_dark; }
 
  private:
   friend class VirtualStream;
@@ -56,9 +56,9 @@ class VirtualNetwork {
   struct Side {
     ProcessPtr process;
     std::string host;
-    std::shared_ptr<VirtualStream> stream;  // null: it has ended
+    std::shared_ptr<VirtualStream> stream{};  // null: it has ended
     CoreTime last_arrival{};
-    std::vector<Segment> held;  // segments held back by a cut
+    std::vector<Segment> held{};  // segments held back by a cut
   };
   struct Link {
     int slot = 0;
@@ -71,7 +71,6 @@ class VirtualNetwork {
     const rdzv::Attempt* acceptor = nullptr;
     std::function<void(rdzv::StreamPtr)> on_stream;
   };
-  using Connected = std::shared_ptr<rdzv::Transport::Connected>;
 
   CoreTime::duration delay() { return random_.time(CoreTime::duration(50), delay_max_); }
   bool cut(int slot, End towards) const { return is_cut_[static_cast<std::size_t>(slot)][towards]; }
@@ -88,7 +87,7 @@ class VirtualNetwork {
   Random& random_;
   CoreTime::duration delay_max_;
   std::vector<std::array<bool, 2>> is_cut_;  // by slot: towards the agent, towards the leader
-  std::set<std::string> dark_;
+  std::map<std::string, bool> dark_;
   std::map<std::pair<std::string, std::uint16_t>, Port> ports_;
   std::uint16_t last_port_ = 20'000;
   std::vector<std::weak_ptr<Link>> links_;

@@ -164,7 +164,7 @@ TEST(RendezvousOptions, StandaloneOverridesTheOthersSilently) {
 }
 
 TEST(RendezvousOptions, ConfIsKeyValuePairs) {
-  using Conf = std::map<std::string, std::string>;
+  using Conf = RdzvConf;
   EXPECT_EQ(good({}).conf, Conf{});
   EXPECT_EQ(good({"--rdzv-conf= join_timeout = 60 ,read_timeout=5"}).conf,
             (Conf{{"join_timeout", "60"}, {"read_timeout", "5"}}));

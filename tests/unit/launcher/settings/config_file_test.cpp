@@ -43,7 +43,7 @@ TEST(ConfigFile, ValuesBecomeWhatTheCommandLineWouldHaveSaid) {
 TEST(ConfigFile, RemembersTheLine) {
   const auto values = parse_config("# a comment\n\nmax-restarts = 3\n", "dir/job.toml");
   ASSERT_TRUE(values);
-  EXPECT_EQ(values->at(OptionId::kMaxRestarts).where, "dir/job.toml:3");
+  EXPECT_EQ(values->at(OptionId::kMaxRestarts).origin.name, "dir/job.toml:3");
 }
 
 TEST(ConfigFile, MistakesNameFileAndLine) {
@@ -75,7 +75,7 @@ TEST(ConfigFile, IsReadFromTheFileThatIsNamed) {
   auto values = read_config(resolved(settings, OptionId::kConfig));
   ASSERT_TRUE(values);
   EXPECT_EQ(values->at(OptionId::kRole).text, "trainer");
-  EXPECT_EQ(values->at(OptionId::kRole).where, file + ":1");
+  EXPECT_EQ(values->at(OptionId::kRole).origin.name, file + ":1");
 
   settings = resolve({}, {}, {});
   EXPECT_TRUE(read_config(resolved(settings, OptionId::kConfig))->empty());

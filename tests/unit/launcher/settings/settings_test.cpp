@@ -14,7 +14,7 @@ CommandLine line_with(OptionId id, const std::string& value) {
 TEST(Settings, FlagBeatsEnvironmentBeatsFileBeatsDefault) {
   const OptionId id = OptionId::kMaxRestarts;
   const Environment environment = {{"PET_MAX_RESTARTS", "2"}};
-  const FileValues file = {{id, {"3", "job.toml:7"}}};
+  const FileValues file = {{id, {"3", {Source::kFile, "job.toml:7"}}}};
 
   EXPECT_EQ(resolve(line_with(id, "1"), environment, file)[id],
             (Setting{"1", {Source::kCommandLine, "--max-restarts"}}));

@@ -59,8 +59,9 @@ TEST(SiteRules, WhateverWasSaidGoesBefore) {
   const OptionId id = OptionId::kNodeRank;
   EXPECT_EQ(resolved({"--node-rank=2"})[id].origin.name, "--node-rank");
   EXPECT_EQ(resolved({}, three_nodes(), {{"PET_NODE_RANK", "2"}})[id].origin.name, "PET_NODE_RANK");
-  EXPECT_EQ(resolved({}, three_nodes(), {}, {{id, {"2", "job.toml:3"}}})[id].origin.name,
-            "job.toml:3");
+  EXPECT_EQ(
+      resolved({}, three_nodes(), {}, {{id, {"2", {Source::kFile, "job.toml:3"}}}})[id].origin.name,
+      "job.toml:3");
 }
 
 TEST(SiteRules, AContradictionIsTold) {
