@@ -54,21 +54,13 @@ void divide(Scores& scores, double by) {
 }  // namespace
 
 void Mean::add(const torch::Tensor& values) {
-  const torch::Tensor doubles = values.detach().to(torch::kCPU, torch::kFloat64).contiguous();
-  const double* const first = doubles.const_data_ptr<double>();
-  std::for_each(first, first + doubles.numel(), [this](double value) { sum_.add(value); });
-  count_ += doubles.numel();
+  add(values.detach().sum(torch::kFloat64).item<double>(), values.numel());
 }
 
 Mean::Total Mean::total(Context& context) const {
-  ExactSum::Words words = sum_.words();
-  torch::Tensor all = torch::empty(ExactSum::kWords + 1, torch::kInt64);
-  auto* const data = all.mutable_data_ptr<std::int64_t>();
-  std::copy(words.begin(), words.end(), data);
-  data[ExactSum::kWords] = count_;
+  const torch::Tensor all = torch::tensor({sum_, static_cast<double>(count_)}, torch::kFloat64);
   context.all_reduce(all);
-  std::copy_n(data, ExactSum::kWords, words.begin());
-  return {ExactSum::from_words(words).value(), data[ExactSum::kWords]};
+  return {all[0].item<double>(), all[1].item<std::int64_t>()};
 }
 
 double Mean::value(Context& context) const {

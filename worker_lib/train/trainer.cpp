@@ -3,7 +3,6 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <exception>
 #include <limits>
@@ -11,7 +10,6 @@
 
 #include "ddprun/error.h"
 #include "ddprun/evaluation_mode.h"
-#include "ddprun/exact_sum.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
 #include "ddprun/log.h"
@@ -41,42 +39,20 @@ struct BatchLoss {
   double value = 0;
 };
 
-// Sums of an epoch, of which the means are made. Exact ones: an epoch that was interrupted, by
-// whatever number of ranks, has the same means.
+// Sums of an epoch, of which the means are made.
 struct EpochSums {
-  ExactSum loss;
-  std::map<std::string, ExactSum> metrics;
+  double loss = 0;
+  Metrics metrics;
   std::int64_t count = 0;
 
   EpochRecord means() const {
     EpochRecord record;
     const auto samples = static_cast<double>(count);
-    record.loss = loss.value() / samples;
-    for (const auto& [name, sum] : metrics) record.metrics[name] = sum.value() / samples;
+    record.loss = loss / samples;
+    for (const auto& [name, sum] : metrics) record.metrics[name] = sum / samples;
     return record;
   }
 };
-
-std::string words_text(const ExactSum& sum) {
-  std::string text;  // not by a stream, which writes as the program's locale has it
-  for (const std::int64_t word : sum.words()) text += std::to_string(word) + ' ';
-  return text;
-}
-
-ExactSum sum_in(const std::string& text) {
-  ExactSum::Words all{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (std::int64_t& word : all) {
-    const auto parsed = std::from_chars(at, end, word);
-    if (parsed.ec != std::errc()) {
-      throw UsageError("the state of a Trainer has a sum that is cut off");
-    }
-    at = std::find(parsed.ptr, end, ' ');
-    if (at != end) ++at;
-  }
-  return ExactSum::from_words(all);
-}
 
 class EpochMeter {
  public:
@@ -86,42 +62,28 @@ class EpochMeter {
       const torch::Tensor weighted = loss.on_gpu.to(torch::kFloat64) * weight;
       loss_on_gpu_ = loss_on_gpu_.defined() ? loss_on_gpu_ + weighted : weighted;
     } else {
-      sums_.loss.add(loss.value * weight);
+      sums_.loss += loss.value * weight;
     }
     sums_.count += result.count;
-    for (const auto& [name, value] : result.metrics) sums_.metrics[name].add(value * weight);
+    for (const auto& [name, value] : result.metrics) sums_.metrics[name] += value * weight;
   }
 
   // Over all ranks; collective. Which metrics there are is rank 0's to say.
   EpochSums over_ranks(Context& context) const {
     EpochSums mine = sums_;
-    if (loss_on_gpu_.defined()) mine.loss.add(loss_on_gpu_.item<double>());
+    if (loss_on_gpu_.defined()) mine.loss += loss_on_gpu_.item<double>();
     std::map<std::string, double> names;
     for (const auto& entry : mine.metrics) names[entry.first] = 0;
     const std::string rank_0s = context.broadcast(StateText(kWhat).put("names", names).to_string());
     names = StateText::parse(kWhat, rank_0s).numbers("names");
 
-    std::vector<std::int64_t> words{mine.count};
-    const auto append = [&](const ExactSum& sum) {
-      const ExactSum::Words of_sum = sum.words();
-      words.insert(words.end(), of_sum.begin(), of_sum.end());
-    };
-    append(mine.loss);
-    for (const auto& entry : names) append(mine.metrics[entry.first]);
+    std::vector<double> sums{static_cast<double>(mine.count), mine.loss};
+    for (const auto& entry : names) sums.push_back(mine.metrics[entry.first]);
     context.all_reduce(
-        torch::from_blob(words.data(), {static_cast<std::int64_t>(words.size())}, torch::kInt64));
-
-    EpochSums all;
-    all.count = words[0];
-    auto next = words.begin() + 1;
-    const auto take = [&] {
-      ExactSum::Words of_sum;
-      std::copy_n(next, of_sum.size(), of_sum.begin());
-      next += static_cast<std::ptrdiff_t>(of_sum.size());
-      return ExactSum::from_words(of_sum);
-    };
-    all.loss = take();
-    for (const auto& entry : names) all.metrics[entry.first] = take();
+        torch::from_blob(sums.data(), {static_cast<std::int64_t>(sums.size())}, torch::kFloat64));
+    EpochSums all{.loss = sums[1], .metrics = {}, .count = static_cast<std::int64_t>(sums[0])};
+    auto next = sums.begin() + 2;
+    for (const auto& entry : names) all.metrics[entry.first] = *next++;
     return all;
   }
 
@@ -194,13 +156,8 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   std::string save_state() const override {
     StateText state(kWhat);
     state.put("world_size", std::int64_t{context.world_size()}).put("batches_done", batches_done);
-    state.put("count", saved_sums.count).put("loss", words_text(saved_sums.loss));
-    state.put("metrics", static_cast<std::int64_t>(saved_sums.metrics.size()));
-    std::size_t number = 0;
-    for (const auto& [name, sum] : saved_sums.metrics) {
-      const std::string key = "metric." + std::to_string(number++);
-      state.put(key + ".name", name).put(key + ".sum", words_text(sum));
-    }
+    state.put("samples", saved_sums.count).put("loss_sum", saved_sums.loss);
+    state.put("metric_sums", saved_sums.metrics);
     state.put("history", record.to_state());
     state.put("last_loss", loss()).put("last_learning_rate", last_learning_rate);
     if (stopping) state.put("stopping", stopping->save_state());
@@ -209,10 +166,12 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   void load_state(const std::string& text) override {
     const StateText state = StateText::parse(kWhat, text);
     History loaded = History::from_state(state.text("history"));
-    EpochSums sums{sum_in(state.text("loss")), {}, state.integer("count")};
-    for (std::int64_t i = 0; i < state.integer("metrics"); ++i) {
-      const std::string key = "metric." + std::to_string(i);
-      sums.metrics[state.text(key + ".name")] = sum_in(state.text(key + ".sum"));
+    EpochSums sums;
+    if (state.has(
+            "loss_sum")) {  // an older checkpoint's are of another form: that epoch begins anew
+      sums = {.loss = state.number("loss_sum"),
+              .metrics = state.numbers("metric_sums"),
+              .count = state.integer("samples")};
     }
     const std::int64_t batches = state.integer("batches_done");
     const auto world_size = static_cast<int>(state.integer("world_size"));

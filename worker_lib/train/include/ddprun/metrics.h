@@ -1,7 +1,7 @@
 // Metrics over all ranks: each adds up locally and cheaply, and is reduced with the true numbers of
-// samples, so that a rank with a short or an empty last batch does not bend it. What is added up
-// are integers and exact sums (exact_sum.h), so 1 and N ranks that have seen the same samples give
-// the same number, to the last bit. One thread.
+// samples, so that a rank with a short or an empty last batch does not bend it. Counts are exact: 1 and
+// N ranks that have seen the same samples give the same accuracy; a mean differs by the rounding of a
+// sum of doubles. One thread.
 //
 //   ddprun::Mean loss;
 //   ddprun::Accuracy top1, top5(5);
@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "ddprun/context.h"
-#include "ddprun/exact_sum.h"
 
 namespace ddprun {
 
@@ -32,11 +31,10 @@ class Mean {
  public:
   // The sum of a quantity over `count` samples.
   void add(double sum, std::int64_t count) {
-    sum_.add(sum);
+    sum_ += sum;
     count_ += count;
   }
-  // One value per sample, of any shape. Only this way is the mean the same whatever the batches
-  // are: the mean of a batch is rounded already.
+  // One value per sample, of any shape.
   void add(const torch::Tensor& values);
   // The mean of a batch, as a loss is by default: a tensor of one element.
   void add_mean(const torch::Tensor& mean, std::int64_t count) {
@@ -53,7 +51,7 @@ class Mean {
   double value(Context& context) const;
 
  private:
-  ExactSum sum_;
+  double sum_ = 0;
   std::int64_t count_ = 0;
 };
 
