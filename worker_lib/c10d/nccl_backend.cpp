@@ -13,11 +13,11 @@ __attribute__((visibility("default"))) c10d::Backend* ddprun_make_nccl_backend(
   options->timeout = std::chrono::milliseconds(timeout_ms);
   options->group_name = place.group;
   options->group_desc = place.group;
-  options->global_ranks_in_group = place.job_ranks;
+  options->global_ranks_in_group = place.global_ranks;
   const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(place.gpu));
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(store), place.rank,
-      static_cast<int>(place.job_ranks.size()), options);
+      static_cast<int>(place.global_ranks.size()), options);
   backend->setBoundDeviceId(gpu);
   backend->eagerConnectSingleDevice(gpu);
   return backend.release();

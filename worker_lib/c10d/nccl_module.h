@@ -31,9 +31,9 @@ void require_cuda(int gpus);
 void use_gpu(int index);
 
 struct NcclPlace {
-  std::string group;                     // its name, for NCCL's own reports
-  int rank = 0;                          // among these
-  std::vector<std::uint64_t> job_ranks;  // of all members
+  std::string group;                        // its name, for NCCL's own reports
+  int rank = 0;                             // among these
+  std::vector<std::uint64_t> global_ranks;  // of all members
   int gpu = 0;
 };
 

@@ -206,13 +206,13 @@ shm::Exchange exchange_over(const c10::intrusive_ptr<c10d::Store>& store) {
 // Nothing where Gloo has to do: alone, or where the ranks cannot share memory.
 c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<c10d::Store>& store,
                                                        int rank,
-                                                       const std::vector<int>& job_ranks) const {
-  if (job_ranks.size() == 1) return {};
+                                                       const std::vector<int>& global_ranks) const {
+  if (global_ranks.size() == 1) return {};
   auto joined = shm::join(
       {.exchange = exchange_over(store),
        .identity = shm::identity_of_this_process(environment_.rank - environment_.local_rank),
        .rank = rank,
-       .job_ranks = job_ranks,
+       .global_ranks = global_ranks,
        .bytes_per_rank = options_.shared_bytes_per_rank,
        .until = std::chrono::steady_clock::now() + options_.join_timeout},
       watch_);
@@ -230,20 +230,20 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
                         static_cast<int>(node), static_cast<int>(nodes.size()));
   }
   auto all = make_gloo(c10::make_intrusive<c10d::PrefixStore>("all", store), rank,
-                       static_cast<int>(job_ranks.size()));
+                       static_cast<int>(global_ranks.size()));
   return c10::make_intrusive<NodesBackend>(
       std::move(*joined), rank, std::move(leaders), std::move(all),
       [](c10d::Backend& gloo) { static_cast<ClosableGloo&>(gloo).close(); }, options_.timeout);
 }
 
 // All members have been connected over Gloo: what fails now is NCCL's own.
-c10::intrusive_ptr<c10d::Backend> GroupMaker::make_nccl(const std::string& name, int rank,
-                                                        const std::vector<int>& job_ranks) const {
+c10::intrusive_ptr<c10d::Backend> GroupMaker::make_nccl(
+    const std::string& name, int rank, const std::vector<int>& global_ranks) const {
   try {
     return make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name + "/nccl", store_),
                              {.group = name,
                               .rank = rank,
-                              .job_ranks = {job_ranks.begin(), job_ranks.end()},
+                              .global_ranks = {global_ranks.begin(), global_ranks.end()},
                               .gpu = options_.device.index()},
                              options_.timeout);
   } catch (const std::exception& error) {
@@ -255,15 +255,15 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_nccl(const std::string& name,
 }
 
 c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, int rank,
-                                                     const std::vector<int>& job_ranks) const {
-  const int size = static_cast<int>(job_ranks.size());
+                                                     const std::vector<int>& global_ranks) const {
+  const int size = static_cast<int>(global_ranks.size());
   auto group = c10::make_intrusive<ProcessGroup>(store_, rank, size);
   group->setGroupName(name);
   // Before its backends are set, which take it from here.
   if (options_.backend == Backend::kNccl) group->setBoundDeviceId(options_.device);
   if (options_.backend == Backend::kShm) {
     const auto shared =
-        make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, job_ranks);
+        make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, global_ranks);
     if (shared) {
       group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::CUSTOM, shared);
       group->setDefaultBackend(ProcessGroup::BackendType::CUSTOM);
@@ -277,7 +277,7 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (options_.backend == Backend::kNccl) {
     group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::NCCL,
-                      make_nccl(name, rank, job_ranks));
+                      make_nccl(name, rank, global_ranks));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   } else if (options_.device.is_cuda()) {
     group->setBackend(c10::DeviceType::CUDA, ProcessGroup::BackendType::GLOO, gloo);
@@ -300,36 +300,36 @@ void close_connections(ProcessGroup& group) {
 
 namespace {
 
-std::string arrival_key(const std::string& name, int job_rank) {
-  return name + "/arrived/" + std::to_string(job_rank);
+std::string arrival_key(const std::string& name, int global_rank) {
+  return name + "/arrived/" + std::to_string(global_rank);
 }
 
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int rank,
-                                                  const std::vector<int>& job_ranks) const {
+                                                  const std::vector<int>& global_ranks) const {
   try {
     store_->setTimeout(options_.join_timeout);
-    if (job_ranks.size() > 1) {
-      store_->set(arrival_key(name, job_ranks[static_cast<std::size_t>(rank)]),
+    if (global_ranks.size() > 1) {
+      store_->set(arrival_key(name, global_ranks[static_cast<std::size_t>(rank)]),
                   std::vector<std::uint8_t>{1});
     }
-    return connect(name, rank, job_ranks);
+    return connect(name, rank, global_ranks);
   } catch (const Failure&) {
     throw;
   } catch (const std::exception& error) {
-    fail(name, job_ranks, words_of(error));
+    fail(name, global_ranks, words_of(error));
   }
 }
 
-void GroupMaker::fail(const std::string& name, const std::vector<int>& job_ranks,
+void GroupMaker::fail(const std::string& name, const std::vector<int>& global_ranks,
                       const std::string& words) const {
   constexpr std::size_t kMostNamed = 8;
   std::string missing;
   std::size_t count = 0;
   try {
     store_->setTimeout(std::chrono::seconds(1));
-    for (const int rank : job_ranks) {
+    for (const int rank : global_ranks) {
       if (store_->check({arrival_key(name, rank)})) continue;
       if (++count > kMostNamed) continue;
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);

@@ -45,20 +45,20 @@ class GroupMaker {
   // `name` is unique among the groups of the job and equal on all members; `rank` is the index of
   // this one among them. A member that does not come is named.
   c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank,
-                                              const std::vector<int>& job_ranks) const;
+                                              const std::vector<int>& global_ranks) const;
 
   std::chrono::milliseconds timeout() const { return options_.timeout; }  // of one collective
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
-                                                 const std::vector<int>& job_ranks) const;
+                                                 const std::vector<int>& global_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                               int rank, int size) const;
   c10::intrusive_ptr<c10d::Backend> make_nccl(const std::string& name, int rank,
-                                              const std::vector<int>& job_ranks) const;
+                                              const std::vector<int>& global_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                             const std::vector<int>& job_ranks) const;
-  [[noreturn]] void fail(const std::string& name, const std::vector<int>& job_ranks,
+                                             const std::vector<int>& global_ranks) const;
+  [[noreturn]] void fail(const std::string& name, const std::vector<int>& global_ranks,
                          const std::string& words) const;
 
   Environment environment_;

@@ -26,8 +26,8 @@ std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parame
 
 }  // namespace
 
-torch::Tensor clip_gradient_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
-                                 double norm_type) {
+torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, double max_norm,
+                              double norm_type) {
   const torch::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
   if (gradients.empty()) return torch::zeros({});
@@ -46,12 +46,12 @@ torch::Tensor clip_gradient_norm(const std::vector<torch::Tensor>& parameters, d
   return total;
 }
 
-void clip_gradient_value(const std::vector<torch::Tensor>& parameters, double value) {
+void clip_grad_value_(const std::vector<torch::Tensor>& parameters, double value) {
   const torch::NoGradGuard no_grad;
   for (const torch::Tensor& gradient : gradients_of(parameters)) gradient.clamp_(-value, value);
 }
 
-void zero_gradients(const std::vector<torch::Tensor>& parameters) {
+void zero_grad(const std::vector<torch::Tensor>& parameters) {
   for (const torch::Tensor& parameter : parameters) parameter.mutable_grad().reset();
 }
 

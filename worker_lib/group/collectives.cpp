@@ -13,8 +13,8 @@
 namespace ddprun {
 namespace {
 
-using detail::Flight;
 using detail::Membership;
+using detail::Operation;
 using Tensor = torch::Tensor;
 using Tensors = std::vector<torch::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -171,8 +171,8 @@ void check_headers(const char* name, const Membership& membership, const Tensors
   for (std::size_t rank = 1; rank < headers.size(); ++rank) {
     const auto* other = headers[rank].const_data_ptr<std::int64_t>();
     if (std::equal(first, first + kHeaderNumbers - 1, other)) continue;
-    refuse(name, "rank ", membership.job_ranks[0], " brings ", text_of_header(first), " and rank ",
-           membership.job_ranks[rank], " brings ", text_of_header(other),
+    refuse(name, "rank ", membership.global_ranks[0], " brings ", text_of_header(first),
+           " and rank ", membership.global_ranks[rank], " brings ", text_of_header(other),
            "; only the first dimension may differ");
   }
 }
@@ -197,8 +197,8 @@ std::int64_t row_numbers(const Tensor& tensor) {
 
 namespace detail {
 
-Flight::Flight(std::shared_ptr<Membership> membership, const char* name, Tensors kept,
-               const Begin& begin, std::function<void()> finish)
+Operation::Operation(std::shared_ptr<Membership> membership, const char* name, Tensors kept,
+                     const Begin& begin, std::function<void()> finish)
     : membership_(std::move(membership)),
       name_(name),
       number_(membership_->calls),
@@ -213,13 +213,13 @@ Flight::Flight(std::shared_ptr<Membership> membership, const char* name, Tensors
   }
 }
 
-void Flight::enter() {
+void Operation::enter() {
   if (!membership_->roll_call) return;
   membership_->roll_call->enter(name_, membership_->name, number_,
                                 kept_.empty() ? nullptr : &kept_[0]);
 }
 
-void Flight::wait() {
+void Operation::wait() {
   if (!work_) return;
   enter();
   try {
@@ -236,10 +236,10 @@ void Flight::wait() {
 }
 
 // In a handler. What c10d refuses is this rank's own mistake; all else is the connections'.
-void Flight::fail() {
+void Operation::fail() {
   const auto explain = [&](const std::exception& error) {
     if (!membership_->roll_call) throw Failure(ErrorCode::kUnavailable, words_of(error));
-    Failure failure = membership_->roll_call->explain(membership_->job_ranks, error);
+    Failure failure = membership_->roll_call->explain(membership_->global_ranks, error);
     membership_->roll_call->exit();
     throw failure;
   };
@@ -281,9 +281,9 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& Group::process_group() const {
   return membership_->group;
 }
 
-int Group::job_rank(int rank) const {
-  check_rank("job_rank", rank);
-  return membership_->job_ranks[static_cast<std::size_t>(rank)];
+int Group::global_rank(int rank) const {
+  check_rank("global_rank", rank);
+  return membership_->global_ranks[static_cast<std::size_t>(rank)];
 }
 
 std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
@@ -302,9 +302,9 @@ std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
   if (!wrong.empty()) refuse("new_group", wrong);
   for (std::size_t other = 0; other < lists.size(); ++other) {
     if (lists[other] != members) {
-      refuse("new_group", "rank ", membership_->job_ranks[other],
+      refuse("new_group", "rank ", membership_->global_ranks[other],
              " was given other ranks than rank ",
-             membership_->job_ranks[static_cast<std::size_t>(rank())]);
+             membership_->global_ranks[static_cast<std::size_t>(rank())]);
     }
   }
 
@@ -314,14 +314,14 @@ std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
   membership->link = membership_->link;
   membership->roll_call = membership_->roll_call;
   membership->compares_calls = membership_->compares_calls;
-  for (const int member : members) membership->job_ranks.push_back(job_rank(member));
+  for (const int member : members) membership->global_ranks.push_back(global_rank(member));
   const auto self = std::find(members.begin(), members.end(), rank());
   if (self == members.end()) return nullptr;
   membership->rank = static_cast<int>(self - members.begin());
   membership->is_whole_job = membership_->is_whole_job && members.size() == lists.size();
   membership->device = membership_->device;
   membership->group =
-      membership->maker->make(membership->name, membership->rank, membership->job_ranks);
+      membership->maker->make(membership->name, membership->rank, membership->global_ranks);
   return std::unique_ptr<Group>(new Group(std::move(membership)));
 }
 
@@ -347,20 +347,20 @@ struct Group::Call {
       text << (has_equal_rows ? sizes : sizes.slice(1));
     }
     if (root >= 0)
-      text << " with the root " << membership.job_ranks[static_cast<std::size_t>(root)];
+      text << " with the root " << membership.global_ranks[static_cast<std::size_t>(root)];
     return text.str();
   }
 };
 
-Flight Group::start(const Call& call, Tensors kept, const Flight::Begin& begin,
-                    std::function<void()> finish) {
+Operation Group::start(const Call& call, Tensors kept, const Operation::Begin& begin,
+                       std::function<void()> finish) {
   Membership& membership = *membership_;
   if (membership.compares_calls) compare_calls(call.to_string(membership, kept));
   if (membership.link != nullptr && membership.is_whole_job) {
     membership.link->collective_begins();
   }
   ++membership.calls;
-  return Flight(membership_, call.name, std::move(kept), begin, std::move(finish));
+  return Operation(membership_, call.name, std::move(kept), begin, std::move(finish));
 }
 
 // All learn of a difference, and all throw.
@@ -378,23 +378,23 @@ void Group::compare_calls(const std::string& call) {
   membership.is_comparing = false;
   for (std::size_t other = 1; other < calls.size(); ++other) {
     if (calls[other] == calls[0]) continue;
-    refuse("the ranks make different calls", "rank ", membership.job_ranks[0], " makes ", calls[0],
-           ", rank ", membership.job_ranks[other], " makes ", calls[other]);
+    refuse("the ranks make different calls", "rank ", membership.global_ranks[0], " makes ",
+           calls[0], ", rank ", membership.global_ranks[other], " makes ", calls[other]);
   }
 }
 
-Pending<> Group::broadcast_async(Tensor tensor, int root) {
+Work<> Group::broadcast_async(Tensor tensor, int root) {
   check_rank("broadcast", root);
   tensor = in_place("broadcast", tensor);
-  if (tensor.numel() == 0) return Pending<>(Flight());
+  if (tensor.numel() == 0) return Work<>(Operation());
   Tensors moved{as_bytes(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  return Pending<>(start({.name = "broadcast", .root = root}, {tensor},
-                         [&] { return membership_->group->broadcast(moved, options); }));
+  return Work<>(start({.name = "broadcast", .root = root}, {tensor},
+                      [&] { return membership_->group->broadcast(moved, options); }));
 }
 
-Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
+Work<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
   const char* const name = "all_reduce";
   const bool is_sparse = tensor.defined() && tensor.layout() == torch::kSparse;
   const Tensor original = tensor;
@@ -416,13 +416,13 @@ Pending<> Group::all_reduce_async(Tensor tensor, ReduceOp op) {
       if (is_sparse) Tensor(original).copy_(sent);
     };
   }
-  return Pending<>(start(
+  return Work<>(start(
       {.name = name, .op = op}, {tensor, sent},
       [&] { return is_there ? WorkPtr() : membership_->group->allreduce(tensors, options); },
       std::move(finish)));
 }
 
-Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
+Work<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
   check_rank("reduce", root);
   tensor = in_place("reduce", tensor);
   const auto [asked, is_divided] = divided("reduce", *membership_, tensor, op);
@@ -440,13 +440,13 @@ Pending<> Group::reduce_async(Tensor tensor, int root, ReduceOp op) {
       if (!sent.is_same(lies)) Tensor(lies).copy_(sent);
     };
   }
-  return Pending<>(start(
+  return Work<>(start(
       {.name = "reduce", .root = root, .op = op}, {tensor, sent},
       [&] { return is_there ? WorkPtr() : membership_->group->reduce(tensors, options); },
       std::move(finish)));
 }
 
-Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
+Work<Tensors> Group::gather_async(const Tensor& tensor, int root) {
   check_rank("gather", root);
   const Tensor own = dense("gather", tensor);
   Tensors result;
@@ -458,7 +458,7 @@ Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
       outputs[0].push_back(as_bytes(result.back()));
     }
   }
-  if (own.numel() == 0) return {Flight(), std::move(result)};
+  if (own.numel() == 0) return {Operation(), std::move(result)};
   Tensors inputs{as_bytes(own)};
   c10d::GatherOptions options;
   options.rootRank = root;
@@ -469,13 +469,13 @@ Pending<Tensors> Group::gather_async(const Tensor& tensor, int root) {
           std::move(result)};
 }
 
-Pending<Tensors> Group::all_gather_async(const Tensor& tensor) {
+Work<Tensors> Group::all_gather_async(const Tensor& tensor) {
   Tensor own = dense("all_gather", tensor);
   std::vector<std::int64_t> sizes = own.sizes().vec();
   sizes.insert(sizes.begin(), size());
   Tensor all = torch::empty(sizes, own.options());
   Tensors result = all.unbind(0);
-  if (own.numel() == 0) return {Flight(), std::move(result)};
+  if (own.numel() == 0) return {Operation(), std::move(result)};
   Tensor input = as_bytes(own);
   Tensor output = as_bytes(all);
   return {start({.name = "all_gather"}, {own, all},
@@ -503,7 +503,7 @@ Tensors Group::all_gather_uneven(const Tensor& tensor) {
   return parts;
 }
 
-Pending<> Group::scatter_async(Tensor into, const Tensors& parts, int root) {
+Work<> Group::scatter_async(Tensor into, const Tensors& parts, int root) {
   check_rank("scatter", root);
   into = in_place("scatter", into);
   if (!into.is_contiguous()) refuse("scatter", "the tensor to write must be contiguous");
@@ -526,22 +526,22 @@ Pending<> Group::scatter_async(Tensor into, const Tensors& parts, int root) {
       inputs[0].push_back(as_bytes(kept.back()));
     }
   }
-  if (into.numel() == 0) return Pending<>(Flight());
+  if (into.numel() == 0) return Work<>(Operation());
   Tensors outputs{as_bytes(into)};
   c10d::ScatterOptions options;
   options.rootRank = root;
-  return Pending<>(start({.name = "scatter", .root = root}, std::move(kept),
-                         [&] { return membership_->group->scatter(outputs, inputs, options); }));
+  return Work<>(start({.name = "scatter", .root = root}, std::move(kept),
+                      [&] { return membership_->group->scatter(outputs, inputs, options); }));
 }
 
-Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
+Work<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
   Tensor own = dense("reduce_scatter", tensor);
   if (own.dim() < 1 || own.size(0) % size() != 0) {
     refuse("reduce_scatter", "a tensor of sizes ", own.sizes(),
            " cannot be cut along its first dimension into ", size(), " equal parts");
   }
   Tensor result = torch::empty(with_rows(own, own.size(0) / size()), own.options());
-  if (own.numel() == 0) return {Flight(), std::move(result)};
+  if (own.numel() == 0) return {Operation(), std::move(result)};
   const auto [asked, is_divided] = divided("reduce_scatter", *membership_, own, op);
   const bool is_there = is_reduced_already(*membership_, own, op);
   if (is_there) result.copy_(own);
@@ -566,8 +566,8 @@ Pending<Tensor> Group::reduce_scatter_async(const Tensor& tensor, ReduceOp op) {
           result};
 }
 
-Pending<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
-                                        std::vector<std::int64_t> received) {
+Work<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
+                                     std::vector<std::int64_t> received) {
   const char* const name = "all_to_all";
   Tensor own = dense(name, tensor);
   if (own.dim() < 1) refuse(name, "a number has no first dimension to cut");
@@ -592,7 +592,7 @@ Pending<Tensor> Group::all_to_all_async(const Tensor& tensor, std::vector<std::i
   }
   Tensor result = torch::empty(with_rows(own, sum(received)), own.options());
   const std::int64_t row_bytes = row_numbers(own) * static_cast<std::int64_t>(own.element_size());
-  if (row_bytes == 0) return {Flight(), std::move(result)};
+  if (row_bytes == 0) return {Operation(), std::move(result)};
   Tensor input = as_bytes(own, {own.size(0), row_bytes});
   Tensor output = as_bytes(result, {result.size(0), row_bytes});
   return {start({.name = name, .has_equal_rows = false}, {own, result},
@@ -630,13 +630,12 @@ Tensors Group::all_to_all(const Tensors& parts) {
   return all.split_with_sizes(received);
 }
 
-Pending<> Group::barrier_async() {
+Work<> Group::barrier_async() {
   // Past ProcessGroup's own, which keeps a tensor in a static variable: threads tear it.
   c10d::BarrierOptions options;
   if (device().is_cuda()) options.device_ids = {device().index()};
-  return Pending<>(start({.name = "barrier"}, {}, [&] {
-    return membership_->group->getDefaultBackend()->barrier(options);
-  }));
+  return Work<>(start({.name = "barrier"}, {},
+                      [&] { return membership_->group->getDefaultBackend()->barrier(options); }));
 }
 
 namespace {
@@ -654,42 +653,42 @@ struct Arrival {
 
 }  // namespace
 
-Pending<> Group::send_async(const Tensor& tensor, int to, int tag) {
+Work<> Group::send_async(const Tensor& tensor, int to, int tag) {
   check_rank("send", to);
   if (to == rank()) refuse("send", "a rank cannot send to itself");
   Tensor own = dense("send", tensor);
-  if (own.numel() == 0) return Pending<>(Flight());
+  if (own.numel() == 0) return Work<>(Operation());
   if (goes_through_cpu(*membership_, own)) own = own.cpu();
   Tensors moved{as_bytes(own)};
   const auto limit = limit_of_message(*membership_, own);
-  return Pending<>(Flight(
-                       membership_, "send", {own},
-                       [&] { return membership_->group->send(moved, to, tag); }, nullptr)
-                       .within(limit));
+  return Work<>(Operation(
+                    membership_, "send", {own},
+                    [&] { return membership_->group->send(moved, to, tag); }, nullptr)
+                    .within(limit));
 }
 
-Pending<> Group::receive_async(Tensor into, int from, int tag) {
-  check_rank("receive", from);
-  if (from == rank()) refuse("receive", "a rank cannot receive from itself");
-  into = in_place("receive", into);
-  if (into.numel() == 0) return Pending<>(Flight());
+Work<> Group::recv_async(Tensor into, int from, int tag) {
+  check_rank("recv", from);
+  if (from == rank()) refuse("recv", "a rank cannot receive from itself");
+  into = in_place("recv", into);
+  if (into.numel() == 0) return Work<>(Operation());
   const Arrival arrival(*membership_, into);
   Tensors moved{as_bytes(arrival.buffer)};
   const auto limit = limit_of_message(*membership_, into);
-  return Pending<>(Flight(
-                       membership_, "receive", {into},
-                       [&] { return membership_->group->recv(moved, from, tag); }, arrival.finish)
-                       .within(limit));
+  return Work<>(Operation(
+                    membership_, "recv", {into},
+                    [&] { return membership_->group->recv(moved, from, tag); }, arrival.finish)
+                    .within(limit));
 }
 
-int Group::receive_from_any(Tensor into, int tag) {
-  into = in_place("receive_from_any", into);
-  if (into.numel() == 0) refuse("receive_from_any", "an empty tensor receives nothing");
+int Group::recv_from_any(Tensor into, int tag) {
+  into = in_place("recv_from_any", into);
+  if (into.numel() == 0) refuse("recv_from_any", "an empty tensor receives nothing");
   const Arrival arrival(*membership_, into);
   Tensors moved{as_bytes(arrival.buffer)};
   WorkPtr work;
-  Flight(
-      membership_, "receive_from_any", {into},
+  Operation(
+      membership_, "recv_from_any", {into},
       [&] { return work = membership_->group->recvAnysource(moved, tag); }, arrival.finish)
       .within(limit_of_message(*membership_, into))
       .wait();
@@ -779,7 +778,7 @@ void Group::throw_together(std::exception_ptr mine, const std::string& doing) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].starts_with(kNone)) continue;
     const std::string message = doing + " failed on rank " +
-                                std::to_string(membership_->job_ranks[rank]) + ": " +
+                                std::to_string(membership_->global_ranks[rank]) + ": " +
                                 reports[rank].substr(1);
     if (reports[rank].starts_with(kUsage)) throw UsageError(message);
     throw Failure(ErrorCode::kUnavailable, message);

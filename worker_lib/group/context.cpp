@@ -142,7 +142,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   if (device_.is_cuda()) use_gpu(device_.index());
   auto membership = std::make_shared<detail::Membership>();
   membership->rank = rank();
-  membership->job_ranks = ranks_below(world_size());
+  membership->global_ranks = ranks_below(world_size());
   membership->is_whole_job = true;
   membership->device = device_;
   membership->link = link_.get();
@@ -170,7 +170,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
                           .join_timeout = options.join_timeout,
                           .timeout = options.timeout,
                           .shared_bytes_per_rank = options.shared_bytes_per_rank});
-  membership->group = membership->maker->make(membership->name, rank(), membership->job_ranks);
+  membership->group = membership->maker->make(membership->name, rank(), membership->global_ranks);
   if (is_distributed()) {
     membership->roll_call = std::make_shared<RollCall>(store_, membership->name, rank(),
                                                        host_of_store(environment_, is_given));
@@ -225,7 +225,7 @@ void Context::leave() {
   if (membership.roll_call) membership.roll_call->leave();
   membership.group.reset();
   if (others_need_store_ && is_main_process() &&
-      !membership.roll_call->await_end(membership.job_ranks, kLeaveTimeout)) {
+      !membership.roll_call->await_end(membership.global_ranks, kLeaveTimeout)) {
     log::warning("not every rank left in an orderly way");
   }
   membership.roll_call.reset();
@@ -238,7 +238,7 @@ std::string Context::last_words(const std::exception& error) noexcept {
   const auto roll_call = membership_->roll_call;
   if (!roll_call) return words;
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
-    words = roll_call->explain(membership_->job_ranks, error).what();
+    words = roll_call->explain(membership_->global_ranks, error).what();
   }
   roll_call->fail(words.substr(0, words.find('\n')));
   return words;
@@ -252,12 +252,12 @@ void Context::fail() {
     // Those who wait on this rank are to hear of it now, while the store is there to tell them.
     if (membership.group) close_connections(*membership.group);
     if (others_need_store_ && is_main_process()) {
-      membership.roll_call->await_end(membership.job_ranks, kFailTimeout);
+      membership.roll_call->await_end(membership.global_ranks, kFailTimeout);
     }
   };
   const auto explain = [&](const std::exception& error) {
     if (!membership.roll_call) throw;
-    Failure failure = membership.roll_call->explain(membership.job_ranks, error);
+    Failure failure = membership.roll_call->explain(membership.global_ranks, error);
     tell(failure.what());
     throw failure;
   };

@@ -33,7 +33,7 @@ std::string describe(std::int64_t step, double loss) {
 // What `rank` has to say, on every rank of the group.
 Failure failure_of(Group& group, int rank, const std::string& mine) {
   const std::string why = group.broadcast(mine, rank);
-  return {ErrorCode::kUnavailable, "rank " + std::to_string(group.job_rank(rank)) + ": " + why};
+  return {ErrorCode::kUnavailable, "rank " + std::to_string(group.global_rank(rank)) + ": " + why};
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ class AgentLink;
 namespace detail {
 
 struct Membership {
-  std::string name;            // "ddprun", or of a smaller group "ddprun/<number>", unique
-  std::vector<int> job_ranks;  // of its members, by their rank here
+  std::string name;               // "ddprun", or of a smaller group "ddprun/<number>", unique
+  std::vector<int> global_ranks;  // of its members, by their rank here
   int rank = 0;
   bool is_whole_job = false;
   torch::Device device{torch::kCPU};
@@ -34,7 +34,7 @@ struct Membership {
   std::int64_t calls = 0;  // of collectives, here
   int groups_made = 0;
 
-  int size() const { return static_cast<int>(job_ranks.size()); }
+  int size() const { return static_cast<int>(global_ranks.size()); }
 };
 
 }  // namespace detail

@@ -66,7 +66,7 @@ std::string text_of(const Call& call, const Rounds& rounds) {
   if (kind != Kind::kBarrier && kind != Kind::kAllToAll) {
     text << " of " << call.count << " " << name_of(static_cast<Type>(call.type));
   }
-  if (call.root >= 0) text << " with the root " << rounds.job_rank(call.root);
+  if (call.root >= 0) text << " with the root " << rounds.global_rank(call.root);
   text << " (number " << call.sequence << ")";
   return text.str();
 }
@@ -289,9 +289,9 @@ void AllToAll::compare_lengths(Rounds& rounds) {
           reinterpret_cast<const std::uint64_t*>(rounds.of(to))[2 * from + 1];
       if (sent != expected) {
         rounds.give_up(Failure(ErrorCode::kInvalidArgument,
-                               "all_to_all: rank " + std::to_string(rounds.job_rank(from)) +
+                               "all_to_all: rank " + std::to_string(rounds.global_rank(from)) +
                                    " sends " + std::to_string(sent) + " bytes to rank " +
-                                   std::to_string(rounds.job_rank(to)) + ", which expects " +
+                                   std::to_string(rounds.global_rank(to)) + ", which expects " +
                                    std::to_string(expected)));
       }
       if (from != to) most = std::max(most, sent);
@@ -342,11 +342,11 @@ void Run::compare_calls() {
   for (int rank = 1; rank < rounds_.size(); ++rank) {
     const Call& other = rounds_.call_of(rank);
     if (other == first) continue;
-    rounds_.give_up(
-        Failure(ErrorCode::kInvalidArgument,
-                "the ranks make different calls: rank " + std::to_string(rounds_.job_rank(0)) +
-                    " makes " + text_of(first, rounds_) + ", rank " +
-                    std::to_string(rounds_.job_rank(rank)) + " makes " + text_of(other, rounds_)));
+    rounds_.give_up(Failure(
+        ErrorCode::kInvalidArgument,
+        "the ranks make different calls: rank " + std::to_string(rounds_.global_rank(0)) +
+            " makes " + text_of(first, rounds_) + ", rank " +
+            std::to_string(rounds_.global_rank(rank)) + " makes " + text_of(other, rounds_)));
   }
 }
 

@@ -18,7 +18,7 @@ class NodeGroup {
   // After every member has announced itself in the segment. Errors: kUnavailable when one of them
   // has died meanwhile.
   static Result<std::shared_ptr<NodeGroup>> make(std::shared_ptr<Segment> segment, int rank,
-                                                 std::vector<int> job_ranks,
+                                                 std::vector<int> global_ranks,
                                                  const std::shared_ptr<PeerWatch>& watch);
   ~NodeGroup();
   NodeGroup(const NodeGroup&) = delete;
@@ -32,7 +32,7 @@ class NodeGroup {
   void close() { rounds_.leave(); }
 
  private:
-  NodeGroup(std::shared_ptr<Segment> segment, int rank, std::vector<int> job_ranks);
+  NodeGroup(std::shared_ptr<Segment> segment, int rank, std::vector<int> global_ranks);
 
   Rounds rounds_;
   std::vector<PeerWatch::Watched> watched_;

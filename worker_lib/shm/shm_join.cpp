@@ -51,7 +51,7 @@ class Joiner {
     const auto door = Door::open();
     introduce(door);
     Joined joined;
-    joined.placement = placement_of(identities_, joining_.job_ranks);
+    joined.placement = placement_of(identities_, joining_.global_ranks);
     if (!joined.placement.why_not.empty()) {
       return fail(ErrorCode::kUnavailable, joined.placement.why_not);
     }
@@ -74,7 +74,7 @@ class Joiner {
 
  private:
   void introduce(const Result<Door>& door) {
-    const auto keys = keys_of("who", joining_.job_ranks.size());
+    const auto keys = keys_of("who", joining_.global_ranks.size());
     const std::string own = door ? door->address() : std::string(kNoDoor) + door.error().message;
     joining_.exchange.set(keys[static_cast<std::size_t>(joining_.rank)],
                           joining_.identity + std::string(kDoor) + own);
@@ -105,12 +105,12 @@ class Joiner {
     }
     if (segment) announce(*segment, place);
     if (auto ok = all_have(segment, *circle); !ok) return fail(std::move(ok.error()));
-    std::vector<int> job_ranks;
+    std::vector<int> global_ranks;
     for (const int member : members) {
-      job_ranks.push_back(joining_.job_ranks[static_cast<std::size_t>(member)]);
+      global_ranks.push_back(joining_.global_ranks[static_cast<std::size_t>(member)]);
     }
     auto node = NodeGroup::make(std::make_shared<Segment>(std::move(*segment)), place,
-                                std::move(job_ranks), watch_);
+                                std::move(global_ranks), watch_);
     if (auto ok = all_have(node, *circle); !ok) return fail(std::move(ok.error()));
     return node;
   }
@@ -155,7 +155,7 @@ class Joiner {
   }
 
   std::string by_rank(std::size_t rank, const std::string& words) const {
-    return "rank " + std::to_string(joining_.job_ranks[rank]) + ": " + words;
+    return "rank " + std::to_string(joining_.global_ranks[rank]) + ": " + words;
   }
 
   const Joining& joining_;
@@ -199,7 +199,7 @@ std::size_t Placement::members() const {
 }
 
 Placement placement_of(const std::vector<std::string>& identities,
-                       const std::vector<int>& job_ranks) {
+                       const std::vector<int>& global_ranks) {
   Placement placement;
   const auto machine = [&](std::size_t rank) {
     return identities[rank].substr(0, identities[rank].find('\n'));
@@ -210,8 +210,8 @@ Placement placement_of(const std::vector<std::string>& identities,
       const auto first = static_cast<std::size_t>(placement.nodes[node].front());
       if (machine(first) != machine(rank)) continue;
       if (identities[first] != identities[rank]) {
-        placement.why_not = "ranks " + std::to_string(job_ranks[first]) + " and " +
-                            std::to_string(job_ranks[rank]) +
+        placement.why_not = "ranks " + std::to_string(global_ranks[first]) + " and " +
+                            std::to_string(global_ranks[rank]) +
                             " are on one machine but not of one " +
                             difference(identities[first], identities[rank]);
         return placement;

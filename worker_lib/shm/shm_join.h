@@ -38,13 +38,13 @@ struct Placement {
   std::size_t members() const;
 };
 Placement placement_of(const std::vector<std::string>& identities,
-                       const std::vector<int>& job_ranks);
+                       const std::vector<int>& global_ranks);
 
 struct Joining {
   Exchange exchange;
   std::string identity;
   int rank = 0;
-  std::vector<int> job_ranks;
+  std::vector<int> global_ranks;
   std::size_t bytes_per_rank = 0;
   Deadline until;
 };

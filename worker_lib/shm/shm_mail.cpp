@@ -236,9 +236,9 @@ bool Mail::take_kept(Message& message) {
 std::exception_ptr Mail::mismatch(const Message& message, const Head& head, int from) const {
   if (message.bytes == head.bytes && message.type == head.type) return nullptr;
   return failure(ErrorCode::kInvalidArgument,
-                 "rank " + std::to_string(rounds_.job_rank(from)) + " sends " +
+                 "rank " + std::to_string(rounds_.global_rank(from)) + " sends " +
                      std::to_string(head.bytes) + " bytes of " + name_of(head.type) +
-                     " where rank " + std::to_string(rounds_.job_rank(rounds_.rank())) +
+                     " where rank " + std::to_string(rounds_.global_rank(rounds_.rank())) +
                      " receives " + std::to_string(message.bytes) + " of " + name_of(message.type));
 }
 
@@ -297,7 +297,7 @@ void Mail::fail_late() {
     return failure(ErrorCode::kTimeout,
                    std::string(doing) + " timed out: " +
                        (peer == kAny ? std::string("no rank sent anything in time")
-                                     : "rank " + std::to_string(rounds_.job_rank(peer)) +
+                                     : "rank " + std::to_string(rounds_.global_rank(peer)) +
                                            " did not come in time"));
   };
   for (std::size_t to = 0; to < sending_.size(); ++to) {

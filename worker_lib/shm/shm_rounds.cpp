@@ -52,10 +52,10 @@ void announce(Segment& segment, int rank) {
   page.state = State::kThere;
 }
 
-Rounds::Rounds(std::shared_ptr<Segment> segment, int rank, std::vector<int> job_ranks)
+Rounds::Rounds(std::shared_ptr<Segment> segment, int rank, std::vector<int> global_ranks)
     : segment_(std::move(segment)),
       rank_(rank),
-      job_ranks_(std::move(job_ranks)),
+      job_ranks_(std::move(global_ranks)),
       may_spin_(has_core_per_rank(*segment_)),
       worth_spinning_(kMostSpin) {}
 
@@ -100,7 +100,7 @@ bool Rounds::is_lost(int rank) const { return segment_->page(rank).state.load() 
 
 std::string Rounds::loss_of(int rank) const {
   const RankPage& page = segment_->page(rank);
-  const std::string name = "rank " + std::to_string(job_rank(rank));
+  const std::string name = "rank " + std::to_string(global_rank(rank));
   switch (page.state.load()) {
     case State::kDead:
       return name + " (process " + std::to_string(page.pid.load()) + ") has died";
@@ -110,7 +110,7 @@ std::string Rounds::loss_of(int rank) const {
       const int culprit = page.culprit.load();
       if (culprit < 0) return name + " has given up";
       if (segment_->page(culprit).state.load() == State::kDead) return loss_of(culprit);
-      return name + " has given up waiting for rank " + std::to_string(job_rank(culprit));
+      return name + " has given up waiting for rank " + std::to_string(global_rank(culprit));
     }
     case State::kAbsent:
     case State::kThere:
@@ -160,7 +160,7 @@ void Rounds::wait(const Patience& patience, const std::function<std::string()>& 
     give_up(Failure(kind_of_loss(lost), what() + ": " + loss_of(lost)), cause >= 0 ? cause : lost);
   }
   give_up(Failure(ErrorCode::kTimeout, what() + " timed out: rank " +
-                                           std::to_string(job_rank(missing)) +
+                                           std::to_string(global_rank(missing)) +
                                            " did not come within " + text_of(Clock::now() - begun)),
           missing);
 }

@@ -30,8 +30,8 @@ namespace ddprun::shm {
 
 class Rounds {
  public:
-  // `job_ranks`: what the ranks of the segment are called in messages. The segment is touch()ed.
-  Rounds(std::shared_ptr<Segment> segment, int rank, std::vector<int> job_ranks);
+  // `global_ranks`: what the ranks of the segment are called in messages. The segment is touch()ed.
+  Rounds(std::shared_ptr<Segment> segment, int rank, std::vector<int> global_ranks);
   ~Rounds();
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
@@ -39,7 +39,7 @@ class Rounds {
   int rank() const { return rank_; }
   int size() const { return segment_->ranks(); }
   std::size_t capacity() const { return segment_->geometry().slot_bytes; }
-  int job_rank(int rank) const { return job_ranks_[static_cast<std::size_t>(rank)]; }
+  int global_rank(int rank) const { return job_ranks_[static_cast<std::size_t>(rank)]; }
   Segment& segment() { return *segment_; }
 
   // For the round to come.

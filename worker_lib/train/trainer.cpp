@@ -450,7 +450,7 @@ bool TrainerBase::is_done_already() {
 }
 
 void TrainerBase::begin_update() {
-  zero_gradients(parts_->parameters);
+  zero_grad(parts_->parameters);
   parts_->window_losses.clear();
 }
 
@@ -472,8 +472,8 @@ void TrainerBase::end_update() {
   if (p.scaling && (p.options.clip_norm > 0 || p.options.clip_value > 0)) {
     p.scaling->unscale(p.optimizer);
   }
-  if (p.options.clip_norm > 0) clip_gradient_norm(p.parameters, p.options.clip_norm);
-  if (p.options.clip_value > 0) clip_gradient_value(p.parameters, p.options.clip_value);
+  if (p.options.clip_norm > 0) clip_grad_norm_(p.parameters, p.options.clip_norm);
+  if (p.options.clip_value > 0) clip_grad_value_(p.parameters, p.options.clip_value);
   if (p.scaling) {
     p.scaling->step(p.optimizer);
     p.scaling->update();

@@ -211,7 +211,7 @@ void expect_seen(Context& context, std::function<Output(const Tensor&)> wrap,
        {DdpOptions{.find_unused_parameters = true}, DdpOptions{.static_graph = true}}) {
     DistributedDataParallel model(std::make_shared<Gives<Output>>(wrap), context, options);
     for (int step = 0; step < 3; ++step) {
-      zero_gradients(model.parameters());
+      zero_grad(model.parameters());
       auto output = model(inputs_of(0));
       unwrap(output).sum().backward();
       EXPECT_TRUE(model->used->weight.grad().defined());
@@ -271,7 +271,7 @@ TEST(Ddp, AStaticGraphsFirstStepIsMadeByAllRanksTogether) {
     step();
     EXPECT_FALSE(model.must_synchronize());
     for (int i = 0; i < 2; ++i) {
-      zero_gradients(model.parameters());
+      zero_grad(model.parameters());
       {
         const auto no_sync = model.no_sync();
         step();

@@ -34,29 +34,29 @@ TEST(Gradients, AreScaledToTheNormTheyMayHave) {
   const Tensor a = parameter_with(torch::tensor({3.0F, 0.0F}));
   const Tensor b = parameter_with(torch::tensor({0.0F, 4.0F}));
   const Tensor none = torch::zeros({1}, torch::requires_grad());
-  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 10).item<float>(), 5);
+  EXPECT_FLOAT_EQ(clip_grad_norm_({a, none, b}, 10).item<float>(), 5);
   EXPECT_EQ(a.grad()[0].item<float>(), 3);  // within the limit: not touched
-  EXPECT_FLOAT_EQ(clip_gradient_norm({a, none, b}, 1).item<float>(), 5);
+  EXPECT_FLOAT_EQ(clip_grad_norm_({a, none, b}, 1).item<float>(), 5);
   EXPECT_NEAR(a.grad()[0].item<float>(), 0.6, 1e-6);
   EXPECT_NEAR(b.grad()[1].item<float>(), 0.8, 1e-6);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  EXPECT_NEAR(clip_gradient_norm({a, b}, 1, kInfinity).item<float>(), 0.8, 1e-6);
-  EXPECT_EQ(clip_gradient_norm({none}, 1).item<float>(), 0);
+  EXPECT_NEAR(clip_grad_norm_({a, b}, 1, kInfinity).item<float>(), 0.8, 1e-6);
+  EXPECT_EQ(clip_grad_norm_({none}, 1).item<float>(), 0);
 }
 
 TEST(Gradients, OfTwoValuesForOneElementTheSumCounts) {
   const Tensor indices = torch::tensor({{1, 1}}, torch::kInt64);
   const Tensor sparse =
       parameter_with(torch::sparse_coo_tensor(indices, torch::tensor({3.0F, 1.0F}), {4}));
-  EXPECT_FLOAT_EQ(clip_gradient_norm({sparse}, 2).item<float>(), 4);
+  EXPECT_FLOAT_EQ(clip_grad_norm_({sparse}, 2).item<float>(), 4);
   EXPECT_NEAR(sparse.grad().to_dense()[1].item<float>(), 2, 1e-5);
-  clip_gradient_value({sparse}, 0.5);
+  clip_grad_value_({sparse}, 0.5);
   EXPECT_EQ(sparse.grad().to_dense()[1].item<float>(), 0.5F);
 }
 
 TEST(Gradients, AreClampedToAValue) {
   const Tensor parameter = parameter_with(torch::tensor({-3.0F, 0.5F, 7.0F}));
-  clip_gradient_value({parameter}, 1);
+  clip_grad_value_({parameter}, 1);
   EXPECT_TRUE(torch::equal(parameter.grad(), torch::tensor({-1.0F, 0.5F, 1.0F})));
 }
 
@@ -67,7 +67,7 @@ TEST(Gradients, ThatAreViewsIntoBucketsCanBeCleared) {
     DistributedDataParallel model(linear, context, {.gradient_as_bucket_view = true});
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
-      zero_gradients(model.parameters());
+      zero_grad(model.parameters());
       model(torch::full({1, 3}, context.rank() + 1.0F)).sum().backward();
       EXPECT_TRUE(torch::allclose(linear->weight.grad(), torch::full({2, 3}, 1.5F)));
       EXPECT_TRUE(linear->weight.grad().is_alias_of(linear->bias.grad()));  // one bucket
@@ -95,7 +95,7 @@ Tensor gradient_of_a_mixed_precision_step(Context& context, torch::Device device
   }
   scaler.scale(loss).backward();
   scaler.unscale(optimizer);
-  clip_gradient_norm(model.parameters(), 1);
+  clip_grad_norm_(model.parameters(), 1);
   EXPECT_TRUE(scaler.step(optimizer));
   scaler.update();
   return linear->weight.grad().cpu();
@@ -107,7 +107,7 @@ TEST(MixedPrecision, AStepWithAHookAndClippingIsSinglePrecisionsButForRounding) 
     const Tensor weight = drawn({4, 8}, 1).requires_grad_();
     const Tensor bias = drawn({4}, 3).requires_grad_();
     torch::linear(drawn({5, 8}, 2), weight, bias).pow(2).mean().backward();
-    clip_gradient_norm({weight, bias}, 1);
+    clip_grad_norm_({weight, bias}, 1);
     EXPECT_TRUE(torch::allclose(mixed, weight.grad(), 0.02, 0.01));
     EXPECT_GT(mixed.norm().item<float>(), 0.1);
   });

@@ -184,14 +184,14 @@ TEST_P(Collectives, MessagesGoRoundARing) {
     const int before = (context.rank() + n - 1) % n;
     Tensor came = torch::zeros({2, 3}, torch::kInt64);
     auto sent = context.send_async(rows_of(context.rank()), next, /*tag=*/5);
-    context.receive(came, before, /*tag=*/5);
+    context.recv(came, before, /*tag=*/5);
     sent.wait();
     EXPECT_TRUE(equal(came, rows_of(before)));
     if (context.rank() == 0) {
       std::vector<bool> seen(static_cast<std::size_t>(n));
       for (int i = 1; i < n; ++i) {
         Tensor from = torch::zeros({1}, torch::kInt32);
-        const int who = context.receive_from_any(from);
+        const int who = context.recv_from_any(from);
         EXPECT_EQ(from.item<int>(), who);
         EXPECT_FALSE(seen[static_cast<std::size_t>(who)]);
         seen[static_cast<std::size_t>(who)] = true;
@@ -449,7 +449,7 @@ TEST(Messages, OverGlooHaveTheLimitOfACollective) {
                     {.backend = Backend::kGloo, .join_timeout = 20s, .timeout = 300ms});
     if (context.rank() == 1) return rank_0_has_given_up.get_future().wait();
     const auto begun = std::chrono::steady_clock::now();
-    EXPECT_THROW(context.receive(torch::ones({1}), 1), Failure);
+    EXPECT_THROW(context.recv(torch::ones({1}), 1), Failure);
     EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
     rank_0_has_given_up.set_value();
   });
@@ -464,7 +464,7 @@ TEST(SmallerGroups, WorkBesideEachOtherAndTheWhole) {
     Group& mine = evens ? *evens : *odds;
     EXPECT_EQ(mine.size(), 2);
     EXPECT_EQ(mine.rank(), context.rank() / 2);
-    EXPECT_EQ(mine.job_rank(1), context.rank() % 2 + 2);
+    EXPECT_EQ(mine.global_rank(1), context.rank() % 2 + 2);
     EXPECT_EQ(mine.all_reduce(context.rank()), context.rank() % 2 == 0 ? 2 : 4);
     EXPECT_EQ(mine.broadcast(std::to_string(context.rank()), 1),
               std::to_string(context.rank() % 2 + 2));

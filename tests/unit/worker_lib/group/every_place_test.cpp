@@ -147,7 +147,7 @@ template <typename Model, typename BatchOf>
 void train(Model& model, const Tensors& parameters, const BatchOf& batch_of, int steps) {
   auto optimizer = sgd(parameters);
   for (int step = 0; step < steps; ++step) {
-    zero_gradients(parameters);
+    zero_grad(parameters);
     loss_of(model, batch_of(step)).backward();
     optimizer.step();
   }
@@ -222,7 +222,7 @@ TEST_P(EveryPlace, EveryCollective) {
     if (n > 1) {
       auto sent = context.send_async(mine, (context.rank() + 1) % n);
       tensor = torch::zeros_like(mine);
-      context.receive(tensor, before);
+      context.recv(tensor, before);
       sent.wait();
       EXPECT_TRUE(torch::equal(tensor, rows_of(before, 2 * n)));
     }
@@ -317,8 +317,8 @@ TEST_P(EveryPlace, PowerSgdIsExactForGradientsOfItsRank) {
       DistributedDataParallel model(linear, context, {.hook = hook});
       for (std::uint64_t step = 0; step < 4; ++step) {
         const Tensor rows = drawn({context.size(), 20}, step);
-        zero_gradients(linear->parameters());
-        zero_gradients(alone->parameters());
+        zero_grad(linear->parameters());
+        zero_grad(alone->parameters());
         model(share(context, rows)).pow(2).sum().backward();
         (alone->forward(rows).pow(2).sum() / context.size()).backward();
         for (std::size_t i = 0; i < 2; ++i) {
@@ -354,7 +354,7 @@ TEST_P(EveryPlace, ParametersThatAForwardDidNotUseAreFoundOrNamed) {
     const auto net = make(context.device());
     DistributedDataParallel model(net, context, {.find_unused_parameters = true});
     for (const bool with_all : {false, true, false}) {
-      zero_gradients(net->parameters());
+      zero_grad(net->parameters());
       model(share(context, whole_batch(0).inputs), with_all).sum().backward();
       EXPECT_EQ(net->maybe->weight.grad().defined(), with_all);
       EXPECT_TRUE(net->first->weight.grad().defined());
@@ -479,11 +479,11 @@ TEST_P(EveryPlace, GradientsAreClipped) {
     loss_of(model, share(context, whole_batch(0))).backward();
     const auto alone = make(torch::kCPU);
     loss_of(*alone, whole_batch(0)).backward();
-    const Tensor norm = clip_gradient_norm(model.parameters(), 0.1);
+    const Tensor norm = clip_grad_norm_(model.parameters(), 0.1);
     EXPECT_EQ(norm.device(), context.device());
-    expect_near(norm, clip_gradient_norm(alone->parameters(), 0.1));
-    clip_gradient_value(model.parameters(), 0.01);
-    clip_gradient_value(alone->parameters(), 0.01);
+    expect_near(norm, clip_grad_norm_(alone->parameters(), 0.1));
+    clip_grad_value_(model.parameters(), 0.01);
+    clip_grad_value_(alone->parameters(), 0.01);
     expect_near(net->second->weight.grad(), alone->second->weight.grad());
   });
 }
@@ -505,11 +505,11 @@ TEST_P(EveryPlace, MixedPrecisionTrainsAndSkipsWhatIsInfinite) {
         scores = model(batch.inputs);
         EXPECT_EQ(scores.scalar_type(), torch::kHalf);
       }
-      zero_gradients(net->parameters());
+      zero_grad(net->parameters());
       scaler.scale(torch::nn::functional::cross_entropy(scores.to(torch::kFloat32), batch.targets))
           .backward();
       scaler.unscale(optimizer);
-      clip_gradient_norm(net->parameters(), 100);
+      clip_grad_norm_(net->parameters(), 100);
       EXPECT_EQ(scaler.step(optimizer), !is_bad);
       scaler.update();
     }
@@ -728,13 +728,13 @@ TEST_P(EveryPlace, ACheckpointGoesFromDeviceToDevice) {
     }
     ASSERT_TRUE(checkpoints.resume(on_cpu, cpu_optimizer));
     expect_near(on_cpu->parameters(), expected, 0);
-    zero_gradients(on_cpu->parameters());
+    zero_grad(on_cpu->parameters());
     loss_of(*on_cpu, whole_batch(1)).backward();
     cpu_optimizer.step();
     checkpoints.save(on_cpu, cpu_optimizer, {.step = 2});
     ASSERT_EQ(checkpoints.resume(model, optimizer)->step, 2);
     expect_near(net->parameters(), on_cpu->parameters(), 0);
-    zero_gradients(net->parameters());
+    zero_grad(net->parameters());
     loss_of(model, share(context, whole_batch(2))).backward();
     optimizer.step();  // its state has come to the device, too
 

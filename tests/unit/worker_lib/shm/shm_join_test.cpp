@@ -89,7 +89,7 @@ std::vector<Result<Joined>> join_all(const std::vector<std::string>& identities,
       results[own] = join({.exchange = store.exchange(),
                            .identity = identities[own],
                            .rank = rank,
-                           .job_ranks = ranks_below(size),
+                           .global_ranks = ranks_below(size),
                            .bytes_per_rank = bytes,
                            .until = Clock::now() + 20s},
                           watch);
@@ -105,7 +105,7 @@ TEST(ShmJoin, RanksOfANodeShareOneMemory) {
   for (const auto& one : joined) ASSERT_TRUE(one) << one.error().message;
   EXPECT_EQ(joined[0]->node->rounds().size(), 3);
   EXPECT_EQ(joined[3]->node->rounds().rank(), 2);
-  EXPECT_EQ(joined[2]->node->rounds().job_rank(1), 2);
+  EXPECT_EQ(joined[2]->node->rounds().global_rank(1), 2);
   EXPECT_EQ(joined[1]->node->rounds().size(), 1);
   std::vector<std::thread> threads;
   for (const std::size_t rank : {0, 2, 3}) {
@@ -140,7 +140,7 @@ TEST(ShmJoin, ARankThatTheOthersCannotReachSaysWhy) {
   const auto joined = join({.exchange = store.exchange(),
                             .identity = identity("a"),
                             .rank = 0,
-                            .job_ranks = {4, 7},
+                            .global_ranks = {4, 7},
                             .bytes_per_rank = kUsual,
                             .until = Clock::now() + 20s},
                            value_or_throw(PeerWatch::start()));

@@ -278,7 +278,7 @@ TEST(Trainer, ASharedParameterCountsOnceInTheNorm) {
     const double moved = std::hypot((net->first->weight.detach() - before).norm().item<double>(),
                                     net->first->bias.grad().norm().item<double>());
     EXPECT_NEAR(moved, 0.5, 1e-4);
-    EXPECT_NEAR(clip_gradient_norm(net->parameters(), 9).item<double>(), 0.5, 1e-4);
+    EXPECT_NEAR(clip_grad_norm_(net->parameters(), 9).item<double>(), 0.5, 1e-4);
   });
 }
 

@@ -11,7 +11,7 @@
 // Made collectively (all ranks, the same order), used by one thread. The Context, or the smaller
 // Group that it was given, must outlive it. The module is on its device already, and so are the
 // inputs. Evaluate on the bare module, *model: ranks whose last batches are uneven would wait for
-// each other. With gradient_as_bucket_view clear gradients by zero_gradients() (gradients.h): C++'s
+// each other. With gradient_as_bucket_view clear gradients by zero_grad() (gradients.h): C++'s
 // Optimizer::zero_grad() detaches them, which such views refuse.
 //
 // Follows torch/nn/parallel/distributed.py and torch/distributed/algorithms/join.py of PyTorch 2.11.

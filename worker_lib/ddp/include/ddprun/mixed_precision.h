@@ -11,7 +11,7 @@
 //     }
 //     scaler.scale(loss).backward();
 //     scaler.unscale(optimizer);                                   // only to clip before the step
-//     ddprun::clip_gradient_norm(model.parameters(), 1.0);
+//     ddprun::clip_grad_norm_(model.parameters(), 1.0);
 //     scaler.step(optimizer);   // skipped when a gradient is infinite or not a number
 //     scaler.update();          // which halves the scale; it doubles after 2000 good steps
 //     optimizer.zero_grad();

@@ -56,18 +56,18 @@ namespace detail {
 struct Membership;
 
 // A started operation and what must live until its end.
-class Flight {
+class Operation {
  public:
-  Flight() = default;  // one that is over
+  Operation() = default;  // one that is over
   using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
   // `kept` begins with the tensor that says what the call is about, if there is one.
-  Flight(std::shared_ptr<Membership> membership, const char* name, std::vector<torch::Tensor> kept,
-         const Begin& begin, std::function<void()> finish);
+  Operation(std::shared_ptr<Membership> membership, const char* name,
+            std::vector<torch::Tensor> kept, const Begin& begin, std::function<void()> finish);
 
   bool is_done() const { return !work_ || work_->isCompleted(); }
   void wait();
   // What wait() gives the operation, where that has no limit of its own.
-  Flight&& within(std::chrono::milliseconds limit) && {
+  Operation&& within(std::chrono::milliseconds limit) && {
     limit_ = limit;
     return std::move(*this);
   }
@@ -92,32 +92,32 @@ class Flight {
 // and what is read not be changed, before wait(). Dropped without wait(): the operation may or may
 // not take place, and nobody hears of its failure.
 template <typename Result = void>
-class [[nodiscard]] Pending {
+class [[nodiscard]] Work {
  public:
-  Pending(detail::Flight flight, Result result)
-      : flight_(std::move(flight)), result_(std::move(result)) {}
+  Work(detail::Operation operation, Result result)
+      : operation_(std::move(operation)), result_(std::move(result)) {}
 
-  bool is_done() const { return flight_.is_done(); }
+  bool is_done() const { return operation_.is_done(); }
   Result wait() {
-    flight_.wait();
+    operation_.wait();
     return result_;
   }
 
  private:
-  detail::Flight flight_;
+  detail::Operation operation_;
   Result result_;
 };
 
 template <>
-class [[nodiscard]] Pending<void> {
+class [[nodiscard]] Work<void> {
  public:
-  explicit Pending(detail::Flight flight) : flight_(std::move(flight)) {}
+  explicit Work(detail::Operation operation) : operation_(std::move(operation)) {}
 
-  bool is_done() const { return flight_.is_done(); }
-  void wait() { flight_.wait(); }
+  bool is_done() const { return operation_.is_done(); }
+  void wait() { operation_.wait(); }
 
  private:
-  detail::Flight flight_;
+  detail::Operation operation_;
 };
 
 // A number that all_reduce() of plain values takes; for bool see all_of() and any_of().
@@ -139,7 +139,7 @@ class Group {
   int rank() const;  // within this group
   int size() const;
   // The number that rank `rank` of this group has in the job.
-  int job_rank(int rank) const;
+  int global_rank(int rank) const;
   // Where this rank's tensors live as a rule.
   torch::Device device() const;
 
@@ -156,27 +156,27 @@ class Group {
 
   // `tensor` becomes the root's.
   void broadcast(Tensor tensor, int root = 0) { broadcast_async(std::move(tensor), root).wait(); }
-  Pending<> broadcast_async(Tensor tensor, int root = 0);
+  Work<> broadcast_async(Tensor tensor, int root = 0);
 
   // `tensor` becomes the sum (or what `op` says) over all ranks.
   void all_reduce(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
     all_reduce_async(std::move(tensor), std::move(op)).wait();
   }
-  Pending<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM);
+  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM);
 
   // The same at the root alone; what the others' tensors hold afterwards is not defined.
   void reduce(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
     reduce_async(std::move(tensor), root, std::move(op)).wait();
   }
-  Pending<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM);
+  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM);
 
   // At the root every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
   Tensors gather(const Tensor& tensor, int root = 0) { return gather_async(tensor, root).wait(); }
-  Pending<Tensors> gather_async(const Tensor& tensor, int root = 0);
+  Work<Tensors> gather_async(const Tensor& tensor, int root = 0);
 
   // Every rank's tensor, everywhere. Equal shapes.
   Tensors all_gather(const Tensor& tensor) { return all_gather_async(tensor).wait(); }
-  Pending<Tensors> all_gather_async(const Tensor& tensor);
+  Work<Tensors> all_gather_async(const Tensor& tensor);
 
   // The same with first dimensions that differ, zero included; the other dimensions and the type
   // must agree, else all ranks throw and the message names one that differs. Two collectives.
@@ -186,28 +186,28 @@ class Group {
   void scatter(Tensor into, const Tensors& parts = {}, int root = 0) {
     scatter_async(std::move(into), parts, root).wait();
   }
-  Pending<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0);
+  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0);
 
   // Reduces `tensor`, whose first dimension is a multiple of size(), and gives this rank its equal
   // share of that dimension: [n * size(), ...] to [n, ...].
   Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
     return reduce_scatter_async(tensor, std::move(op)).wait();
   }
-  Pending<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM);
+  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM);
 
   // Cuts `tensor` along its first dimension into equal parts, sends part i to rank i and returns
   // what came, in the order of ranks: the transposition of who has what.
   Tensor all_to_all(const Tensor& tensor) { return all_to_all_async(tensor, {}, {}).wait(); }
   // With parts of given lengths: `sent[i]` rows go to rank i and `received[i]` come from it.
-  Pending<Tensor> all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
-                                   std::vector<std::int64_t> received);
+  Work<Tensor> all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
+                                std::vector<std::int64_t> received);
   // `parts[i]` goes to rank i; what rank i sent here is element i of the result. First dimensions
   // may all differ (lengths are exchanged first), the others and the type must agree.
   Tensors all_to_all(const Tensors& parts);
 
   // Returns when every rank has called it. Over NCCL it also waits for the GPU.
   void barrier() { barrier_async().wait(); }
-  Pending<> barrier_async();
+  Work<> barrier_async();
 
   // From rank to rank; the pair must agree on shape and type. Messages with equal `tag` between the
   // same two ranks keep their order. Not to itself. Over NCCL there are no tags, and the calls of a
@@ -215,13 +215,11 @@ class Group {
   // buffers cannot hold (some hundred kilobytes) waits for ever; have one side of each pair receive
   // first.
   void send(const Tensor& tensor, int to, int tag = 0) { send_async(tensor, to, tag).wait(); }
-  Pending<> send_async(const Tensor& tensor, int to, int tag = 0);
-  void receive(Tensor into, int from, int tag = 0) {
-    receive_async(std::move(into), from, tag).wait();
-  }
-  Pending<> receive_async(Tensor into, int from, int tag = 0);
+  Work<> send_async(const Tensor& tensor, int to, int tag = 0);
+  void recv(Tensor into, int from, int tag = 0) { recv_async(std::move(into), from, tag).wait(); }
+  Work<> recv_async(Tensor into, int from, int tag = 0);
   // From whoever sends first; returns who that was. Not over NCCL.
-  int receive_from_any(Tensor into, int tag = 0);
+  int recv_from_any(Tensor into, int tag = 0);
 
   // --- Plain values and strings, through the CPU, whatever the backend.
 
@@ -295,8 +293,8 @@ class Group {
   bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()
 
   struct Call;
-  detail::Flight start(const Call& call, Tensors kept, const detail::Flight::Begin& begin,
-                       std::function<void()> finish = nullptr);
+  detail::Operation start(const Call& call, Tensors kept, const detail::Operation::Begin& begin,
+                          std::function<void()> finish = nullptr);
   void compare_calls(const std::string& call);
   void check_rank(const char* name, int rank) const;
 
