@@ -68,19 +68,26 @@ install(FILES ${PROJECT_BINARY_DIR}/share/ddprun@.service DESTINATION lib/system
         COMPONENT service)
 
 if(DDPRUN_WORKER_LIB)
-  add_custom_target(ddprun_worker_package DEPENDS ddprun_worker)
-  set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
-  install(TARGETS ddprun_worker ddprun_worker_base ddprun_rendezvous_store_client
-                  ddprun_rendezvous_store_wire ddprun_rendezvous_common ddprun_options
-          EXPORT ddprun_worker ARCHIVE DESTINATION lib COMPONENT worker)
+  set(_worker ddprun_worker ddprun_nccl_module ddprun_rendezvous_store_client ddprun_rendezvous_store_wire
+              ddprun_rendezvous_common ddprun_rendezvous_common_worker_abi ddprun_options)
+  foreach(room process shm c10d group ddp checkpoint data train)
+    list(APPEND _worker ddprun_worker_lib_${room})
+    if(TARGET ddprun_worker_lib_${room}_base)
+      list(APPEND _worker ddprun_worker_lib_${room}_base)
+    endif()
+    if(EXISTS ${PROJECT_SOURCE_DIR}/worker_lib/${room}/include)
+      install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/${room}/include/ddprun
+              DESTINATION include/ddprun COMPONENT worker FILES_MATCHING PATTERN "*.h")
+    endif()
+  endforeach()
+  add_custom_target(ddprun_worker_package DEPENDS ddprun_worker_lib_train)
+  install(TARGETS ${_worker} EXPORT ddprun_worker ARCHIVE DESTINATION lib COMPONENT worker)
   if(TARGET ddprun_nccl)
     add_dependencies(ddprun_worker_package ddprun_nccl)
     install(TARGETS ddprun_nccl LIBRARY DESTINATION lib COMPONENT worker)
   endif()
   install(EXPORT ddprun_worker NAMESPACE ddprun:: FILE ddprun-worker.cmake
           DESTINATION ${_package} COMPONENT cmake)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/include/ddprun
-          DESTINATION include/ddprun COMPONENT worker FILES_MATCHING PATTERN "*.h")
   # The one header of ours that the public ones include.
   install(FILES ${PROJECT_SOURCE_DIR}/rendezvous/common/result.h
           DESTINATION include/ddprun/rendezvous/common COMPONENT worker)

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "worker_lib/src/agent_link.h"
+#include "worker_lib/process/agent_link.h"
 
 namespace {
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <vector>
 
-#include "ddprun/datasets.h"
 #include "ddprun/ddp.h"
 #include "ddprun/loader.h"
 #include "ddprun/run.h"
@@ -26,6 +25,20 @@ struct Settings {
   int pairs = 5;
   int threads = 1;
   bool is_augmented = false;
+};
+
+// Images as they are: a batch is an index_select and three operations.
+struct Images {
+  torch::Tensor pixels;  // [n, 1, 28, 28] uint8
+  torch::Tensor labels = torch::full({pixels.size(0)}, 3);
+
+  std::int64_t size() const { return pixels.size(0); }
+  torch::data::Example<> get_batch(const std::vector<std::size_t>& indices) const {
+    const torch::Tensor chosen =
+        torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()));
+    return {pixels.index_select(0, chosen).to(torch::kFloat32).div_(255).sub_(0.286).div_(0.353),
+            labels.index_select(0, chosen)};
+  }
 };
 
 // Images that are moved by some pixels and perhaps mirrored, each by itself: much to do.
@@ -127,16 +140,7 @@ void measure(const Settings& settings, ddprun::Context& context) {
   torch::manual_seed(1);
   const torch::Tensor pixels = torch::randint(256, {count, 1, kSide, kSide}, torch::kUInt8);
   if (settings.is_augmented) return Bench(settings, context, Augmented{pixels}).run();
-  const auto* const first = pixels.const_data_ptr<std::uint8_t>();
-  const ddprun::ImageDataset images(
-      ddprun::LabelledImages{
-          .channels = 1,
-          .height = kSide,
-          .width = kSide,
-          .pixels = {first, first + pixels.numel()},
-          .labels = std::vector<std::uint8_t>(static_cast<std::size_t>(count), 3)},
-      {0.286}, {0.353});
-  Bench(settings, context, images).run();
+  Bench(settings, context, Images{pixels}).run();
 }
 
 }  // namespace

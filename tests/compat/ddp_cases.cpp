@@ -151,8 +151,7 @@ std::vector<Recipe> recipes() {
   const auto operators = [] { return std::make_shared<MlpOfOperators>(); };
   const auto words = [] { return std::make_shared<Words>(); };
   const auto clip_norm = [](double limit, double type) {
-    return
-        [=](const Parameters& parameters) { ddprun::clip_gradient_norm(parameters, limit, type); };
+    return [=](const Parameters& parameters) { ddprun::clip_grad_norm_(parameters, limit, type); };
   };
   std::vector<Recipe> all = {
       {.name = "plain"},
@@ -197,7 +196,7 @@ std::vector<Recipe> recipes() {
       {.name = "clip_norm", .clip = clip_norm(0.1, 2)},
       {.name = "clip_norm_inf", .clip = clip_norm(0.01, std::numeric_limits<double>::infinity())},
       {.name = "clip_value",
-       .clip = [](const Parameters& parameters) { ddprun::clip_gradient_value(parameters, 0.01); }},
+       .clip = [](const Parameters& parameters) { ddprun::clip_grad_value_(parameters, 0.01); }},
       {.name = "autocast", .model = operators, .autocast = torch::kBFloat16},
       {.name = "scaler", .model = operators, .autocast = torch::kHalf, .is_scaled = true},
       {.name = "join", .join = ddprun::JoinOptions{}},
@@ -254,7 +253,7 @@ class Run {
  private:
   void train(int steps) {
     for (int step = 0; step < steps; ++step) {
-      ddprun::zero_gradients(parameters_);
+      ddprun::zero_grad(parameters_);
       for (int i = 1; i < recipe_.accumulated; ++i) {
         const auto no_sync = model_->no_sync();
         backward(step);

@@ -1,4 +1,4 @@
-/* The protocol of worker_lib/src/shm_rounds.h with the bells of shm_bell.h, for spin: RANKS ranks make
+/* The protocol of worker_lib/shm/shm_rounds.h with the bells of shm_bell.h, for spin: RANKS ranks make
  * rounds over two slots each, for ever, in every interleaving of their reads and writes. Claims:
  *  - who reads a slot finds in it what was published for that round, from the end of its wait until it
  *    publishes the next one (assert);

@@ -25,7 +25,7 @@
 #include <memory>
 #include <string>
 
-#include "worker_lib/src/agent_link.h"
+#include "worker_lib/process/agent_link.h"
 
 extern char** environ;
 

@@ -49,7 +49,7 @@ void train(ddprun::Context& context) {
     return loss;
   };
   for (int step = 0; step < kSteps; ++step) {
-    ddprun::zero_gradients(model.parameters());
+    ddprun::zero_grad(model.parameters());
     {
       const auto no_sync = model.no_sync();  // forward and backward: both inside
       for (int part = 1; part < kParts; ++part) backward();

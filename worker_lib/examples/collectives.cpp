@@ -143,13 +143,13 @@ class Tour {
   }
 
   void messages() {
-    if (size_ == 1) return show("send, receive", "nobody to send to", true);
+    if (size_ == 1) return show("send, recv", "nobody to send to", true);
     Tensor came = pair(0);
     const int before = (rank_ + last()) % size_;
     auto sent = context_.send_async(pair(10 * rank_), (rank_ + 1) % size_);
-    context_.receive(came, before);
+    context_.recv(came, before);
     sent.wait();
-    show("send, receive", text_of(came) + " from rank " + std::to_string(before),
+    show("send, recv", text_of(came) + " from rank " + std::to_string(before),
          came.equal(pair(10 * before)));
   }
 

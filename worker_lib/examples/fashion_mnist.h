@@ -1,31 +1,100 @@
-// Fashion-MNIST as two tensors, for the examples that are about something else.
+// Fashion-MNIST for the examples: the IDX files of Debian's dataset-fashion-mnist, gzipped or not, as tensors.
+// Throws ddprun::UsageError, which names the file.
 #pragma once
 
+#include <libdeflate.h>
+#include <torch/data/example.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ddprun/error.h"
-#include "ddprun/images.h"
 
-// Images [n, 784], normalised floats; labels [n], int64. Throws UsageError when the files are not in
-// the folder.
-inline std::pair<torch::Tensor, torch::Tensor> fashion_mnist(const std::string& folder,
-                                                             ddprun::Part part) {
-  auto files = ddprun::read_mnist(folder, part);
-  if (!files) throw ddprun::UsageError(std::move(files.error()));
-  const std::int64_t count = files->count();
-  const torch::Tensor images =
-      torch::from_blob(files->pixels.data(), {count, files->height * files->width}, torch::kUInt8)
-          .to(torch::kFloat32);
-  const torch::Tensor labels =
-      torch::from_blob(files->labels.data(), {count}, torch::kUInt8).to(torch::kInt64);
-  return {images.div(255).sub_(0.286).div_(0.353), labels};
-}
+enum class Part { kTrain, kTest };
+
+struct FashionMnist {
+  torch::Tensor images;  // [n, 1, 28, 28] uint8
+  torch::Tensor labels;  // [n] int64
+
+  std::int64_t size() const { return labels.size(0); }
+  FashionMnist first(std::int64_t count) const {
+    count = std::min(count, size());
+    return {images.narrow(0, 0, count), labels.narrow(0, 0, count)};
+  }
+  FashionMnist to(torch::Device device) const { return {images.to(device), labels.to(device)}; }
+
+  // Normalised as torchvision's ToTensor and Normalize do it, float32.
+  torch::Tensor pixels(const torch::Tensor& indices) const {
+    return images.index_select(0, indices).to(torch::kFloat32).div_(255).sub_(0.286).div_(0.353);
+  }
+  torch::Tensor targets(const torch::Tensor& indices) const {
+    return labels.index_select(0, indices);
+  }
+  torch::data::Example<> get_batch(const std::vector<std::size_t>& indices) const;  // for a Loader
+};
 
 inline torch::Tensor as_tensor(const std::vector<std::size_t>& indices) {
   return torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()), torch::kInt64);
+}
+
+inline torch::data::Example<> FashionMnist::get_batch(
+    const std::vector<std::size_t>& indices) const {
+  const torch::Tensor chosen = as_tensor(indices);
+  return {pixels(chosen), targets(chosen)};
+}
+
+// The bytes behind the header of an IDX file, which says that it has `shape`.
+inline torch::Tensor read_idx(const std::string& folder, const std::string& name,
+                              std::vector<std::int64_t> shape) {
+  std::string path = folder + "/" + name;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) file.open(path += ".gz", std::ios::binary);
+  if (!file) {
+    throw ddprun::UsageError("there is neither " + name + ".gz nor " + name + " in " + folder +
+                             "; install Debian's dataset-fashion-mnist, or name the folder that "
+                             "has the four IDX files");
+  }
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::string header{0, 0, 8, static_cast<char>(shape.size())};
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    for (int shift = 24; shift >= 0; shift -= 8) header += static_cast<char>(size >> shift);
+    count *= size;
+  }
+  const std::size_t wanted = header.size() + static_cast<std::size_t>(count);
+  if (path.ends_with(".gz")) {
+    const std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)> engine(
+        libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
+    std::string unpacked(wanted, '\0');
+    if (libdeflate_gzip_decompress(engine.get(), bytes.data(), bytes.size(), unpacked.data(),
+                                   wanted, nullptr) != LIBDEFLATE_SUCCESS) {
+      throw ddprun::UsageError(path + " is cut off or damaged, or not Fashion-MNIST's");
+    }
+    bytes = std::move(unpacked);
+  }
+  if (bytes.size() != wanted || !bytes.starts_with(header)) {
+    throw ddprun::UsageError(path + " is cut off, or not Fashion-MNIST's");
+  }
+  return torch::from_blob(bytes.data() + header.size(), shape, torch::kUInt8).clone();
+}
+
+inline FashionMnist read_fashion_mnist(const std::string& folder, Part part) {
+  const std::string prefix = part == Part::kTrain ? "train" : "t10k";
+  const std::int64_t count = part == Part::kTrain ? 60'000 : 10'000;
+  return {read_idx(folder, prefix + "-images-idx3-ubyte", {count, 28, 28}).unsqueeze(1),
+          read_idx(folder, prefix + "-labels-idx1-ubyte", {count}).to(torch::kInt64)};
+}
+
+// Images [n, 784], normalised floats; labels [n], int64.
+inline std::pair<torch::Tensor, torch::Tensor> fashion_mnist(const std::string& folder, Part part) {
+  const FashionMnist all = read_fashion_mnist(folder, part);
+  return {all.pixels(torch::arange(all.size())).flatten(1), all.labels};
 }

@@ -24,12 +24,12 @@
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
 #include "ddprun/evaluation_mode.h"
-#include "ddprun/images.h"
 #include "ddprun/log.h"
 #include "ddprun/metrics.h"
 #include "ddprun/progress.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
+#include "worker_lib/examples/fashion_mnist.h"
 #include "worker_lib/examples/fashion_net.h"
 
 namespace {
@@ -51,34 +51,10 @@ struct Settings {
   std::string sample_file;
 };
 
-// Images and labels as they are in the files: bytes, on the device.
-struct Dataset {
-  Tensor images;  // [n, 1, 28, 28] uint8
-  Tensor labels;  // [n] int64
-  std::int64_t size() const { return labels.size(0); }
-
-  Tensor pixels(const Tensor& indices) const {
-    return images.index_select(0, indices).to(torch::kFloat32).div_(255).sub_(0.286).div_(0.353);
-  }
-  Tensor targets(const Tensor& indices) const { return labels.index_select(0, indices); }
-};
-
-Dataset load(const Settings& settings, ddprun::Part part, torch::Device device) {
-  auto files = ddprun::read_mnist(settings.data, part);
-  if (!files) throw ddprun::UsageError(std::move(files.error()));
-  if (files->height != 28 || files->width != 28) {
-    throw ddprun::UsageError("the images in " + settings.data +
-                             " are not 28 x 28, which is what this network takes");
-  }
-  const std::int64_t count =
-      settings.limit > 0 ? std::min(settings.limit, files->count()) : files->count();
-  const auto on_device = [&](std::vector<std::uint8_t>& bytes, at::IntArrayRef shape,
-                             torch::ScalarType type) {
-    return torch::from_blob(bytes.data(), shape, torch::kUInt8)
-        .to(device, type, /*non_blocking=*/false, /*copy=*/true);
-  };
-  return {on_device(files->pixels, {count, 1, 28, 28}, torch::kUInt8),
-          on_device(files->labels, {count}, torch::kInt64)};
+FashionMnist load(const Settings& settings, Part part, torch::Device device) {
+  FashionMnist all = read_fashion_mnist(settings.data, part);
+  if (settings.limit > 0) all = all.first(settings.limit);
+  return all.to(device);
 }
 
 std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
@@ -87,7 +63,7 @@ std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
 
 // Over the test set, each sample on exactly one rank. On the bare module: ranks may have different
 // numbers of batches.
-double test_accuracy(Net& model, const Dataset& test, ddprun::Context& context) {
+double test_accuracy(Net& model, const FashionMnist& test, ddprun::Context& context) {
   constexpr std::int64_t kBatch = 250;
   const ddprun::EvaluationMode evaluation(model);
   ddprun::Mean accuracy;
@@ -140,8 +116,8 @@ class Training {
   Training(const Settings& settings, ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        train_(load(settings, ddprun::Part::kTrain, context.device())),
-        test_(load(settings, ddprun::Part::kTest, context.device())),
+        train_(load(settings, Part::kTrain, context.device())),
+        test_(load(settings, Part::kTest, context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
@@ -282,8 +258,8 @@ class Training {
 
   const Settings& settings_;
   ddprun::Context& context_;
-  Dataset train_;
-  Dataset test_;
+  FashionMnist train_;
+  FashionMnist test_;
   ddprun::DistributedSampler sampler_;
   ddprun::DistributedDataParallel<Net> model_;
   torch::optim::SGD optimizer_;

@@ -1,7 +1,7 @@
 // The link between an agent and each of its workers: one page of shared memory in which the worker
 // writes its progress, and a socket for requests. agent/README.md specifies layout, messages and
 // rules, for implementations in other languages; the agent's side is agent/process/worker_link.h,
-// the worker's worker_lib/src/agent_link.h.
+// the worker's worker_lib/process/agent_link.h.
 //
 // The page has one writer (the worker, one thread at a time) and any number of readers. A note is
 // written into the slot that is not the latest and then made the latest, so that a worker that is

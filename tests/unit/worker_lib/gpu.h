@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ddprun/devices.h"
-#include "worker_lib/src/nccl_module.h"
+#include "worker_lib/c10d/nccl_module.h"
 
 namespace ddprun::test {
 

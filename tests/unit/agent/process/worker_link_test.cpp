@@ -1,5 +1,5 @@
 // Both ends of the worker link in one process: the agent's (agent/process/worker_link.h) and the worker's
-// (worker_lib/src/agent_link.h), and what garbage on either side does.
+// (worker_lib/process/agent_link.h), and what garbage on either side does.
 #include "agent/process/worker_link.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker_lib/src/agent_link.h"
+#include "worker_lib/process/agent_link.h"
 
 namespace ddprun::agent {
 namespace {

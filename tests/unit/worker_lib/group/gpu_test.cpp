@@ -1,0 +1,53 @@
+// When CUDA is loaded, what is said where it cannot be used, and a first collective where it can.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "ddprun/context.h"
+#include "tests/unit/worker_lib/gpu.h"
+#include "tests/unit/worker_lib/temp_folder.h"
+
+namespace ddprun::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A program without a launcher; what else can be on a GPU is in every_place_test.cpp.
+TEST(Gpu, AProgramAloneGoesThroughNccl) {
+  if (!has_gpu()) GTEST_SKIP() << "no GPU here";
+  Context context(Environment{}, {.backend = Backend::kNccl});
+  ASSERT_TRUE(context.device().is_cuda());
+  torch::Tensor tensor = torch::ones({4}, context.device());
+  context.all_reduce(tensor);
+  EXPECT_EQ(tensor.sum().item<int>(), 4);
+  EXPECT_EQ(context.all_reduce(1), 1) << "on the CPU beside it";
+  context.leave();
+}
+
+TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
+  const TempFolder folder;
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), nullptr));
+  std::ofstream(folder.path() + "/nvidiactl") << "";
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), nullptr));
+  EXPECT_TRUE(may_see_gpus(folder.path().c_str(), "0,2"));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), ""));
+  EXPECT_FALSE(may_see_gpus(folder.path().c_str(), "-1"));
+}
+
+// Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.
+TEST(Cuda, ThatCannotBeUsedIsSaid) {
+  if (has_gpu()) GTEST_SKIP() << "it can be used here";
+  torch::manual_seed(1);
+  try {
+    require_cuda(2);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"),
+                                    HasSubstr("before libtorch_cuda was loaded")));
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::test

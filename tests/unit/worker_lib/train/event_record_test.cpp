@@ -1,0 +1,81 @@
+// That TensorBoard reads these bytes is proved in tests/compat/tensorboard_test.py.
+#include "worker_lib/train/event_record.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+
+#include "ddprun/error.h"
+#include "ddprun/tensorboard.h"
+#include "tests/unit/worker_lib/temp_folder.h"
+
+namespace ddprun {
+namespace {
+
+TEST(EventRecord, ChecksumIsCastagnolis) {
+  // The values of RFC 3720, appendix B.4.
+  EXPECT_EQ(event_record::crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(event_record::crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  EXPECT_EQ(event_record::crc32c("123456789"), 0xe3069283u);
+}
+
+TEST(EventRecord, AScalarIsTheseBytes) {
+  EXPECT_EQ(event_record::scalar_event(1.0, 300, "a", 0.5f),
+            std::string("\x09\0\0\0\0\0\0\xf0\x3f"  // wall_time
+                        "\x10\xac\x02"              // step
+                        "\x2a\x0a"                  // summary, of 10 bytes
+                        "\x0a\x08"                  // value, of 8 bytes
+                        "\x0a\x01"
+                        "a"
+                        "\x15\0\0\0\x3f",
+                        24));
+}
+
+TEST(EventFile, EveryScalarIsInTheFileAtOnce) {
+  const test::TempFolder folder;
+  EventFile events(folder.path() + "/deep/er");
+  const auto before = std::filesystem::file_size(events.path());
+  events.add_scalar("a", 1, 1);
+  EXPECT_EQ(std::filesystem::file_size(events.path()), before + 8 + 4 + 23 + 4);
+}
+
+TEST(EventFile, EveryObjectHasAFileOfItsOwn) {
+  const test::TempFolder folder;
+  EXPECT_NE(EventFile(folder.path()).path(), EventFile(folder.path()).path());
+}
+
+TEST(EventFile, KeepsEverySoManiethReportOfProgress) {
+  const test::TempFolder folder;
+  EventFile events(folder.path());
+  const auto report = scalars_to(events, 10);
+  const std::array<ProgressValue, 2> values{{{"loss", 0.5}, {"rate", 0.1}}};
+  const auto size = [&] { return std::filesystem::file_size(events.path()); };
+  const auto empty = size();
+  report({.step = 9, .total = 100, .values = values});
+  EXPECT_EQ(size(), empty);
+  report({.step = 10, .total = 100, .values = values});
+  const auto with_two = size();
+  EXPECT_GT(with_two, empty);
+  report({.step = 20, .total = 100, .values = std::span(values).first(1)});
+  EXPECT_LT(size() - with_two, with_two - empty);
+  EXPECT_THROW(scalars_to(events, 0), UsageError);
+}
+
+TEST(EventFile, AFolderThatCannotBeMadeIsNamed) {
+  const test::TempFolder folder;
+  std::ofstream(folder.path() + "/file") << "x";
+  try {
+    EventFile events(folder.path() + "/file/runs");
+    FAIL() << "it was made";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("/file/runs"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

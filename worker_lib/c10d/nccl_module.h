@@ -1,0 +1,54 @@
+// The CUDA part of worker_lib, a shared library of its own (libddprun_nccl.so) that is loaded when
+// a GPU is asked for: it needs libtorch_cuda, whose loading costs CPU-only programs a tenth of a
+// second. Its functions are named below; both sides are built together.
+//
+// LibTorch decides whether there is CUDA when it is first asked, and stays with that answer. A
+// program may ask before it makes its Context (torch::manual_seed does), so where a GPU can be seen
+// libtorch_cuda is loaded before main() begins.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace ddprun {
+
+// Whether a process of this machine may see a GPU of NVIDIA: the driver's device is in `folder`, and
+// `visible`, the value of CUDA_VISIBLE_DEVICES or null, does not hide all of them.
+bool may_see_gpus(const char* folder, const char* visible);
+
+// Loads the module (once). Throws Failure with where it was looked for.
+void load_nccl_module();
+
+// Throws UsageError when LibTorch cannot use any of the GPUs that the driver counts, and says why.
+// After load_nccl_module().
+void require_cuda(int gpus);
+
+// Makes the GPU the one that this thread means by "the GPU", as torch.cuda.set_device() does.
+void use_gpu(int index);
+
+struct NcclPlace {
+  std::string group;                        // its name, for NCCL's own reports
+  int rank = 0;                             // among these
+  std::vector<std::uint64_t> global_ranks;  // of all members
+  int gpu = 0;
+};
+
+// Returns when all members are connected, so that two that give the same GPU, or a network that NCCL
+// cannot use, are found out here; and so that every later call, a message between two ranks too,
+// goes through this one communicator (those that NCCL makes for two ranks at their first message
+// wait for each other in a ring of messages).
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const NcclPlace& place,
+                                                    std::chrono::milliseconds timeout);
+
+using NcclBackendMaker = c10d::Backend* (*)(c10d::Store* store, const NcclPlace& place,
+                                            std::int64_t timeout_ms);
+using GpuChooser = void (*)(int index);
+inline constexpr const char* kNcclBackendMaker = "ddprun_make_nccl_backend";
+inline constexpr const char* kGpuChooser = "ddprun_use_gpu";
+
+}  // namespace ddprun

@@ -1,0 +1,79 @@
+// Stores and process groups of c10d, made of values alone: of an Environment, a store and options, as often in a
+// process as wanted. The only place that knows which kinds there are. Blocking; one thread. Throws UsageError and
+// Failure.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "ddprun/backend.h"
+#include "ddprun/environment.h"
+
+namespace ddprun {
+
+namespace shm {
+class PeerWatch;
+}
+
+// The store through which the ranks meet; of this process alone in a world of one.
+c10::intrusive_ptr<c10d::Store> make_store(const Environment& environment,
+                                           std::chrono::milliseconds join_timeout);
+
+// kGloo, kShm or kNccl, never kAuto. For a GPU with the CUDA part loaded.
+Backend choose_backend(Backend wanted, const std::optional<torch::Device>& device);
+
+struct ProcessGroupOptions {
+  Backend backend = Backend::kGloo;   // as choose_backend() gave it
+  torch::Device device{torch::kCPU};  // this rank's
+  std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);  // of one collective
+  std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;   // see ContextOptions
+};
+
+// Makes the group of all ranks, and smaller ones: all over the same store, backends and address.
+// A value; each call of make() blocks until all members have joined.
+class GroupMaker {
+ public:
+  GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store,
+             ProcessGroupOptions options);
+
+  // `name` is unique among the groups of the job and equal on all members; `rank` is the index of
+  // this one among them. A member that does not come is named.
+  c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, int rank,
+                                              const std::vector<int>& global_ranks) const;
+
+  std::chrono::milliseconds timeout() const { return options_.timeout; }  // of one collective
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
+                                                 const std::vector<int>& global_ranks) const;
+  c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                              int rank, int size) const;
+  c10::intrusive_ptr<c10d::Backend> make_nccl(const std::string& name, int rank,
+                                              const std::vector<int>& global_ranks) const;
+  c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                             const std::vector<int>& global_ranks) const;
+  [[noreturn]] void fail(const std::string& name, const std::vector<int>& global_ranks,
+                         const std::string& words) const;
+
+  Environment environment_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  ProcessGroupOptions options_;
+  std::shared_ptr<shm::PeerWatch> watch_;  // for groups over shm
+};
+
+// Ends what serves tensors on a GPU when all went well: waits for what is still under way there.
+// Without it NCCL takes the end of a group for a failure, and stops calls that others wait for.
+// Collective, as the end of Python's process groups is.
+void shut_down(c10d::ProcessGroup& group);
+
+// Ends the connections of what serves tensors on the CPU, so that peers which wait on this rank fail
+// at once; of no use afterwards.
+void close_connections(c10d::ProcessGroup& group);
+
+}  // namespace ddprun

@@ -1,0 +1,99 @@
+// What the backends over shared memory (shm_backend.h, shm_nodes_backend.h) have in common: an
+// operation as a task of the group's queue with its results and future, and the Work that c10d gives
+// to who started it. Any thread.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "worker_lib/shm/shm_group.h"
+
+namespace ddprun {
+
+// kUnknown and kNone for what there is no word for.
+shm::Type shm_type_of(const at::Tensor& tensor);
+shm::Op shm_op_of(const c10d::ReduceOp& op);
+
+// A Failure as c10d expects errors of a backend; kClosed: a rank's process has ended.
+class ShmError : public c10::DistBackendError {
+ public:
+  explicit ShmError(const Failure& failure);
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+// Of what any backend throws: kTimeout, kClosed (of ours), or as a rule kUnavailable. Gloo and LibTorch
+// throw the same types for a time limit as for a connection that broke: of theirs, words are all
+// there is.
+ErrorCode code_of(const std::exception& error);
+
+// A Failure as a ShmError, others as they are.
+std::exception_ptr torch_error(const std::exception_ptr& error);
+
+// A future that is completed once, by whoever sees the end, and asked for at any time.
+class ShmPromise {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  FuturePtr future(const Tensors& results);
+  void end(std::exception_ptr error, const Tensors& results);
+
+ private:
+  void complete(const FuturePtr& future, const Tensors& results);
+
+  std::mutex mutex_;
+  bool is_over_ = false;
+  std::exception_ptr error_;
+  FuturePtr future_;
+};
+
+class ShmJob : public shm::Task {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  explicit ShmJob(Tensors results) : results_(std::move(results)) {}
+  void ended() noexcept override {
+    promise_.end(error() ? torch_error(error()) : nullptr, results_);
+  }
+
+  const Tensors& results() const { return results_; }
+  ShmPromise& promise() { return promise_; }
+
+ private:
+  Tensors results_;
+  ShmPromise promise_;
+};
+
+class ShmWork : public c10d::Work {
+ public:
+  ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> node,
+          std::shared_ptr<ShmJob> job, std::uint64_t number);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  void abort() override { node_->close(); }
+  std::vector<at::Tensor> result() override { return job_->results(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return number_; }
+
+ private:
+  shm::Queue& queue() const { return node_->queue(); }
+
+  std::shared_ptr<shm::NodeGroup> node_;
+  std::shared_ptr<ShmJob> job_;
+  std::uint64_t number_;
+};
+
+}  // namespace ddprun

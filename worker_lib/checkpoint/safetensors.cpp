@@ -1,0 +1,227 @@
+#include "worker_lib/checkpoint/safetensors.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cassert>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace ddprun::safetensors {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kLengthSize = 8;
+constexpr std::size_t kAlignment = 64;
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the limit of Python's reader
+constexpr const char* kChecksumKey = "ddprun_crc32";
+constexpr std::string_view kNoChecksum = "00000000";
+
+tl::unexpected<Error> damaged(std::string what) {
+  return fail(ErrorCode::kDataLoss, std::move(what));
+}
+
+std::uint32_t crc_of(std::uint32_t crc, std::string_view bytes) {
+  return static_cast<std::uint32_t>(
+      crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+// Where in the header the checksum's digits stand. Quotes inside JSON strings are escaped, so this
+// sequence can only be the key itself.
+std::optional<std::size_t> checksum_position(std::string_view header) {
+  const std::string key = "\"" + std::string(kChecksumKey) + "\":\"";
+  const std::size_t at = header.find(key);
+  if (at == std::string_view::npos || at + key.size() + kNoChecksum.size() > header.size()) {
+    return std::nullopt;
+  }
+  return at + key.size();
+}
+
+// Of a file whose first bytes are `head`, in which the checksum's own digits stand, followed by
+// `data`.
+std::string checksum_of(std::string_view head, std::size_t digits_at,
+                        const std::vector<std::string_view>& data) {
+  std::uint32_t crc = crc_of(0, head.substr(0, digits_at));
+  crc = crc_of(crc, kNoChecksum);
+  crc = crc_of(crc, head.substr(digits_at + kNoChecksum.size()));
+  for (const std::string_view piece : data) crc = crc_of(crc, piece);
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", crc);
+  return digits;
+}
+
+std::string header_of(const Content& content) {
+  json::object metadata;
+  for (const auto& [key, value] : content.metadata) metadata[key] = value;
+  metadata[kChecksumKey] = kNoChecksum;
+  json::object header;
+  header["__metadata__"] = std::move(metadata);
+  std::uint64_t offset = 0;
+  for (const Array& array : content.arrays) {
+    const std::uint64_t end = offset + array.bytes.size();
+    header[array.name] = {{"dtype", array.dtype},
+                          {"shape", json::array(array.shape.begin(), array.shape.end())},
+                          {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = json::serialize(header);
+  const std::size_t used = kLengthSize + text.size();
+  text.append((kAlignment - used % kAlignment) % kAlignment, ' ');
+  return text;
+}
+
+// As the JSON parser that has to read it sees it.
+bool is_utf8(std::string_view text) {
+  json::error_code error;
+  json::parse(json::serialize(json::string_view(text.data(), text.size())), error);
+  return !error;
+}
+
+template <typename Number>
+std::optional<Number> number_of(const json::value& value) {
+  json::error_code error;
+  const Number number = value.to_number<Number>(error);
+  return error ? std::nullopt : std::optional<Number>(number);
+}
+
+// One entry of the header, checked against the data that is there.
+Result<Array> array_of(std::string_view name, const json::value& entry, std::string_view data) {
+  const std::string who = "array '" + std::string(name) + "'";
+  const json::object* fields = entry.if_object();
+  const json::value* dtype = fields ? fields->if_contains("dtype") : nullptr;
+  const json::value* shape = fields ? fields->if_contains("shape") : nullptr;
+  const json::value* offsets = fields ? fields->if_contains("data_offsets") : nullptr;
+  if (!dtype || !dtype->is_string() || !shape || !shape->is_array() || !offsets ||
+      !offsets->is_array() || offsets->get_array().size() != 2) {
+    return damaged(who + " is not described as safetensors has it");
+  }
+  Array array{std::string(name), std::string(dtype->get_string()), {}, {}};
+  std::int64_t count = element_size(array.dtype);
+  if (count == 0) return damaged(who + " has the unknown type '" + array.dtype + "'");
+  for (const json::value& size : shape->get_array()) {
+    const auto dimension = number_of<std::int64_t>(size);
+    if (!dimension || *dimension < 0 || __builtin_mul_overflow(count, *dimension, &count)) {
+      return damaged(who + " has an impossible shape");
+    }
+    array.shape.push_back(*dimension);
+  }
+  const auto begin = number_of<std::uint64_t>(offsets->get_array()[0]);
+  const auto end = number_of<std::uint64_t>(offsets->get_array()[1]);
+  if (!begin || !end || *begin > *end || *end - *begin != static_cast<std::uint64_t>(count)) {
+    return damaged(who + " has a place that contradicts its shape");
+  }
+  if (*end > data.size()) {
+    return damaged("it is cut off: " + who + " ends at byte " + std::to_string(*end) + " of " +
+                   std::to_string(data.size()) + " bytes of data");
+  }
+  array.bytes = data.substr(*begin, *end - *begin);
+  return array;
+}
+
+}  // namespace
+
+std::int64_t element_size(std::string_view dtype) {
+  constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
+      {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1},     {"F8_E5M2", 1},
+      {"F8_E4M3FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F8_E5M2FNUZ", 1}, {"F16", 2},
+      {"BF16", 2},        {"I32", 4}, {"U32", 4}, {"F32", 4},         {"I64", 8},
+      {"U64", 8},         {"F64", 8}, {"C64", 8}};
+  for (const auto& [name, size] : kSizes) {
+    if (name == dtype) return size;
+  }
+  return 0;
+}
+
+Result<std::string> pack_head(const Content& content) {
+  const std::string header = header_of(content);
+  if (header.size() > kMostHeaderBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the names, notes and states besides the tensors are " +
+                    std::to_string(header.size()) +
+                    " bytes, and safetensors has room for 100,000,000: keep large data in buffers");
+  }
+  if (!is_utf8(header)) {
+    for (const auto& [key, value] : content.metadata) {
+      if (is_utf8(key) && is_utf8(value)) continue;
+      return fail(ErrorCode::kInvalidArgument,
+                  "the note or state '" + key + "' is not UTF-8 text, which safetensors needs");
+    }
+    return fail(ErrorCode::kInvalidArgument,
+                "the name of a tensor is not UTF-8 text, which safetensors needs");
+  }
+  std::string head;
+  head.reserve(kLengthSize + header.size());
+  for (std::size_t i = 0; i < kLengthSize; ++i) {
+    head.push_back(static_cast<char>((header.size() >> (8 * i)) & 0xff));
+  }
+  head += header;
+
+  std::vector<std::string_view> data;
+  data.reserve(content.arrays.size());
+  for (const Array& array : content.arrays) data.push_back(array.bytes);
+  const auto digits_at = checksum_position(header);
+  assert(digits_at);
+  const std::size_t at = kLengthSize + *digits_at;
+  head.replace(at, kNoChecksum.size(), checksum_of(head, at, data));
+  return head;
+}
+
+Result<std::string> pack(const Content& content) {
+  auto file = pack_head(content);
+  if (!file) return file;
+  for (const Array& array : content.arrays) *file += array.bytes;
+  return file;
+}
+
+Result<Content> unpack(std::string_view file) {
+  if (file.size() < kLengthSize) return damaged("it is cut off in its first 8 bytes");
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < kLengthSize; ++i) {
+    length |= std::uint64_t{static_cast<unsigned char>(file[i])} << (8 * i);
+  }
+  if (length > kMostHeaderBytes) return damaged("its header's length is impossible");
+  if (length > file.size() - kLengthSize) return damaged("it is cut off in its header");
+  const std::string_view header = file.substr(kLengthSize, length);
+  const std::string_view data = file.substr(kLengthSize + length);
+
+  json::error_code error;
+  const json::value parsed = json::parse({header.data(), header.size()}, error);
+  if (error || !parsed.is_object()) return damaged("its header is not JSON");
+
+  Content content;
+  std::size_t used = 0;
+  for (const auto& [name, entry] : parsed.get_object()) {
+    if (name == "__metadata__") continue;
+    auto array = array_of(name, entry, data);
+    if (!array) return fail(std::move(array.error()));
+    used += array->bytes.size();
+    content.arrays.push_back(std::move(*array));
+  }
+  if (used != data.size()) return damaged("its data is longer than its header says");
+
+  const json::value* metadata = parsed.get_object().if_contains("__metadata__");
+  if (metadata && !metadata->is_object()) return damaged("its metadata is not an object");
+  if (metadata) {
+    for (const auto& [key, value] : metadata->get_object()) {
+      if (!value.is_string()) return damaged("its metadata holds something that is no string");
+      content.metadata.emplace(key, value.get_string());
+    }
+  }
+  if (content.metadata.erase(kChecksumKey) > 0) {
+    const auto digits_at = checksum_position(header);
+    if (!digits_at) return damaged("its checksum cannot be read");
+    const std::size_t at = kLengthSize + *digits_at;
+    if (checksum_of(file, at, {}) != file.substr(at, kNoChecksum.size())) {
+      return damaged("its checksum does not match its content");
+    }
+  } else if (content.metadata.count("ddprun_format") > 0) {
+    return damaged("its checksum is missing");
+  }
+  return content;
+}
+
+}  // namespace ddprun::safetensors

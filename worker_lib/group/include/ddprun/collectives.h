@@ -1,0 +1,384 @@
+// Group: what a set of ranks does together: collectives on tensors, on plain values and strings,
+// and on any serialisable value (serialize.h). Context (context.h) is the group of all ranks;
+// new_group() makes smaller ones, which must go before it. Everything is defined for a group of
+// one. One thread at a time, as for all of c10d.
+//
+//   context.all_reduce(gradients);                                  // a tensor, in place
+//   double loss = context.all_reduce(my_loss) / context.size();     // a number
+//   auto names = context.all_gather(host_name);                     // one string per rank
+//   auto pending = context.all_gather_async(features);              // meanwhile ...
+//   for (const torch::Tensor& part : pending.wait()) use(part);
+//
+// The mistake to avoid: a collective that not every rank of the group calls, in the same order and
+// with tensors of the same type and, where not said otherwise, shape. The others wait for the
+// missing one until it ends or the time limit (ContextOptions::timeout) is over.
+//
+// Tensors: on the CPU (shm or Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend
+// through Gloo). Written in place they must be dense; what is only read may be laid out anyhow.
+// Sparse ones (with coordinates) all_reduce alone takes, which leaves every rank the sum. No
+// gradient flows through a collective. Over NCCL "done" means, as in PyTorch, that the current
+// stream waits: the host goes on. Numbers of ranks ("root", "to", "from") are ranks of this group.
+//
+// Throws Failure: kInvalidArgument for arguments that can never work (at once, on this rank alone);
+// else a peer failed, left or did not come in time, and the message says which and what it does
+// instead, as far as can be found out within a second. After that the group is of no further use.
+// Tensors that differ between ranks where they must not are undefined behaviour, as in PyTorch, but
+// over shm, which compares all calls itself; ContextOptions::check_collectives (or
+// TORCH_DISTRIBUTED_DEBUG=DETAIL) compares every call first.
+//
+// Follows torch.distributed (distributed_c10d.py), whose names these are; unlike it, all_gather and
+// all_to_all take parts of different lengths, and Gloo averages.
+#pragma once
+
+#include <torch/types.h>
+
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ddprun/error.h"
+#include "ddprun/serialize.h"
+
+namespace ddprun {
+
+using ReduceOp = c10d::ReduceOp;
+
+namespace detail {
+
+struct Membership;
+
+// A started operation and what must live until its end.
+class Operation {
+ public:
+  Operation() = default;  // one that is over
+  using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
+  // `kept` begins with the tensor that says what the call is about, if there is one.
+  Operation(std::shared_ptr<Membership> membership, const char* name,
+            std::vector<torch::Tensor> kept, const Begin& begin, std::function<void()> finish);
+
+  bool is_done() const { return !work_ || work_->isCompleted(); }
+  void wait();
+  // What wait() gives the operation, where that has no limit of its own.
+  Operation&& within(std::chrono::milliseconds limit) && {
+    limit_ = limit;
+    return std::move(*this);
+  }
+
+ private:
+  void enter();
+  [[noreturn]] void fail();
+
+  std::shared_ptr<Membership> membership_;
+  const char* name_ = "";
+  std::int64_t number_ = 0;
+  std::vector<torch::Tensor> kept_;
+  std::chrono::milliseconds limit_{0};  // 0: the operation's own
+  std::function<void()> finish_;
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+}  // namespace detail
+
+// A collective under way. wait() gives its result, or throws; a second wait() gives the same at
+// once. The tensors live at least as long as this does; what is to be written must not be touched,
+// and what is read not be changed, before wait(). Dropped without wait(): the operation may or may
+// not take place, and nobody hears of its failure.
+template <typename Result = void>
+class [[nodiscard]] Work {
+ public:
+  Work(detail::Operation operation, Result result)
+      : operation_(std::move(operation)), result_(std::move(result)) {}
+
+  bool is_done() const { return operation_.is_done(); }
+  Result wait() {
+    operation_.wait();
+    return result_;
+  }
+
+ private:
+  detail::Operation operation_;
+  Result result_;
+};
+
+template <>
+class [[nodiscard]] Work<void> {
+ public:
+  explicit Work(detail::Operation operation) : operation_(std::move(operation)) {}
+
+  bool is_done() const { return operation_.is_done(); }
+  void wait() { operation_.wait(); }
+
+ private:
+  detail::Operation operation_;
+};
+
+// A number that all_reduce() of plain values takes; for bool see all_of() and any_of().
+template <typename T>
+concept Number = (std::is_integral_v<T> || std::is_same_v<T, float> ||
+                  std::is_same_v<T, double>)&&!std::is_same_v<T, bool>;
+template <typename T>
+concept NumberOrBool = Number<T> || std::is_same_v<T, bool>;
+
+class Group {
+ public:
+  using Tensor = torch::Tensor;
+  using Tensors = std::vector<torch::Tensor>;
+
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group();
+
+  int rank() const;  // within this group
+  int size() const;
+  // The number that rank `rank` of this group has in the job.
+  int global_rank(int rank) const;
+  // Where this rank's tensors live as a rule.
+  torch::Device device() const;
+
+  // The group may be replaced one day (survivors of a failure form a new one): ask for it, keep no
+  // copy.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const;
+
+  // Those of `ranks` (of this group, in the order of their ranks in the new one) become a group of
+  // their own, with the same backends and time limits. Collective over all ranks of this group,
+  // with the same list everywhere; nullptr for a rank that is not in it.
+  std::unique_ptr<Group> new_group(const std::vector<int>& ranks);
+
+  // --- Tensors. Each returns when it is done here; the *_async twin returns at once.
+
+  // `tensor` becomes the root's.
+  void broadcast(Tensor tensor, int root = 0) { broadcast_async(std::move(tensor), root).wait(); }
+  Work<> broadcast_async(Tensor tensor, int root = 0);
+
+  // `tensor` becomes the sum (or what `op` says) over all ranks.
+  void all_reduce(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
+    all_reduce_async(std::move(tensor), std::move(op)).wait();
+  }
+  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM);
+
+  // The same at the root alone; what the others' tensors hold afterwards is not defined.
+  void reduce(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
+    reduce_async(std::move(tensor), root, std::move(op)).wait();
+  }
+  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM);
+
+  // At the root every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
+  Tensors gather(const Tensor& tensor, int root = 0) { return gather_async(tensor, root).wait(); }
+  Work<Tensors> gather_async(const Tensor& tensor, int root = 0);
+
+  // Every rank's tensor, everywhere. Equal shapes.
+  Tensors all_gather(const Tensor& tensor) { return all_gather_async(tensor).wait(); }
+  Work<Tensors> all_gather_async(const Tensor& tensor);
+
+  // The same with first dimensions that differ, zero included; the other dimensions and the type
+  // must agree, else all ranks throw and the message names one that differs. Two collectives.
+  Tensors all_gather_uneven(const Tensor& tensor);
+
+  // `into` becomes the part that the root has at this rank's place; others leave `parts` empty.
+  void scatter(Tensor into, const Tensors& parts = {}, int root = 0) {
+    scatter_async(std::move(into), parts, root).wait();
+  }
+  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0);
+
+  // Reduces `tensor`, whose first dimension is a multiple of size(), and gives this rank its equal
+  // share of that dimension: [n * size(), ...] to [n, ...].
+  Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
+    return reduce_scatter_async(tensor, std::move(op)).wait();
+  }
+  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM);
+
+  // Cuts `tensor` along its first dimension into equal parts, sends part i to rank i and returns
+  // what came, in the order of ranks: the transposition of who has what.
+  Tensor all_to_all(const Tensor& tensor) { return all_to_all_async(tensor, {}, {}).wait(); }
+  // With parts of given lengths: `sent[i]` rows go to rank i and `received[i]` come from it.
+  Work<Tensor> all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
+                                std::vector<std::int64_t> received);
+  // `parts[i]` goes to rank i; what rank i sent here is element i of the result. First dimensions
+  // may all differ (lengths are exchanged first), the others and the type must agree.
+  Tensors all_to_all(const Tensors& parts);
+
+  // Returns when every rank has called it. Over NCCL it also waits for the GPU.
+  void barrier() { barrier_async().wait(); }
+  Work<> barrier_async();
+
+  // From rank to rank; the pair must agree on shape and type. Messages with equal `tag` between the
+  // same two ranks keep their order. Not to itself. Over NCCL there are no tags, and the calls of a
+  // group run one after the other on the GPU: where everybody sends before receiving, what NCCL's
+  // buffers cannot hold (some hundred kilobytes) waits for ever; have one side of each pair receive
+  // first.
+  void send(const Tensor& tensor, int to, int tag = 0) { send_async(tensor, to, tag).wait(); }
+  Work<> send_async(const Tensor& tensor, int to, int tag = 0);
+  void recv(Tensor into, int from, int tag = 0) { recv_async(std::move(into), from, tag).wait(); }
+  Work<> recv_async(Tensor into, int from, int tag = 0);
+  // From whoever sends first; returns who that was. Not over NCCL.
+  int recv_from_any(Tensor into, int tag = 0);
+
+  // --- Plain values and strings, through the CPU, whatever the backend.
+
+  // The root's value; the others' argument is ignored.
+  template <NumberOrBool T>
+  T broadcast(T value, int root = 0) {
+    broadcast_bytes(&value, sizeof value, root);
+    return value;
+  }
+  std::string broadcast(std::string text, int root = 0);
+
+  // Integers are reduced as 64 bits, floating-point numbers as double. AVG of integers drops the
+  // remainder.
+  template <Number T>
+  T all_reduce(T value, ReduceOp op = ReduceOp::SUM);
+  bool all_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MIN) != 0; }
+  bool any_of(bool value) { return all_reduce(value ? 1 : 0, ReduceOp::MAX) != 0; }
+
+  // One value per rank; gather: at the root, elsewhere none.
+  template <NumberOrBool T>
+  std::vector<T> all_gather(T value) {
+    return unpacked<T>(all_gather_bytes({reinterpret_cast<const char*>(&value), sizeof value}));
+  }
+  template <NumberOrBool T>
+  std::vector<T> gather(T value, int root = 0) {
+    return unpacked<T>(gather_bytes({reinterpret_cast<const char*>(&value), sizeof value}, root));
+  }
+  std::vector<std::string> all_gather(const std::string& text) { return all_gather_bytes(text); }
+  std::vector<std::string> gather(const std::string& text, int root = 0) {
+    return gather_bytes(text, root);
+  }
+
+  // --- Serialisable values (serialize.h), through the CPU.
+
+  template <typename T>
+  T broadcast_object(T value, int root = 0) {
+    std::string bytes = broadcast(rank() == root ? to_bytes(value) : std::string(), root);
+    if (rank() == root) return value;
+    return from_bytes<T>(bytes);
+  }
+  template <typename T>
+  std::vector<T> all_gather_object(const T& value) {
+    return decoded<T>(all_gather_bytes(to_bytes(value)));
+  }
+  template <typename T>
+  std::vector<T> gather_object(const T& value, int root = 0) {
+    return decoded<T>(gather_bytes(to_bytes(value), root));
+  }
+
+  // --- One rank works for all.
+
+  // Calls f() on rank `where`, or with std::nullopt on every rank, and returns when it is done
+  // there. The value (serialisable, or none) of the one rank is returned on every rank; of every
+  // rank its own. When f throws, that rank throws the same on, and all others a Failure that names
+  // it and gives its words: nobody hangs, nobody goes on as if nothing had been.
+  template <typename Function>
+  std::invoke_result_t<Function&> run_on(std::optional<int> where, Function&& f);
+
+ protected:
+  Group() = default;  // of Context, which opens it
+  void open(std::shared_ptr<detail::Membership> membership);
+
+  std::shared_ptr<detail::Membership> membership_;
+
+  // Throws on every rank when one of them comes with an error: its own where `mine` is one, else a
+  // Failure with the words of the first rank that has one. Collective.
+  void throw_together(std::exception_ptr mine, const std::string& doing);
+
+ private:
+  explicit Group(std::shared_ptr<detail::Membership> membership);
+  bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()
+
+  struct Call;
+  detail::Operation start(const Call& call, Tensors kept, const detail::Operation::Begin& begin,
+                          std::function<void()> finish = nullptr);
+  void compare_calls(const std::string& call);
+  void check_rank(const char* name, int rank) const;
+
+  void broadcast_bytes(void* bytes, std::size_t size, int root);
+  std::vector<std::string> all_gather_bytes(const std::string& bytes);
+  std::vector<std::string> gather_bytes(const std::string& bytes, int root);
+  std::int64_t all_reduce_integer(std::int64_t value, const ReduceOp& op);
+  double all_reduce_double(double value, const ReduceOp& op);
+
+  template <typename T>
+  static std::vector<T> unpacked(const std::vector<std::string>& all);
+  template <typename T>
+  static std::vector<T> decoded(const std::vector<std::string>& all);
+};
+
+// A tensor as an object: any type and layout; arrives on the CPU, dense.
+template <>
+struct Codec<torch::Tensor> {
+  static void write(ByteWriter& writer, const torch::Tensor& tensor);
+  static torch::Tensor read(ByteReader& reader);
+};
+
+template <Number T>
+T Group::all_reduce(T value, ReduceOp op) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(all_reduce_double(value, op));
+  } else {
+    constexpr bool is_unsigned_64 = std::is_unsigned_v<T> && sizeof(T) == sizeof(std::uint64_t);
+    if (is_unsigned_64 && op == ReduceOp::AVG) {
+      return all_reduce(value) / static_cast<T>(size());
+    }
+    // Unsigned 64 bits have the order of signed ones when the highest bit is flipped.
+    const bool is_flipped = is_unsigned_64 && (op == ReduceOp::MIN || op == ReduceOp::MAX);
+    const std::uint64_t flip = is_flipped ? std::uint64_t{1} << 63 : 0;
+    const auto bits = static_cast<std::uint64_t>(value) ^ flip;
+    const std::int64_t sum = all_reduce_integer(std::bit_cast<std::int64_t>(bits), op);
+    return static_cast<T>(std::bit_cast<std::uint64_t>(sum) ^ flip);
+  }
+}
+
+template <typename T>
+std::vector<T> Group::unpacked(const std::vector<std::string>& all) {
+  std::vector<T> values;
+  for (const std::string& bytes : all) {
+    ByteReader reader(bytes);
+    T value{};
+    reader.bytes(&value, sizeof value);
+    values.push_back(value);
+  }
+  return values;
+}
+
+template <typename T>
+std::vector<T> Group::decoded(const std::vector<std::string>& all) {
+  std::vector<T> values;
+  for (const std::string& bytes : all) values.push_back(from_bytes<T>(bytes));
+  return values;
+}
+
+template <typename Function>
+std::invoke_result_t<Function&> Group::run_on(std::optional<int> where, Function&& f) {
+  using Value = std::invoke_result_t<Function&>;
+  constexpr bool kIsVoid = std::is_void_v<Value>;
+  if (where) check_rank("run_on", *where);
+  std::optional<std::conditional_t<kIsVoid, bool, Value>> value;
+  std::exception_ptr mine;
+  if (!where || *where == rank()) {
+    try {
+      if constexpr (kIsVoid) {
+        f();
+      } else {
+        value.emplace(f());
+      }
+    } catch (...) {
+      mine = std::current_exception();
+    }
+  }
+  throw_together(mine, "run_on");
+  if constexpr (!kIsVoid) {
+    if (!where) return std::move(*value);
+    const std::string bytes =
+        broadcast(rank() == *where ? to_bytes<Value>(*value) : std::string(), *where);
+    return rank() == *where ? std::move(*value) : from_bytes<Value>(bytes);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,133 @@
+#include "ddprun/run.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+
+#include "worker_lib/c10d/words.h"
+#include "worker_lib/process/error_file.h"
+#include "worker_lib/process/stderr_line.h"
+
+namespace ddprun::detail {
+namespace {
+
+std::string readable_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+// What the handler of std::terminate needs: it is given nothing.
+std::atomic<const char*> running_program = nullptr;
+std::atomic<Context*> running_context = nullptr;
+std::atomic<std::terminate_handler> handler_before = nullptr;
+std::mutex report_mutex;
+bool is_reported = false;
+
+// One line on stderr, and the error file if the launcher wants one. The first report stands: what
+// another thread throws afterwards is a consequence.
+void report(FailureDescription failure) {
+  const std::scoped_lock lock(report_mutex);
+  if (std::exchange(is_reported, true)) return;
+  failure.at = std::chrono::system_clock::now();
+  const char* rank = std::getenv("RANK");
+  std::string line = std::filesystem::path(running_program.load()).filename().string();
+  if (rank != nullptr) line += std::string(": rank ") + rank;
+  line += ": " + failure.message;
+  while (line.ends_with('\n')) line.pop_back();
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  stderr_line::write(line + "\n");
+
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  if (const auto written = write_error_file(path, failure); !written) {
+    stderr_line::write(written.error().to_string() + "\n");
+  }
+}
+
+FailureDescription describe(const std::exception& error) {
+  if (const auto* const from_torch = dynamic_cast<const c10::Error*>(&error)) {
+    return {readable_name(typeid(error)),
+            message_of(error),
+            from_torch->backtrace() ? from_torch->backtrace()->get() : "",
+            {}};
+  }
+  return {readable_name(typeid(error)), message_of(error), {}, {}};
+}
+
+// Reports what is being handled, and gives the process' exit code.
+int report_current() {
+  constexpr int kWrongUsage = 2;
+  constexpr int kFailed = 1;
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    report(describe(error));
+    return kWrongUsage;
+  } catch (const std::exception& error) {
+    report(describe(error));
+  } catch (...) {
+    report({"unknown", message_of(std::current_exception()), {}, {}});
+  }
+  return kFailed;
+}
+
+// Gloo's own thread throws when a message has another length than was expected: the ranks gave
+// tensors of different sizes. NCCL's throws when a collective takes too long, with the others or
+// without. Nobody can catch that, but everybody should hear of it.
+[[noreturn]] void terminated() {
+  if (const std::exception_ptr error = std::current_exception()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& thrown) {
+      FailureDescription failure = describe(thrown);
+      if (Context* const context = running_context) failure.message = context->last_words(thrown);
+      report(std::move(failure));
+    } catch (...) {
+    }
+  }
+  if (const auto before = handler_before.load()) before();
+  std::abort();
+}
+
+}  // namespace
+
+int call(Context& context, const std::function<int()>& f) {
+  running_context = &context;
+  try {
+    const int code = f();
+    running_context = nullptr;
+    context.leave();
+    return code;
+  } catch (...) {
+    running_context = nullptr;
+    try {
+      context.fail();
+    } catch (...) {
+      // Before the group ends: with NCCL that may take long, or abort the process.
+      return report_current();
+    }
+  }
+}
+
+int run(const char* program, const std::function<int()>& joined) {
+  running_program = program;
+  is_reported = false;
+  handler_before = std::set_terminate(terminated);
+  try {
+    return joined();
+  } catch (...) {
+    return report_current();
+  }
+}
+
+}  // namespace ddprun::detail

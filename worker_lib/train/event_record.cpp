@@ -1,0 +1,122 @@
+#include "worker_lib/train/event_record.h"
+
+#include <array>
+#include <bit>
+
+namespace ddprun::event_record {
+namespace {
+
+constexpr std::uint32_t kPolynomial = 0x82f63b78;  // Castagnoli's, bits reversed
+
+constexpr std::array<std::uint32_t, 256> make_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t remainder = i;
+    for (int bit = 0; bit < 8; ++bit) {
+      remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? kPolynomial : 0);
+    }
+    table[i] = remainder;
+  }
+  return table;
+}
+
+template <typename Unsigned>
+void append_little_endian(std::string& bytes, Unsigned value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  }
+}
+
+// The checksum of data that holds checksums itself would be weak: TFRecord stores it turned and
+// shifted.
+std::uint32_t masked_crc(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xa282ead8;
+}
+
+// protobuf's wire types
+enum class Wire : std::uint8_t { kVarint = 0, k64Bit = 1, kBytes = 2, k32Bit = 5 };
+
+void append_varint(std::string& message, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>((value & 0x7f) | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+
+void append_key(std::string& message, unsigned field, Wire wire) {
+  append_varint(message, (field << 3) | static_cast<unsigned>(wire));
+}
+
+void append_bytes(std::string& message, unsigned field, std::string_view bytes) {
+  append_key(message, field, Wire::kBytes);
+  append_varint(message, bytes.size());
+  message.append(bytes);
+}
+
+void append_integer(std::string& message, unsigned field, std::int64_t value) {
+  append_key(message, field, Wire::kVarint);
+  append_varint(message, static_cast<std::uint64_t>(value));
+}
+
+void append_double(std::string& message, unsigned field, double value) {
+  append_key(message, field, Wire::k64Bit);
+  append_little_endian(message, std::bit_cast<std::uint64_t>(value));
+}
+
+void append_float(std::string& message, unsigned field, float value) {
+  append_key(message, field, Wire::k32Bit);
+  append_little_endian(message, std::bit_cast<std::uint32_t>(value));
+}
+
+std::string event_at(double wall_time) {
+  std::string event;
+  append_double(event, 1, wall_time);
+  return event;
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  static constexpr auto kTable = make_table();
+  std::uint32_t crc = ~std::uint32_t{0};
+  for (const char byte : bytes) {
+    crc = (crc >> 8) ^ kTable[(crc ^ static_cast<std::uint8_t>(byte)) & 0xff];
+  }
+  return ~crc;
+}
+
+std::string version_event(double wall_time) {
+  std::string event = event_at(wall_time);
+  append_bytes(event, 3, "brain.Event:2");
+  return event;
+}
+
+std::string start_event(double wall_time, std::int64_t step) {
+  std::string session_log;
+  append_integer(session_log, 1, 1);
+  std::string event = event_at(wall_time);
+  append_integer(event, 2, step);
+  append_bytes(event, 7, session_log);
+  return event;
+}
+
+std::string scalar_event(double wall_time, std::int64_t step, std::string_view tag, float value) {
+  std::string scalar;
+  append_bytes(scalar, 1, tag);
+  append_float(scalar, 2, value);
+  std::string summary;
+  append_bytes(summary, 1, scalar);
+  std::string event = event_at(wall_time);
+  append_integer(event, 2, step);
+  append_bytes(event, 5, summary);
+  return event;
+}
+
+std::string record(std::string_view event) {
+  std::string bytes;
+  append_little_endian(bytes, std::uint64_t{event.size()});
+  append_little_endian(bytes, masked_crc(bytes));
+  bytes.append(event);
+  append_little_endian(bytes, masked_crc(event));
+  return bytes;
+}
+
+}  // namespace ddprun::event_record

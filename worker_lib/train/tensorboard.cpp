@@ -1,0 +1,90 @@
+#include "ddprun/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include "ddprun/error.h"
+#include "ddprun/log.h"
+#include "worker_lib/train/event_record.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
+  return name;
+}
+
+// TensorBoard reads the files of a folder in the order of their names: time first, as in its own.
+std::string new_file_name() {
+  static std::atomic<int> made{0};
+  char time[32];
+  std::snprintf(time, sizeof time, "%010lld", static_cast<long long>(now()));
+  return std::string("events.out.tfevents.") + time + "." + host_name() + "." +
+         std::to_string(::getpid()) + "." + std::to_string(made++);
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::string& folder, const EventFileOptions& options)
+    : path_((fs::path(folder) / new_file_name()).string()) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw UsageError("the TensorBoard folder " + folder + " cannot be created: " + error.message());
+  }
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    throw UsageError(error_from_errno(errno, "the event file " + path_ + " cannot be written"));
+  }
+  append(event_record::version_event(now()));
+  if (options.resumed_at) append(event_record::start_event(now(), *options.resumed_at));
+}
+
+EventFile::~EventFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void EventFile::add_scalar(std::string_view tag, double value, std::int64_t step) {
+  if (fd_ < 0) return;
+  append(event_record::scalar_event(now(), step, tag, static_cast<float>(value)));
+}
+
+void EventFile::append(const std::string& event) {
+  const std::string bytes = event_record::record(event);
+  ssize_t written = 0;
+  do {
+    written = ::write(fd_, bytes.data(), bytes.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(bytes.size())) return;
+  // A part of a record, if that much fitted, is where TensorBoard stops reading.
+  const Error error = error_from_errno(written < 0 ? errno : ENOSPC, path_);
+  log::warning("no more scalars are recorded for TensorBoard: ", error.to_string());
+  ::close(fd_);
+  fd_ = -1;
+}
+
+std::function<void(const ProgressReport&)> scalars_to(EventFile& events, std::int64_t every_steps) {
+  if (every_steps < 1) throw UsageError("scalars_to: every_steps must be at least 1");
+  return [&events, every_steps](const ProgressReport& report) {
+    if (report.step % every_steps != 0) return;
+    for (const ProgressValue& value : report.values) {
+      events.add_scalar(value.name, value.value, report.step);
+    }
+  };
+}
+
+}  // namespace ddprun
