@@ -32,17 +32,6 @@ constexpr seconds kTrainingTime{240};
 
 class NodesTrain : public ::testing::Test {
  protected:
-  // One node with two workers, which is the same world of two.
-  static void SetUpTestSuite() {
-    undisturbed_ = new TemporaryTree;
-    Job job(ddprun({"--nproc-per-node=2"}, training(undisturbed_->path())));
-    ASSERT_EQ(job.wait(kTrainingTime), exited(0)) << job.err();
-  }
-  static void TearDownTestSuite() {
-    delete undisturbed_;
-    undisturbed_ = nullptr;
-  }
-
   Cluster& cluster_of(ClusterSetup setup, Network* network = nullptr, int epochs = 2) {
     setup.program = training(folder_.path(), epochs);
     setup.program.push_back("--sample-file=" + samples_file());
@@ -59,18 +48,20 @@ class NodesTrain : public ::testing::Test {
     EXPECT_THAT(cluster_->wait(kTrainingTime), Each(Pair(_, exited(0)))) << cluster_->told();
     EXPECT_THAT(cluster_->left_over(), IsEmpty());
   }
-  void expect_the_undisturbed_weights() {
-    EXPECT_TRUE(end_with_the_same_bytes(undisturbed_->path(), folder_.path())) << cluster_->told();
+  // Those of one node with two workers, which is the same world of two.
+  void expect_the_undisturbed_weights(int epochs = 2) {
+    const TemporaryTree undisturbed;
+    Job alone(ddprun({"--nproc-per-node=2"}, training(undisturbed.path(), epochs)));
+    ASSERT_EQ(alone.wait(kTrainingTime), exited(0)) << alone.err();
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed.path(), folder_.path())) << cluster_->told();
   }
 
   std::string samples_file() const { return samples_folder_ / "samples"; }
 
-  static TemporaryTree* undisturbed_;
   TemporaryTree folder_;
   TemporaryTree samples_folder_;
   std::optional<Cluster> cluster_;
 };
-TemporaryTree* NodesTrain::undisturbed_ = nullptr;
 
 TEST_F(NodesTrain, EndWithTheSameWeightsWhicheverWorkerIsKilled) {
   Cluster& cluster = cluster_of({.meeting = Meeting::kStatic, .options = {"--max-restarts=2"}});
@@ -103,10 +94,6 @@ TEST_F(NodesTrain, EndWithTheSameWeightsOverANetworkThatFailsInEveryWay) {
   if (const auto& why = Network::obstacle()) GTEST_SKIP() << *why;
   // So many steps, and so slow a cable, that the training does not end before the last trouble.
   constexpr int kEpochs = 8;
-  const TemporaryTree undisturbed;
-  Job alone(ddprun({"--nproc-per-node=2"}, training(undisturbed.path(), kEpochs)));
-  ASSERT_EQ(alone.wait(kTrainingTime), exited(0)) << alone.err();
-
   Network network(2);
   Cluster& cluster = cluster_of(
       {.meeting = Meeting::kStatic, .conf = "keep_alive_interval=1,keep_alive_max_attempt=3"},
@@ -124,7 +111,7 @@ TEST_F(NodesTrain, EndWithTheSameWeightsOverANetworkThatFailsInEveryWay) {
   cluster.start(1);
   ASSERT_NO_FATAL_FAILURE(await_steps(11));
   expect_good_end();
-  EXPECT_TRUE(end_with_the_same_bytes(undisturbed.path(), folder_.path())) << cluster.told();
+  expect_the_undisturbed_weights(kEpochs);
   EXPECT_THAT(network.left_over(), IsEmpty());
 }
 
@@ -231,7 +218,7 @@ TEST_F(NodesTrain, TrainOnEverySampleOnceHoweverTheWorldGrowsAndShrinks) {
 
 // Under torchrun 2.11 half of the restarts meet what the last round left in the store.
 TEST(GlooJob, RestartsAsOftenAsAskedWithoutOneFailedStart) {
-  const int restarts = full_tests() ? 200 : 20;
+  const int restarts = full_tests() ? 200 : 8;
   const TemporaryTree folder;
   Cluster cluster({.meeting = Meeting::kStatic,
                    .options = {"--max-restarts=" + std::to_string(restarts)},

@@ -37,6 +37,14 @@ std::optional<State> state_after(const Operation& operation, const State& state)
   return std::nullopt;
 }
 
+// By its result it has changed nothing, in whatever state. (A COMPARE_SET that answers what it was to
+// write may have written it.)
+bool is_read(const Operation& operation) {
+  return operation.kind == Operation::Kind::kGet ||
+         (operation.kind == Operation::Kind::kDelete && operation.result == "0") ||
+         (operation.kind == Operation::Kind::kCompareSet && operation.result != operation.value);
+}
+
 // The calls and returns in order, as a list from which the operations done so far are removed.
 class Search {
  public:
@@ -65,24 +73,25 @@ class Search {
     State state;
     std::size_t event = next_[head()];
     while (next_[head()] != head()) {
-      if (event % 2 == 0) {  // a call: may this operation be the next?
+      // A read that is possible may come at once: whatever order is possible without it is possible
+      // behind it, so no other is tried.
+      if (const auto read = event == next_[head()] ? possible_read(state) : std::nullopt) {
+        path_.push_back({*read, state, /*has_alternatives=*/false});
+        flip(*read);
+        take_out(*read);
+        event = next_[head()];
+      } else if (event % 2 == 0) {  // a call: may this operation be the next?
         const std::size_t operation = event / 2;
         const auto after = state_after(history_[operation], state);
         if (after && is_new(operation, *after)) {
-          path_.emplace_back(operation, std::exchange(state, *after));
+          path_.push_back({operation, std::exchange(state, *after), /*has_alternatives=*/true});
           take_out(operation);
           event = next_[head()];
         } else {
           event = next_[event];
         }
-      } else {  // a return: every operation that could come before it was tried
-        if (path_.empty()) return false;
-        auto& [operation, earlier] = path_.back();
-        state = std::move(earlier);
-        flip(operation);
-        put_back(operation);
-        event = next_[2 * operation];
-        path_.pop_back();
+      } else if (!go_back(state, event)) {  // a return: all that could come before it was tried
+        return false;
       }
     }
     return true;
@@ -91,6 +100,29 @@ class Search {
  private:
   std::size_t head() const { return next_.size() - 1; }
   void flip(std::size_t operation) { done_[operation / 64] ^= std::uint64_t{1} << operation % 64; }
+
+  // Among those that may be the next, one that has changed nothing.
+  std::optional<std::size_t> possible_read(const State& state) const {
+    for (std::size_t event = next_[head()]; event % 2 == 0; event = next_[event]) {
+      const Operation& operation = history_[event / 2];
+      if (is_read(operation) && state_after(operation, state)) return event / 2;
+    }
+    return std::nullopt;
+  }
+
+  // To the last choice that has alternatives.
+  bool go_back(State& state, std::size_t& event) {
+    while (!path_.empty()) {
+      Step step = std::move(path_.back());
+      path_.pop_back();
+      state = std::move(step.earlier);
+      flip(step.operation);
+      put_back(step.operation);
+      event = next_[2 * step.operation];
+      if (step.has_alternatives) return true;
+    }
+    return false;
+  }
 
   // Marks the operation as done, unless this state was reached before with the same set of
   // operations.
@@ -125,7 +157,12 @@ class Search {
   const std::vector<Operation>& history_;
   std::vector<std::uint64_t> done_;
   std::vector<std::size_t> next_, before_;
-  std::vector<std::pair<std::size_t, State>> path_;
+  struct Step {
+    std::size_t operation;
+    State earlier;
+    bool has_alternatives;
+  };
+  std::vector<Step> path_;
   std::unordered_multimap<std::uint64_t, std::pair<std::vector<std::uint64_t>, State>> seen_;
 };
 
