@@ -7,29 +7,31 @@ import tempfile
 from benchmarks.programs import BUILD, PYTHON, ROOT
 from benchmarks.table import Row
 
-# What each row of store_bench is held against: the words of the bar, and whether (ours, PyTorch's) keep it.
-STORE_BARS = {
-    "pair": ("≤ 1.03 × PyTorch's", lambda ours, theirs: ours / theirs, lambda ratio: ratio <= 1.03),
-    "ops_64": ("≥ 1.3 × PyTorch's", lambda ours, theirs: ours / theirs, lambda ratio: ratio >= 1.3),
-    "ops_64_cpu": ("≤ 5 µs", lambda ours, theirs: ours, lambda us: us <= 5),
-    "ops_256": ("≥ 1.3 × PyTorch's", lambda ours, theirs: ours / theirs, lambda ratio: ratio >= 1.3),
-    "ops_256_cpu": ("≤ 5 µs", lambda ours, theirs: ours, lambda us: us <= 5),
-    "handshake_32_cpu": ("≤ 16 µs", lambda ours, theirs: ours, lambda us: us <= 16),
-    "release_1000": ("≤ 3.5 ms", lambda ours, theirs: ours, lambda ms: ms <= 3.5),
-    "connect_1000": ("≤ 25 ms", lambda ours, theirs: ours, lambda ms: ms <= 25),
-    "check_131072": ("≤ 60 ms", lambda ours, theirs: ours, lambda ms: ms <= 60),
-    "multi_set_20000": ("≤ 40 ms", lambda ours, theirs: ours, lambda ms: ms <= 40),
-    "multi_set_8x1MiB": ("≤ 5 ms", lambda ours, theirs: ours, lambda ms: ms <= 5),
-    "large_8MiB": ("≥ 1.2 × PyTorch's", lambda ours, theirs: ours / theirs, lambda ratio: ratio >= 1.2),
-    "idle_connection": ("≤ 4 KiB", lambda ours, theirs: ours, lambda size: size <= 4096),
-}
+# What each row of store_bench is held against. Operations and connections: not slower than PyTorch's, but for 3 % of
+# noise; their CPU time: that of the floor, which makes the same system calls and nothing else, and a tenth more.
+NOT_SLOWER = ("pair", "release_1000", "connect_1000")
+AS_MANY = ("ops_64", "ops_256", "ops_100_conns", "ops_1000_conns", "ops_10000_conns", "handshake_32")
+AT_MOST = {"check_131072": (60, "ms"), "multi_set_20000": (40, "ms"), "multi_set_8x1MiB": (5, "ms"),
+           "idle_connection": (4096, "B")}
 
 
 def hold_against_store_bar(row, what):
-    if what in STORE_BARS:
-        words, figure_of, holds = STORE_BARS[what]
-        figure = figure_of(row.median("ddprun"), row.median("PyTorch"))
-        row.bar(words, figure, holds(figure))
+    if what in NOT_SLOWER:
+        ratio = row.ratio("ddprun", "PyTorch")
+        row.bar("≤ 1.03 × PyTorch's", ratio, ratio <= 1.03)
+    elif what in AS_MANY:
+        ratio = row.ratio("ddprun", "PyTorch")
+        row.bar("≥ 0.97 × PyTorch's", ratio, ratio >= 0.97)
+    elif what == "large_8MiB":
+        ratio = row.ratio("ddprun", "PyTorch")
+        row.bar("≥ 1.2 × PyTorch's", ratio, ratio >= 1.2)
+    elif what.endswith("_cpu") and "floor" in row.samples:
+        ratio = row.ratio("ddprun", "floor")
+        row.bar("≤ 1.1 × the floor", ratio, ratio <= 1.1)
+    elif what in AT_MOST:
+        most, unit = AT_MOST[what]
+        figure = row.median("ddprun")
+        row.bar(f"≤ {most} {unit}", figure, figure <= most)
 
 
 STORE_BENCH = str(BUILD / "bench/store_bench")
