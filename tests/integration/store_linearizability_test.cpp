@@ -25,7 +25,8 @@ using Kind = Operation::Kind;
 
 constexpr std::string_view kHandshake("\x00\xce\xf7\x85\x3c", 5);
 constexpr std::size_t kClients = 64;
-constexpr std::size_t kHotKeys = 48;  // in use at a time: the search is exponential in the clients on each
+constexpr std::size_t kHotKeys =
+    48;  // in use at a time: the search is exponential in the clients on each
 
 // What the clients do and what they see, in the order of one clock.
 class Recorder {
