@@ -397,9 +397,12 @@ void NodeCore::take_step(Out& out, EndStep step) {
 }
 
 void NodeCore::take_next_step(Out& out) {
-  const EndStep step = std::get<Ending>(state_).step;
-  if (step != EndStep::kConsole) {
-    return take_step(out, static_cast<EndStep>(static_cast<int>(step) + 1));
+  const Ending ending = std::get<Ending>(state_);
+  if (ending.step == EndStep::kLeader && ending.is_signalled) {
+    return take_step(out, EndStep::kOutput);
+  }
+  if (ending.step != EndStep::kConsole) {
+    return take_step(out, static_cast<EndStep>(static_cast<int>(ending.step) + 1));
   }
   armed_.reset();
   state_ = Ended{};
@@ -411,10 +414,14 @@ void NodeCore::on(Out& out, const StepTaken& taken) {
   if (ending != nullptr && ending->step == taken.step) take_next_step(out);
 }
 
-// The first signal skips the steps that serve others, the next one ends the wait for the workers'
-// output. The report and the steps after it still get their time, however many signals come.
+// The first signal skips the steps that serve those who look on, but not kLeader: the exit codes of
+// other nodes depend on it. The next ones end that wait and the wait for the workers' output. The
+// report and the steps after it still get their time, however many signals come.
 void NodeCore::hurry(Out& out) {
   auto& ending = std::get<Ending>(state_);
+  const bool was_signalled = std::exchange(ending.is_signalled, true);
+  if (ending.step < EndStep::kLeader) return take_step(out, EndStep::kLeader);
+  if (ending.step == EndStep::kLeader && !was_signalled) return;
   if (ending.step < EndStep::kOutput) return take_step(out, EndStep::kOutput);
   const bool was_hurried = std::exchange(ending.is_hurried, true);
   if (ending.step == EndStep::kOutput) return take_next_step(out);

@@ -34,8 +34,9 @@
 //
 //   Finish begins Ending, which takes the steps of EndStep in their order, and then returns Exit:
 //   StepTaken, TimerExpired       of the current step: take the next step
-//   StopSignal, PreemptSignal     before kOutput: go to kOutput; in kOutput: take the next step; from then on every step
-//                                 has at most half a second
+//   StopSignal, PreemptSignal     before kLeader: go to kLeader; in kLeader the second one: go to kOutput; kProgress is
+//                                 skipped; in kOutput: take the next step; from then on every step has at most half a
+//                                 second
 //
 //   Ending ignores all other events, Ended every event.
 //   (1) a node that does not host the leader then ends as soon as its workers have ended; one that does awaits JobEnd
@@ -262,7 +263,8 @@ class NodeCore {
   struct Ending {
     rdzv::JobOutcome::Kind kind{};
     EndStep step{};
-    bool is_hurried = false;  // a signal came
+    bool is_signalled = false;
+    bool is_hurried = false;  // a signal came in kOutput or later
   };
   struct Ended {};
   using State = std::variant<Waiting, Running, Stopping, Ending, Ended>;

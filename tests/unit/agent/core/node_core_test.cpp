@@ -690,13 +690,23 @@ TEST_F(EndingTest, AStepThatIsTakenTooLateIsNotTakenForTheNextOne) {
   EXPECT_THAT(core.step(StepTaken{EndStep::kLogs}), IsEmpty());
 }
 
-TEST_F(EndingTest, ASignalLeavesOutWhatOthersWantAndTheNextOneTheOutput) {
+TEST_F(EndingTest, ASignalLeavesOutWhatOnlookersWantAndTheNextOneTheOutput) {
   begin(rdzv::JobOutcome::Kind::kSucceeded);
-  EXPECT_EQ(steps_in(core.step(StopSignal{SIGINT})), (Steps{{EndStep::kOutput, 24h}}));
+  EXPECT_EQ(steps_in(core.step(StopSignal{SIGINT})), (Steps{{EndStep::kLeader, 7s}}));
+  EXPECT_EQ(steps_in(core.step(StepTaken{EndStep::kLeader})), (Steps{{EndStep::kOutput, 24h}}));
   EXPECT_EQ(steps_in(core.step(StopSignal{SIGINT})), (Steps{{EndStep::kReport, 500ms}}));
   for (int more = 0; more < 3; ++more) {
     EXPECT_THAT(core.step(StopSignal{SIGINT}), IsEmpty()) << "the report has its time";
   }
+}
+
+// A node that has not heard yet how the job ended would end with 111.
+TEST_F(EndingTest, ASignalDoesNotEndTheLeaderBeforeOtherNodesKnowTheOutcomeButASecondOneDoes) {
+  begin(rdzv::JobOutcome::Kind::kSucceeded);
+  core.step(StepTaken{EndStep::kLogs});
+  core.step(StepTaken{EndStep::kFollowers});
+  EXPECT_THAT(core.step(StopSignal{SIGTERM}), IsEmpty());
+  EXPECT_EQ(steps_in(core.step(StopSignal{SIGTERM})), (Steps{{EndStep::kOutput, 24h}}));
 }
 
 TEST_F(EndingTest, ASignalShortensTheTimeOfTheReport) {
