@@ -61,7 +61,7 @@ class ChildReaper {
   // Those that do not end within two seconds are logged and left alone. `done` may come at once.
   void end_orphans(std::function<void()> done);
 
-  // The agent ends: so does its keeper, beside it. The event loop must not run any more.
+  // The keeper ends, beside the rest of the job's end. No worker may be started after this.
   void let_keeper_go() {
     if (keeper_) keeper_->let_go();
   }

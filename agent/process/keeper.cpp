@@ -137,7 +137,7 @@ void Keeper::let_go() {
 bool Keeper::has_died() {
   if (pid_ <= 0 || ::waitpid(pid_, nullptr, WNOHANG) != pid_) return false;
   pid_ = -1;
-  return true;
+  return static_cast<bool>(pipe_);
 }
 
 }  // namespace ddprun::agent

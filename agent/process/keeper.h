@@ -45,10 +45,11 @@ class Keeper {
   // Path of the workers' control group; empty: none. Set it before the group is made.
   void set_control_group(std::string_view path) { set_path(count_, path); }
 
-  // The keeper finishes and exits; the destructor waits for it. Only when nothing is registered.
+  // The keeper kills and removes what is still registered, and exits.
   void let_go();
 
-  // True, once, if the keeper has died; it is then reaped, and the caller must call replace().
+  // Reaps the keeper if it has ended. True, once, if it was not let go: the caller must call
+  // replace().
   bool has_died();
 
   // Forks another keeper on the same table.

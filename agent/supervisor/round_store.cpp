@@ -1,5 +1,6 @@
 #include "agent/supervisor/round_store.h"
 
+#include <stdexcept>
 #include <utility>
 
 #include "rendezvous/net/socket_address.h"
@@ -51,26 +52,48 @@ Result<std::uint16_t> RoundStore::open_at(const std::string& address) {
     reserved_port_ = std::move(*reserved);
     return reserved_port_->bound.port;
   }
-  rdzv::StoreServerOptions options;
-  options.address = address;
-  options.port = place.first_port;
-  options.port_range = range;
-  options.memory_limit = place.store_memory;
-  options.log = log_;
-  options.listens = !job_.nodes.shares_store_port;
-  auto server = rdzv::StoreServer::start(options);
+  idle_ = std::make_unique<Idle>(io_);
+  idle_->options.memory_limit = place.store_memory;
+  idle_->options.log = log_;
+  idle_->options.listens = !job_.nodes.shares_store_port;
+  if (job_.nodes.shares_store_port) return job_.nodes.leader.endpoint.port;
+  auto port = listen({.address = address, .port = place.first_port, .port_range = range});
+  if (!port) idle_.reset();
+  return port;
+}
+
+Result<std::uint16_t> RoundStore::listen(rdzv::ListenOptions options) {
+  auto listener = rdzv::open_listener(options);
   // With NAT --local-addr may not be an address of this host: then listen on all addresses.
   const bool may_be_translated = !job_.nodes.is_alone() && !address_.empty();
-  if (!server && may_be_translated && server.error().code != ErrorCode::kAddressInUse) {
+  if (!listener && may_be_translated && listener.error().code != ErrorCode::kAddressInUse) {
     options.address = "::";
-    server = rdzv::StoreServer::start(options);
+    listener = rdzv::open_listener(options);
   }
-  if (!server) return fail(std::move(server.error()));
+  if (!listener) return fail(std::move(listener.error()));
+  idle_->listener.assign(listener->socket.release());
+  idle_->listener.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                             idle_->lifetime.guard([this](const boost::system::error_code& ec) {
+                               if (!ec) serve();
+                             }));
+  return listener->bound.port;
+}
+
+void RoundStore::serve() {
+  if (idle_->listener.is_open()) idle_->options.listen_fd = idle_->listener.release();
+  auto server = rdzv::StoreServer::start(idle_->options);
+  idle_.reset();
+  if (!server) throw std::runtime_error(server.error().to_string());
   server_ = std::move(*server);
-  return options.listens ? server_->port() : job_.nodes.leader.endpoint.port;
+}
+
+void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
+  if (idle_) serve();
+  if (server_) server_->adopt(std::move(client), std::move(received));
 }
 
 std::optional<StoreStatus> RoundStore::status() const {
+  if (idle_) return StoreStatus{};
   if (!server_) return std::nullopt;
   const rdzv::StoreStats stats = server_->stats();
   return StoreStatus{stats.requests, stats.connections, stats.keys, stats.memory_bytes};

@@ -1,8 +1,11 @@
 // The store through which the workers of a round meet, on the node with group rank 0: a store
 // server in this agent, or a port that the agent reserves for a store in rank 0. Every round needs
-// a new one. Owned by the Supervisor, event loop only; the store's thread calls `log`.
+// a new one. The server's thread starts with the first client, because many programs (a test, a
+// tool that is started once per core) never come to the store. Owned by the Supervisor, event loop
+// only; the store's thread calls `log`.
 #pragma once
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +16,7 @@
 #include "agent/core/node_core.h"
 #include "agent/job.h"
 #include "agent/status/node_status.h"
+#include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/net/listener.h"
@@ -34,25 +38,36 @@ class RoundStore {
   // `own`: this node's address on its connection to the leader, used if no address was given.
   StoreResult open(Round round, const std::string& own);
   void close() {
+    idle_.reset();
     server_.reset();
     reserved_port_.reset();
   }
 
   // Takes a client of the port which leader and store share; closes it if no store is open.
-  void adopt(rdzv::UniqueFd client, std::string received) {
-    if (server_) server_->adopt(std::move(client), std::move(received));
-  }
+  // Throws if the server's thread cannot be started.
+  void adopt(rdzv::UniqueFd client, std::string received);
 
   std::optional<StoreStatus> status() const;
 
  private:
+  // A store that no client has reached yet.
+  struct Idle {
+    explicit Idle(boost::asio::io_context& io) : listener(io) {}
+    rdzv::StoreServerOptions options;
+    boost::asio::posix::stream_descriptor listener;  // closed if leader and store share a port
+    const rdzv::Lifetime lifetime;
+  };
+
   Result<std::uint16_t> open_at(const std::string& address);
+  Result<std::uint16_t> listen(rdzv::ListenOptions options);
+  void serve();
 
   const Job& job_;
   const std::function<void(std::string_view)> log_;
   boost::asio::io_context& io_;
   std::unique_ptr<rdzv::Attempt> lookup_;
-  std::string address_;  // numeric; empty: none was given
+  std::string address_;         // numeric; empty: none was given
+  std::unique_ptr<Idle> idle_;  // until the first client comes; then server_
   std::unique_ptr<rdzv::StoreServer> server_;
   std::optional<rdzv::Listener> reserved_port_;  // if rank 0 hosts the store
 };

@@ -64,10 +64,12 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
-    if (!core_.is_over()) queries_.open();
   } else {
     cannot_run(ready.error());
   }
+  // The first workers do not wait for what only ddpctl needs: it is opened when the loop is idle.
+  while (!core_.has_ended() && io_.poll_one() > 0) leader_.look();
+  if (!core_.is_over()) queries_.open();
   while (!core_.has_ended()) {
     io_.run_one();
     leader_.look();
@@ -227,6 +229,7 @@ WorkerGroup::Events Supervisor::worker_events() {
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
+  if (workers_.running() == 0) workers_.let_keeper_go();
   end_.begin(action.outcome);
 }
 
@@ -330,7 +333,7 @@ void Supervisor::await_signal() {
 
 void Supervisor::on_stop_signal(int signal) {
   if (core_.is_over()) {
-    log_->warn("got {}: the end of the job is not waited for any longer", signal_name(signal));
+    log_->warn("got {}: the end of the job is cut short", signal_name(signal));
     return post(StopSignal{signal});
   }
   observers_.events.write(SignalReceived{signal});

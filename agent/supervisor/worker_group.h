@@ -56,7 +56,7 @@ class WorkerGroup {
   // close() returns.
   void close();
 
-  // Nothing of this node is left to be ended, and the event loop does not run any more.
+  // No process of a worker is left, or the agent exits without waiting for those that are.
   void let_keeper_go() { reaper_.let_keeper_go(); }
 
   // ---- at any time

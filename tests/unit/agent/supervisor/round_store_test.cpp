@@ -1,0 +1,93 @@
+// The store of a round: served from the first client on, gone with its round.
+#include "agent/supervisor/round_store.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <future>
+#include <iterator>
+#include <string>
+
+#include "rendezvous/store_client/store_client.h"
+
+namespace ddprun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Round kRound{0};
+
+class RoundStoreTest : public ::testing::Test {
+ protected:
+  using Socket = boost::asio::ip::tcp::socket;
+
+  std::uint16_t open() {
+    const StoreResult result = store_.open(kRound, "127.0.0.1");
+    EXPECT_EQ(result.error, "");
+    return result.port;
+  }
+  Socket connect_to(std::uint16_t port) {
+    Socket socket(io_);
+    socket.connect({boost::asio::ip::address_v4::loopback(), port});
+    return socket;
+  }
+  static std::ptrdiff_t threads() {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  }
+  // What a worker that sets and gets a key sees, while the event loop runs.
+  std::string value_over(std::uint16_t port) {
+    auto value = std::async(std::launch::async, [port]() -> std::string {
+      auto client = rdzv::StoreClient::connect({.server = {"127.0.0.1", port}, .timeout = 10s});
+      if (!client) return client.error().to_string();
+      if (auto set = (*client)->set("key", "value"); !set) return set.error().to_string();
+      auto got = (*client)->get("key");
+      return got ? *got : got.error().to_string();
+    });
+    while (value.wait_for(0s) != std::future_status::ready) io_.run_one_for(1ms);
+    return value.get();
+  }
+
+  boost::asio::io_context io_;
+  Job job_;
+  RoundStore store_{io_, job_, [](std::string_view) {}};
+};
+
+TEST_F(RoundStoreTest, StartsItsThreadForTheFirstClient) {
+  const std::uint16_t port = open();
+  io_.poll();
+  EXPECT_EQ(threads(), 1);
+  ASSERT_TRUE(store_.status());
+  EXPECT_EQ(store_.status()->requests, 0U);
+  EXPECT_EQ(value_over(port), "value");
+  EXPECT_EQ(threads(), 2);
+  EXPECT_GT(store_.status()->requests, 0U);
+}
+
+TEST_F(RoundStoreTest, IsGoneWithItsRoundWhetherAClientCameOrNot) {
+  for (const bool has_client : {false, true}) {
+    const std::uint16_t port = open();
+    if (has_client) {
+      EXPECT_EQ(value_over(port), "value");
+    }
+    store_.close();
+    EXPECT_FALSE(store_.status());
+    EXPECT_EQ(threads(), 1);
+    EXPECT_THROW(connect_to(port), boost::system::system_error);
+  }
+}
+
+TEST_F(RoundStoreTest, AClientOfAClosedStoreDoesNotStartTheNextOne) {
+  const auto client = connect_to(open());
+  io_.run_one_for(0ms);  // may have queued the handler of the wait
+  store_.close();
+  const std::uint16_t next = open();
+  io_.poll();
+  EXPECT_EQ(threads(), 1);
+  EXPECT_EQ(value_over(next), "value");
+}
+
+}  // namespace
+}  // namespace ddprun::agent
