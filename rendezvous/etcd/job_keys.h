@@ -39,7 +39,7 @@ wire::EtcdTxn write_txn(const JobKeys& keys, std::int64_t leader_revision,
 wire::EtcdTxn depose_txn(const JobKeys& keys, std::int64_t leader_revision);
 
 // The leases of `claim` if it has won, as a transaction that reads both keys shows; nullopt if it
-// has not. (A claim may fail although it has won: claim_leases.h.)
+// has not. (A claim may fail although it has won: leader_claims.h.)
 std::optional<JobLeases> leases_of_won_claim(const JobKeys& keys, const Claim& claim,
                                              const wire::EtcdTxnAnswer& answer);
 

@@ -1,7 +1,11 @@
-// HttpConnection over any Asio stream: plain TCP in this folder, TLS in rendezvous/tls. Derived
-// classes define what happens between the TCP connection and the first request, and what the errors
-// of their stream mean. Include this only where such a class is defined: Beast's headers take
-// seconds to compile.
+// One connection of an HTTP client, from the name lookup to the bytes of the reply: HttpConnection,
+// and ConnectionOf any Asio stream: plain TCP in this folder, TLS in rendezvous/tls. Derived classes
+// define what happens between the TCP connection and the first request, and what the errors of
+// their stream mean. Include this only where such a class is defined: Beast's headers take seconds
+// to compile.
+//
+// Owned by a client or a stream (http_client.h), which calls close() when it is done; no callback
+// runs after that. Everything happens on the thread that runs the io_context.
 #pragma once
 
 #include <netinet/tcp.h>
@@ -22,10 +26,28 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/http/http_connection.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/http/http_client.h"
 #include "rendezvous/net/name_lookup.h"
 
 namespace ddprun::rdzv {
+
+class HttpConnection {
+ public:
+  using Done = HttpClient::Done;
+
+  static std::shared_ptr<HttpConnection> make(boost::asio::io_context& io,
+                                              const HttpOptions& options);
+  virtual ~HttpConnection() = default;
+
+  // Opens the connection first if it is not open. One exchange at a time, and no stream meanwhile.
+  virtual void exchange(const HttpRequest& request, Done done) = 0;
+  virtual void stream(const HttpRequest& request, HttpStream::Events events) = 0;
+
+  // After an exchange: whether another one may follow; not if the server has closed the connection.
+  virtual bool is_reusable() const = 0;
+  virtual void close() = 0;
+};
 
 template <typename Stream>
 class ConnectionOf : public HttpConnection,

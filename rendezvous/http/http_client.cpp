@@ -4,9 +4,9 @@
 #include <boost/asio/post.hpp>
 
 #include "rendezvous/http/connection_of.h"
-#include "rendezvous/http/tls_context.h"
 
 namespace ddprun::rdzv {
+
 Result<HttpUrl> parse_http_url(std::string_view text) {
   const auto bad = [&](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument,
@@ -38,7 +38,7 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
 
 std::shared_ptr<HttpConnection> HttpConnection::make(boost::asio::io_context& io,
                                                      const HttpOptions& options) {
-  if (options.tls) return options.tls->connection(io, options);
+  if (options.tls) return (*options.tls)(io, options);
   return std::make_shared<ConnectionOf<boost::asio::ip::tcp::socket>>(io, options);
 }
 

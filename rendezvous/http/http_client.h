@@ -37,7 +37,12 @@ struct HttpUrl {
 Result<HttpUrl> parse_http_url(std::string_view text);
 
 class HttpConnection;
-class TlsContext;  // made by make_tls_context(), tls_context.h
+struct HttpOptions;
+
+// TLS as the client sees it (tls_context.h): makes connections. A connection keeps alive what it
+// needs of this.
+using TlsContext = std::function<std::shared_ptr<HttpConnection>(boost::asio::io_context& io,
+                                                                 const HttpOptions& options)>;
 
 struct HttpOptions {
   Endpoint server;

@@ -45,11 +45,6 @@ Result<Listener> open_leader_port(const Endpoint& endpoint,
   // Many machines resolve their own name to 127.0.1.1, while others reach them by that name.
   const bool is_known_from_outside = !local || (is_name && is_loopback(*local));
   options.address = is_known_from_outside ? "::" : *local;
-  auto listener = open_listener(options);
-  if (listener || options.address != "::" || listener.error().code == ErrorCode::kAddressInUse) {
-    return listener;
-  }
-  options.address = "0.0.0.0";  // a machine without IPv6
   return open_listener(options);
 }
 

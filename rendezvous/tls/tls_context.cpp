@@ -77,19 +77,6 @@ class TlsConnection final : public ConnectionOf<TlsStream> {
   }
 };
 
-class OpenSslContext final : public TlsContext {
- public:
-  ssl::context& context() { return context_; }
-
-  std::shared_ptr<HttpConnection> connection(asio::io_context& io,
-                                             const HttpOptions& options) override {
-    return std::make_shared<TlsConnection>(io, options, context_);
-  }
-
- private:
-  ssl::context context_{ssl::context::tls_client};
-};
-
 // OpenSSL's message for a missing file is only "system lib".
 Result<void> check_readable(const std::string& what, const std::string& file) {
   errno = 0;
@@ -117,8 +104,12 @@ Result<std::shared_ptr<TlsContext>> make_tls_context(const TlsFiles& files) {
                     ? "the certificate " + files.certificate + " needs the file with its key"
                     : "the key " + files.key + " needs the file with its certificate");
   }
-  auto tls = std::make_shared<OpenSslContext>();
-  ssl::context& context = tls->context();
+  const auto shared = std::make_shared<ssl::context>(ssl::context::tls_client);
+  ssl::context& context = *shared;
+  auto tls =
+      std::make_shared<TlsContext>([shared](asio::io_context& io, const HttpOptions& options) {
+        return std::make_shared<TlsConnection>(io, options, *shared);
+      });
   SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
   error_code ec;
   context.set_verify_mode(ssl::verify_peer, ec);

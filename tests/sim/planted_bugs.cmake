@@ -99,8 +99,8 @@ plant(EtcdOutcomeIsNotSeen rendezvous/etcd/election_core.cpp
 
 # In the shells and cores of a leader under etcd.
 set(leadership rendezvous/etcd/leadership_core.cpp)
-plant(EtcdLeaseInUseIsRevoked rendezvous/etcd/claim_leases.h "won->leader != claimed.leader" "true")
-plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/claim_leases.h "asked_.leader == 0" "false")
+plant(EtcdLeaseInUseIsRevoked rendezvous/etcd/leader_claims.h "won->leader != claimed.leader" "true")
+plant(EtcdLeadsByTheLeaseOfTheRecord rendezvous/etcd/leader_claims.h "asked_.leader == 0" "false")
 plant(EtcdFencedWriteIsTakenForDone ${leadership} "kind == RecordWrite::Kind::kFenced" "false")
 plant(EtcdOvertakenWriteIsTakenForDone ${leadership} "!is_overtaken" "true")
 plant(EtcdLeaseIsNotKept ${leadership} "now >= keep_at_" "false")

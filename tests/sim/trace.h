@@ -1,5 +1,4 @@
-// A log of the simulation, with the virtual time in each line, for debugging. Costs nothing when
-// off.
+// A log of the simulation, with the virtual time in each line, for debugging.
 #pragma once
 
 #include <iomanip>

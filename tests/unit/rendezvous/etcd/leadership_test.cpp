@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rendezvous/common/exit_codes.h"
-#include "rendezvous/etcd/claim_leases.h"
+#include "rendezvous/etcd/leader_claims.h"
 #include "rendezvous/etcd/leadership_core.h"
 #include "rendezvous/round/round_core.h"
 
