@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "agent/dashboard/prometheus_text.h"
 #include "agent/dashboard/step_times.h"
 #include "tests/unit/agent/status/sample_status.h"
 
