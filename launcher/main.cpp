@@ -21,7 +21,6 @@
 #include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
-#include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/plan/plan.h"
 #include "launcher/plan/plan_text.h"
