@@ -15,7 +15,6 @@
 #include "agent/notify/kubeflow_status.h"
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
-#include "launcher/plan/restart_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/unique_fd.h"
