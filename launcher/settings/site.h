@@ -1,7 +1,7 @@
 // The site: the system that started ddprun (Slurm, Kubernetes), and what its variables say about
 // the job. Each site is one file, site_<name>.cpp, with one pure function from the environment to a
-// Site. Whether a site's value counts beside the user's is decided here, in the same way for all
-// sites. Pure; any thread. A site must be recognised only by a variable that a user's own shell
+// Site. Whether a site's value counts beside the user's is decided by resolve(), in the same way for
+// all sites. Pure; any thread. A site must be recognised only by a variable that a user's own shell
 // does not have, and must not give a value that it does not know.
 #pragma once
 
@@ -15,8 +15,6 @@
 #include "rendezvous/common/result.h"
 
 namespace ddprun::cli {
-
-class Settings;
 
 // The site's value of one option, as if typed.
 struct SiteValue {
@@ -49,14 +47,6 @@ struct Site {
 // Nothing outside of a site, and nothing inside a worker of another launcher, because that launcher
 // has already used the variables.
 std::optional<Site> find_site(const Environment& environment);
-
-// Sets the options that the user did not give to the site's values, and notes which values were
-// dropped:
-// - --standalone, or another number of nodes than the site's: this is another job than the site's,
-//   so nothing about nodes is taken from it;
-// - --rdzv-endpoint or --master-addr: the nodes meet there and not at the site's place;
-// - a job on one node needs no meeting place.
-void apply_site(const Site& site, Settings& settings);
 
 // --- the sites, each in a file of its own
 
