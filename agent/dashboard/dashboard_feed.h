@@ -8,11 +8,13 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/json/value.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,7 +92,7 @@ class DashboardFeed {
   void look_at_failures(const JobStatus& status);
   Live live_of(const WorkerStatus& worker, const NodeStatus& node,
                std::chrono::steady_clock::time_point now);
-  void set(std::string_view field, std::string json);
+  void set(std::string_view field, boost::json::value value);
   std::string object(bool is_whole) const;
 
   std::optional<Round> round_;
@@ -100,9 +102,9 @@ class DashboardFeed {
   std::vector<int> changed_ranks_;  // whose Rank has changed
   std::vector<int> changed_lives_;
   bool are_ranks_new_ = false;
-  // Every other field of the page as JSON, and the fields that the last look() has changed.
-  std::map<std::string, std::string, std::less<>> fields_;
-  std::vector<std::string> changed_fields_;
+  // Every other field of the page, and the fields that the last look() has changed.
+  std::map<std::string, boost::json::value, std::less<>> fields_;
+  std::set<std::string, std::less<>> changed_fields_;
   std::string failure_time_;  // of the last failure of a worker
   StepTimes step_times_;
   Curve loss_;
