@@ -5,7 +5,6 @@
 #include <cctype>
 
 #include "launcher/cli/rdzv_keys.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"

@@ -4,7 +4,6 @@
 #include <csignal>
 
 #include "launcher/cli/secrets.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
