@@ -2,14 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <boost/json.hpp>
 
-#include "rendezvous/common/unique_fd.h"
-
 #include "rendezvous/common/archive.h"
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 namespace {
@@ -47,15 +46,7 @@ std::string error_file_text(const std::string& path) {
   const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  std::string text(kMaxErrorFileBytes, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t count = ::read(file.get(), text.data() + size, text.size() - size);
-    if (count <= 0) break;
-    size += static_cast<std::size_t>(count);
-  }
-  text.resize(size);
-  return text;
+  return read_from(file.get(), kMaxErrorFileBytes).value_or("");
 }
 
 std::optional<WorkerError> read_error_file(const std::string& path) {

@@ -7,7 +7,6 @@
 
 #include <boost/json.hpp>
 
-#include "launcher/plan/plan_text.h"
 #include "launcher/settings/settings.h"
 #include "tests/unit/launcher/plan/planning.h"
 
