@@ -17,7 +17,6 @@
 #include "agent/notify/kubeflow_status.h"
 #include "agent/output/log.h"
 #include "agent/supervisor/agent.h"
-#include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
 #include "launcher/ctl/ddpctl.h"

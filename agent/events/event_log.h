@@ -21,7 +21,6 @@
 #include "agent/events/torchrun_events.h"
 #include "agent/job.h"
 #include "agent/output/console.h"
-#include "agent/status/job_times.h"
 
 namespace ddprun::agent {
 

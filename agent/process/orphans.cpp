@@ -98,19 +98,10 @@ Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is
   Orphans orphans;
   for (const pid_t pid : children_of(::getpid())) {
     if (is_known(pid)) continue;
-    switch (looks.take(pid)) {
-      case Found::kYes:
-        orphans.pids.push_back(pid);
-        break;
-      case Found::kUnseen:
-        orphans.some_unseen = true;
-        break;
-      case Found::kHangs:
-        orphans.hanging.push_back(pid);
-        break;
-      case Found::kNo:
-        break;
-    }
+    const Found found = looks.take(pid);
+    if (found == Found::kYes) orphans.pids.push_back(pid);
+    if (found == Found::kHangs) orphans.hanging.push_back(pid);
+    if (found == Found::kUnseen) orphans.some_unseen = true;
   }
   return orphans;
 }
