@@ -118,13 +118,11 @@ std::optional<std::string> why_not_python(const std::string& path) {
 // The text that --run-path passes to python -c. torchrun runs the script in a child process by
 // runpy, as __main__, and writes the text of an exception to the error file.
 //
-// A Gloo thread of PyTorch frees the tensors of a collective after the collective has returned, and
-// needs the interpreter for that. If the interpreter has ended by then, CPython ends the thread
-// inside a C++ destructor: "terminate called without an active exception". torchrun's children do
-// not have this problem, because they wait for each other before they end. Here the function that
-// is registered first, and therefore called last, waits until these threads sleep: until then they
-// work, or wait for the interpreter, which this thread releases while it reads and sleeps. A thread
-// that waits for another rank sleeps, so it is not waited for.
+// A Gloo thread of PyTorch frees the tensors of a collective after the collective has returned. If
+// the interpreter has ended by then, CPython ends the thread inside a C++ destructor: "terminate
+// called without an active exception". (torchrun's children wait for each other before they end.) So
+// the function that is registered first, and therefore called last, waits until these threads sleep:
+// until then they work, or wait for the interpreter, which this thread releases while it waits.
 constexpr const char* kRunPathCode = R"(import atexit, glob, runpy, sys, time
 from torch.distributed.elastic.multiprocessing.errors import record
 

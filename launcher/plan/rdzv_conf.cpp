@@ -8,6 +8,7 @@
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/leader/token.h"
 
 namespace ddprun::cli {
@@ -44,7 +45,7 @@ Result<void> check_pair(const ResolvedOption& option, std::string_view key,
     return refused(option, "'" + std::string(key) + "' has an option of its own");
   }
   if (contains(kRdzvNumberKeys, key)) {
-    const auto number = whole_number(value);
+    const auto number = parse_number<long long>(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
       return refused(option, std::string(key) + " must be a whole number of 1 or more" +
@@ -70,7 +71,7 @@ constexpr long long kMostAttempts = 1000;
 std::optional<long long> number_of(const RdzvConf& conf, const std::string& key, long long most) {
   const auto found = conf.find(key);
   if (found == conf.end()) return std::nullopt;
-  return std::min(*whole_number(found->second), most);
+  return std::min(*parse_number<long long>(found->second), most);
 }
 
 // Without blanks around it, and without one pair of quotes around the whole.
@@ -104,7 +105,7 @@ Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
   if (trimmed(option.text()).empty()) return codes;
   for (const std::string_view part : split(option.text(), ',')) {
     const std::string_view word = trimmed(part);
-    const auto number = whole_number(word);
+    const auto number = parse_number<long long>(word);
     const int signal = number ? 0 : signal_number(word);
     if (signal == 0 && (!number || *number < 1 || *number > kHighestCode)) {
       return refused(option, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV");
