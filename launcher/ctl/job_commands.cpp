@@ -133,19 +133,10 @@ std::string request_of(const LogsArguments& arguments) {
 
 // ---- stop, restart: requests to a job, which its leader carries out
 
-// The name of an event, and the number in one of its fields.
-struct Seen {
-  std::string event;
-  std::int64_t round = -1;
-  std::int64_t exit_code = -1;
-};
-Seen seen_in(const std::string& line) {
-  const json::object object = object_in(line);
-  const auto number_in = [&](const char* name) {
-    const auto* found = object.if_contains(name);
-    return found != nullptr && found->is_int64() ? found->as_int64() : -1;
-  };
-  return {field(object, "event"), number_in("round"), number_in("exit_code")};
+// The number in one of the fields; -1: there is none.
+std::int64_t number_in(const json::object& event, std::string_view name) {
+  const auto* found = event.if_contains(name);
+  return found != nullptr && found->is_int64() ? found->as_int64() : -1;
 }
 
 // One connection sends the request; another listens from before that, so that no event is missed.
@@ -174,7 +165,7 @@ Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
 }
 
 // The exit code, if this is the event that the command waits for.
-using Judge = std::function<std::optional<int>(const Seen&)>;
+using Judge = std::function<std::optional<int>(const json::object& event)>;
 
 int wait(ControlClient& events, const Judge& judge) {
   for (;;) {
@@ -183,7 +174,7 @@ int wait(ControlClient& events, const Judge& judge) {
     if (!*line) {
       return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
     }
-    if (const auto code = judge(seen_in(**line))) return *code;
+    if (const auto code = judge(object_in(**line))) return *code;
   }
 }
 
@@ -234,9 +225,10 @@ int stop_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"stop"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
-  return wait(*asked->events, [](const Seen& seen) -> std::optional<int> {
-    if (seen.event != "finished") return std::nullopt;
-    std::printf("the job has ended with exit code %d\n", static_cast<int>(seen.exit_code));
+  return wait(*asked->events, [](const json::object& event) -> std::optional<int> {
+    if (field(event, "event") != "finished") return std::nullopt;
+    std::printf("the job has ended with exit code %d\n",
+                static_cast<int>(number_in(event, "exit_code")));
     return kJobDone;
   });
 }
@@ -245,16 +237,16 @@ int restart_job(const StopArguments& arguments) {
   auto asked = ask(arguments, R"({"ask":"restart"})");
   if (!asked) return report(asked.error(), exit_code_of(asked.error()));
   if (!asked->events) return kJobDone;
-  const json::value answer = json::parse(asked->answer);
-  const auto* old_round = answer.as_object().if_contains("round");
-  const std::int64_t before = old_round == nullptr ? -1 : old_round->to_number<std::int64_t>();
-  return wait(*asked->events, [before](const Seen& seen) -> std::optional<int> {
-    if (seen.event == "finished") {
-      return report("the job ended instead, with exit code " + std::to_string(seen.exit_code),
-                    kJobFailed);
+  const std::int64_t before = number_in(object_in(asked->answer), "round");
+  return wait(*asked->events, [before](const json::object& event) -> std::optional<int> {
+    const std::string name = field(event, "event");
+    if (name == "finished") {
+      const std::string code = std::to_string(number_in(event, "exit_code"));
+      return report("the job ended instead, with exit code " + code, kJobFailed);
     }
-    if (seen.event != "round_started" || seen.round <= before) return std::nullopt;
-    std::printf("round %lld runs\n", static_cast<long long>(seen.round));
+    const std::int64_t round = number_in(event, "round");
+    if (name != "round_started" || round <= before) return std::nullopt;
+    std::printf("round %lld runs\n", static_cast<long long>(round));
     return kJobDone;
   });
 }
