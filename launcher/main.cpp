@@ -23,7 +23,6 @@
 #include "launcher/plan/plan.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
-#include "launcher/settings/site.h"
 #include "launcher/settings/values.h"
 #include "launcher/tls_program.h"
 #include "rendezvous/common/exit_codes.h"

@@ -139,43 +139,36 @@ std::int64_t number_in(const json::object& event, std::string_view name) {
   return found != nullptr && found->is_int64() ? found->as_int64() : -1;
 }
 
+// The exit code, if this is the event that the command waits for.
+using Judge =
+    std::function<std::optional<int>(const json::object& event, const json::object& answer)>;
+
 // One connection sends the request; another listens from before that, so that no event is missed.
-struct Asked {
-  std::optional<ControlClient> events;
-  std::string answer;
-};
-Result<Asked> ask(const StopArguments& arguments, const std::string& request) {
+int ask(const StopArguments& arguments, const std::string& request, const Judge& judge) {
+  const auto failed = [](const Error& error) { return report(error, exit_code_of(error)); };
   auto job = find_job(arguments.job);
-  if (!job) return fail(std::move(job.error()));
-  Asked asked;
+  if (!job) return failed(job.error());
+  std::optional<ControlClient> events;
   if (!arguments.waits_not) {
     // The same agent, even if another job has this id.
-    auto events = find_job(std::to_string(job->agent()));
-    if (!events) return fail(std::move(events.error()));
-    if (auto said = events->say(R"({"ask":"events","past":false,"follow":true})"); !said) {
-      return fail(std::move(said.error()));
-    }
-    asked.events.emplace(std::move(*events));
+    auto found = find_job(std::to_string(job->agent()));
+    if (!found) return failed(found.error());
+    events.emplace(std::move(*found));
+    auto said = events->say(R"({"ask":"events","past":false,"follow":true})");
+    if (!said) return failed(said.error());
   }
-  if (auto said = job->say(request); !said) return fail(std::move(said.error()));
-  auto answer = job->answer();
-  if (!answer) return fail(std::move(answer.error()));
-  asked.answer = std::move(*answer);
-  return asked;
-}
-
-// The exit code, if this is the event that the command waits for.
-using Judge = std::function<std::optional<int>(const json::object& event)>;
-
-int wait(ControlClient& events, const Judge& judge) {
-  for (;;) {
-    const auto line = events.line(std::chrono::seconds(0));
-    if (!line) return report(line.error(), exit_code_of(line.error()));
+  if (auto said = job->say(request); !said) return failed(said.error());
+  const auto answer = job->answer();
+  if (!answer) return failed(answer.error());
+  while (events) {
+    const auto line = events->line(std::chrono::seconds(0));
+    if (!line) return failed(line.error());
     if (!*line) {
       return report("the job's agent is gone and has not reported how the job ended", kJobFailed);
     }
-    if (const auto code = judge(object_in(**line))) return *code;
+    if (const auto code = judge(object_in(**line), object_in(*answer))) return *code;
   }
+  return kJobDone;
 }
 
 }  // namespace
@@ -222,33 +215,28 @@ int print_events(const EventsArguments& arguments) {
 }
 
 int stop_job(const StopArguments& arguments) {
-  auto asked = ask(arguments, R"({"ask":"stop"})");
-  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
-  if (!asked->events) return kJobDone;
-  return wait(*asked->events, [](const json::object& event) -> std::optional<int> {
-    if (field(event, "event") != "finished") return std::nullopt;
+  return ask(arguments, R"({"ask":"stop"})", [](const json::object& event, const auto&) {
+    if (field(event, "event") != "finished") return std::optional<int>();
     std::printf("the job has ended with exit code %d\n",
                 static_cast<int>(number_in(event, "exit_code")));
-    return kJobDone;
+    return std::optional<int>(kJobDone);
   });
 }
 
 int restart_job(const StopArguments& arguments) {
-  auto asked = ask(arguments, R"({"ask":"restart"})");
-  if (!asked) return report(asked.error(), exit_code_of(asked.error()));
-  if (!asked->events) return kJobDone;
-  const std::int64_t before = number_in(object_in(asked->answer), "round");
-  return wait(*asked->events, [before](const json::object& event) -> std::optional<int> {
+  const auto judge = [](const json::object& event,
+                        const json::object& answer) -> std::optional<int> {
     const std::string name = field(event, "event");
     if (name == "finished") {
       const std::string code = std::to_string(number_in(event, "exit_code"));
       return report("the job ended instead, with exit code " + code, kJobFailed);
     }
     const std::int64_t round = number_in(event, "round");
-    if (name != "round_started" || round <= before) return std::nullopt;
+    if (name != "round_started" || round <= number_in(answer, "round")) return std::nullopt;
     std::printf("round %lld runs\n", static_cast<long long>(round));
     return kJobDone;
-  });
+  };
+  return ask(arguments, R"({"ask":"restart"})", judge);
 }
 
 }  // namespace ddprun::cli

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "launcher/cli/text.h"
-#include "launcher/settings/site.h"
+#include "launcher/settings/settings.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/slurm.h"

@@ -1,6 +1,5 @@
 // Which of a site's values count beside what the user said; the sites themselves have tests of their
 // own.
-#include "launcher/settings/site.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
