@@ -23,7 +23,6 @@ inline constexpr std::chrono::seconds kPatience{5};  // how long an agent may ta
 enum JobExitCode : int {
   kJobDone = 0,
   kJobFailed = 1,
-  kJobUsage = 2,
   kNoJob = 3,
   kSeveralJobs = 4,
   kJobSilent = 5,

@@ -30,8 +30,6 @@ struct SiteValue {
   std::string from;  // "SLURM_NNODES", or in words; an origin of --dry-run
   // Proposed (a port, a run id) and not known: a user who gives another value contradicts nobody.
   bool is_proposal = false;
-
-  bool operator==(const SiteValue&) const = default;
 };
 
 struct Site {
