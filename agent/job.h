@@ -28,8 +28,6 @@ struct Program {
   // are replaced for each worker (torchrun's string.Template rules). argv.size(): replace nothing.
   std::size_t first_user_argument = 1;
   std::string name;  // for messages: the script, module or program as the user typed it
-
-  bool operator==(const Program&) const = default;
 };
 
 // The streams of a worker that an output option applies to; torchrun's digits.
@@ -120,8 +118,6 @@ struct Job {
   int exit_code(int of_outcome) const {
     return of_outcome != 0 && exit_code_as_torchrun ? 1 : of_outcome;
   }
-
-  bool operator==(const Job&) const = default;
 };
 
 }  // namespace ddprun::agent

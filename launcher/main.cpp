@@ -1,11 +1,9 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
 // the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Called
 // ddpctl it is that program. With TLS inside it is ddprun-tls (tls_program.h).
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <boost/uuid/random_generator.hpp>
 #include <boost/uuid/uuid_io.hpp>
 #include <cstdio>
@@ -17,17 +15,14 @@
 
 #include "agent/failure/failure_copies.h"
 #include "agent/notify/kubeflow_status.h"
+#include "agent/output/log.h"
 #include "agent/supervisor/agent.h"
-#include "agent/text/exception_text.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
-#include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/plan/plan.h"
-#include "launcher/plan/plan_text.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
-#include "launcher/settings/site.h"
 #include "launcher/settings/values.h"
 #include "launcher/tls_program.h"
 #include "rendezvous/common/exit_codes.h"
@@ -50,11 +45,6 @@ int refuse(const Error& error, const Environment& environment) {
   return error.code == ErrorCode::kPermissionDenied ? kExitNotExecutable : kExitUsage;
 }
 
-std::string current_directory() {
-  std::array<char, 4096> path{};
-  return ::getcwd(path.data(), path.size()) == nullptr ? "." : path.data();
-}
-
 // Options that print something and end; none of them needs a program.
 std::optional<int> print_information(const CommandLine& line, const Settings& settings,
                                      const Environment& environment) {
@@ -65,17 +55,6 @@ std::optional<int> print_information(const CommandLine& line, const Settings& se
   if (!line.value(OptionId::kPrintCompletion)) return std::nullopt;
   const auto shell = read_choice(resolved(settings, OptionId::kPrintCompletion));
   return shell ? print(completion_script(*shell)) : refuse(shell.error(), environment);
-}
-
-// How values were found is said when the agent's log is at "info" too; see agent/output/log.h.
-bool wants_notes(const Environment& environment) {
-  for (const char* const name : {"DDPRUN_LOG_LEVEL", "LOGLEVEL"}) {
-    const auto level = environment.find(name);
-    if (level == environment.end() || level->second.empty()) continue;
-    return ::strcasecmp(level->second.c_str(), "info") == 0 ||
-           ::strcasecmp(level->second.c_str(), "debug") == 0;
-  }
-  return false;
 }
 
 // etcd over https cannot do without TLS. A report to Kubeflow Trainer can: the job then goes on, and
@@ -98,7 +77,7 @@ int launch(const Plan& plan) {
   for (const std::string& warning : plan.warnings) {
     std::fprintf(stderr, "ddprun: warning: %s\n", printable(warning).c_str());
   }
-  if (wants_notes(plan.job.environment)) {
+  if (agent::logs_info(plan.job.environment)) {  // how values were found
     for (const std::string& note : plan.notes) {
       std::fprintf(stderr, "ddprun: %s\n", printable(note).c_str());
     }

@@ -1,8 +1,8 @@
 #include "agent/dashboard/dashboard_feed.h"
 
 #include <boost/json.hpp>
-#include <charconv>
 #include <cmath>
+#include <span>
 #include <tuple>
 
 #include "agent/text/json_text.h"
@@ -26,11 +26,6 @@ std::int64_t in_ms(std::chrono::nanoseconds time) {
 
 std::int64_t unix_ms(std::chrono::system_clock::time_point time) {
   return in_ms(time.time_since_epoch());
-}
-
-void append(std::string& out, auto number) {
-  char digits[32];
-  out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
 std::optional<double> value_named(std::string_view name, const WorkerProgress& progress) {
@@ -146,11 +141,11 @@ void Curve::add(Point point) {
 
 // ---- looking ------------------------------------------------------------------------------------
 
-void DashboardFeed::set(std::string_view field, std::string value) {
-  std::string& known = fields_[std::string(field)];
+void DashboardFeed::set(std::string_view field, json::value value) {
+  json::value& known = fields_[std::string(field)];
   if (known == value) return;
   known = std::move(value);
-  changed_fields_.emplace_back(field);
+  changed_fields_.emplace(field);
 }
 
 void DashboardFeed::sample(const NodeStatus& own) {
@@ -185,7 +180,7 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
 
   const std::int64_t began_at_ms = at_ms_ - in_ms(node->wall);
   if (std::abs(began_at_ms - began_at_ms_) > kJitterMs) began_at_ms_ = began_at_ms;
-  set("job", json::serialize(json::object{
+  set("job", json::object{
                  {"run_id", text(status.run_id)},
                  {"program", text(status.program)},
                  {"version", text(status.version)},
@@ -199,11 +194,11 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
                  {"began_at_ms", began_at_ms_},
                  {"until_run_ms", in_ms(node->until_run)},
                  {"lost_ms", in_ms(node->lost)},
-             }));
-  set("leader", json::serialize(leader_of(status)));
-  set("nodes", json::serialize(nodes_of(status)));
-  set("restarts", json::serialize(restarts_of(status)));
-  set("lost_by_cause", json::serialize(lost_by_cause(*node)));
+             });
+  set("leader", leader_of(status));
+  set("nodes", nodes_of(status));
+  set("restarts", restarts_of(status));
+  set("lost_by_cause", lost_by_cause(*node));
   look_at_failures(status);
 }
 
@@ -258,23 +253,23 @@ DashboardFeed::Live DashboardFeed::live_of(const WorkerStatus& worker, const Nod
 // The last worker that failed by itself, with everything that is known about it. A lost node is in
 // the list of restarts.
 void DashboardFeed::look_at_failures(const JobStatus& status) {
-  const std::string* latest = nullptr;
+  json::value latest;
   for (const NodeStatus& node : status.nodes) {
     for (const std::string& line : node.events) {
       if (raw_field(line, "event") != "worker_exited") continue;
       if (raw_field(line, "time") <= failure_time_) continue;
       boost::system::error_code ec;
-      const json::value event = json::parse(line, ec);
+      json::value event = json::parse(line, ec);
       const auto* const object = ec ? nullptr : event.if_object();
       if (object == nullptr) continue;
       const auto* const was_told = object->if_contains("was_told_to_stop");
       const auto* const code = object->if_contains("exit_code");
       if (was_told == nullptr || code == nullptr || *was_told == true || *code == 0) continue;
       failure_time_ = raw_field(line, "time");
-      latest = &line;
+      latest = std::move(event);
     }
   }
-  if (latest != nullptr) set("failure", *latest);
+  if (!latest.is_null()) set("failure", std::move(latest));
 }
 
 void DashboardFeed::end(std::string_view sentence) {
@@ -283,7 +278,7 @@ void DashboardFeed::end(std::string_view sentence) {
   changed_lives_.clear();
   are_ranks_new_ = false;
   loss_.settle();
-  set("end", json::serialize(text(sentence)));
+  set("end", text(sentence));
 }
 
 // ---- telling ------------------------------------------------------------------------------------
@@ -292,27 +287,20 @@ std::string DashboardFeed::whole() const { return object(/*is_whole=*/true); }
 std::string DashboardFeed::change() const { return object(are_ranks_new_); }
 
 std::string DashboardFeed::object(bool is_whole) const {
-  std::string out = "{\"at\":";
-  append(out, at_ms_);
-  if (is_whole) out += ",\"whole\":true";
-  if (is_whole) {
-    for (const auto& [name, value] : fields_)
-      out.append(",\"").append(name).append("\":").append(value);
-  } else {
-    for (const auto& name : changed_fields_) {
-      out.append(",\"").append(name).append("\":").append(fields_.find(name)->second);
-    }
+  json::object out{{"at", at_ms_}};
+  if (is_whole) out["whole"] = true;
+  for (const auto& [name, value] : fields_) {
+    if (is_whole || changed_fields_.contains(name)) out[name] = value;
   }
 
   const auto rows = [&](std::string_view name, const std::vector<int>& changed, auto row_of) {
     if (!is_whole && changed.empty()) return;
-    json::array array;
+    json::array& array = out[name].emplace_array();
     if (is_whole) {
       for (const auto& [number, rank] : ranks_) array.push_back(row_of(rank));
     } else {
       for (const int number : changed) array.push_back(row_of(ranks_.at(number)));
     }
-    out.append(",\"").append(name).append("\":").append(json::serialize(array));
   };
   rows("ranks", changed_ranks_, [](const std::pair<Rank, Live>& row) {
     const Rank& rank = row.first;
@@ -328,19 +316,14 @@ std::string DashboardFeed::object(bool is_whole) const {
 
   if (is_whole || loss_.changed_from()) {
     const std::size_t from = is_whole ? 0 : *loss_.changed_from();
-    out += ",\"loss_from\":";
-    append(out, from);
-    out += ",\"loss\":[";
-    for (std::size_t i = from; i < loss_.points().size(); ++i) {
-      out += i == from ? "[" : ",[";
-      append(out, loss_.points()[i].step);
-      out += ',';
-      append(out, loss_.points()[i].value);
-      out += ']';
+    json::array points;
+    for (const auto& [step, value] : std::span(loss_.points()).subspan(from)) {
+      points.push_back({step, value});
     }
-    out += ']';
+    out["loss_from"] = from;
+    out["loss"] = std::move(points);
   }
-  return out += '}';
+  return json::serialize(out);
 }
 
 }  // namespace ddprun::agent

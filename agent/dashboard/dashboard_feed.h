@@ -8,17 +8,18 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/json/value.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "agent/dashboard/step_times.h"
 #include "agent/status/job_status.h"
 
 namespace ddprun::agent {
@@ -51,6 +52,41 @@ class Curve {
   std::optional<std::size_t> changed_from_;
   std::size_t stride_ = 1;
   std::size_t skipped_ = 0;
+};
+
+// How long a step of each rank takes, computed from its progress at some moments. Workers report
+// when they did their last step, so the mean between two moments is exact however far apart they
+// are, and no polling in between is needed.
+class StepTimes {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Seconds = std::chrono::duration<double>;
+
+  // `rank` of `round` has done `step` at that time. Returns the mean time of a step since the last
+  // call with a lower step; nothing if there was none.
+  std::optional<Seconds> look(Round round, int rank, std::int64_t step, TimePoint done_at) {
+    if (round != round_) {
+      ranks_.clear();
+      round_ = round;
+    }
+    Rank& seen = ranks_.try_emplace(rank, Rank{step, done_at, {}}).first->second;
+    if (step < seen.step) seen = {step, done_at, {}};
+    if (step > seen.step && done_at > seen.done_at) {
+      const auto count = static_cast<double>(step - seen.step);
+      seen = {step, done_at, Seconds(done_at - seen.done_at) / count};
+    }
+    return seen.time;
+  }
+
+ private:
+  struct Rank {
+    std::int64_t step = 0;
+    TimePoint done_at;
+    std::optional<Seconds> time;
+  };
+
+  Round round_{};
+  std::map<int, Rank> ranks_;
 };
 
 class DashboardFeed {
@@ -90,7 +126,7 @@ class DashboardFeed {
   void look_at_failures(const JobStatus& status);
   Live live_of(const WorkerStatus& worker, const NodeStatus& node,
                std::chrono::steady_clock::time_point now);
-  void set(std::string_view field, std::string json);
+  void set(std::string_view field, boost::json::value value);
   std::string object(bool is_whole) const;
 
   std::optional<Round> round_;
@@ -100,9 +136,9 @@ class DashboardFeed {
   std::vector<int> changed_ranks_;  // whose Rank has changed
   std::vector<int> changed_lives_;
   bool are_ranks_new_ = false;
-  // Every other field of the page as JSON, and the fields that the last look() has changed.
-  std::map<std::string, std::string, std::less<>> fields_;
-  std::vector<std::string> changed_fields_;
+  // Every other field of the page, and the fields that the last look() has changed.
+  std::map<std::string, boost::json::value, std::less<>> fields_;
+  std::set<std::string, std::less<>> changed_fields_;
   std::string failure_time_;  // of the last failure of a worker
   StepTimes step_times_;
   Curve loss_;

@@ -187,20 +187,15 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
     if (parser_->chunked() || parser_->content_length_remaining().value_or(0) > 0) {
       return refuse(400, "a GET request with a body is refused");
     }
-    if (request.count(http::field::host) != 1 || !is_loopback_host(text(http::field::host))) {
+    if (request.count(http::field::host) != 1 || !is_loopback_host(request[http::field::host])) {
       return refuse(403, "use the host name localhost or 127.0.0.1, also through a tunnel");
     }
-    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view target = request.target();
     path_ = target.substr(0, target.find('?'));
     if (!path_.starts_with('/')) return refuse(400, "the request's target is no path");
     state_ = State::kAnswers;
     close_after(server_->limits.write);
     server_->handler(shared_from_this());
-  }
-
-  std::string_view text(http::field field) const {
-    const auto value = parser_->get()[field];
-    return {value.data(), value.size()};
   }
 
   void refuse(unsigned status, const std::string& sentence,

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <boost/algorithm/hex.hpp>
+#include <boost/algorithm/string/replace.hpp>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "agent/dashboard/metrics.h"
 #include "agent/dashboard/page.h"
-#include "agent/dashboard/prometheus_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -31,14 +32,6 @@ std::optional<std::string> make_nonce() {
   std::string nonce;
   boost::algorithm::hex_lower(bytes, std::back_inserter(nonce));
   return nonce;
-}
-
-std::string with_nonce(std::string_view page, const std::string& nonce) {
-  std::string out(page);
-  for (std::size_t at = 0; (at = out.find(kPageNonce, at)) != std::string::npos;) {
-    out.replace(at, kPageNonce.size(), nonce);
-  }
-  return out;
 }
 
 std::shared_ptr<const std::string> event_of(const std::string& json) {
@@ -91,7 +84,7 @@ void MetricsServer::serve_page(HttpExchange& exchange) const {
                              "form-action 'none'; frame-ancestors 'none'; "
                              "require-trusted-types-for 'script'";
   exchange.reply({.content_type = "text/html; charset=utf-8",
-                  .body = with_nonce(kPage, *nonce),
+                  .body = boost::replace_all_copy(std::string(kPage), kPageNonce, *nonce),
                   .headers = {{"Content-Security-Policy", policy},
                               {"Cross-Origin-Resource-Policy", "same-origin"},
                               {"Referrer-Policy", "no-referrer"}}});

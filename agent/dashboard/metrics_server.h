@@ -1,7 +1,6 @@
 // --metrics-port: /metrics for Prometheus (this node only), and at / a live page for people, which
-// gets changes over /events. While a page is open, all nodes are asked for their status once a
-// second and soon after an event; else it wakes up once a second, to continue the curve of the
-// loss.
+// gets changes over /events. While a page is open, all nodes are asked once a second and soon after
+// an event; else it wakes up once a second, to continue the curve of the loss.
 //
 // Owned by QueryPort, event loop only. A failure here must not end the job.
 #pragma once
@@ -15,7 +14,6 @@
 
 #include "agent/dashboard/dashboard_feed.h"
 #include "agent/dashboard/http_server.h"
-#include "agent/dashboard/metrics.h"
 #include "agent/loop/timer.h"
 #include "agent/status/job_view.h"
 #include "rendezvous/common/lifetime.h"

@@ -32,22 +32,17 @@ std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   if (outcome.kind == Kind::kStopped) {
     return outcome.exit_code == kExitPreempted ? "preemption" : "signal";
   }
-  switch (outcome.kind == Kind::kCannotRun ? outcome.exit_code : kExitSuccess) {
-    case kExitSuccess:
-      return "all_succeeded";
-    case kExitUsage:
-      return "refused_by_leader";
-    case kExitRendezvousTimeout:
-      return "rendezvous_timeout";
-    case kExitLeaderLost:
-      return "leader_lost";
-    case kExitBelowMinimum:
-      return "below_minimum";
-    case kExitWorkerStuck:
-      return "worker_stuck";
-    default:
-      return "cannot_run";
+  if (outcome.kind != Kind::kCannotRun) return "all_succeeded";
+  constexpr std::pair<int, std::string_view> kReasons[] = {
+      {kExitUsage, "refused_by_leader"},
+      {kExitRendezvousTimeout, "rendezvous_timeout"},
+      {kExitLeaderLost, "leader_lost"},
+      {kExitBelowMinimum, "below_minimum"},
+      {kExitWorkerStuck, "worker_stuck"}};
+  for (const auto& [code, reason] : kReasons) {
+    if (code == outcome.exit_code) return reason;
   }
+  return "cannot_run";
 }
 
 constexpr std::array kEventNames{"job_started",

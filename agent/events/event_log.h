@@ -1,9 +1,8 @@
 // Logs the events of a job: writes JSON lines (--events) and torchrun's records
 // (--event-log-handler=console), adds up the time lost by restarts, keeps the history (JobHistory),
-// and passes lines on to followers. Without all of these it makes no lines and opens no file.
-//
-// Owned by the Observers; event loop only, the Console outlives it. Every call is an event: report
-// a worker's end when it has ended, and not when it is stopped.
+// and passes lines on to followers. Without all of these it makes no lines and opens no file. Owned
+// by the Observers; event loop only, the Console outlives it. Every call is an event: report a
+// worker's end when it has ended, and not when it is stopped.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,7 +20,6 @@
 #include "agent/events/torchrun_events.h"
 #include "agent/job.h"
 #include "agent/output/console.h"
-#include "agent/status/job_times.h"
 
 namespace ddprun::agent {
 

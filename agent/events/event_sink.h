@@ -1,9 +1,7 @@
 // Where the lines of --events and --record go: a file, a FIFO or an inherited descriptor. A thread
 // writes them. Lines that do not fit into the bounded queue are dropped, and `on_lost` gets their
-// number as soon as there is space.
-//
-// Owned by EventLog and by CoreRecorder, event loop only; the Console outlives it. Without
-// when_written() or flush() at the end the last lines may be lost.
+// number as soon as there is space. Owned by EventLog and by CoreRecorder, event loop only; the
+// Console outlives it. Without when_written() or flush() at the end the last lines may be lost.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -5,8 +5,6 @@
 // Event loop only. `done` gets the result on the event loop, never from within run(), and never
 // after this object is destroyed. With a limit, `done` gets no value if the call does not return in
 // time. `call` may run longer than its owner lives: let it refer to nothing of it.
-//
-//   calls.run<std::string>([path] { return text_of(path); }, [this](std::string text) { … });
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

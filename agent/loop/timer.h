@@ -1,10 +1,7 @@
 // A timer of the event loop. After arm() the callback is called once, but never after cancel(),
-// another arm() or the destructor. It may capture the owner of the timer, and may destroy the
-// timer.
-//
-// An Asio timer alone does not guarantee this: if it has expired and its handler is queued,
-// cancel() has no effect. So each arm() makes a token, and a handler whose token is gone does
-// nothing. Event loop thread only.
+// another arm() or the destructor; it may destroy the timer. An Asio timer alone does not guarantee
+// this: if its handler is queued, cancel() has no effect. So each arm() makes a token, and a handler
+// whose token is gone does nothing. Event loop thread only.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <utility>
 
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/foreign_text.h"
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/http/tls_context.h"
@@ -44,11 +44,9 @@ Result<std::string> start_of(const std::string& path, const std::string& what) {
   if (!S_ISREG(status.st_mode)) {
     return fail(ErrorCode::kInvalidArgument, what + ": it is no regular file");
   }
-  std::string text(kTokenFileBytesMax, '\0');
-  const ssize_t count = ::read(file.get(), text.data(), text.size());
-  if (count < 0) return fail(error_from_errno(errno, what));
-  text.resize(static_cast<std::size_t>(count));
-  return text;
+  auto text = read_from(file.get(), kTokenFileBytesMax);
+  if (!text) return fail(error_from_errno(errno, what));
+  return *std::move(text);
 }
 
 }  // namespace

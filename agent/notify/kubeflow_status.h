@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "agent/status/node_snapshot.h"
+#include "agent/status/node_status.h"
 #include "rendezvous/common/environment.h"
 
 namespace ddprun::agent {

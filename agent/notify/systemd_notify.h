@@ -2,11 +2,9 @@
 // (sd_notify(3): datagrams of lines) that this agent is ready, its status, that it is alive, that
 // it stops. Without that variable this does nothing and never wakes up.
 //
-// Ready means that the agent supervises, not that a round runs: nodes of a job are often started
-// one after the other, each when the one before is ready, but the first round needs all of them.
-//
-// Owned by the Observers, event loop only: WATCHDOG=1 is sent from there, so that systemd notices
-// if the loop hangs. Nothing here blocks, and no error here ends a job.
+// Ready means that the agent supervises, not that a round runs: each node may be started when the
+// one before is ready, but the first round needs all of them. Owned by the Observers, event loop
+// only, so that systemd notices if the loop hangs. Nothing here blocks, and no error ends a job.
 #pragma once
 
 #include <sys/socket.h>

@@ -65,4 +65,8 @@ std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment&
   return logger;
 }
 
+bool logs_info(const Environment& environment) {
+  return level_from(environment) <= spdlog::level::info;
+}
+
 }  // namespace ddprun::agent

@@ -17,5 +17,7 @@ class Console;
 
 // The level is DDPRUN_LOG_LEVEL, else LOGLEVEL (torchrun's), else warning.
 std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment);
+// Whether messages at the level "info" are logged.
+bool logs_info(const Environment& environment);
 
 }  // namespace ddprun::agent

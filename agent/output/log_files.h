@@ -1,9 +1,7 @@
 // Log files that the agent writes, with one BackgroundWriter, so that a slow disk delays only the
 // workers that write to it. The user is told once, with the file's name, of a disk that is full or
-// does not answer while workers wait for it.
-//
-// Owned by Output and by EventSink, event loop only. The Console outlives it; it outlives its
-// files.
+// does not answer while workers wait for it. Owned by Output and by EventSink, event loop only. The
+// Console outlives it; it outlives its files.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

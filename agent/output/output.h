@@ -1,8 +1,7 @@
 // Where the workers' stdout and stderr go. Without options a worker inherits stdout, and its stderr
-// passes through the agent unchanged, which keeps the last lines for the failure report (through a
-// pseudo-terminal if the agent's own stderr is a terminal). -r sends streams to files, -t to files
-// and also, line by line with a prefix, to the console. The agent writes the files, not the worker:
-// a full disk is then reported, and the worker's print() does not fail.
+// passes through the agent unchanged, which keeps the last lines for the failure report. -r sends
+// streams to files, -t to files and also, line by line with a prefix, to the console. The agent
+// writes the files: a full disk is then reported, and the worker's print() does not fail.
 //
 // The folders are torchrun's: <log dir, or $TMPDIR/torchelastic_XXXXXX>/<run
 // id>_XXXXXX/attempt_<round>/<local rank>/ has the logs and error files. A job without log files
@@ -11,7 +10,6 @@
 //
 // Nothing here waits for the log folder, which may be on a file server that does not answer: a
 // thread makes folders and files. Workers start when their files are open, so no output is lost.
-//
 // Owned by the Supervisor, event loop only; the Console outlives it. The order of calls:
 //
 //   output.prepare_round(round, workers, [&](Result<void> made) { … });

@@ -12,7 +12,7 @@
 
 #include "agent/loop/timer.h"
 #include "agent/output/console.h"
-#include "agent/status/node_snapshot.h"
+#include "agent/status/node_status.h"
 
 namespace ddprun::agent {
 

@@ -5,9 +5,8 @@
 // Both share a table with an entry for each local rank. The keeper reads a pipe whose writing end
 // only the agent holds: its end means that the agent is gone. A worker enters its group between
 // fork and exec, so none runs unregistered; the agent clears the entry before it reaps the group's
-// leader, so the number cannot belong to another process yet.
-//
-// Started before the agent has a thread; event loop thread only.
+// leader, so the number cannot belong to another process yet. Started before the agent has a thread;
+// event loop thread only.
 #pragma once
 
 #include <sys/types.h>

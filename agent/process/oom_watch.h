@@ -6,21 +6,48 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+
+#include "rendezvous/common/cgroup.h"
+#include "rendezvous/common/file_text.h"
 
 namespace ddprun::agent {
 
 class OomWatch {
  public:
   // `root` is for tests: a folder that contains /proc and /sys.
-  explicit OomWatch(std::string root = "");
+  explicit OomWatch(std::string root = "") : root_(std::move(root)) {}
 
   // Call it when the workers of a round have started: earlier kills are not counted for them.
-  void begin_round();
+  void begin_round() {
+    if (counter_file_.empty()) find_counter();
+    seen_ = oom_kills_in(counter_file_);
+  }
 
   // Call it when a worker failed. True if there is a kill that was not reported yet; reports it.
-  bool take_kill();
+  bool take_kill() {
+    const auto now = oom_kills_in(counter_file_);
+    if (!now || !seen_ || *now <= *seen_) return false;
+    ++*seen_;
+    return true;
+  }
 
  private:
+  // From memory.events (cgroup v2) or memory.oom_control (v1); none: there is no such file.
+  static std::optional<std::uint64_t> oom_kills_in(const std::string& file) {
+    return cgroup::field(file_text(file), "oom_kill");
+  }
+
+  void find_counter() {
+    for (const std::string& folder : cgroup::folders("memory", root_)) {
+      for (const char* const name : {"/memory.events", "/memory.oom_control"}) {
+        counter_file_ = folder + name;
+        if (oom_kills_in(counter_file_)) return;
+      }
+    }
+    counter_file_.clear();
+  }
+
   std::string root_;
   std::string counter_file_;  // empty: not found, or not looked for yet
   std::optional<std::uint64_t> seen_;

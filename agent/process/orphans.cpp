@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
 #include <optional>
 #include <sstream>
 
 #include "agent/process/process_stacks.h"
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
@@ -51,11 +51,7 @@ Found environment_has(pid_t pid, const std::string& entry) {
   const std::string path = "/proc/" + std::to_string(pid) + "/environ";
   const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return Found::kNo;  // gone, or of another user
-  std::string all;
-  std::array<char, 16 * 1024> part{};
-  for (ssize_t count; (count = ::read(file.get(), part.data(), part.size())) > 0;) {
-    all.append(part.data(), static_cast<std::size_t>(count));
-  }
+  const std::string all = read_from(file.get()).value_or("");
   const std::string nul(1, '\0');
   if ((nul + all + nul).find(nul + entry + nul) != std::string::npos) return Found::kYes;
   const auto memory = memory_of(pid);
@@ -102,19 +98,10 @@ Orphans orphans_of(EnvironmentLooks& looks, const std::function<bool(pid_t)>& is
   Orphans orphans;
   for (const pid_t pid : children_of(::getpid())) {
     if (is_known(pid)) continue;
-    switch (looks.take(pid)) {
-      case Found::kYes:
-        orphans.pids.push_back(pid);
-        break;
-      case Found::kUnseen:
-        orphans.some_unseen = true;
-        break;
-      case Found::kHangs:
-        orphans.hanging.push_back(pid);
-        break;
-      case Found::kNo:
-        break;
-    }
+    const Found found = looks.take(pid);
+    if (found == Found::kYes) orphans.pids.push_back(pid);
+    if (found == Found::kHangs) orphans.hanging.push_back(pid);
+    if (found == Found::kUnseen) orphans.some_unseen = true;
   }
   return orphans;
 }

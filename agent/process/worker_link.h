@@ -1,8 +1,7 @@
 // The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h). The caller
 // makes it before it starts the worker, lets the worker inherit the two descriptors (ProcessSpec),
-// calls started() afterwards, and keeps the link as long as the worker. Event loop only.
-//
-// Do not trust what a worker sends. One that breaks the protocol loses its link and runs on.
+// calls started() afterwards, and keeps the link as long as the worker. Event loop only. Do not trust
+// what a worker sends: one that breaks the protocol loses its link and runs on.
 #pragma once
 
 #include <sys/types.h>

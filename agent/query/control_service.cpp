@@ -1,34 +1,125 @@
 #include "agent/query/control_service.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <chrono>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "agent/events/event_lines.h"
+#include "agent/query/control_folder.h"
 #include "agent/query/log_query.h"
 #include "agent/text/json_fields.h"
+#include "rendezvous/net/connection.h"
+#include "rendezvous/net/transport.h"
 
 namespace ddprun::agent {
 namespace {
 
+constexpr std::size_t kRequestBytesMax = std::size_t{8} * 1024;
+constexpr std::size_t kClientsMax = 32;
+constexpr std::chrono::seconds kPause{1};
 constexpr std::size_t kStatusBytesMax = std::size_t{4} * 1024 * 1024;
 // How much a follower of events may have unread before further lines are only counted for it.
 constexpr std::size_t kUnreadEventBytesMax = std::size_t{64} * 1024;
+// The same for a follower of logs, before it waits.
+constexpr std::size_t kUnreadLogBytesMax = std::size_t{256} * 1024;
+constexpr std::chrono::milliseconds kLogInterval{200};
+// How long to wait for the own disk; then the answer goes without it.
+constexpr std::chrono::milliseconds kOwnPatience{500};
+constexpr std::size_t kPlacesMax = 64;  // as many as fit into a question for logs
+constexpr const char* kEnd = "{\"end\":true}\n";
 
 std::string line_of(const boost::json::object& object) {
   return boost::json::serialize(object) + "\n";
 }
 
-std::string error_line(std::string_view sentence) {
-  return line_of({{"error", json_text(sentence, kJsonTextBytesMax)}});
+bool is_ours(int socket) {
+  const auto peer = peer_of(socket);
+  return peer && (peer->uid == ::geteuid() || peer->uid == 0);
 }
 
 }  // namespace
 
+// Keep it to answer later; sending to a client that is gone does nothing.
+class ControlService::Client {
+ public:
+  explicit Client(rdzv::StreamPtr stream) : connection(std::move(stream)) {}
+
+  // `line` includes its end. A client that reads too slowly is dropped.
+  void send(std::string_view line) { connection->send(line); }
+  void refuse(std::string_view sentence) {
+    send(line_of({{"error", json_text(sentence, kJsonTextBytesMax)}}));
+  }
+  bool is_open() const { return connection->is_open(); }
+  // Bytes that were sent and are not read yet, without those in the kernel's buffer.
+  std::size_t unread() const { return connection->unsent(); }
+  void close() {
+    subscription.reset();
+    connection->close();
+  }
+
+  rdzv::StreamPtr connection;
+  std::string received;
+  std::shared_ptr<void> subscription;  // to events
+  bool is_awaiting_status = false;     // a client may wait for one at a time
+};
+
+// A client that reads workers' logs of the whole job: asks this node and the others, sends their
+// answers to the client, and, while the client follows, asks again five times a second, but not
+// before all have answered and the client has read everything. Keeps itself alive by its pending
+// callbacks; ends with its client.
+class ControlService::LogFollower : public std::enable_shared_from_this<LogFollower> {
+ public:
+  LogFollower(boost::asio::io_context& io, const Access& access, const ClientPtr& client,
+              LogQuery question, bool follows)
+      : logs_(access.logs),
+        query_(access.query),
+        client_(client),
+        question_(std::move(question)),
+        follows_(follows),
+        timer_(io) {}
+
+  void ask();
+  // The job has ended: tells what has come since, and then that it is the end. `until_told` is held
+  // until then, or until the client is gone.
+  void finish(std::shared_ptr<const void> until_told);
+  bool is_of(const ClientPtr& client) const { return client_.lock() == client; }
+  bool is_done() const { return is_done_ || client_.expired(); }
+
+ private:
+  void take(const std::vector<LogPart>& parts);
+  void asked();  // this node or the others have answered
+  void ask_later();
+
+  LogReader& logs_;
+  JobQuery& query_;
+  const std::weak_ptr<Client> client_;
+  const LogQuery question_;
+  bool follows_;
+  bool is_done_ = false;
+  bool is_asking_ = false;
+  bool asked_as_follower_ = false;  // at the last question
+  Timer timer_;
+  std::map<std::pair<int, Stream>, LogPlace> places_;
+  std::set<std::pair<int, Stream>> told_of_;  // reported as unreadable
+  int awaited_ = 0;
+  std::shared_ptr<const void> until_told_;
+};
+
 ControlService::ControlService(boost::asio::io_context& io, std::string key, std::string run_id,
                                Access access)
-    : io_(io), key_(std::move(key)), run_id_(std::move(run_id)), access_(std::move(access)) {
+    : io_(io),
+      key_(std::move(key)),
+      run_id_(std::move(run_id)),
+      access_(std::move(access)),
+      listener_(io),
+      pause_(io) {
   access_.query.answer_with("log", [this](std::string_view question, const JobQuery::Reply& reply) {
     const auto read = log_query_from(question);
     if (!read) return reply("[]");
@@ -37,25 +128,101 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
   });
 }
 
-Result<void> ControlService::open(const Environment& environment) {
-  auto socket = ControlSocket::open(
-      io_, environment, run_id_,
-      [this](const ClientPtr& client, std::string_view line) { on_request(client, line); });
-  if (!socket) return fail(std::move(socket.error()));
-  socket_ = std::move(*socket);
-  return {};
+ControlService::~ControlService() {
+  if (folder_) ::unlinkat(folder_.get(), name_.c_str(), 0);
+  for (const ClientPtr& client : clients_) client->close();
 }
+
+// ---- clients
+
+Result<void> ControlService::open(const Environment& environment) {
+  std::optional<Error> why;
+  for (const std::string& path : control_folders(environment, ::geteuid())) {
+    auto folder = open_control_folder(path, ::geteuid(), /*makes_it=*/true);
+    // If a folder does not exist, try the next one; report any other error.
+    if (!folder) {
+      const bool is_wrong = folder.error().code == ErrorCode::kPermissionDenied;
+      why = std::move(folder.error());
+      if (is_wrong) break;
+      continue;
+    }
+    auto bound = bind_control(*folder, run_id_, ::getpid(), ::geteuid());
+    if (!bound) return fail(std::move(bound.error()).with("folder", path));
+    folder_ = std::move(*folder);
+    name_ = std::move(bound->name);
+    path_ = path + "/" + name_;
+    listener_.assign(bound->socket.release());
+    accept();
+    return {};
+  }
+  return fail(std::move(*why));
+}
+
+void ControlService::accept() {
+  listener_.async_wait(
+      listener_.wait_read, lifetime_.guard([this](const boost::system::error_code& ec) {
+        if (ec) return;
+        rdzv::UniqueFd socket(
+            ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        // Without a free descriptor the socket would be ready again at once.
+        if (!socket && (errno == EMFILE || errno == ENFILE)) {
+          return pause_.arm(kPause, [this] { accept(); });
+        }
+        if (socket) admit(std::move(socket));
+        accept();
+      }));
+}
+
+void ControlService::admit(rdzv::UniqueFd socket) {
+  if (!is_ours(socket.get())) return;
+  const auto client =
+      std::make_shared<Client>(rdzv::stream_over(io_.get_executor(), std::move(socket)));
+  if (clients_.size() >= kClientsMax) {
+    client->refuse("too many clients are connected to this job");
+    return client->close();
+  }
+  clients_.insert(client);
+  const std::weak_ptr<Client> weak = client;
+  client->connection->start({.on_bytes = lifetime_.guard([this, weak](std::string_view bytes) {
+                               if (const auto each = weak.lock()) read(each, bytes);
+                             }),
+                             .on_end = lifetime_.guard([this, weak](const Error&) {
+                               if (const auto each = weak.lock()) drop(each);
+                             })});
+}
+
+void ControlService::read(const ClientPtr& client, std::string_view bytes) {
+  client->received += bytes;
+  for (;;) {
+    const std::size_t end = client->received.find('\n');
+    if (end == std::string::npos) break;
+    const std::string line = client->received.substr(0, end);
+    client->received.erase(0, end + 1);
+    on_request(client, line);
+    if (!client->is_open()) return;
+  }
+  if (client->received.size() <= kRequestBytesMax) return;
+  client->refuse("a request is a line of at most 8 KiB");
+  drop(client);
+}
+
+void ControlService::drop(const ClientPtr& client) {
+  client->close();
+  clients_.erase(client);
+}
+
+// ---- requests
 
 void ControlService::on_request(const ClientPtr& client, std::string_view line) {
   const auto question = question_from(line);
   if (!question) {
-    return client->send(error_line("a request is a line of JSON with \"ask\""));
+    return client->refuse("a request is a line of JSON with \"ask\"");
   }
   const std::string& what = question->ask;
   if (what == "who") return tell_who(client);
   if (what == "status") {
     if (std::exchange(client->is_awaiting_status, true)) {
-      return client->send(error_line("the status was asked for already, and its answer comes"));
+      return client->refuse("the status was asked for already, and its answer comes");
     }
     return access_.query.job_status([weak = std::weak_ptr(client)](const JobStatus& status) {
       const auto asker = weak.lock();
@@ -68,15 +235,16 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "logs") return tell_logs(client, line, question->follow);
   if (what == "stop") {
     const auto stopped = access_.stop();
-    return client->send(stopped ? line_of({{"ok", true}}) : error_line(stopped.error().message));
+    return stopped ? client->send(line_of({{"ok", true}}))
+                   : client->refuse(stopped.error().message);
   }
   if (what == "restart") {
     const auto round = access_.restart();
-    return client->send(round ? line_of({{"ok", true}, {"round", number(*round)}})
-                              : error_line(round.error().message));
+    if (!round) return client->refuse(round.error().message);
+    return client->send(line_of({{"ok", true}, {"round", number(*round)}}));
   }
-  client->send(error_line("this job does not know the request '" + what +
-                          "'; use the ddpctl of the same version"));
+  client->refuse("this job does not know the request '" + what +
+                 "'; use the ddpctl of the same version");
 }
 
 void ControlService::tell_who(const ClientPtr& client) const {
@@ -97,53 +265,52 @@ void ControlService::tell_events(const ClientPtr& client, bool past, bool follow
       client->send(event + "\n");
     }
   }
-  if (!follow) return client->send("{\"end\":true}\n");
-  client->keep(access_.query.on_event([this, weak = std::weak_ptr(client),
-                                       lost = std::uint64_t{0}](const std::string& line) mutable {
-    const auto follower = weak.lock();
-    if (!follower) return;
-    if (follower->unread() > kUnreadEventBytesMax) {
-      lost += 1;
-      return;
-    }
-    if (lost > 0) {
-      const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
-                           run_id_, access_.query.identity().host};
-      follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
-    }
-    follower->send(line);
-  }));
+  if (!follow) return client->send(kEnd);
+  client->subscription =
+      access_.query.on_event([this, weak = std::weak_ptr(client),
+                              lost = std::uint64_t{0}](const std::string& line) mutable {
+        const auto follower = weak.lock();
+        if (!follower) return;
+        if (follower->unread() > kUnreadEventBytesMax) {
+          lost += 1;
+          return;
+        }
+        if (lost > 0) {
+          const EventHead head{std::chrono::system_clock::now(), std::chrono::steady_clock::now(),
+                               run_id_, access_.query.identity().host};
+          follower->send(event_line(head, EventsLost{std::exchange(lost, 0)}));
+        }
+        follower->send(line);
+      });
 }
 
 void ControlService::tell_logs(const ClientPtr& client, std::string_view line, bool follows) {
   const auto question = log_query_from(line);
-  if (!question) return client->send(error_line(question.error().message));
+  if (!question) return client->refuse(question.error().message);
   std::erase_if(followers_, [](const auto& each) { return each.expired(); });
   const bool reads_already = std::ranges::any_of(followers_, [&](const auto& each) {
     const auto follower = each.lock();
     return follower && follower->is_of(client) && !follower->is_done();
   });
   if (reads_already) {
-    return client->send(
-        error_line("this connection reads logs already; open another one for others"));
+    return client->refuse("this connection reads logs already; open another one for others");
   }
   const NodeStatus node = access_.query.node_status();
   const std::size_t ranks =
       question->ranks.empty() ? static_cast<std::size_t>(node.world_size) : question->ranks.size();
-  if (ranks * 2 > LogFollower::kPlacesMax) {
-    return client->send(error_line("the job has " + std::to_string(node.world_size) +
-                                   " workers; choose some of them, " +
-                                   std::to_string(LogFollower::kPlacesMax / 2) + " at most"));
+  if (ranks * 2 > kPlacesMax) {
+    return client->refuse("the job has " + std::to_string(node.world_size) +
+                          " workers; choose some of them, " + std::to_string(kPlacesMax / 2) +
+                          " at most");
   }
   for (const int rank : question->ranks) {
     if (rank >= 0 && rank < node.world_size) continue;
-    return client->send(error_line("there is no rank " + std::to_string(rank) + "; the job has " +
-                                   std::to_string(node.world_size) + " workers"));
+    return client->refuse("there is no rank " + std::to_string(rank) + "; the job has " +
+                          std::to_string(node.world_size) + " workers");
   }
-  const auto follower =
-      std::make_shared<LogFollower>(io_, access_.logs, access_.query, client, *question, follows);
+  const auto follower = std::make_shared<LogFollower>(io_, access_, client, *question, follows);
   followers_.push_back(follower);
-  follower->start();
+  follower->ask();
 }
 
 bool ControlService::has_followers() const {
@@ -163,6 +330,80 @@ void ControlService::finish(std::function<void()> done) {
   for (const auto& each : followers_) {
     if (const auto follower = each.lock()) follower->finish(all_told);
   }
+}
+
+// ---- followers of logs
+
+void ControlService::LogFollower::finish(std::shared_ptr<const void> until_told) {
+  follows_ = false;
+  if (is_done()) return;
+  until_told_ = std::move(until_told);
+  if (!is_asking_) ask();
+}
+
+void ControlService::LogFollower::ask() {
+  is_asking_ = true;
+  LogQuery question = question_;
+  question.is_final = !follows_;
+  asked_as_follower_ = follows_;
+  for (const auto& [whose, place] : places_) question.places.push_back(place);
+  awaited_ = 2;
+  const auto self = shared_from_this();
+  auto has_own = std::make_shared<bool>(false);
+  logs_.answer(question, [self, has_own](const std::vector<LogPart>& parts) {
+    if (std::exchange(*has_own, true)) return;
+    self->take(parts);
+    self->asked();
+  });
+  timer_.arm(kOwnPatience, [self, has_own] {
+    if (!std::exchange(*has_own, true)) self->asked();
+  });
+  query_.ask(std::nullopt, to_json(question), [self](const JobQuery::Outcome& outcome) {
+    for (const auto& [id, text] : outcome.answers) {
+      if (const auto parts = log_parts_from(text)) self->take(*parts);
+    }
+    self->asked();
+  });
+}
+
+void ControlService::LogFollower::take(const std::vector<LogPart>& parts) {
+  const auto client = client_.lock();
+  if (!client) return;
+  for (const LogPart& part : parts) {
+    const std::pair whose{part.next.rank, part.next.stream};
+    const bool is_mute = part.source == LogPart::Source::kElsewhere || !part.trouble.empty();
+    if (places_.size() < kPlacesMax || places_.contains(whose)) places_[whose] = part.next;
+    if (is_mute && (told_of_.size() == kPlacesMax || !told_of_.insert(whose).second)) continue;
+    if (part.text.empty() && part.missed == 0 && !is_mute) continue;
+    client->send(to_json({part}) + "\n");
+  }
+}
+
+void ControlService::LogFollower::asked() {
+  if (--awaited_ > 0) return;
+  timer_.cancel();
+  is_asking_ = false;
+  const bool was_last = !asked_as_follower_;
+  if (was_last) until_told_.reset();
+  const auto client = client_.lock();
+  if (!client || !client->is_open()) return;
+  if (was_last) {
+    is_done_ = true;
+    client->send(kEnd);
+    return;
+  }
+  if (!follows_) return ask();  // the job has ended in between
+  ask_later();
+}
+
+// Waits while the client does not read; nothing is lost, because the logs keep it.
+void ControlService::LogFollower::ask_later() {
+  timer_.arm(kLogInterval, [self = shared_from_this()] {
+    const auto client = self->client_.lock();
+    if (!client || !client->is_open()) return;
+    if (client->unread() > kUnreadLogBytesMax) return self->ask_later();
+    self->ask();
+  });
 }
 
 }  // namespace ddprun::agent

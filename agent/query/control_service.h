@@ -1,19 +1,28 @@
 // Answers the requests of the control socket, which come from ddpctl (agent/README.md has the
-// table); a stop or a restart is passed on to the leader. If the socket cannot be made, the node
-// runs its job without it. Owned by QueryPort, event loop only.
+// protocol): a line of JSON is a request, answers are lines of JSON. A stop or a restart is passed on
+// to the leader. Only the job's own user and root are admitted, as the kernel identifies them. If the
+// socket cannot be made, the node runs its job without it.
+//
+// Owned by QueryPort, event loop only. No client can delay the job: one that does not read is
+// dropped, and requests and clients are limited.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "agent/query/control_socket.h"
+#include "agent/loop/timer.h"
 #include "agent/query/job_query.h"
-#include "agent/query/log_follower.h"
 #include "agent/query/log_reader.h"
+#include "rendezvous/common/environment.h"
+#include "rendezvous/common/lifetime.h"
+#include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 
@@ -26,16 +35,25 @@ class ControlService {
     std::function<Result<Round>()> restart;  // returns the round that will end
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
+  // Removes the socket from its folder.
+  ~ControlService();
 
   Result<void> open(const Environment& environment);
   // Somebody follows logs.
   bool has_followers() const;
   // At the end: who follows logs is sent the last of them; then the event loop calls `done`.
   void finish(std::function<void()> done);
-  std::string path() const { return socket_ ? socket_->path() : ""; }
+  const std::string& path() const { return path_; }  // of the socket; empty: there is none
 
  private:
-  using ClientPtr = ControlSocket::ClientPtr;
+  class Client;
+  class LogFollower;
+  using ClientPtr = std::shared_ptr<Client>;
+
+  void accept();
+  void admit(rdzv::UniqueFd socket);
+  void read(const ClientPtr& client, std::string_view bytes);
+  void drop(const ClientPtr& client);
 
   void on_request(const ClientPtr& client, std::string_view line);
   void tell_who(const ClientPtr& client) const;
@@ -46,9 +64,15 @@ class ControlService {
   const std::string key_;
   const std::string run_id_;
   const Access access_;
-  std::unique_ptr<ControlSocket> socket_;
+  rdzv::UniqueFd folder_;
+  std::string name_;  // of the socket in it
+  std::string path_;
+  boost::asio::posix::stream_descriptor listener_;
+  Timer pause_;
+  std::set<ClientPtr> clients_;
   std::vector<std::weak_ptr<LogFollower>> followers_;
   std::shared_ptr<std::function<void()>> finished_;
+  const rdzv::Lifetime lifetime_;
 };
 
 }  // namespace ddprun::agent

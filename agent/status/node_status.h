@@ -19,6 +19,7 @@
 #include "rendezvous/common/ids.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/worker_abi/worker_progress.h"
+#include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
 
@@ -132,6 +133,30 @@ struct NodeStatus {
 
   bool operator==(const NodeStatus&) const = default;
 };
+
+// The state of this node at one moment, collected by the supervisor, for those who display it: the
+// status line, systemd, Kubeflow, ddpctl.
+struct NodeSnapshot {
+  NodeState state = NodeState::kLooking;
+  bool leads = false;
+  rdzv::RoundStart round;                               // the current one, or the last
+  int running = 0;                                      // number of workers that run
+  std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: not reported
+  std::optional<StoreStatus> store;
+  std::chrono::microseconds wall{};
+};
+
+// Fills in what JobHistory does not keep: the state, the store, and the progress of the workers
+// that `status` lists.
+inline void fill(NodeStatus& status, const NodeSnapshot& node) {
+  status.state = node.state;
+  status.leads = node.leads;
+  status.wall = node.wall;
+  status.store = node.store;
+  for (WorkerStatus& worker : status.workers) {
+    worker.progress = node.progress.at(static_cast<std::size_t>(worker.local_rank));
+  }
+}
 
 std::string to_json(const NodeStatus& status);
 // At most `bytes_max` long: older events, then the last workers are left out.

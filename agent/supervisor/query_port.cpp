@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "agent/core/leader_config.h"
+#include "agent/core/from_job.h"
 
 namespace ddprun::agent {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "launcher/cli/secrets.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 
 namespace ddprun::cli {

@@ -2,6 +2,8 @@
 
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/text.h"
+#include "launcher_commit.h"  // made by commit.cmake: kCommit
+#include "rendezvous/round/round_wire.h"
 
 namespace ddprun::cli {
 namespace {
@@ -135,6 +137,15 @@ std::string option_table_markdown() {
                joined(variables_of(spec)) + " | " + markdown_cell(spec.help) + " |\n";
       });
   return out;
+}
+
+std::string_view version() { return DDPRUN_VERSION; }
+
+std::string version_text(std::string_view program) {
+  std::string text(program);
+  text += " " DDPRUN_VERSION " (";
+  if (!kCommit.empty()) text += "commit " + std::string(kCommit) + ", ";
+  return text + "round protocol " + std::to_string(rdzv::wire::kRoundProtocolVersion) + ")\n";
 }
 
 }  // namespace ddprun::cli

@@ -4,7 +4,6 @@
 #include <cctype>
 
 #include "launcher/cli/rdzv_keys.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 
 namespace ddprun::cli {

@@ -1,11 +1,6 @@
 // How ddpctl finds the jobs of its user on this node, and speaks to one of them
 // (agent/query/control_folder.h; agent/README.md has the protocol). Blocks, always with a time
 // limit. For one thread.
-//
-//   auto job = find_job("train-7");
-//   if (!job) return report(job.error(), exit_code_of(job.error()));
-//   job->say(R"({"ask":"status"})");
-//   const auto line = job->line(kPatience);
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +23,6 @@ inline constexpr std::chrono::seconds kPatience{5};  // how long an agent may ta
 enum JobExitCode : int {
   kJobDone = 0,
   kJobFailed = 1,
-  kJobUsage = 2,
   kNoJob = 3,
   kSeveralJobs = 4,
   kJobSilent = 5,

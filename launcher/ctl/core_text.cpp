@@ -1,6 +1,5 @@
-#include "launcher/ctl/core_text.h"
-
 #include "agent/failure/failure_report.h"
+#include "launcher/ctl/replay.h"
 
 namespace ddprun::agent {
 namespace {
@@ -9,7 +8,39 @@ using std::to_string;
 
 std::string of_round(Round round) { return " of round " + to_string(round); }
 
+// The texts of what has no more to tell than the round or the sentence that it holds, if any.
+const char* text_of(const rdzv::SomeWorkersDone&) { return "SomeWorkersDone"; }
+const char* text_of(const rdzv::WorkersDone&) { return "WorkersDone"; }
+const char* text_of(const rdzv::NodeStuck&) { return "NodeStuck"; }
+const char* text_of(const rdzv::Goodbye&) { return "Goodbye"; }
+const char* text_of(const rdzv::RestartAsked&) { return "RestartAsked"; }
+const char* text_of(const rdzv::Refused&) { return "Refused"; }
+const char* text_of(const rdzv::Warning&) { return "Warning"; }
+const char* text_of(const rdzv::OpenStore&) { return "OpenStore"; }
+const char* text_of(const rdzv::DeclaredLost&) { return "DeclaredLost"; }
+const char* text_of(const rdzv::NodeDisconnected&) { return "its connection broke"; }
+const char* text_of(const rdzv::NodeResumed&) { return "it is connected again"; }
+const char* text_of(const rdzv::NodeSilent&) { return "it was silent for too long"; }
+const char* text_of(const StacksTaken&) { return "the stacks are taken"; }
+const char* text_of(const RoundClosed&) { return "nothing is left"; }
+const char* text_of(const LeaderLost&) { return "the leader is lost"; }
+const char* text_of(const LeaderReplaced&) { return "another process leads now"; }
+const char* text_of(const CannotRun&) { return "cannot run"; }
+const char* text_of(const OpenRoundStore&) { return "open the store"; }
+const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
+const char* text_of(const CloseRound&) { return "end what is left"; }
+const char* text_of(const CloseStore&) { return "close the store"; }
+const char* text_of(const Exit&) { return "exit"; }
+
 struct Words {
+  template <typename What>
+  std::string operator()(const What& what) const {
+    std::string text = text_of(what);
+    if constexpr (requires { what.round; }) text += of_round(what.round);
+    if constexpr (requires { what.sentence; }) text += ": " + what.sentence;
+    return text;
+  }
+
   // agent to leader
   std::string operator()(const rdzv::NodeHello& hello) const {
     return "NodeHello: " + hello.host + ", " + to_string(hello.local_world_size) + " workers" +
@@ -25,12 +56,6 @@ struct Words {
   std::string operator()(const rdzv::WorkerFailed& failed) const {
     return "WorkerFailed" + of_round(failed.round) + ": " + describe(failed.failure);
   }
-  std::string operator()(const rdzv::SomeWorkersDone& done) const {
-    return "SomeWorkersDone" + of_round(done.round);
-  }
-  std::string operator()(const rdzv::WorkersDone& done) const {
-    return "WorkersDone" + of_round(done.round);
-  }
   std::string operator()(const rdzv::RoundStopped& stopped) const {
     return "RoundStopped" + of_round(stopped.round) + ", " + to_string(stopped.failures.size()) +
            " failures meanwhile";
@@ -39,24 +64,11 @@ struct Words {
     return "NodeLeaving by " + signal_name(leaving.signal) +
            (leaving.is_preemption ? ", preempted" : "");
   }
-  std::string operator()(const rdzv::NodeStuck& stuck) const {
-    return "NodeStuck: " + stuck.sentence;
-  }
-  std::string operator()(const rdzv::Goodbye&) const { return "Goodbye"; }
-  std::string operator()(const rdzv::RestartAsked& asked) const {
-    return "RestartAsked" + of_round(asked.round);
-  }
   std::string operator()(const rdzv::StopAsked& asked) const {
     return "StopAsked, as by " + signal_name(asked.signal);
   }
 
   // leader to agent
-  std::string operator()(const rdzv::Refused& refused) const {
-    return "Refused: " + refused.sentence;
-  }
-  std::string operator()(const rdzv::Warning& warning) const {
-    return "Warning: " + warning.sentence;
-  }
   std::string operator()(const rdzv::WaitForNodes& wait) const {
     return "WaitForNodes: " + to_string(wait.present) + " of " + to_string(wait.min_nodes) +
            " to " + to_string(wait.max_nodes) + ", " + to_string(wait.left.count()) + " s left";
@@ -64,9 +76,6 @@ struct Words {
   std::string operator()(const rdzv::WaitAsSpare& spare) const {
     return spare.why == rdzv::WaitAsSpare::Why::kNoRoom ? "WaitAsSpare: no room"
                                                         : "WaitAsSpare: the job is finishing";
-  }
-  std::string operator()(const rdzv::OpenStore& open) const {
-    return "OpenStore" + of_round(open.round);
   }
   std::string operator()(const rdzv::RoundStart& start) const {
     std::string text = "RoundStart " + to_string(start.round) + ": node " +
@@ -80,13 +89,7 @@ struct Words {
     return "RoundStop" + of_round(stop.round) +
            (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "");
   }
-  std::string operator()(const rdzv::DeclaredLost&) const { return "DeclaredLost"; }
   std::string operator()(const rdzv::JobEnd& end) const { return "JobEnd: " + of(end.outcome); }
-
-  // about connections, and time
-  std::string operator()(const rdzv::NodeDisconnected&) const { return "its connection broke"; }
-  std::string operator()(const rdzv::NodeResumed&) const { return "it is connected again"; }
-  std::string operator()(const rdzv::NodeSilent&) const { return "it was silent for too long"; }
 
   // the agent's own
   std::string operator()(const StoreResult& result) const {
@@ -107,26 +110,12 @@ struct Words {
   std::string operator()(const TimerExpired& expired) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(expired.timer)) + " is over";
   }
-  std::string operator()(const StacksTaken& taken) const {
-    return "the stacks are taken" + of_round(taken.round);
-  }
-  std::string operator()(const RoundClosed& closed) const {
-    return "nothing is left" + of_round(closed.round);
-  }
-  std::string operator()(const LeaderLost& lost) const {
-    return "the leader is lost: " + lost.sentence;
-  }
-  std::string operator()(const LeaderReplaced&) const { return "another process leads now"; }
   std::string operator()(const LeaderFound& found) const {
     return found.is_hosted ? "the leader is here" : "the leader is found";
   }
-  std::string operator()(const CannotRun& cannot) const { return "cannot run: " + cannot.sentence; }
   std::string operator()(const StepTaken& taken) const { return "done: " + of(taken.step); }
 
   // what the agent does
-  std::string operator()(const OpenRoundStore& open) const {
-    return "open the store" + of_round(open.round);
-  }
   std::string operator()(const StartWorkers& start) const {
     return "start the workers" + of_round(start.start.round);
   }
@@ -144,15 +133,6 @@ struct Words {
     return "the workers' " + to_string(over.grace.count()) + " ms " +
            (over.after_failure ? "after a failure are over" : "are over");
   }
-  std::string operator()(const TakeStacks& take) const {
-    return "take the stacks of the workers" + of_round(take.round);
-  }
-  std::string operator()(const CloseRound& close) const {
-    return "end what is left" + of_round(close.round);
-  }
-  std::string operator()(const CloseStore& close) const {
-    return "close the store" + of_round(close.round);
-  }
   std::string operator()(const TellLeader& tell) const {
     return "tell the leader " + std::visit(*this, tell.message);
   }
@@ -162,7 +142,6 @@ struct Words {
   }
   std::string operator()(const Finish& finish) const { return "finish: " + of(finish.outcome); }
   std::string operator()(const TakeStep& take) const { return of(take.step); }
-  std::string operator()(const Exit&) const { return "exit"; }
 
   static std::string of(EndStep step) {
     constexpr const char* kSteps[] = {"let logs be complete for those who follow them",

@@ -12,9 +12,9 @@
 #include <memory>
 
 #include "agent/query/log_query.h"
+#include "launcher/cli/help.h"
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
-#include "launcher/cli/version.h"
 #include "launcher/plan/leader_options.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"

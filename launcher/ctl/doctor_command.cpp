@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "agent/process/search_path.h"
+#include "launcher/cli/help.h"
 #include "launcher/cli/text.h"
-#include "launcher/cli/version.h"
 #include "launcher/ctl/ddpctl.h"
 #include "launcher/doctor/doctor_facts.h"
 #include "launcher/doctor/doctor_findings.h"

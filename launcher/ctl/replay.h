@@ -1,10 +1,6 @@
 // Plays a recorded job (--record) again: the same cores get the same inputs; their decisions are
 // explained in words. If the recording was made by another version of ddprun whose cores decided
 // otherwise, Replay says so and continues. Pure; for one thread.
-//
-//   Replay replay;
-//   for (each line) std::cout << replay.line(line).text;
-//   std::cout << replay.end();
 #pragma once
 
 #include <cstddef>
@@ -14,6 +10,18 @@
 #include <string_view>
 
 #include "agent/events/core_record.h"
+
+namespace ddprun::agent {
+
+// The inputs and decisions of the cores, in words (core_text.cpp).
+std::string in_words(const rdzv::ToLeader& message);
+std::string in_words(const rdzv::ToAgent& message);
+std::string in_words(const rdzv::RoundInput& input);  // without its time
+std::string in_words(const rdzv::ToNode& message);
+std::string in_words(const NodeEvent& event);
+std::string in_words(const NodeAction& action);
+
+}  // namespace ddprun::agent
 
 namespace ddprun::cli {
 

@@ -94,11 +94,11 @@ std::vector<Gpu> gpus_from_proc(const std::string& root) {
   const std::string directory = root + "/proc/driver/nvidia/gpus/";
   std::vector<Gpu> gpus;
   for (const std::string& address : names_in(directory)) {
-    const auto information = read_file(directory + address + "/information");
-    if (!information) continue;
-    const std::string minor(field(*information, "Device Minor"));
+    const std::string information = file_text(directory + address + "/information");
+    if (information.empty()) continue;
+    const std::string minor(field(information, "Device Minor"));
     if (!minor.empty() && ::access((root + "/dev/nvidia" + minor).c_str(), F_OK) != 0) continue;
-    gpus.push_back(Gpu{std::string(field(*information, "GPU UUID")), sysfs_address(address)});
+    gpus.push_back(Gpu{std::string(field(information, "GPU UUID")), sysfs_address(address)});
   }
   return gpus;
 }
@@ -121,9 +121,8 @@ std::optional<double> ratio(std::optional<int> quota, std::optional<int> period)
 
 // cpu.max: "150000 100000", or "max 100000" for no limit.
 std::optional<double> quota_v2(const std::string& directory) {
-  const auto text = read_file(directory + "/cpu.max");
-  if (!text) return std::nullopt;
-  const std::string_view limits = trimmed(*text);
+  const std::string text = file_text(directory + "/cpu.max");
+  const std::string_view limits = trimmed(text);
   const std::size_t space = limits.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
   return ratio(number(limits.substr(0, space)), number(limits.substr(space + 1)));
@@ -183,11 +182,8 @@ std::string to_cpu_list(const std::vector<int>& cpus) {
 }
 
 int count_cpus(const Machine& machine) {
-  if (const auto text = read_file(machine.root + "/sys/devices/system/cpu/online")) {
-    if (const auto cpus = parse_cpu_list(*text); cpus && !cpus->empty()) {
-      return static_cast<int>(cpus->size());
-    }
-  }
+  const auto cpus = parse_cpu_list(file_text(machine.root + "/sys/devices/system/cpu/online"));
+  if (cpus && !cpus->empty()) return static_cast<int>(cpus->size());
   return std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 

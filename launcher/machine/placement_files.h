@@ -6,25 +6,18 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/common/file_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
 
 inline constexpr int kHighestCpu = 65535;  // a limit, in case the file is not what it should be
-
-inline std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 inline std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
@@ -52,8 +45,7 @@ inline std::optional<int> number(std::string_view text) {
 
 // The number in a file that holds nothing else; negative ones do not count.
 inline std::optional<int> number_in(const std::string& path) {
-  const auto text = read_file(path);
-  return text ? number(trimmed(*text)) : std::nullopt;
+  return number(trimmed(file_text(path)));
 }
 
 }  // namespace ddprun::agent

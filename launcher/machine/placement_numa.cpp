@@ -19,8 +19,8 @@ Cpus common_to(const Cpus& a, const Cpus& b) {
 }
 
 std::optional<Cpus> cpus_in(const std::string& path) {
-  const auto text = read_file(path);
-  return text ? parse_cpu_list(*text) : std::nullopt;
+  const std::string text = file_text(path);
+  return text.empty() ? std::nullopt : parse_cpu_list(text);
 }
 
 // What /sys says about one machine; what it does not say is an Error.
@@ -34,10 +34,10 @@ class Topology {
       return fail(ErrorCode::kNotFound, "the driver does not tell where a GPU is plugged in");
     }
     const std::string path = system_ + "/bus/pci/devices/" + gpu.pci_address + "/numa_node";
-    const auto text = read_file(path);
-    if (!text) return fail(ErrorCode::kNotFound, path + " cannot be read");
+    const std::string text = file_text(path);
+    if (text.empty()) return fail(ErrorCode::kNotFound, path + " cannot be read");
     // -1: a machine with a single node.
-    return number(trimmed(*text)).value_or(0);
+    return number(trimmed(text)).value_or(0);
   }
 
   Result<Cpus> cpus_of_node(int node) const {
@@ -91,8 +91,8 @@ class Topology {
     for (const std::string& name : names_in(directory)) {
       const std::string cache = directory + "/" + name;
       const auto level = number_in(cache + "/level");
-      const auto type = read_file(cache + "/type");
-      if (!level || !type || trimmed(*type) == "Instruction" || *level <= highest) continue;
+      const std::string type = file_text(cache + "/type");
+      if (!level || type.empty() || trimmed(type) == "Instruction" || *level <= highest) continue;
       highest = *level;
       shared_by = cache + "/shared_cpu_list";
     }

@@ -7,11 +7,10 @@
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
+#include "rendezvous/common/parse_number.h"
 
 namespace ddprun::cli {
 namespace {
-
-constexpr int kHighestPort = 65535;
 
 // The option that fixes where a static rendezvous meets.
 OptionId port_option(const Settings& settings) {
@@ -74,10 +73,9 @@ Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezv
   const ResolvedOption range = resolved(settings, OptionId::kMasterPortRange);
   if (range.text().empty()) return {};
   const std::vector<std::string_view> parts = split(range.text(), ':');
-  const auto first = whole_number(parts.front());
-  const auto last = whole_number(parts.back());
-  if (parts.size() != 2 || !first || !last || *first < 1 || *last > kHighestPort ||
-      *first > *last) {
+  const auto first = parse_number<std::uint16_t>(parts.front());
+  const auto last = parse_number<std::uint16_t>(parts.back());
+  if (parts.size() != 2 || !first || !last || *first < 1 || *first > *last) {
     return refused(range, "give the first and the last port, such as 29500:29599");
   }
   if (place.first_port != 0) {
@@ -87,8 +85,8 @@ Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezv
                    : "with static, several nodes meet at node 0's one port, --master-port; leave "
                      "the range out, or give --rdzv-backend=c10d");
   }
-  place.first_port = static_cast<std::uint16_t>(*first);
-  place.last_port = static_cast<std::uint16_t>(*last);
+  place.first_port = *first;
+  place.last_port = *last;
   return {};
 }
 

@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "launcher/plan/rdzv_conf.h"
-#include "launcher/plan/rendezvous_options.h"
-#include "launcher/plan/restart_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/limits.h"
 

@@ -15,9 +15,9 @@
 #include "agent/notify/kubeflow_status.h"
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
-#include "launcher/plan/restart_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::cli {
@@ -148,7 +148,7 @@ class Planner {
                  : "no GPU is visible; CUDA_VISIBLE_DEVICES is set to '" + *hidden_by + "'");
       return 1;
     }
-    const auto number = whole_number(text);
+    const auto number = parse_number<long long>(text);
     if (!number) {
       refuse(workers,
              "give the number of workers on this node, or auto, cpu, usable-cpus or "
@@ -257,11 +257,10 @@ class Planner {
     if (text == "-") {
       events.descriptor = STDOUT_FILENO;
     } else if (text.starts_with("fd:")) {
-      const auto number = whole_number(text.substr(3));
-      if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) {
+      events.descriptor = parse_number<int>(text.substr(3));
+      if (events.descriptor.value_or(-1) < 0) {
         return refuse(target, "give fd: and the number of an open descriptor, as in fd:3");
       }
-      events.descriptor = static_cast<int>(*number);
     } else if (!text.empty() || target.is_default()) {
       events.file = text;
     } else {

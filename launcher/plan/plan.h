@@ -39,4 +39,9 @@ Result<Plan> make_plan(const Settings& settings, const std::vector<std::string>&
 // tries the descriptor. Call it before anything is started, and not for a dry run.
 Result<void> prepare_outputs(const Plan& plan);
 
+// What --dry-run prints: a table for people; JSON for programs, in one line, where "settings" holds
+// each option's {"value", "origin"} and "job" is what the agent gets. Pure (plan_text.cpp).
+std::string to_table(const Plan& plan);
+std::string to_json(const Plan& plan);
+
 }  // namespace ddprun::cli

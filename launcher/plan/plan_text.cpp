@@ -1,11 +1,11 @@
-#include "launcher/plan/plan_text.h"
-
+// The Plan as --dry-run prints it.
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "agent/core/worker_environment.h"
+#include "agent/core/from_job.h"
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
+#include "launcher/plan/plan.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 

@@ -11,6 +11,8 @@
 
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::cli {
 namespace {
@@ -103,17 +105,12 @@ Result<Place> locate(RunAs run_as, const std::string& name, const Environment& e
 
 // A file without the execute bit that is clearly not Python: Python would only say "SyntaxError".
 std::optional<std::string> why_not_python(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return std::nullopt;
-  std::array<char, 128> bytes{};
-  const ssize_t count = ::read(file, bytes.data(), bytes.size());
-  ::close(file);
-  const std::string_view start(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+  const rdzv::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const std::string start = read_from(file.get(), 128).value_or("");
   if (start.starts_with("\177ELF")) return "it is a binary program without the execute permission";
-  const std::string_view first_line = start.substr(0, start.find('\n'));
-  if (first_line.starts_with("#!") && first_line.find("python") == std::string_view::npos) {
-    return "it is a script for " + std::string(first_line.substr(2)) +
-           " without the execute permission";
+  const std::string first_line = start.substr(0, start.find('\n'));
+  if (first_line.starts_with("#!") && first_line.find("python") == std::string::npos) {
+    return "it is a script for " + first_line.substr(2) + " without the execute permission";
   }
   return std::nullopt;
 }
@@ -121,13 +118,11 @@ std::optional<std::string> why_not_python(const std::string& path) {
 // The text that --run-path passes to python -c. torchrun runs the script in a child process by
 // runpy, as __main__, and writes the text of an exception to the error file.
 //
-// A Gloo thread of PyTorch frees the tensors of a collective after the collective has returned, and
-// needs the interpreter for that. If the interpreter has ended by then, CPython ends the thread
-// inside a C++ destructor: "terminate called without an active exception". torchrun's children do
-// not have this problem, because they wait for each other before they end. Here the function that
-// is registered first, and therefore called last, waits until these threads sleep: until then they
-// work, or wait for the interpreter, which this thread releases while it reads and sleeps. A thread
-// that waits for another rank sleeps, so it is not waited for.
+// A Gloo thread of PyTorch frees the tensors of a collective after the collective has returned. If
+// the interpreter has ended by then, CPython ends the thread inside a C++ destructor: "terminate
+// called without an active exception". (torchrun's children wait for each other before they end.) So
+// the function that is registered first, and therefore called last, waits until these threads sleep:
+// until then they work, or wait for the interpreter, which this thread releases while it waits.
 constexpr const char* kRunPathCode = R"(import atexit, glob, runpy, sys, time
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -201,6 +196,11 @@ std::string own_program() {
   return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
 }
 
+std::string current_directory() {
+  std::array<char, 4096> path{};
+  return ::getcwd(path.data(), path.size()) == nullptr ? "." : path.data();
+}
+
 std::string environment_bin(const std::string& called, const std::string& directory) {
   const std::string file = path_in(directory, called);
   std::string bin = file.substr(0, file.rfind('/'));
@@ -212,9 +212,7 @@ std::string environment_bin(const std::string& called, const std::string& direct
 std::string environment_bin() {
   // The argument of execve(): /proc/self/exe has links resolved, and argv[0] may have no path.
   const auto* const called = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
-  std::array<char, 4096> directory{};
-  if (called == nullptr || ::getcwd(directory.data(), directory.size()) == nullptr) return "";
-  return environment_bin(called, directory.data());
+  return called == nullptr ? "" : environment_bin(called, current_directory());
 }
 
 Result<FoundPython> find_python(const Environment& environment,

@@ -40,6 +40,7 @@ struct FoundProgram {
 };
 
 std::string own_program();  // the file of this process, links followed; empty: not known
+std::string current_directory();
 
 // The folder of the file `called` if it is the bin/ of a virtual or conda environment, else empty. A
 // link to such a file from elsewhere counts as a file of its own folder: pipx and `uv tool` make

@@ -5,9 +5,10 @@
 #include <cctype>
 
 #include "launcher/cli/rdzv_keys.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/exit_status.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/leader/token.h"
 
 namespace ddprun::cli {
@@ -44,7 +45,7 @@ Result<void> check_pair(const ResolvedOption& option, std::string_view key,
     return refused(option, "'" + std::string(key) + "' has an option of its own");
   }
   if (contains(kRdzvNumberKeys, key)) {
-    const auto number = whole_number(value);
+    const auto number = parse_number<long long>(value);
     if (!number || *number < 1) {
       const bool has_quote = value.find_first_of("'\"") != std::string_view::npos;
       return refused(option, std::string(key) + " must be a whole number of 1 or more" +
@@ -70,7 +71,7 @@ constexpr long long kMostAttempts = 1000;
 std::optional<long long> number_of(const RdzvConf& conf, const std::string& key, long long most) {
   const auto found = conf.find(key);
   if (found == conf.end()) return std::nullopt;
-  return std::min(*whole_number(found->second), most);
+  return std::min(*parse_number<long long>(found->second), most);
 }
 
 // Without blanks around it, and without one pair of quotes around the whole.
@@ -79,6 +80,39 @@ std::string_view unquoted(std::string_view text) {
   if (text.size() < 2 || (text.front() != '\'' && text.front() != '"')) return text;
   const bool is_one_pair = text.find(text.front(), 1) == text.size() - 1;
   return is_one_pair ? trimmed(text.substr(1, text.size() - 2)) : text;
+}
+
+Result<rdzv::Backoff> read_pause(const ResolvedOption& option) {
+  const std::vector<std::string_view> parts = split(option.text(), ':');
+  const auto first = seconds_in(parts.front());
+  const auto max = seconds_in(parts.back());
+  if (parts.size() > 2 || !first || !max) {
+    return refused(option, "give seconds, or FIRST:MAX as in 1:60");
+  }
+  const rdzv::Backoff pause{std::chrono::round<std::chrono::milliseconds>(*first),
+                            std::chrono::round<std::chrono::milliseconds>(*max)};
+  const bool never_grows = pause.first.count() == 0 && pause.max.count() > 0;
+  if (pause.max < pause.first || never_grows) {
+    return refused(option, "FIRST must be more than 0, and MAX at least FIRST");
+  }
+  return pause;
+}
+
+Result<std::vector<int>> read_exit_codes(const ResolvedOption& option) {
+  constexpr int kHighestCode = 255;
+  constexpr int kSignalBase = 128;
+  std::vector<int> codes;
+  if (trimmed(option.text()).empty()) return codes;
+  for (const std::string_view part : split(option.text(), ',')) {
+    const std::string_view word = trimmed(part);
+    const auto number = parse_number<long long>(word);
+    const int signal = number ? 0 : signal_number(word);
+    if (signal == 0 && (!number || *number < 1 || *number > kHighestCode)) {
+      return refused(option, "give exit codes from 1 to 255 or signals, such as 2,SIGSEGV");
+    }
+    codes.push_back(number ? static_cast<int>(*number) : kSignalBase + signal);
+  }
+  return codes;
 }
 
 }  // namespace
@@ -143,6 +177,17 @@ Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
   return rdzv::read_token(file.path).map_error([&](const Error& error) {
     return usage_error(resolved(settings, file.named_by), error.to_string());
   });
+}
+
+Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {
+  Taking take;
+  rdzv::RestartRules rules;
+  rules.max_restarts = take(read_integer(resolved(settings, OptionId::kMaxRestarts), 0));
+  rules.min_uptime = take(read_seconds(resolved(settings, OptionId::kMinUptime), Zero::kAllowed));
+  rules.pause_after_failure = take(read_pause(resolved(settings, OptionId::kRestartPause)));
+  rules.final_exit_codes = take(read_exit_codes(resolved(settings, OptionId::kFinalExitCodes)));
+  if (take.error) return fail(*std::move(take.error));
+  return rules;
 }
 
 }  // namespace ddprun::cli

@@ -1,6 +1,6 @@
-// --rdzv-conf: more settings of the rendezvous as KEY=VALUE pairs, by torchrun's rules, and what
-// the keys mean here, with --token-file, which is a key too. Used by ddprun and by `ddpctl leader`.
-// Pure but for read_token(); nothing here prints the secret.
+// What ddprun and `ddpctl leader` read alike: --rdzv-conf, more settings of the rendezvous as
+// KEY=VALUE pairs, by torchrun's rules, and what the keys mean here; --token-file, which is a key
+// too; the restarts. Pure but for read_token(); nothing here prints the secret.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/round/liveness.h"
+#include "rendezvous/round/restart_policy.h"
 
 namespace ddprun::cli {
 
@@ -37,5 +38,9 @@ TokenFile token_file(const Settings& settings, const RdzvConf& conf);
 
 // The content of the file; empty if there is none. An Error if the file cannot be used.
 Result<std::string> read_token(const Settings& settings, const RdzvConf& conf);
+
+// --max-restarts and the options beside it. They are options and not keys of --rdzv-conf, because
+// they matter on one node too, where there is no rendezvous.
+Result<rdzv::RestartRules> read_restart_rules(const Settings& settings);
 
 }  // namespace ddprun::cli

@@ -7,6 +7,7 @@
 
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/leader/token.h"
 
 namespace ddprun::cli {
@@ -99,11 +100,8 @@ std::optional<HostAndPort> parse_host_and_port(std::string_view text,
   const bool is_bare_ipv6 = text.front() == '[' && text.back() == ']';
   if (colon != std::string_view::npos && !is_bare_ipv6) {
     const std::string_view digits = text.substr(colon + 1);
-    const auto port = whole_number(digits);
-    if (!port || digits.size() > kPortDigits || *port < 0 || *port > kHighestPort) {
-      return std::nullopt;
-    }
-    result.port = static_cast<std::uint16_t>(*port);
+    result.port = parse_number<std::uint16_t>(digits);
+    if (!result.port || digits.size() > kPortDigits) return std::nullopt;
     host = text.substr(0, colon);
   }
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);

@@ -1,19 +1,20 @@
 #include "launcher/settings/config_file.h"
 
+#include <fcntl.h>
+
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
-#include <memory>
 
 // We catch exceptions only at the edges; this makes the library return errors instead.
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::cli {
 namespace {
@@ -133,19 +134,12 @@ Result<FileValues> read_config(const ResolvedOption& config) {
     if (config.is_default()) return FileValues{};
     return refused(config, "give a TOML file");
   }
-  const auto unreadable = [&] {
-    return refused(config, "it cannot be read: " + std::string(std::strerror(errno)));
-  };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::fopen(config.text().c_str(), "re"), std::fclose);
-  if (file == nullptr) return unreadable();
   constexpr std::size_t kLongest = 1 << 20;  // larger: a data set, given by mistake
-  std::string text(kLongest, '\0');
-  errno = 0;
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()) != 0) return unreadable();
-  if (text.size() == kLongest) return refused(config, "it is too long to be a settings file");
-  return parse_config(text, config.text());
+  const rdzv::UniqueFd file(::open(config.text().c_str(), O_RDONLY | O_CLOEXEC));
+  const auto text = file ? read_from(file.get(), kLongest) : std::nullopt;
+  if (!text) return refused(config, "it cannot be read: " + std::string(std::strerror(errno)));
+  if (text->size() == kLongest) return refused(config, "it is too long to be a settings file");
+  return parse_config(*text, config.text());
 }
 
 }  // namespace ddprun::cli

@@ -1,5 +1,10 @@
 #include "launcher/settings/settings.h"
 
+#include <array>
+#include <utility>
+
+#include "launcher/settings/values.h"
+
 namespace ddprun::cli {
 namespace {
 
@@ -16,6 +21,143 @@ Setting resolve_one(const OptionSpec& spec, const CommandLine& line, const Envir
   return {std::string(spec.default_text), {}};
 }
 
+// ---- the site
+
+constexpr std::array kAboutNodes{OptionId::kNnodes,     OptionId::kNodeRank,
+                                 OptionId::kMasterAddr, OptionId::kMasterPort,
+                                 OptionId::kRdzvId,     OptionId::kRdzvBackend};
+constexpr std::array kAboutMeeting{OptionId::kNodeRank, OptionId::kMasterAddr,
+                                   OptionId::kMasterPort, OptionId::kRdzvBackend};
+
+bool is_standalone(const Settings& settings) {
+  return read_flag(resolved(settings, OptionId::kStandalone)).value_or(false);
+}
+
+// An invalid count is refused elsewhere.
+std::optional<int> most_nodes(const ResolvedOption& nodes) {
+  const auto count = read_node_count(nodes);
+  return count ? std::optional(count->most) : std::nullopt;
+}
+
+std::string said(const ResolvedOption& option) {
+  return option.setting.origin.name + (option.setting.origin.source == Source::kFile ? ": " : "=") +
+         option.text();
+}
+
+// Sets the options that the user did not give to the site's values, and notes which values were
+// dropped:
+// - --standalone, or another number of nodes than the site's: this is another job than the site's,
+//   so nothing about nodes is taken from it;
+// - --rdzv-endpoint or --master-addr: the nodes meet there and not at the site's place;
+// - a job on one node needs no meeting place.
+// One function for each rule; values that do not count are erased from the site.
+class SiteRules {
+ public:
+  SiteRules(const Site& site, Settings& settings) : site_(site), settings_(settings) {
+    settings_.site = {site.name, site.cpus, site.notes, {}, {}};
+  }
+
+  void apply() {
+    if (!is_said(OptionId::kNnodes) && !is_standalone(settings_)) {
+      settings_.site.warnings = site_.warnings;
+    }
+    refuse_too_many();
+    drop_nodes_of_another_job();
+    drop_other_endpoint();
+    drop_what_was_said();
+    take(OptionId::kNnodes);
+    if (most_nodes(resolved(settings_, OptionId::kNnodes)) == 1) drop(kAboutMeeting);
+    take(OptionId::kRdzvBackend);
+    move_endpoint();
+    while (!site_.values.empty()) take(site_.values.begin()->first);
+  }
+
+ private:
+  bool is_said(OptionId id) const { return !settings_[id].is_default(); }
+  template <typename Ids>
+  void drop(const Ids& ids) {
+    for (const OptionId id : ids) site_.values.erase(id);
+  }
+  // The site's value of this option, if it has one that is known.
+  const SiteValue* value(OptionId id) const {
+    const auto found = site_.values.find(id);
+    return found == site_.values.end() || !found->second ? nullptr : &*found->second;
+  }
+
+  void refuse_too_many() {
+    if (!site_.too_many || is_standalone(settings_)) return;
+    const ResolvedOption nodes = resolved(settings_, OptionId::kNnodes);
+    const int most = most_nodes(nodes).value_or(1);
+    const bool is_meant = !nodes.is_default() && (most == 1 || most >= site_.too_many->started);
+    if (!is_meant) settings_.site.error = site_.too_many->error;
+  }
+
+  void drop_nodes_of_another_job() {
+    if (is_standalone(settings_)) return drop(kAboutNodes);
+    const SiteValue* const nodes = value(OptionId::kNnodes);
+    const ResolvedOption option = resolved(settings_, OptionId::kNnodes);
+    if (nodes == nullptr || option.is_default()) return;
+    const Setting of_site{nodes->text, {Source::kSite, nodes->from}};
+    if (most_nodes(option) == most_nodes({option.spec, of_site})) return;
+    settings_.site.warnings.push_back(said(option) + " goes before " + nodes->from + "=" +
+                                      nodes->text + ": nothing about nodes is taken from " +
+                                      site_.name);
+    drop(kAboutNodes);
+  }
+
+  void drop_other_endpoint() {
+    for (const OptionId id : {OptionId::kRdzvEndpoint, OptionId::kMasterAddr}) {
+      if (!is_said(id)) continue;
+      if (const SiteValue* const host = value(OptionId::kMasterAddr)) {
+        settings_.site.notes.push_back(said(resolved(settings_, id)) + " goes before " +
+                                       host->text + " (" + host->from + ")");
+      }
+      drop(std::array{OptionId::kMasterAddr, OptionId::kMasterPort});
+    }
+  }
+
+  void drop_what_was_said() {
+    std::erase_if(site_.values, [this](const auto& entry) {
+      const auto& [id, of_site] = entry;
+      if (!is_said(id)) return false;
+      if (of_site && of_site->text != settings_[id].text && id != OptionId::kNnodes) {
+        auto& log = of_site->is_proposal ? settings_.site.notes : settings_.site.warnings;
+        log.push_back(said(resolved(settings_, id)) + " goes before " + of_site->from +
+                      ", which gives " + of_site->text);
+      }
+      return true;
+    });
+  }
+
+  // c10d and etcd do not use --master-addr and --master-port; etcd's endpoint is not a node.
+  void move_endpoint() {
+    const std::string& backend = settings_[OptionId::kRdzvBackend].text;
+    if (backend == "static") return;
+    const auto host = site_.values.find(OptionId::kMasterAddr);
+    if (backend == "c10d" && host != site_.values.end()) {
+      Result<SiteValue> endpoint = host->second;
+      const SiteValue* const port = value(OptionId::kMasterPort);
+      if (endpoint && port != nullptr) endpoint->text += ":" + port->text;
+      site_.values.insert_or_assign(OptionId::kRdzvEndpoint, std::move(endpoint));
+    }
+    drop(std::array{OptionId::kMasterAddr, OptionId::kMasterPort});
+  }
+
+  void take(OptionId id) {
+    auto node = site_.values.extract(id);
+    if (node.empty()) return;
+    Result<SiteValue>& value = node.mapped();
+    if (value) {
+      settings_[id] = {std::move(value->text), {Source::kSite, std::move(value->from)}};
+    } else if (!settings_.site.error) {
+      settings_.site.error = std::move(value.error());
+    }
+  }
+
+  Site site_;
+  Settings& settings_;
+};
+
 }  // namespace
 
 std::string to_string(const Origin& origin) {
@@ -28,8 +170,14 @@ Settings resolve(const CommandLine& line, const Environment& environment, const 
   for (const OptionSpec& spec : option_table()) {
     settings[spec.id] = resolve_one(spec, line, environment, file);
   }
-  if (site) apply_site(*site, settings);
+  if (site) SiteRules(*site, settings).apply();
   return settings;
+}
+
+std::optional<Site> find_site(const Environment& environment) {
+  if (environment.contains("TORCHELASTIC_RUN_ID")) return std::nullopt;
+  if (auto site = slurm_site(environment)) return site;
+  return kubernetes_site(environment);
 }
 
 }  // namespace ddprun::cli

@@ -6,7 +6,7 @@
 // Other pods (a shell, a notebook, a PyTorchJob, which sets everything by PET_*) are no site.
 #include <string_view>
 
-#include "launcher/settings/site.h"
+#include "launcher/settings/settings.h"
 #include "rendezvous/common/parse_number.h"
 
 namespace ddprun::cli {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "launcher/cli/text.h"
-#include "launcher/settings/site.h"
+#include "launcher/settings/settings.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/slurm.h"
 
 namespace ddprun::cli {
@@ -72,10 +72,8 @@ class Slurm {
                              int least) {
     auto variable = first_of(names);
     if (!variable) return std::nullopt;
-    const auto number = whole_number(variable->text);
-    if (number && *number >= least && *number <= std::numeric_limits<int>::max()) {
-      return Count{static_cast<int>(*number), *std::move(variable)};
-    }
+    const auto number = parse_number<int>(variable->text);
+    if (number && *number >= least) return Count{*number, *std::move(variable)};
     refuse(id, variable->said() + ": it should be a whole number from " + std::to_string(least) +
                    "; " + kLaunch);
     return std::nullopt;
@@ -119,12 +117,12 @@ class Slurm {
   }
 
   void read_port(const Variable& job, std::uint64_t step) {
-    const auto number = whole_number(job.text);
-    if (!number || *number < 0) {
+    const auto number = parse_number<std::uint64_t>(job.text);
+    if (!number) {
       return refuse(OptionId::kMasterPort, job.said() + ": it should be a whole number; " +
                                                kLaunch + ", or say --master-port");
     }
-    const std::uint16_t port = slurm_port(static_cast<std::uint64_t>(*number), step);
+    const std::uint16_t port = slurm_port(*number, step);
     propose(OptionId::kMasterPort, std::to_string(port), job.name + ", SLURM_STEP_ID");
   }
 

@@ -4,7 +4,6 @@
 #include <csignal>
 
 #include "launcher/cli/secrets.h"
-#include "launcher/cli/spelling.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
@@ -18,9 +17,8 @@ std::optional<agent::StreamSet> stream_set(std::string_view digit) {
 }
 
 std::optional<int> rank_number(std::string_view text) {
-  const auto rank = whole_number(text);
-  if (!rank || *rank < 0 || *rank > std::numeric_limits<int>::max()) return std::nullopt;
-  return static_cast<int>(*rank);
+  const auto rank = parse_number<int>(text);
+  return rank && *rank >= 0 ? rank : std::nullopt;
 }
 
 bool is_in_quotes(std::string_view text) {
@@ -49,13 +47,9 @@ Error usage_error(const ResolvedOption& option, std::string_view sentence) {
   return Error{ErrorCode::kInvalidArgument, std::move(text), {}};
 }
 
-std::optional<long long> whole_number(std::string_view text) {
-  return parse_number<long long>(text);
-}
-
 Result<int> read_integer(const ResolvedOption& option, int least, int most) {
-  const auto value = whole_number(option.text());
-  if (value && *value >= least && *value <= most) return static_cast<int>(*value);
+  const auto value = parse_number<int>(option.text());
+  if (value && *value >= least && *value <= most) return *value;
   std::string wanted = "give a whole number ";
   wanted += most == std::numeric_limits<int>::max()
                 ? "of " + std::to_string(least) + " or more"
@@ -65,8 +59,8 @@ Result<int> read_integer(const ResolvedOption& option, int least, int most) {
 
 Result<NodeCount> read_node_count(const ResolvedOption& option) {
   const std::vector<std::string_view> parts = split(option.text(), ':');
-  const auto least = whole_number(parts.front());
-  const auto most = whole_number(parts.back());
+  const auto least = parse_number<long long>(parts.front());
+  const auto most = parse_number<long long>(parts.back());
   if (parts.size() > 2 || !least || !most) {
     return refused(option, "give a number of nodes, or MIN:MAX as in 2:4");
   }
@@ -79,7 +73,7 @@ Result<NodeCount> read_node_count(const ResolvedOption& option) {
 
 Result<bool> read_flag(const ResolvedOption& option) {
   if (option.is_default()) return false;
-  if (const auto number = whole_number(option.text())) return *number != 0;
+  if (const auto number = parse_number<long long>(option.text())) return *number != 0;
   if (option.text() == "true") return true;
   if (option.text() == "false") return false;
   return refused(option, "give 1 (on) or 0 (off)");

@@ -37,9 +37,6 @@ inline tl::unexpected<Error> refused(const ResolvedOption& option, std::string_v
   return fail(usage_error(option, sentence));
 }
 
-// A decimal whole number with nothing around it.
-std::optional<long long> whole_number(std::string_view text);
-
 Result<int> read_integer(const ResolvedOption& option, int least,
                          int most = std::numeric_limits<int>::max());
 Result<bool> read_flag(const ResolvedOption& option);

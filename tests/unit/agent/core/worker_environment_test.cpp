@@ -1,4 +1,4 @@
-#include "agent/core/worker_environment.h"
+#include "agent/core/from_job.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

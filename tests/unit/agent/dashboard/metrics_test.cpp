@@ -9,8 +9,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "agent/dashboard/prometheus_text.h"
-#include "agent/dashboard/step_times.h"
+#include "agent/dashboard/dashboard_feed.h"
 #include "tests/unit/agent/status/sample_status.h"
 
 namespace ddprun::agent {

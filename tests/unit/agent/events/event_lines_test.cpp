@@ -7,7 +7,7 @@
 #include <csignal>
 #include <limits>
 
-#include "agent/status/job_times.h"
+#include "agent/events/job_history.h"
 
 namespace ddprun::agent {
 namespace {

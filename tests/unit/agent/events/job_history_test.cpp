@@ -46,9 +46,7 @@ class History : public ::testing::Test {
                       {}});
   }
   NodeStatus status(std::size_t events = kEventsKept) const {
-    NodeStatus status;
-    history.fill(status, now + 500ms, events);
-    return status;
+    return history.status(now + 500ms, events);
   }
 
   steady_clock::time_point now{};

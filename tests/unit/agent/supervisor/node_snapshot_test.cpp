@@ -1,4 +1,4 @@
-#include "agent/status/node_snapshot.h"
+#include "agent/status/node_status.h"
 
 #include <gtest/gtest.h>
 

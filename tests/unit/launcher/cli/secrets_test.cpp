@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "launcher/plan/plan.h"
-#include "launcher/plan/plan_text.h"
 #include "launcher/settings/config_file.h"
 
 namespace ddprun::cli {

@@ -1,4 +1,4 @@
-#include "launcher/cli/spelling.h"
+#include "launcher/cli/text.h"
 
 #include <gtest/gtest.h>
 

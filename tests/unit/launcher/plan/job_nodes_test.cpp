@@ -4,7 +4,6 @@
 
 #include <boost/json.hpp>
 
-#include "launcher/plan/plan_text.h"
 #include "rendezvous/common/limits.h"
 #include "tests/unit/launcher/plan/planning.h"
 

@@ -6,7 +6,6 @@
 #include <boost/json.hpp>
 #include <csignal>
 
-#include "launcher/plan/plan_text.h"
 #include "tests/unit/launcher/plan/planning.h"
 
 namespace ddprun::cli {

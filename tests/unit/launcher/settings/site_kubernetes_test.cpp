@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/settings/site.h"
+#include "launcher/settings/settings.h"
 #include "tests/unit/launcher/plan/planning.h"
 
 namespace ddprun::cli {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "launcher/settings/site.h"
+#include "launcher/settings/settings.h"
 #include "tests/unit/launcher/plan/planning.h"
 
 namespace ddprun::cli {

@@ -1,13 +1,11 @@
 // Which of a site's values count beside what the user said; the sites themselves have tests of their
 // own.
-#include "launcher/settings/site.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 
-#include "launcher/plan/plan_text.h"
 #include "launcher/settings/settings.h"
 #include "tests/unit/launcher/plan/planning.h"
 
