@@ -1,14 +1,11 @@
-// The files that tell of a failure: the one in which a worker says why it failed, and copies for
-// programs: the termination message of a container, which Kubernetes shows, and the file
-// TORCHELASTIC_ERROR_FILE of an outer launcher.
+// Copies of a failure for programs: the termination message of a container, which Kubernetes shows,
+// and the file TORCHELASTIC_ERROR_FILE of an outer launcher.
 //
-// Reading and writing may hang if the file server does not answer: not for the event loop. The files
-// may be of any kind, but nothing waits for the other end of a FIFO. A copy that cannot be written is
-// skipped silently.
+// A copy that cannot be written is skipped silently. The files may be of any kind: nothing waits
+// for the other end of a FIFO, and copy_failure() not for a file system that does not answer.
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,24 +13,6 @@
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
-
-// A worker's error file (TORCHELASTIC_ERROR_FILE), as torch's @record and our worker_lib write it:
-//   {"message": {"message": "<Type>: <text>",
-//                "extraInfo": {"py_callstack": "…", "timestamp": "…"}}}
-// or with a plain string under "message". Text in another form is not an error: it is shown as it
-// is (torchrun's agent fails on it).
-struct WorkerError {
-  std::string message;    // "ValueError: lr must be positive"
-  std::string callstack;  // may be empty
-};
-
-WorkerError parse_error_file(std::string_view text);
-
-// Empty if the file does not exist, cannot be read or is not regular. Reads at most 1 MiB.
-std::string error_file_text(const std::string& path);
-
-// None if the file has no text. Message and call stack are cut to 64 KiB each.
-std::optional<WorkerError> read_error_file(const std::string& path);
 
 // Where Kubernetes mounts the message unless terminationMessagePath says otherwise.
 inline constexpr std::string_view kTerminationLog = "/dev/termination-log";

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "agent/core/from_job.h"
-#include "agent/failure/failure_copies.h"
+#include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/orphans.h"
 #include "agent/process/search_path.h"

@@ -1,4 +1,4 @@
-#include "agent/failure/failure_copies.h"
+#include "agent/failure/error_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
