@@ -36,8 +36,7 @@ void keep_latest(std::deque<T>& list, T value, std::size_t count) {
 
 }  // namespace
 
-JobHistory::JobHistory(int local_world_size) {
-  status_.local_world_size = local_world_size;
+JobHistory::JobHistory(int local_world_size) : local_world_size_(local_world_size) {
   for (std::size_t i = 0; i < totals_.size(); ++i) {
     totals_[i].reason = static_cast<RestartReason>(i);
   }
@@ -49,30 +48,24 @@ void JobHistory::note(const EventHead& head, const JobEvent& event) {
 }
 
 void JobHistory::on(const EventHead&, const JobStarted& started) {
-  status_.max_restarts = started.max_restarts;
+  max_restarts_ = started.max_restarts;
 }
 
 void JobHistory::on(const EventHead& head, const RoundStarted& started) {
-  if (!status_.round) status_.until_run = started.since_cause;
-  status_.round = started.round;
-  status_.node_rank = started.node_rank;
-  status_.node_count = started.node_count;
-  status_.world_size = started.world_size;
-  status_.rank_offset = started.workers.empty() ? 0 : started.workers.front().rank;
-  status_.master_addr = started.master_addr;
-  status_.master_port = started.master_port;
+  if (!round_) until_run_ = started.since_cause;
+  round_ = started;
   round_since_ = head.monotonic;
-  status_.workers.clear();
+  workers_.clear();
   for (const RoundStarted::Worker& each : started.workers) {
     const auto state = each.pid == 0 ? WorkerState::kNotStarted : WorkerState::kRunning;
-    status_.workers.push_back({each.rank, each.local_rank, each.pid, "", state, {}, {}});
+    workers_.push_back({each.rank, each.local_rank, each.pid, "", state, {}, {}});
   }
 }
 
 void JobHistory::on(const EventHead&, const WorkerExited& exited) {
   const auto local_rank = static_cast<std::size_t>(exited.worker.local_rank);
-  if (local_rank >= status_.workers.size() || exited.worker.pid == 0) return;
-  WorkerStatus& worker = status_.workers[local_rank];
+  if (local_rank >= workers_.size() || exited.worker.pid == 0) return;
+  WorkerStatus& worker = workers_[local_rank];
   worker.exit = exited.status;
   worker.progress = exited.progress;
   worker.state = exited.status.is_success() ? WorkerState::kSucceeded
@@ -81,8 +74,8 @@ void JobHistory::on(const EventHead&, const WorkerExited& exited) {
 }
 
 void JobHistory::on(const EventHead& head, const Restarted& restarted) {
-  status_.restarts = restarted.restart;
-  status_.max_restarts = restarted.max_restarts;
+  restarts_ = restarted.restart;
+  max_restarts_ = restarted.max_restarts;
   const auto& [reason, sentence] = reason_of(restarted);
   RestartTotal& total = totals_[static_cast<std::size_t>(reason)];
   total.count += 1;
@@ -100,12 +93,23 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   keep_latest(records_, std::move(record), kRestartsKept);
 }
 
-NodeStatus JobHistory::status(std::chrono::steady_clock::time_point now,
-                              std::size_t events_max) const {
-  NodeStatus status = status_;
-  if (status.round) {
+void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point now,
+                      std::size_t events_max) const {
+  status.local_world_size = local_world_size_;
+  status.restarts = restarts_;
+  status.max_restarts = max_restarts_;
+  if (round_) {
+    status.round = round_->round;
+    status.node_rank = round_->node_rank;
+    status.node_count = round_->node_count;
+    status.world_size = round_->world_size;
+    status.rank_offset = round_->workers.empty() ? 0 : round_->workers.front().rank;
+    status.master_addr = round_->master_addr;
+    status.master_port = round_->master_port;
     status.round_age = std::chrono::duration_cast<std::chrono::microseconds>(now - round_since_);
+    status.until_run = until_run_;
   }
+  status.workers = workers_;
   for (const RestartTotal& total : totals_) {
     if (total.count == 0) continue;
     status.restart_totals.push_back(total);
@@ -118,7 +122,6 @@ NodeStatus JobHistory::status(std::chrono::steady_clock::time_point now,
     line.pop_back();
     status.events.push_back(std::move(line));
   }
-  return status;
 }
 
 }  // namespace ddprun::agent

@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "agent/events/event_lines.h"
 #include "agent/status/node_status.h"
@@ -55,9 +56,10 @@ class JobHistory {
 
   void note(const EventHead& head, const JobEvent& event);
 
-  // The parts of the status that are kept here: the round, the workers without their current
-  // progress, the restarts, and at most `events_max` events.
-  NodeStatus status(std::chrono::steady_clock::time_point now, std::size_t events_max) const;
+  // Fills in the parts of the status that are kept here: the round, the workers without their
+  // current progress, the restarts, and at most `events_max` events.
+  void fill(NodeStatus& status, std::chrono::steady_clock::time_point now,
+            std::size_t events_max) const;
 
  private:
   void on(const EventHead& head, const RoundStarted& started);
@@ -66,8 +68,13 @@ class JobHistory {
   void on(const EventHead& head, const JobStarted& started);
   void on(const EventHead&, const auto&) {}  // kept in events_ only
 
-  NodeStatus status_;  // the latest, without what is below
+  int local_world_size_;
+  int max_restarts_ = 0;
+  int restarts_ = 0;
+  std::optional<RoundStarted> round_;  // the latest
   std::chrono::steady_clock::time_point round_since_{};
+  std::chrono::microseconds until_run_{};
+  std::vector<WorkerStatus> workers_;
   std::array<RestartTotal, 6> totals_;  // by reason
   std::deque<RestartRecord> records_;
   std::deque<std::pair<EventHead, JobEvent>> events_;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "agent/core/from_job.h"
+#include "agent/core/leader_config.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "agent/core/from_job.h"
+#include "agent/core/leader_config.h"
 
 namespace ddprun::agent {
 

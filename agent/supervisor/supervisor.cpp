@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "agent/core/from_job.h"
+#include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
 #include "rendezvous/common/exit_codes.h"
@@ -267,8 +267,8 @@ NodeSnapshot Supervisor::snapshot() const {
 }
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
-  NodeStatus status =
-      observers_.events.history().status(std::chrono::steady_clock::now(), events_max);
+  NodeStatus status;
+  observers_.events.history().fill(status, std::chrono::steady_clock::now(), events_max);
   status.host = parts_.host;
   status.agent_pid = ::getpid();
   fill(status, snapshot());

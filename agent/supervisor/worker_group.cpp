@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "agent/core/from_job.h"
+#include "agent/core/worker_environment.h"
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/orphans.h"

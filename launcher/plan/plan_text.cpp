@@ -1,11 +1,11 @@
-// The Plan as --dry-run prints it.
+#include "launcher/plan/plan_text.h"
+
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "agent/core/from_job.h"
+#include "agent/core/worker_environment.h"
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
-#include "launcher/plan/plan.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 

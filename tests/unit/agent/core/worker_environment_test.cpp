@@ -1,4 +1,4 @@
-#include "agent/core/from_job.h"
+#include "agent/core/worker_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

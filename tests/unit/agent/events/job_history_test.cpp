@@ -46,7 +46,9 @@ class History : public ::testing::Test {
                       {}});
   }
   NodeStatus status(std::size_t events = kEventsKept) const {
-    return history.status(now + 500ms, events);
+    NodeStatus status;
+    history.fill(status, now + 500ms, events);
+    return status;
   }
 
   steady_clock::time_point now{};

@@ -1,11 +1,9 @@
-#include "agent/core/from_job.h"
+#include "agent/core/leader_config.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-
-#include "agent/text/substitute.h"
 
 namespace ddprun::agent {
 namespace {
@@ -17,10 +15,6 @@ std::string entry(std::string_view list, int place) {
   }
   return std::string(list.substr(0, list.find(',')));
 }
-
-// systemd sets these for the agent (systemd_notify.h). A worker that used them would send messages
-// in the name of the whole service; systemd accepts those under NotifyAccess=all.
-constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
 
 }  // namespace
 
@@ -85,47 +79,6 @@ std::string device_of(const Job& job, int local_rank) {
           ? job.visible_devices_of[place]
           : entry(value_or_empty(job.environment, "CUDA_VISIBLE_DEVICES"), local_rank);
   return device.empty() ? "" : "cuda:" + device;
-}
-
-// ---- a worker
-
-Environment worker_environment(const Job& job, const rdzv::RoundStart& start, int local_rank,
-                               const std::string& error_file) {
-  Environment env = job.environment;
-  env["LOCAL_RANK"] = std::to_string(local_rank);
-  env["RANK"] = std::to_string(start.rank_offset + local_rank);
-  env["WORLD_SIZE"] = std::to_string(start.world_size);
-  env["LOCAL_WORLD_SIZE"] = std::to_string(job.local_world_size);
-  env["GROUP_RANK"] = std::to_string(start.node_rank);
-  env["GROUP_WORLD_SIZE"] = std::to_string(start.node_count);
-  env["ROLE_NAME"] = job.role;
-  env["ROLE_RANK"] = std::to_string(start.role_rank_offset + local_rank);
-  env["ROLE_WORLD_SIZE"] = std::to_string(start.role_world_size);
-  env["MASTER_ADDR"] = start.master_addr;
-  env["MASTER_PORT"] = std::to_string(start.master_port);
-  env["TORCHELASTIC_RESTART_COUNT"] = to_string(start.round);
-  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.restarts.max_restarts);
-  env["TORCHELASTIC_RUN_ID"] = job.run_id;
-  env["TORCHELASTIC_USE_AGENT_STORE"] = job.store_endpoint.agent_hosts_store ? "True" : "False";
-  env["TORCHELASTIC_ERROR_FILE"] = error_file;
-  for (const char* const name : kServiceVariables) env.erase(name);
-  env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (!job.visible_devices_of.empty()) {
-    env["LOCAL_RANK"] = "0";
-    env["CUDA_VISIBLE_DEVICES"] = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
-  }
-  // As torchrun does: otherwise each of several workers would start a thread for every core.
-  if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
-  return env;
-}
-
-std::vector<std::string> worker_arguments(const Program& program, int local_rank) {
-  std::vector<std::string> arguments = program.argv;
-  const Environment values{{"local_rank", std::to_string(local_rank)}};
-  for (std::size_t i = program.first_user_argument; i < arguments.size(); ++i) {
-    arguments[i] = substitute(arguments[i], values);
-  }
-  return arguments;
 }
 
 }  // namespace ddprun::agent
