@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "agent/dashboard/metrics.h"
 #include "agent/dashboard/page.h"
+#include "agent/dashboard/prometheus_text.h"
 
 namespace ddprun::agent {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "agent/dashboard/dashboard_feed.h"
 #include "agent/dashboard/http_server.h"
+#include "agent/dashboard/metrics.h"
 #include "agent/loop/timer.h"
 #include "agent/status/job_view.h"
 #include "rendezvous/common/lifetime.h"

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "agent/dashboard/dashboard_feed.h"
+#include "agent/dashboard/prometheus_text.h"
 #include "tests/unit/agent/status/sample_status.h"
 
 namespace ddprun::agent {

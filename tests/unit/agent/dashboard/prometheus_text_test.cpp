@@ -1,5 +1,5 @@
 // Our text beside that of prometheus-cpp, Prometheus' own C++ library: byte by byte the same.
-#include "agent/dashboard/metrics.h"
+#include "agent/dashboard/prometheus_text.h"
 
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
