@@ -1,5 +1,6 @@
+#include "launcher/ctl/core_text.h"
+
 #include "agent/failure/failure_report.h"
-#include "launcher/ctl/replay.h"
 
 namespace ddprun::agent {
 namespace {

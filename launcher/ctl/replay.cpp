@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "launcher/cli/text.h"
+#include "launcher/ctl/core_text.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
 

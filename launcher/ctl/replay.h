@@ -11,18 +11,6 @@
 
 #include "agent/events/core_record.h"
 
-namespace ddprun::agent {
-
-// The inputs and decisions of the cores, in words (core_text.cpp).
-std::string in_words(const rdzv::ToLeader& message);
-std::string in_words(const rdzv::ToAgent& message);
-std::string in_words(const rdzv::RoundInput& input);  // without its time
-std::string in_words(const rdzv::ToNode& message);
-std::string in_words(const NodeEvent& event);
-std::string in_words(const NodeAction& action);
-
-}  // namespace ddprun::agent
-
 namespace ddprun::cli {
 
 class Replay {

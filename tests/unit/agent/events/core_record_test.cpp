@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "launcher/ctl/replay.h"
+#include "launcher/ctl/core_text.h"
 #include "tests/unit/rendezvous/round/round_frames.h"
 
 namespace ddprun::agent {

@@ -1,0 +1,18 @@
+// The inputs and decisions of the cores, in words, for `ddpctl replay`. Pure.
+#pragma once
+
+#include <string>
+
+#include "agent/core/node_core.h"
+#include "rendezvous/round/round_core.h"
+
+namespace ddprun::agent {
+
+std::string in_words(const rdzv::ToLeader& message);
+std::string in_words(const rdzv::ToAgent& message);
+std::string in_words(const rdzv::RoundInput& input);  // without its time
+std::string in_words(const rdzv::ToNode& message);
+std::string in_words(const NodeEvent& event);
+std::string in_words(const NodeAction& action);
+
+}  // namespace ddprun::agent
