@@ -27,7 +27,7 @@ def bench_launch(quick):
                 row.add("torchrun", line["seconds"] * 1e3)
         if workers == 2:
             ratio = row.ratio("ddprun", "floor")
-            row.bar("≤ 3 × the floor", ratio, ratio <= 3)
+            row.bar("≤ 2 × the floor", ratio, ratio <= 2)
             ratio = row.ratio("torchrun", "ddprun")
             row.bar("≥ 200 × faster than torchrun", ratio, ratio >= 200)
         yield row
@@ -102,7 +102,7 @@ def bench_memory(quick):
             row.add(("ddprun", "torchrun")[index], line["peak_kib"] / 1024)
         if workers == 2:
             worst = max(row.samples["ddprun"])
-            row.bar("≤ 8 MiB", worst, worst <= 8)
+            row.bar("≤ 5.5 MiB", worst, worst <= 5.5)
         yield row
 
 
