@@ -64,12 +64,10 @@ int Supervisor::run() {
     store_.prepare([this](const Result<void>& prepared) {
       prepared ? find_leader() : cannot_run(prepared.error());
     });
+    if (!core_.is_over()) queries_.open();
   } else {
     cannot_run(ready.error());
   }
-  // The first workers do not wait for what only ddpctl needs: it is opened when the loop is idle.
-  while (!core_.has_ended() && io_.poll_one() > 0) leader_.look();
-  if (!core_.is_over()) queries_.open();
   while (!core_.has_ended()) {
     io_.run_one();
     leader_.look();
@@ -229,8 +227,13 @@ WorkerGroup::Events Supervisor::worker_events() {
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
-  if (workers_.running() == 0) workers_.let_keeper_go();
   end_.begin(action.outcome);
+}
+
+// The keeper ends beside the last steps. It removes the workers' error files, which the report needs.
+void Supervisor::perform(const TakeStep& action) {
+  if (action.step > EndStep::kReport && workers_.running() == 0) workers_.let_keeper_go();
+  end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 
 // ---- queries, and requests to stop or restart

@@ -69,9 +69,7 @@ class Supervisor {
   void perform(const Join& action) { leader_.join(action.last_round); }
   void perform(const Announce& action);
   void perform(const Finish& action);
-  void perform(const TakeStep& action) {
-    end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
-  }
+  void perform(const TakeStep& action);
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 
