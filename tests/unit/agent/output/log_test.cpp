@@ -34,6 +34,7 @@ TEST(Log, TheStoresThreadWarnsWhileTheLoopLogs) {
   std::string text;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (text.find("store: ") == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+    loop.poll();
     log->warn("the loop has something to say");
     text += err.read_available();
   }
