@@ -51,17 +51,179 @@ class Simulation : VirtualJob {
   }
 
  private:
-  void begin() override;
-  void start_agent(int slot);
-  std::unique_ptr<rdzv::Leader> make_leader(const VirtualAgent& agent, rdzv::LeaderEvents events);
-  void inject();
+  void begin() override {
+    for (int slot = 0; slot < max_nodes_; ++slot) {
+      queue.after(random.time(0us, 300ms), [this, slot] { start_agent(slot); });
+    }
+    for (int faults = random.number(0, 5); faults > 0; --faults) {
+      queue.at(CoreTime(random.time(0us, 6s)), [this] { inject(); });
+    }
+  }
 
-  std::optional<rdzv::JobRecord> record() const;
-  void check_put(int who, const rdzv::wire::EtcdPut& put);
-  void check_revoke(int who, std::int64_t lease) const;
-  void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) override;
-  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override;
-  void check_end() override;
+  void start_agent(int slot) {
+    AgentSettings settings;
+    settings.slot = slot;
+    settings.node = {1, 4s, 2s, /*hosts_leader=*/false};
+    settings.hello.run_id = "job";
+    settings.hello.host = "h" + std::to_string(slot);
+    settings.hello.min_nodes = min_nodes_;
+    settings.hello.max_nodes = max_nodes_;
+    settings.hello.max_restarts = max_restarts_;
+    VirtualAgent& its = add(std::move(settings), std::make_shared<Process>());
+    its.start([&](rdzv::LeaderEvents events) { return make_leader(its, std::move(events)); });
+  }
+
+  std::unique_ptr<rdzv::Leader> make_leader(const VirtualAgent& agent, rdzv::LeaderEvents events) {
+    events.on_core_step = [this, leader = agent.number()](const rdzv::RoundInput& input,
+                                                          const std::vector<rdzv::ToNode>& out) {
+      trace_step(leader, input, out);
+    };
+    const std::string host = host_of(agent.number());
+    rdzv::EtcdLeaderOptions options;
+    options.etcd.endpoints = {{"10.2.0.1", 2379}, {"10.2.0.2", 2379}};
+    options.etcd.lease = 2s;
+    options.etcd.local_addr = host;
+    options.round.run_id = "job";
+    options.round.min_nodes = min_nodes_;
+    options.round.max_nodes = max_nodes_;
+    options.round.restarts.max_restarts = max_restarts_;
+    options.round.join_timeout = 20s;
+    options.round.last_call_timeout = 1s;
+    options.join_timeout = 60s;
+    rdzv::EtcdLeaderParts parts;
+    parts.transport = network.transport(host, agent.slot(), agent.process());
+    parts.http = etcd_.client(agent.number(), agent.process());
+    parts.open_port = [this](const std::string& at, const std::vector<std::string>&) {
+      return ::ddprun::Result<rdzv::Listener>(network.bind(at));
+    };
+    return rdzv::make_etcd_leader(std::move(parts), std::move(options), std::move(events));
+  }
+
+  // ---- faults
+
+  void inject() {
+    VirtualAgent* agent = current[static_cast<std::size_t>(random.number(0, max_nodes_ - 1))];
+    // Prefers the leader.
+    if (random.chance(50)) {
+      for (VirtualAgent* each : current) {
+        if (each != nullptr && each->is_alive() && each->leader().is_here()) agent = each;
+      }
+    }
+    if (agent == nullptr || !agent->is_alive()) return;
+    const auto length = random.time(50ms, 5s);
+    const auto fault = [&](const char* what) { trace("FAULT agent ", agent->number(), " ", what); };
+    switch (random.number(1, 9)) {
+      case 1:
+      case 2:
+        fault("is killed");
+        kill(*agent);
+        if (!random.chance(60)) return;
+        return queue.after(random.time(1ms, 2s),
+                           [this, slot = agent->slot()] { start_agent(slot); });
+      case 3:
+        fault("is paused");
+        agent->process()->is_paused = true;
+        return end_fault_after(length, [this, agent] { queue.resume(agent->process()); });
+      case 4:
+        fault("loses its worker");
+        return agent->fail_worker();
+      case 5:
+        fault("and all others lose etcd");
+        etcd_.set_up(false);
+        return end_fault_after(length, [this] { etcd_.set_up(true); });
+      case 6:
+        fault("is cut off from etcd");
+        etcd_.set_cut_off(agent->number(), true);
+        return end_fault_after(length,
+                               [this, agent] { etcd_.set_cut_off(agent->number(), false); });
+      case 7:
+        fault("loses its connections");
+        return network.reset_of(agent->process());
+      case 8:
+        fault("is cut off from its leader");
+        for (const End towards : {kAgentEnd, kLeaderEnd}) cut(agent->slot(), towards, length);
+        return;
+      default:
+        fault("is told to stop");
+        return queue.run_in(agent->process(), [agent] { agent->signal(/*is_preemption=*/false); });
+    }
+  }
+
+  // ---- what must hold
+
+  std::optional<rdzv::JobRecord> record() const {
+    const auto entry = etcd_.find(keys_.job);
+    if (entry.create_revision == 0) return std::nullopt;
+    return rdzv::read_job_record(entry.value).value();
+  }
+
+  void check_put(int who, const rdzv::wire::EtcdPut& put) {
+    if (put.key != keys_.job) return;
+    trace("etcd <- agent ", who, ": ", put.value);
+    const auto leader = etcd_.find(keys_.leader);
+    const auto key = rdzv::read_leader_key(leader.value, leader.create_revision);
+    require(key && key->address.starts_with(host_of(who) + ":"),
+            "the record is written by one who does not lead");
+    const auto before = record();
+    const auto after = rdzv::read_job_record(put.value).value();
+    has_ended_ |= after.outcome.has_value();
+    if (!before || before->incarnation != after.incarnation) return;
+    require(!before->round || (after.round && *after.round >= *before->round),
+            "the record goes back to an earlier round");
+    require(after.history.restarts >= before->history.restarts, "the record forgets a restart");
+    require(!before->outcome || after.outcome, "the record forgets the outcome");
+  }
+
+  void check_revoke(int who, std::int64_t lease) const {
+    const VirtualAgent& agent = *agents[static_cast<std::size_t>(who)];
+    const bool may_let_go = agent.was_told_to_leave() || agent.outcome() || !agent.is_alive();
+    require(may_let_go || etcd_.find(keys_.leader).lease != lease,
+            "a claim that has won is given back");
+  }
+
+  void workers_start(const VirtualAgent&, const rdzv::RoundStart& start) override {
+    const auto known = record();
+    require(known && known->round && *known->round >= start.round,
+            "a round begins, and is not in etcd");
+    require(start.restarts <= max_restarts_, "there were more restarts than allowed");
+    Begun& begun = rounds_[{known->incarnation, start.round}];
+    const std::string place = start.master_addr + ":" + std::to_string(start.master_port);
+    if (begun.place.empty()) {
+      begun = {{start.round, start.master_port}, place, start.world_size, start.restarts, {}};
+      for (const auto& [key, other] : rounds_) {
+        const bool is_earlier = key.first == known->incarnation && key.second < start.round;
+        require(!is_earlier || other.restarts <= start.restarts, "a restart was forgotten");
+      }
+    }
+    require(begun.place == place && begun.world_size == start.world_size,
+            "a round was begun twice");
+    require(begun.ranks.insert(start.node_rank).second, "two nodes have the same rank in a round");
+  }
+
+  void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) override {
+    if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
+      without_leader_.insert(&agent);
+    }
+    const auto* end = std::get_if<rdzv::JobEnd>(std::get_if<rdzv::ToAgent>(&event));
+    if (end == nullptr || agent.outcome()) return;
+    const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
+    require(is_its_own || has_ended_, "the job's end is told, and not in etcd");
+  }
+
+  void check_end() override {
+    const auto known = record();
+    for (const auto& agent : agents) {
+      const bool is_excused = agent->was_told_to_leave() || without_leader_.contains(agent.get());
+      require(!agent->outcome() || is_excused || has_ended_,
+              "an agent has ended with what etcd does not have");
+    }
+    if (!known || !known->outcome || known->outcome->kind != rdzv::JobOutcome::Kind::kSucceeded)
+      return;
+    const auto last = rounds_.find({known->incarnation, *known->round});
+    require(
+        last != rounds_.end() && groups[last->second.group].succeeded == last->second.world_size,
+        "success, and not of every worker");
+  }
 
   VirtualEtcd etcd_;
   const rdzv::JobKeys keys_;
@@ -73,190 +235,6 @@ class Simulation : VirtualJob {
   std::map<std::pair<std::string, Round>, Begun> rounds_;
   bool has_ended_ = false;  // of some incarnation of the job, as stored in etcd
 };
-
-void Simulation::begin() {
-  for (int slot = 0; slot < max_nodes_; ++slot) {
-    queue.after(random.time(0us, 300ms), [this, slot] { start_agent(slot); });
-  }
-  for (int faults = random.number(0, 5); faults > 0; --faults) {
-    queue.at(CoreTime(random.time(0us, 6s)), [this] { inject(); });
-  }
-}
-
-void Simulation::start_agent(int slot) {
-  VirtualAgent::Settings settings;
-  settings.slot = slot;
-  settings.node = {1, 4s, 2s, /*hosts_leader=*/false};
-  settings.hello.run_id = "job";
-  settings.hello.host = "h" + std::to_string(slot);
-  settings.hello.min_nodes = min_nodes_;
-  settings.hello.max_nodes = max_nodes_;
-  settings.hello.max_restarts = max_restarts_;
-  VirtualAgent& its = add(std::move(settings), std::make_shared<Process>());
-  its.start([&](rdzv::LeaderEvents events) { return make_leader(its, std::move(events)); });
-}
-
-std::unique_ptr<rdzv::Leader> Simulation::make_leader(const VirtualAgent& agent,
-                                                      rdzv::LeaderEvents events) {
-  events.on_core_step = [this, leader = agent.number()](const rdzv::RoundInput& input,
-                                                        const std::vector<rdzv::ToNode>& out) {
-    trace_step(leader, input, out);
-  };
-  const std::string host = host_of(agent.number());
-  rdzv::EtcdLeaderOptions options;
-  options.etcd.endpoints = {{"10.2.0.1", 2379}, {"10.2.0.2", 2379}};
-  options.etcd.lease = 2s;
-  options.etcd.local_addr = host;
-  options.round.run_id = "job";
-  options.round.min_nodes = min_nodes_;
-  options.round.max_nodes = max_nodes_;
-  options.round.restarts.max_restarts = max_restarts_;
-  options.round.join_timeout = 20s;
-  options.round.last_call_timeout = 1s;
-  options.join_timeout = 60s;
-  rdzv::EtcdLeaderParts parts;
-  parts.transport = network.transport(host, agent.slot(), agent.process());
-  parts.http = etcd_.client(agent.number(), agent.process());
-  parts.open_port = [this](const std::string& at, const std::vector<std::string>&) {
-    return ::ddprun::Result<rdzv::Listener>(network.bind(at));
-  };
-  return rdzv::make_etcd_leader(std::move(parts), std::move(options), std::move(events));
-}
-
-// ---- faults
-
-void Simulation::inject() {
-  VirtualAgent* agent = current[static_cast<std::size_t>(random.number(0, max_nodes_ - 1))];
-  // Prefers the leader.
-  if (random.chance(50)) {
-    for (VirtualAgent* each : current) {
-      if (each != nullptr && each->is_alive() && each->leader().is_here()) agent = each;
-    }
-  }
-  if (agent == nullptr || !agent->is_alive()) return;
-  const auto length = random.time(50ms, 5s);
-  const auto fault = [&](const char* what) {
-    trace << "FAULT agent " << agent->number() << " " << what << "\n";
-  };
-  const auto over = [&](auto what) {
-    queue.after(length, [this, what] {
-      trace << "FAULT is over\n";
-      what();
-    });
-  };
-  switch (random.number(1, 9)) {
-    case 1:
-    case 2:
-      fault("is killed");
-      kill(*agent);
-      if (!random.chance(60)) return;
-      return queue.after(random.time(1ms, 2s), [this, slot = agent->slot()] { start_agent(slot); });
-    case 3:
-      fault("is paused");
-      agent->process()->is_paused = true;
-      return over([this, agent] { queue.resume(agent->process()); });
-    case 4:
-      fault("loses its worker");
-      return agent->fail_worker();
-    case 5:
-      fault("and all others lose etcd");
-      etcd_.set_up(false);
-      return over([this] { etcd_.set_up(true); });
-    case 6:
-      fault("is cut off from etcd");
-      etcd_.set_cut_off(agent->number(), true);
-      return over([this, agent] { etcd_.set_cut_off(agent->number(), false); });
-    case 7:
-      fault("loses its connections");
-      return network.reset_of(agent->process());
-    case 8:
-      fault("is cut off from its leader");
-      for (const End towards : {kAgentEnd, kLeaderEnd}) {
-        network.set_cut(agent->slot(), towards, true);
-      }
-      return over([this, slot = agent->slot()] {
-        for (const End towards : {kAgentEnd, kLeaderEnd}) network.set_cut(slot, towards, false);
-      });
-    default:
-      fault("is told to stop");
-      return queue.run_in(agent->process(), [agent] { agent->signal(/*is_preemption=*/false); });
-  }
-}
-
-// ---- what must hold
-
-std::optional<rdzv::JobRecord> Simulation::record() const {
-  const auto entry = etcd_.find(keys_.job);
-  if (entry.create_revision == 0) return std::nullopt;
-  return rdzv::read_job_record(entry.value).value();
-}
-
-void Simulation::check_put(int who, const rdzv::wire::EtcdPut& put) {
-  if (put.key != keys_.job) return;
-  trace << "etcd <- agent " << who << ": " << put.value << "\n";
-  const auto leader = etcd_.find(keys_.leader);
-  const auto key = rdzv::read_leader_key(leader.value, leader.create_revision);
-  require(key && key->address.starts_with(host_of(who) + ":"),
-          "the record is written by one who does not lead");
-  const auto before = record();
-  const auto after = rdzv::read_job_record(put.value).value();
-  has_ended_ |= after.outcome.has_value();
-  if (!before || before->incarnation != after.incarnation) return;
-  require(!before->round || (after.round && *after.round >= *before->round),
-          "the record goes back to an earlier round");
-  require(after.history.restarts >= before->history.restarts, "the record forgets a restart");
-  require(!before->outcome || after.outcome, "the record forgets the outcome");
-}
-
-void Simulation::check_revoke(int who, std::int64_t lease) const {
-  const VirtualAgent& agent = *agents[static_cast<std::size_t>(who)];
-  const bool may_let_go = agent.was_told_to_leave() || agent.outcome() || !agent.is_alive();
-  require(may_let_go || etcd_.find(keys_.leader).lease != lease,
-          "a claim that has won is given back");
-}
-
-void Simulation::workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) {
-  require(agent.live_workers() == 0, "an agent started workers while others of its own lived");
-  const auto known = record();
-  require(known && known->round && *known->round >= start.round,
-          "a round begins, and is not in etcd");
-  require(start.restarts <= max_restarts_, "there were more restarts than allowed");
-  Begun& begun = rounds_[{known->incarnation, start.round}];
-  const std::string place = start.master_addr + ":" + std::to_string(start.master_port);
-  if (begun.place.empty()) {
-    begun = {{start.round, start.master_port}, place, start.world_size, start.restarts, {}};
-    for (const auto& [key, other] : rounds_) {
-      const bool is_earlier = key.first == known->incarnation && key.second < start.round;
-      require(!is_earlier || other.restarts <= start.restarts, "a restart was forgotten");
-    }
-  }
-  require(begun.place == place && begun.world_size == start.world_size, "a round was begun twice");
-  require(begun.ranks.insert(start.node_rank).second, "two nodes have the same rank in a round");
-}
-
-void Simulation::leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) {
-  if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
-    without_leader_.insert(&agent);
-  }
-  const auto* end = std::get_if<rdzv::JobEnd>(std::get_if<rdzv::ToAgent>(&event));
-  if (end == nullptr || agent.outcome()) return;
-  const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
-  require(is_its_own || has_ended_, "the job's end is told, and not in etcd");
-}
-
-void Simulation::check_end() {
-  const auto known = record();
-  for (const auto& agent : agents) {
-    const bool is_excused = agent->was_told_to_leave() || without_leader_.contains(agent.get());
-    require(!agent->outcome() || is_excused || has_ended_,
-            "an agent has ended with what etcd does not have");
-  }
-  if (!known || !known->outcome || known->outcome->kind != rdzv::JobOutcome::Kind::kSucceeded)
-    return;
-  const auto last = rounds_.find({known->incarnation, *known->round});
-  require(last != rounds_.end() && groups[last->second.group].succeeded == last->second.world_size,
-          "success, and not of every worker");
-}
 
 }  // namespace
 

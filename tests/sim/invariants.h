@@ -25,11 +25,14 @@
 // clang-format on
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/round/round_core.h"
@@ -64,27 +67,204 @@ class Invariants {
   using Views = std::map<NodeId, NodeView>;
 
   // Called around every step of the leader.
-  void before_step(const rdzv::RoundCore& core);
+  void before_step(const rdzv::RoundCore& core) {
+    was_running_ = core.is_running();
+    had_ended_ = core.has_ended();
+    round_before_ = core.round();
+    restarts_before_ = core.restarts();
+  }
   void after_step(const rdzv::RoundCore& core, NodeId from, const rdzv::ToLeader* message,
-                  const std::vector<rdzv::ToNode>& out, const Views& nodes);
+                  const std::vector<rdzv::ToNode>& out, const Views& nodes) {
+    const bool is_failure = std::get_if<rdzv::WorkerFailed>(message) != nullptr;
+    if (was_running_ && !core.is_running() && is_failure) failed_first_ = from;
+    are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
+                                       std::get_if<rdzv::WorkersDone>(message));
+    require(core.restarts() <= schedule_.config.restarts.max_restarts,
+            "more restarts than --max-restarts");
+    require(core.round() >= round_before_, "the round number went back");
+    const bool is_settled =
+        is_announced_ && (core.round() != round_before_ || (core.has_ended() && !had_ended_));
+    if (is_settled) {
+      settled(core);
+      is_announced_ = false;
+    } else {
+      const auto* hello = std::get_if<rdzv::NodeHello>(message);
+      // A leader whose job has ended, or that refuses the node, learns nothing from it.
+      const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
+      const int told = learns ? hello->last_round->restarts : 0;
+      require(core.restarts() == std::max(restarts_before_, told),
+              "budget was spent in the middle of a round");
+    }
+    const bool announces = std::ranges::any_of(out, [](const rdzv::ToNode& each) {
+      return std::holds_alternative<rdzv::RoundStart>(each.message);
+    });
+    if (announces) announced(core, out, nodes);
+    if (core.has_ended()) {
+      ended(core, *core.outcome());
+      for (const auto& each : out) {
+        const auto* end = std::get_if<rdzv::JobEnd>(&each.message);
+        require(end == nullptr || end->outcome == *outcome_, "nodes are told different outcomes");
+      }
+    }
+    if (!core.is_running() || are_some_done_) return;
+    if (group_.size() >= static_cast<std::size_t>(schedule_.config.max_nodes)) return;
+    for (const auto& [id, node] : nodes) {
+      require(!core.has(id) || !node.is_connected || starts_.contains(id),
+              "a node waits though there is room and nobody has finished");
+    }
+  }
 
-  void workers_started(NodeId node, const rdzv::RoundStart& start, int live_workers) const;
+  void workers_started(NodeId node, const rdzv::RoundStart& start) const {
+    if (starts_.empty() || starts_.begin()->second.round != start.round) return;  // overtaken
+    require(starts_.contains(node) && starts_.at(node) == start,
+            "an agent started a round that it was not told of");
+  }
   void worker_failed_by_itself(Round round) { faults_of_workers_.insert(round); }
   void worker_succeeded(Round round) { successes_[round] += 1; }
 
   // Another process leads, after the last one was killed.
-  void leader_began();
+  void leader_began() {
+    if (outcome_) outcomes_of_others_.push_back(*std::exchange(outcome_, std::nullopt));
+    rounds_of_others_ += std::exchange(rounds_, 0);
+    is_announced_ = are_some_done_ = false;
+    starts_.clear();
+    group_.clear();
+    failed_first_.reset();
+    faults_of_workers_.clear();
+    successes_.clear();
+  }
 
   const std::optional<rdzv::JobOutcome>& outcome() const { return outcome_; }
   // Whether this leader, or an earlier one that was killed, has decided this outcome.
-  bool was_outcome(const rdzv::JobOutcome& outcome) const;
+  bool was_outcome(const rdzv::JobOutcome& outcome) const {
+    return outcome == outcome_ || std::ranges::count(outcomes_of_others_, outcome) > 0;
+  }
   int rounds() const { return rounds_of_others_ + rounds_; }
 
  private:
+  void settled(const rdzv::RoundCore& core) {
+    std::set<NodeId> gone;
+    for (const NodeId id : group_) {
+      if (!core.has(id)) gone.insert(id);
+    }
+    const int charged = core.restarts() - restarts_before_;
+    const bool is_own_fault = failed_first_ && gone.size() == gone.count(*failed_first_);
+    if (core.has_ended()) {
+      require(charged == 0, "the end of the job spent budget");
+    } else {
+      require(charged == 0 || is_own_fault,
+              "budget was spent on a change of membership or its consequences");
+      require(charged == 1 || !is_own_fault, "a worker's failure cost nothing");
+    }
+    if (charged > 0) {
+      require(faults_of_workers_.contains(round_before_),
+              "budget was spent where no worker failed by itself");
+    }
+  }
+
   void announced(const rdzv::RoundCore& core, const std::vector<rdzv::ToNode>& out,
-                 const Views& nodes);
-  void ended(const rdzv::RoundCore& core, const rdzv::JobOutcome& outcome);
-  void settled(const rdzv::RoundCore& core);
+                 const Views& nodes) {
+    const auto& config = schedule_.config;
+    std::map<NodeId, rdzv::RoundStart> starts;
+    std::vector<NodeId> group;
+    for (const auto& each : out) {
+      const auto* start = std::get_if<rdzv::RoundStart>(&each.message);
+      if (start == nullptr) continue;
+      require(starts.emplace(each.to, *start).second, "a node was started twice in one round");
+      group.push_back(each.to);
+    }
+    const int size = static_cast<int>(group.size());
+    require(size <= config.max_nodes, "more nodes than --nnodes allows");
+    require(size >= config.min_nodes, "fewer nodes than --nnodes demands");
+    require(rounds_ == 0 || core.round() > starts_.begin()->second.round,
+            "a round began without a new number");
+
+    const rdzv::RoundStart& first = starts.at(group.front());
+    int rank = 0;
+    std::map<std::string, int> role_ranks;
+    for (int node_rank = 0; node_rank < size; ++node_rank) {
+      const NodeId id = group[static_cast<std::size_t>(node_rank)];
+      const auto& start = starts.at(id);
+      require(nodes.contains(id) && core.has(id), "a node that is not there was started");
+      const NodeView& node = nodes.at(id);
+      require(start.round == core.round() && start.node_count == size &&
+                  start.world_size == first.world_size && start.master_addr == first.master_addr &&
+                  start.master_port == first.master_port,
+              "nodes of one round do not agree on it");
+      require(start.node_rank == node_rank && start.rank_offset == rank, "ranks have gaps");
+      require(start.role_rank_offset == role_ranks[node.hello.role], "ranks of a role have gaps");
+      rank += node.hello.local_world_size;
+      role_ranks[node.hello.role] += node.hello.local_world_size;
+      require(!config.has_exact_ranks || node.hello.node_rank == node_rank,
+              "a node has not the rank that it asked for");
+      require(node.facts->live_workers == 0, "a round began while workers of an earlier one lived");
+    }
+    require(first.world_size == rank, "the world is not the sum of its nodes");
+    for (const auto& [id, start] : starts) {
+      require(start.role_world_size == role_ranks[nodes.at(id).hello.role],
+              "the world of a role is not the sum of its nodes");
+    }
+    const NodeView& host = nodes.at(group.front());
+    require(first.master_addr == host.hello.address, "MASTER_ADDR is not rank 0's");
+    require(host.facts->is_gone ||
+                (host.facts->store == core.round() && host.facts->store_port == first.master_port),
+            "the store of the round is not open at rank 0");
+
+    const auto is_connected = [&](const auto& each) {
+      return each.second.is_connected && core.has(each.first);
+    };
+    const auto connected = std::ranges::count_if(nodes, is_connected);
+    require(size >= std::min<std::ptrdiff_t>(connected, config.max_nodes),
+            "a round began without a node for which there was room");
+
+    const auto survivors_in = [&](const std::vector<NodeId>& order, const auto& present) {
+      std::vector<NodeId> out_;
+      for (const NodeId id : order) {
+        if (present.contains(id) && !nodes.at(id).hello.node_rank) out_.push_back(id);
+      }
+      return out_;
+    };
+    require(survivors_in(group_, starts) == survivors_in(group, starts_),
+            "survivors changed their order");
+    const auto is_survivor = [&](NodeId id) { return starts_.contains(id); };
+    const auto asks_for_nothing = [&](NodeId id) { return !nodes.at(id).hello.node_rank; };
+    std::vector<NodeId> unranked;
+    std::ranges::copy_if(group, std::back_inserter(unranked), asks_for_nothing);
+    require(std::ranges::is_partitioned(unranked, is_survivor),
+            "a newcomer stands before survivors");
+    if (rounds_ > 0) {
+      const bool has_reason =
+          first.after_failure || first.nodes_gone > 0 || first.after_arrival || first.after_request;
+      require(has_reason, "a round ended for no reason");
+      require(!first.after_arrival || !are_some_done_,
+              "a newcomer ended a round in which a worker had finished");
+    }
+    starts_ = std::move(starts);
+    group_ = std::move(group);
+    is_announced_ = true;
+    failed_first_.reset();
+    are_some_done_ = false;
+    rounds_ += 1;
+  }
+
+  void ended(const rdzv::RoundCore& core, const rdzv::JobOutcome& outcome) {
+    using Kind = rdzv::JobOutcome::Kind;
+    if (outcome_) return;
+    outcome_ = outcome;
+    require(outcome.restarts == core.restarts(), "the outcome miscounts the restarts");
+    if (outcome.kind == Kind::kSucceeded) {
+      require(rounds_ > 0 && outcome.exit_code == 0, "success without a round");
+      const auto& last = starts_.begin()->second;
+      require(last.round == core.round() && successes_[last.round] == last.world_size,
+              "success though not every worker of the last round ended with 0");
+    }
+    if (outcome.kind == Kind::kFailed) {
+      require(outcome.cause && outcome.exit_code != 0, "failure without a cause");
+      require(outcome.restarts == schedule_.config.restarts.max_restarts,
+              "the job failed with budget left");
+      require(faults_of_workers_.contains(core.round()), "the job failed, but no worker by itself");
+    }
+  }
 
   const Schedule& schedule_;
   bool was_running_ = false;

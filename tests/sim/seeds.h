@@ -13,6 +13,8 @@
 
 namespace ddprun::sim {
 
+using Simulate = Result (*)(std::uint64_t seed, bool with_trace);
+
 struct ManyResults {
   std::uint64_t violating_seed = 0;  // the lowest; 0: every invariant held
   std::string violation;
@@ -21,15 +23,14 @@ struct ManyResults {
 };
 
 // Runs the seeds from `first` on; stops at the first violation.
-template <typename Simulate>
-ManyResults simulate_seeds(std::uint64_t first, std::uint64_t count, Simulate simulate_one) {
+inline ManyResults simulate_seeds(std::uint64_t first, std::uint64_t count, Simulate simulate_one) {
   ManyResults all;
   std::mutex mutex;
   std::atomic<std::uint64_t> next = first;
   std::atomic<std::uint64_t> end = first + count;
   const auto work = [&] {
     for (std::uint64_t seed = next++; seed < end; seed = next++) {
-      const Result result = simulate_one(seed);
+      const Result result = simulate_one(seed, /*with_trace=*/false);
       const std::scoped_lock lock(mutex);
       all.rounds += static_cast<std::uint64_t>(result.rounds);
       all.events += result.events;

@@ -1,13 +1,12 @@
 // Seeded schedules of a whole job (simulation.h). The default run takes the seeds 1 to 100,000;
 //   DDPRUN_SIM_SCHEDULES=5000000 sim_test      more of them
 //   DDPRUN_SIM_FIRST=100001 sim_test           others
-//   DDPRUN_SIM_SEED=4711 sim_test              one, with its trace (or --seed=4711)
+//   DDPRUN_SIM_SEED=4711 sim_test              one, with its trace
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <string>
-#include <string_view>
 
 #include "tests/sim/seeds.h"
 #include "tests/sim/simulation.h"
@@ -27,8 +26,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// `simulate_one(seed, with_trace)`; `replay`: further options of a replay.
-template <typename Simulate>
+// `replay`: further options of a replay.
 void hold_invariants(std::uint64_t count, const std::string& replay, Simulate simulate_one) {
   if (const std::uint64_t seed = number_from("DDPRUN_SIM_SEED", 0); seed != 0) {
     const Result result = simulate_one(seed, /*with_trace=*/true);
@@ -36,9 +34,7 @@ void hold_invariants(std::uint64_t count, const std::string& replay, Simulate si
     EXPECT_EQ(result.violation, "");
     return;
   }
-  const ManyResults all =
-      simulate_seeds(number_from("DDPRUN_SIM_FIRST", 1), count,
-                     [&](std::uint64_t seed) { return simulate_one(seed, /*with_trace=*/false); });
+  const ManyResults all = simulate_seeds(number_from("DDPRUN_SIM_FIRST", 1), count, simulate_one);
   ASSERT_EQ(all.violation, "") << simulate_one(all.violating_seed, /*with_trace=*/true).trace
                                << "seed " << all.violating_seed
                                << "; replay it with DDPRUN_SIM_SEED=" << all.violating_seed
@@ -47,27 +43,13 @@ void hold_invariants(std::uint64_t count, const std::string& replay, Simulate si
 }
 
 TEST(Simulation, HoldsItsInvariantsInEverySchedule) {
-  hold_invariants(
-      number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules), "",
-      [](std::uint64_t seed, bool with_trace) { return simulate(schedule_of(seed), with_trace); });
+  hold_invariants(number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules), "", simulate);
 }
 
 TEST(SimulationUnderEtcd, HoldsItsInvariantsInEverySchedule) {
-  hold_invariants(
-      number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules) / 5, " --gtest_filter=*UnderEtcd*",
-      [](std::uint64_t seed, bool with_trace) { return simulate_etcd(seed, with_trace); });
+  hold_invariants(number_from("DDPRUN_SIM_SCHEDULES", kUsualSchedules) / 5,
+                  " --gtest_filter=*UnderEtcd*", simulate_etcd);
 }
 
 }  // namespace
 }  // namespace ddprun::sim
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("--seed=")) {
-      ::setenv("DDPRUN_SIM_SEED", argument.substr(7).data(), 1);
-    }
-  }
-  return RUN_ALL_TESTS();
-}

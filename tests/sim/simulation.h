@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/sim/schedule.h"
-
 namespace ddprun::sim {
 
 struct Result {
@@ -18,7 +16,7 @@ struct Result {
   std::uint64_t events = 0;
 };
 
-Result simulate(const Schedule& schedule, bool with_trace = false);
+Result simulate(std::uint64_t seed, bool with_trace = false);  // of schedule_of(seed)
 
 // The same under etcd in virtual time: for each agent the shipped EtcdLeader, with its client of
 // etcd, its RoundServer while it leads and its RoundClient while it follows, and the real NodeCore,

@@ -1,6 +1,8 @@
-// A log of the simulation, with the virtual time in each line, for debugging.
+// A log of the simulation, with the virtual time in each line, for debugging. When it is off, no
+// text is built.
 #pragma once
 
+#include <concepts>
 #include <iomanip>
 #include <sstream>
 #include <string>
@@ -13,25 +15,28 @@ class Trace {
  public:
   Trace(const EventQueue& queue, bool is_on) : queue_(queue), is_on_(is_on) {}
 
-  // Prints one line in pieces: the first one begins it with the time, the piece "\n" ends it.
-  template <typename T>
-  Trace& operator<<(const T& piece) {
-    if (!is_on_) return *this;
-    if (is_at_start_) {
-      const auto us = queue_.now().time_since_epoch().count();
-      text_ << std::setw(5) << us / 1'000'000 << '.' << std::setw(6) << std::setfill('0')
-            << us % 1'000'000 << std::setfill(' ') << "  ";
-    }
-    text_ << piece;
-    is_at_start_ = text_.view().ends_with('\n');
-    return *this;
+  // Writes a line of these pieces; one that must be made first is given as a function.
+  template <typename... Pieces>
+  void operator()(const Pieces&... pieces) {
+    if (!is_on_) return;
+    const auto us = queue_.now().time_since_epoch().count();
+    text_ << std::setw(5) << us / 1'000'000 << '.' << std::setw(6) << std::setfill('0')
+          << us % 1'000'000 << std::setfill(' ') << "  ";
+    const auto write = [this](const auto& piece) {
+      if constexpr (std::invocable<decltype(piece)>) {
+        text_ << piece();
+      } else {
+        text_ << piece;
+      }
+    };
+    (write(pieces), ...);
+    text_ << '\n';
   }
   std::string text() const { return text_.str(); }
 
  private:
   const EventQueue& queue_;
   bool is_on_;
-  bool is_at_start_ = true;
   std::ostringstream text_;
 };
 

@@ -7,69 +7,77 @@
 // the same code, untested.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "agent/core/node_core.h"
+#include "launcher/ctl/core_text.h"
 #include "rendezvous/leader/leader.h"
-#include "rendezvous/round/round_core.h"
-#include "tests/sim/event_queue.h"
 #include "tests/sim/invariants.h"
-#include "tests/sim/random.h"
-#include "tests/sim/simulation.h"
-#include "tests/sim/trace.h"
-#include "tests/sim/virtual_network.h"
+#include "tests/sim/virtual_job.h"
 
 namespace ddprun::sim {
 
-class VirtualAgent;
-class VirtualJob;
-
-// The workers of one round, which join, train and fail together. Every round has a store of its
-// own, and no two stores have the same port.
-struct GroupKey {
-  Round round{};
-  std::uint16_t port = 0;
-  auto operator<=>(const GroupKey&) const = default;  // NOLINT(modernize-use-nullptr)
-};
-struct WorkerGroup {
-  int world_size = 0;
-  int succeeded = 0;
-  bool is_broken = false;
-  std::vector<std::pair<VirtualAgent*, int>> workers;  // and their local ranks
-};
+using namespace std::chrono_literals;
 
 class VirtualAgent {
  public:
-  struct Settings {
-    int number = 0;  // counts all agents ever started
-    int slot = 0;
-    agent::NodeConfig node;
-    bool leads_for_good = false;  // the leader is in this process and ends with this node
-    rdzv::NodeHello hello;        // without last_round
-  };
-  using MakeLeader = std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>;
-
-  VirtualAgent(VirtualJob& job, Settings settings, ProcessPtr process);
+  VirtualAgent(VirtualJob& job, AgentSettings settings, ProcessPtr process)
+      : job_(job),
+        settings_(std::move(settings)),
+        process_(std::move(process)),
+        core_(settings_.node),
+        workers_(static_cast<std::size_t>(settings_.node.local_world_size)) {}
 
   // Creates its leader and joins it.
-  void start(const MakeLeader& make_leader);
+  void start(const std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>& make_leader) {
+    job_.trace("agent ", number(), " (slot ", slot(), ") starts");
+    rdzv::LeaderEvents events;
+    events.on_event = [this](rdzv::LeaderEvent event) { hear(std::move(event)); };
+    leader_ = make_leader(std::move(events));
+    step(agent::LeaderFound{settings_.leads_for_good});
+  }
 
-  void signal(bool is_preemption);                                     // SIGTERM or SIGUSR1
+  // SIGTERM or SIGUSR1.
+  void signal(bool is_preemption) {
+    was_told_to_leave_ = true;
+    if (is_preemption) return step(agent::PreemptSignal{SIGUSR1});
+    step(agent::StopSignal{SIGTERM});
+  }
   void say(const rdzv::ToLeader& message) { leader_->tell(message); }  // ddpctl
 
   // ---- faults
-  void kill();              // its keeper ends its workers at the same time
-  void let_peers_notice();  // the workers of other nodes notice that those of this one are dead
-  void fail_worker();       // one of them fails by itself; does nothing if none lives
-  void set_stuck(bool is_stuck);  // while stuck, it handles no messages
+
+  // Its keeper ends its workers at the same time.
+  void kill() {
+    died_ = job_.queue.now();
+    process_->is_alive = false;
+    for (Worker& worker : workers_) worker.is_alive = false;
+    facts_->live_workers = 0;
+    facts_->is_gone = true;
+  }
+  // The workers of other nodes notice that those of this one are dead.
+  void let_peers_notice() {
+    if (started_) break_group(job_, group());
+  }
+  // One of them fails by itself; does nothing if none lives.
+  void fail_worker() {
+    const int local_rank = job_.random.number(0, static_cast<int>(workers_.size()) - 1);
+    const Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
+    end_worker(local_rank, worker.life, ExitStatus::exited(3), /*by_itself=*/true);
+  }
+  // While stuck, it handles no messages.
+  void set_stuck(bool is_stuck) {
+    is_stuck_ = is_stuck;
+    was_stuck_ |= is_stuck;
+    if (!is_stuck) pump();
+  }
 
   int number() const { return settings_.number; }
   int slot() const { return settings_.slot; }
@@ -86,43 +94,250 @@ class VirtualAgent {
   std::optional<CoreTime> died() const { return died_; }
 
  private:
+  static constexpr auto kFlushLimit = 500ms;    // for its last messages to a remote leader
+  static constexpr int kSlowStorePercent = 15;  // as on a busy node
+
   struct Worker {
     bool is_alive = false;
     std::uint64_t life = 0;  // counts starts: events of an earlier one are dropped
     bool ignores_term = false;
   };
 
-  void hear(rdzv::LeaderEvent event);
-  void step(const agent::NodeEvent& event);
-  void step_after(CoreTime::duration delay, const agent::NodeEvent& event);
-  void pump();
-  void perform(const agent::OpenRoundStore& action);
-  void perform(const agent::CloseStore& action);
-  void perform(const agent::StartWorkers& action);
-  void perform(const agent::SignalWorker& action);
-  void perform(const agent::AskToLeave& action);
-  void perform(const agent::ArmTimer& action);
-  void perform(const agent::GraceOver&) {}
-  void perform(const agent::TakeStacks& action);
-  void perform(const agent::CloseRound& action);
-  void perform(const agent::TellLeader& action) { leader_->tell(action.message); }
-  void perform(const agent::Join& action);
-  void perform(const agent::Announce&) {}
-  void perform(const agent::Finish& action);
-  void perform(const agent::TakeStep& action);
-  void perform(const agent::Exit& action);
-  void leave_leader(std::function<void()> done);
-  void left_leader();
-  bool ends_step(const agent::NodeEvent& event) const;
+  void hear(rdzv::LeaderEvent event) {
+    job_.leader_says(*this, event);
+    if (auto* message = std::get_if<rdzv::ToAgent>(&event)) {
+      was_welcome_ = true;
+      std::visit([&](auto& each) { step(std::move(each)); }, *message);
+    } else if (auto* gone = std::get_if<rdzv::LeaderGone>(&event)) {
+      if (gone->was_replaced) return step(agent::LeaderReplaced{});
+      step(agent::LeaderLost{std::move(gone->sentence), gone->was_reached});
+    }
+  }
 
-  void end_worker_after(CoreTime::duration delay, int local_rank, ExitStatus status);
-  void end_worker(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false);
-  static void break_group(VirtualJob& job, GroupKey key);
+  void step(const agent::NodeEvent& event) {
+    events_.push_back(event);
+    if (!is_stepping_) pump();
+  }
+
+  void step_after(CoreTime::duration delay, const agent::NodeEvent& event) {
+    job_.queue.after(delay, process_, [this, event] { step(event); });
+  }
+
+  // Events that an action causes are handled after the other actions of the same list, as in the
+  // supervisor.
+  void pump() {
+    is_stepping_ = true;
+    while (!events_.empty() && !is_stuck_) {
+      const agent::NodeEvent event = std::move(events_.front());
+      events_.pop_front();
+      job_.trace("agent ", number(), " <- ", [&] { return agent::in_words(event); });
+      if (ends_step(event)) may_take_next_step_ = true;
+      for (const agent::NodeAction& action : core_.step(event)) {
+        job_.trace("    ", [&] { return agent::in_words(action); });
+        std::visit([&](const auto& each) { perform(each); }, action);
+      }
+    }
+    is_stepping_ = false;
+  }
+
+  void perform(const agent::OpenRoundStore& action) {
+    facts_->store = action.round;
+    facts_->store_port = ++job_.last_port;
+    const bool is_slow = job_.random.chance(kSlowStorePercent);
+    job_.queue.after(is_slow ? job_.random.time(5ms, 400ms) : job_.random.time(200us, 5ms),
+                     process_, [this, round = action.round, port = job_.last_port] {
+                       const bool is_open = facts_->store == round && facts_->store_port == port;
+                       if (is_open) step(agent::StoreResult{round, port, {}});
+                     });
+  }
+
+  void perform(const agent::CloseStore& action) {
+    require(facts_->store == action.round, "an agent closed another store than it has");
+    facts_->store.reset();
+    // The supervisor opens a store within the action, so no result comes after this.
+    std::erase_if(events_, [&](const agent::NodeEvent& event) {
+      const auto* result = std::get_if<agent::StoreResult>(&event);
+      return result != nullptr && result->round == action.round;
+    });
+  }
+
+  void perform(const agent::StartWorkers& action) {
+    const rdzv::RoundStart& start = action.start;
+    require(facts_->live_workers == 0, "an agent started workers while others of its own lived");
+    job_.workers_start(*this, start);
+    require(!started_ || (started_->round < start.round && started_->restarts <= start.restarts),
+            "an agent's rounds do not go up, or a restart was forgotten");
+    started_ = start;
+    const GroupKey key = group();
+    WorkerGroup& group = job_.groups[key];
+    group.world_size = start.world_size;
+    for (std::size_t local_rank = 0; local_rank < workers_.size(); ++local_rank) {
+      Worker& worker = workers_[local_rank];
+      worker.is_alive = true;
+      worker.life += 1;
+      worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
+      facts_->live_workers += 1;
+      group.workers.emplace_back(this, static_cast<int>(local_rank));
+    }
+    if (group.is_broken) return break_group(job_, key);
+    if (static_cast<int>(group.workers.size()) < group.world_size) return;
+    for (const auto& [peer, local_rank] : group.workers) {
+      const auto life = peer->workers_[static_cast<std::size_t>(local_rank)].life;
+      job_.queue.after(job_.timing.training + job_.random.time(0us, 30ms),
+                       [peer = peer, local_rank = local_rank, life, &group] {
+                         if (!group.is_broken)
+                           peer->end_worker(local_rank, life, ExitStatus::exited(0));
+                       });
+    }
+  }
+
+  void perform(const agent::SignalWorker& action) {
+    const Worker& worker = workers_[static_cast<std::size_t>(action.local_rank)];
+    if (action.signal == SIGCONT) return;
+    if (action.signal == SIGKILL) {
+      end_worker_after(500us, action.local_rank, ExitStatus::killed(SIGKILL));
+    } else if (!worker.ignores_term) {
+      end_worker_after(job_.random.time(job_.timing.stop_min, job_.timing.stop_max),
+                       action.local_rank, ExitStatus::killed(action.signal));
+    }
+  }
+
+  void perform(const agent::AskToLeave& action) {
+    const auto delay = job_.random.time(10ms, 800ms);
+    end_worker_after(delay, action.local_rank, ExitStatus::exited(job_.random.chance(50) ? 0 : 1));
+  }
+
+  void perform(const agent::ArmTimer& action) {
+    timer_ = action.timer;
+    step_after(action.after, agent::TimerExpired{action.timer});
+  }
+
+  void perform(const agent::GraceOver&) {}
+  void perform(const agent::Announce&) {}
+  void perform(const agent::TellLeader& action) { leader_->tell(action.message); }
+
+  // The debugger may never finish.
+  void perform(const agent::TakeStacks& action) {
+    if (job_.random.chance(20)) return;
+    step_after(job_.random.time(1ms, 6s), agent::StacksTaken{action.round});
+  }
+
+  void perform(const agent::CloseRound& action) {
+    require(facts_->live_workers == 0, "a round was closed over live workers");
+    facts_->store.reset();
+    step_after(300us, agent::RoundClosed{action.round});
+  }
+
+  void perform(const agent::Finish& action) {
+    require(!outcome_, "an agent finished twice");
+    require(facts_->live_workers == 0, "an agent finished while workers of its own lived");
+    outcome_ = action.outcome;
+    facts_->is_gone = true;
+  }
+
+  void perform(const agent::Join& action) {
+    rdzv::NodeHello hello = settings_.hello;
+    hello.last_round = action.last_round;
+    leader_->join(std::move(hello));
+  }
+
+  bool ends_step(const agent::NodeEvent& event) const {
+    const auto* taken = std::get_if<agent::StepTaken>(&event);
+    const auto* expired = std::get_if<agent::TimerExpired>(&event);
+    return (taken != nullptr && taken->step == end_step_) ||
+           (expired != nullptr && expired->timer == timer_) ||
+           std::holds_alternative<agent::StopSignal>(event) ||
+           std::holds_alternative<agent::PreemptSignal>(event);
+  }
+
+  // Readers, file servers and other nodes may take longer than their time limit.
+  void perform(const agent::TakeStep& action) {
+    require(std::exchange(may_take_next_step_, false),
+            "a step of the end was begun before the one before it was taken");
+    end_step_ = action.step;
+    const auto taken = [this, step = action.step] { this->step(agent::StepTaken{step}); };
+    if (action.step == agent::EndStep::kLeader) return leave_leader(taken);
+    const bool has_limit =
+        action.step != agent::EndStep::kOutput && action.step != agent::EndStep::kConsole;
+    const bool is_late = has_limit && job_.random.chance(5);
+    const auto delay = is_late ? job_.random.time(400ms, 8s) : job_.random.time(0us, 20ms);
+    job_.queue.after(delay, process_, taken);
+  }
+
+  void perform(const agent::Exit&) {
+    require(may_take_next_step_, "an agent exits before the last step of its end was taken");
+    job_.trace("agent ", number(), " exits with ", outcome_->exit_code);
+    leader_.reset();  // closes its connections
+    process_->when_idle = nullptr;
+    process_->is_alive = false;
+  }
+
+  // A remote leader that does not answer is left after a time limit; for a local one, the core has a
+  // limit.
+  void leave_leader(std::function<void()> done) {
+    when_left_ = std::move(done);
+    process_->when_idle = [this] {
+      if (leader_->may_exit()) left_leader();
+    };
+    if (leader_->is_here()) return;
+    job_.queue.after(kFlushLimit, process_, [this] { left_leader(); });
+  }
+
+  void left_leader() {
+    process_->when_idle = nullptr;
+    if (when_left_) std::exchange(when_left_, nullptr)();
+  }
+
+  // ---- workers
+
+  void end_worker_after(CoreTime::duration delay, int local_rank, ExitStatus status) {
+    const Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
+    if (!worker.is_alive) return;
+    job_.queue.after(delay, [this, local_rank, life = worker.life, status] {
+      end_worker(local_rank, life, status);
+    });
+  }
+
+  void end_worker(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false) {
+    Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
+    if (!worker.is_alive || worker.life != life) return;
+    worker.is_alive = false;
+    facts_->live_workers -= 1;
+    job_.trace(
+        "worker ", local_rank, " of agent ", number(),
+        " ends: ", [&] { return status.to_string(); }, by_itself ? ", by its own fault" : "");
+    const GroupKey key = group();
+    agent::WorkerEnded ended{started_->round, local_rank, {}};
+    job_.worker_ended(key, status, by_itself);
+    if (status.is_success()) {
+      job_.groups[key].succeeded += 1;
+    } else {
+      ended.failure.emplace();
+      ended.failure->local_rank = local_rank;
+      ended.failure->status = status;
+      break_group(job_, key);
+    }
+    step_after(100us, ended);
+  }
+
+  // Gloo's peers throw within 40 ms of a worker's death.
+  static void break_group(VirtualJob& job, GroupKey key) {
+    WorkerGroup& group = job.groups[key];
+    group.is_broken = true;
+    for (const auto& [node, local_rank] : group.workers) {
+      const Worker& worker = node->workers_[static_cast<std::size_t>(local_rank)];
+      if (!worker.is_alive || node->group() != key) continue;
+      job.queue.after(job.random.time(5ms, 60ms),
+                      [node = node, local_rank = local_rank, life = worker.life] {
+                        node->end_worker(local_rank, life, ExitStatus::exited(1));
+                      });
+    }
+  }
 
   GroupKey group() const { return {started_->round, started_->master_port}; }
 
   VirtualJob& job_;
-  const Settings settings_;
+  const AgentSettings settings_;
   const ProcessPtr process_;
   std::function<void()> when_left_;  // set while the node leaves its leader at the end
   bool was_told_to_leave_ = false;
@@ -143,47 +358,5 @@ class VirtualAgent {
   std::optional<CoreTime> died_;
   std::unique_ptr<rdzv::Leader> leader_;
 };
-
-// A simulated job: the agents, and what they share.
-class VirtualJob {
- public:
-  VirtualJob(std::uint64_t seed, bool with_trace, std::size_t slots, CoreTime::duration delay_max,
-             const WorkerTiming& its_timing)
-      : trace(queue, with_trace),
-        random(seed),
-        network(queue, random, slots, delay_max),
-        timing(its_timing),
-        current(slots) {}
-
-  virtual ~VirtualJob() = default;
-
-  // Begins the job, performs events up to `limit`, and checks the end.
-  Result run(CoreTime limit, std::uint64_t events_max);
-
-  // A new agent in its slot.
-  VirtualAgent& add(VirtualAgent::Settings settings, ProcessPtr process);
-  void kill(VirtualAgent& agent);  // by SIGKILL
-  void trace_step(int leader, const rdzv::RoundInput& input, const std::vector<rdzv::ToNode>& out);
-
-  virtual void begin() = 0;
-  // For the invariants.
-  virtual void workers_start(const VirtualAgent& agent, const rdzv::RoundStart& start) = 0;
-  virtual void worker_ended(GroupKey /*key*/, const ExitStatus&, bool /*by_itself*/) {}
-  virtual void leader_says(const VirtualAgent& agent, const rdzv::LeaderEvent& event) = 0;
-  virtual void check_end() = 0;
-
-  EventQueue queue;
-  Trace trace;
-  Random random;
-  VirtualNetwork network;
-  WorkerTiming timing;
-  std::map<GroupKey, WorkerGroup> groups;
-  std::uint16_t last_port = 1000;  // of a store
-  std::vector<std::unique_ptr<VirtualAgent>> agents;
-  std::vector<VirtualAgent*> current;  // by slot
-};
-
-// The address of an agent or of a slot.
-std::string host_of(int number);
 
 }  // namespace ddprun::sim
