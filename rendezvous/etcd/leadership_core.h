@@ -97,7 +97,6 @@ class LeadershipCore {
   Out tick(CoreTime now, bool is_deserted);
   std::optional<CoreTime> deadline() const;
 
-  const JobRecord& record() const { return ledger_->record(); }
   bool is_current(std::uint64_t term) const { return term == term_; }
   bool is_leaving() const { return leaving_.has_value(); }
   // It hands over or has ended: actions of the ElectionCore are ignored from now on.

@@ -57,7 +57,6 @@ class RoundLedger {
     return std::move(held.messages);
   }
 
-  const JobRecord& record() const { return record_; }
   // The record including all that is due; etcd may have it already, if its answer was lost.
   const JobRecord& newest() const { return held_.empty() ? record_ : held_.back().record; }
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -1,5 +1,4 @@
-// The only source of random numbers in a simulation: the same seed gives the same numbers on every
-// machine.
+// The random numbers of a simulation: the same seed gives the same ones on every machine.
 #pragma once
 
 #include <chrono>

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "tests/sim/planted.h"
-#include "tests/sim/seeds.h"
 #include "tests/sim/simulation.h"
 
 namespace ddprun::sim {

@@ -8,7 +8,6 @@
 #include <iostream>
 #include <string>
 
-#include "tests/sim/seeds.h"
 #include "tests/sim/simulation.h"
 
 namespace ddprun::sim {

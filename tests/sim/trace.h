@@ -1,5 +1,4 @@
-// A log of the simulation, with the virtual time in each line, for debugging. When it is off, no
-// text is built.
+// A log of the simulation, with the virtual time in each line. When it is off, no text is built.
 #pragma once
 
 #include <concepts>
