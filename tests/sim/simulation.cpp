@@ -282,8 +282,10 @@ class Simulation : VirtualJob {
 
   bool may_be_late(const VirtualAgent& agent) const {
     const auto holds_it_up = [&](const Fault& fault) {
-      return (fault.kind == Kind::kPaused || fault.kind == Kind::kPartition) &&
-             fault.slot == agent.slot();
+      const bool is_its = fault.slot == agent.slot();
+      const bool is_of_leader = fault.slot == 0 && !schedule_.leader_is_alone;
+      return fault.kind == Kind::kPaused ? is_its || is_of_leader
+                                         : is_its && fault.kind == Kind::kPartition;
     };
     return agent.was_stuck() || agent.died() || std::ranges::any_of(schedule_.faults, holds_it_up);
   }
@@ -328,7 +330,8 @@ class Simulation : VirtualJob {
     require(!was_new_leader || (outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded &&
                                 outcome->restarts == 0),
             "a job did not go on under a leader that came back at once");
-    if (!schedule_.has_only_short_drops) return;
+    const auto may = [this](const auto& agent) { return may_lose_leader(*agent); };
+    if (!schedule_.has_only_short_drops || std::ranges::any_of(agents, may)) return;
     require(
         outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded && invariants_.rounds() == 1,
         "a connection that broke for a moment ended a round");

@@ -1,7 +1,6 @@
 // Simulates one job from its first hello to its last exit in virtual time: the production
-// RoundServer, and for each agent the production RoundClient, over a virtual network
-// (virtual_network.h); the production NodeCore with simulated workers (virtual_agent.h). The
-// invariants (invariants.h) are checked after every step of the leader.
+// RoundServer, and for each agent the production RoundClient and NodeCore, over a virtual network;
+// workers are simulated. The invariants (invariants.h) are checked after every step of the leader.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +22,10 @@ struct Result {
 
 Result simulate(std::uint64_t seed, bool with_trace = false);  // of schedule_of(seed)
 
-// The same under etcd in virtual time: for each agent the shipped EtcdLeader, with its client of
-// etcd, its RoundServer while it leads and its RoundClient while it follows, and the real NodeCore,
-// over a virtual network and a virtual etcd (virtual_etcd.h). Agents are killed, paused, stopped,
-// and partitioned from etcd and from each other; connections break, answers of etcd are lost,
-// requests to it are performed late, and etcd is unavailable at times.
+// The same under etcd: for each agent the shipped EtcdLeader, with its client of etcd, RoundServer
+// and RoundClient, and the real NodeCore, over a virtual network and a virtual etcd. Agents are
+// killed, paused, stopped, and partitioned from etcd and from each other; connections break, answers
+// of etcd are lost, requests to it are performed late, and etcd is unavailable at times.
 //
 // clang-format off
 //   one round    all agents that start workers of a round have equal RoundStarts, each with a rank of its
