@@ -414,9 +414,9 @@ void NodeCore::on(Out& out, const StepTaken& taken) {
   if (ending != nullptr && ending->step == taken.step) take_next_step(out);
 }
 
-// The first signal skips the steps that serve those who look on, but not kLeader: the exit codes of
-// other nodes depend on it. The next ones end that wait and the wait for the workers' output. The
-// report and the steps after it still get their time, however many signals come.
+// The first signal skips the steps that only observers need. It does not skip kLeader, because the
+// exit codes of other nodes depend on it. The next signals end that step and the wait for the
+// workers' output. The report and the steps after it get their time, however many signals come.
 void NodeCore::hurry(Out& out) {
   auto& ending = std::get<Ending>(state_);
   const bool was_signalled = std::exchange(ending.is_signalled, true);

@@ -1,7 +1,7 @@
 // The store through which the workers of a round meet, on the node with group rank 0: a store
 // server in this agent, or a port that the agent reserves for a store in rank 0. Every round needs
-// a new one. The server's thread starts with the first client: not every program comes to the store.
-// Owned by the Supervisor, event loop only; the store's thread calls `log`.
+// a new one. Its thread starts with the first client, because not every program uses a store. Owned
+// by the Supervisor, event loop only; the store's thread calls `log`.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -187,7 +187,7 @@ TEST(NothingIsLeft, WheneverTheLauncherIsKilled) {
 
 TEST(NothingIsLeft, WheneverTheLauncherIsInterrupted) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "its vfork() is a fork(): a worker has no process group yet when it returns";
+  GTEST_SKIP() << "with it vfork() is fork(), and returns before the worker has its process group";
 #endif
   at_any_moment(SIGINT, [](const Ended& ended, Job& job) {
     // Before the launcher has its handlers the signal simply ends it.
