@@ -113,18 +113,18 @@ class Search final : public Attempt {
   void notice(std::string line) { events_.on_event(LeaderNotice{std::move(line)}); }
 
   void lead(std::optional<Listener> listener) {
-    RoundServerOptions options{config_, spec_.keep_alive, spec_.token, spec_.endpoint.host};
+    RoundServerOptions options{config_, spec_.keep_alive, spec_.proof, spec_.endpoint.host};
     finish(std::make_unique<RoundServer>(transport_, std::move(options), events_,
                                          std::move(listener)));
   }
 
   void elect() {
     finish(make_etcd_leader(
-        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.token}, events_));
+        io_, {*spec_.etcd, config_, spec_.keep_alive, spec_.join_timeout, spec_.proof}, events_));
   }
 
   void follow() {
-    RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.token};
+    RoundClientOptions options{spec_.endpoint, spec_.keep_alive, spec_.join_timeout, spec_.proof};
     finish(make_round_client(transport_, std::move(options), events_));
   }
 

@@ -8,6 +8,7 @@
 
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/etcd/etcd_spec.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/round/liveness.h"
 
 namespace ddprun::rdzv {
@@ -25,7 +26,7 @@ struct LeaderSpec {
   std::chrono::milliseconds join_timeout{600'000};
   KeepAlive keep_alive;
   std::optional<EtcdSpec> etcd;  // kElected
-  std::string token;             // secret: never printed; empty: no token
+  NodeProof proof;
 
   bool operator==(const LeaderSpec&) const = default;
 };

@@ -81,7 +81,7 @@ class StandaloneLeader {
   }
   static RoundServerOptions options(const LeaderJob& job) {
     const bool is_everywhere = job.listen.host == "0.0.0.0" || job.listen.host == "::";
-    RoundServerOptions options{job.round, job.keep_alive, job.token,
+    RoundServerOptions options{job.round, job.keep_alive, job.proof,
                                is_everywhere ? "" : job.listen.host};
     options.round.own_node.reset();
     return options;

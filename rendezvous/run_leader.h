@@ -7,6 +7,7 @@
 #include <string>
 
 #include "rendezvous/common/endpoint.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/round_core.h"
 
@@ -16,7 +17,7 @@ struct LeaderJob {
   Endpoint listen;    // port 0: any
   RoundConfig round;  // own_node is not used; program and user are the first node's
   KeepAlive keep_alive;
-  std::string token;  // secret: never printed; empty: no token
+  NodeProof proof;
 };
 
 // Prints its address as one line on stdout when nodes can connect, and events on stderr. Returns

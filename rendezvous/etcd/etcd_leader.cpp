@@ -158,7 +158,7 @@ class EtcdLeader final : public Leader {
       resumption.uptime = now() - started_->second;
     }
     RoundServerOptions options{options_.round, options_.keep_alive,
-                               options_.token, claims_.advertised().host,
+                               options_.proof, claims_.advertised().host,
                                resumption,     {}};
     options.round.own_node.reset();  // this node may leave like any other
     options.write_ahead = [this](const RoundCore& core, std::vector<ToNode> messages) {
@@ -257,7 +257,7 @@ class EtcdLeader final : public Leader {
     if (term_ > 0) notice("the job's leader is now at " + action.key.address);
     term_ += 1;
     RoundClientOptions options{*parse_endpoint(action.key.address), options_.keep_alive,
-                               options_.join_timeout, options_.token};
+                               options_.join_timeout, options_.proof};
     LeaderEvents events = member_events();
     // Handled outside the client's own event, because it may destroy the client.
     events.on_event = [this, term = term_, pass_on = events.on_event](LeaderEvent event) {

@@ -19,6 +19,7 @@
 #include "rendezvous/etcd/etcd_http.h"
 #include "rendezvous/etcd/etcd_spec.h"
 #include "rendezvous/leader/leader.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/net/transport.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/round_core.h"
@@ -30,7 +31,7 @@ struct EtcdLeaderOptions {
   RoundConfig round;  // for the rounds that this agent leads
   KeepAlive keep_alive;
   std::chrono::milliseconds join_timeout{600'000};
-  std::string token;  // secret; empty: none
+  NodeProof proof;
 };
 
 // What an EtcdLeader needs from outside.

@@ -15,6 +15,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/stream_traits.hpp>
 #include <boost/beast/http.hpp>
@@ -147,7 +148,6 @@ class ConnectionOf : public HttpConnection,
 
  private:
   using tcp = boost::asio::ip::tcp;
-  using Request = boost::beast::http::request<boost::beast::http::string_body>;
 
   static constexpr std::uint32_t kMaxHeadBytes = 16 * 1024;
   static constexpr std::size_t kBufferBytes = std::size_t{64} * 1024;
@@ -157,23 +157,20 @@ class ConnectionOf : public HttpConnection,
 
   // ---- to the server
 
-  Request message_of(const HttpRequest& request) const {
-    namespace http = boost::beast::http;
-    Request message;
-    message.version(11);
-    message.method_string(request.method);
-    message.target(request.target);
-    message.set(http::field::host, options_.server.to_string());
-    message.set(http::field::user_agent, "ddprun");
-    if (!request.body.empty()) message.set(http::field::content_type, "application/json");
-    for (const auto& [key, value] : request.headers) message.set(key, value);
-    message.body() = request.body;
-    message.prepare_payload();
-    return message;
+  std::string text_of(const HttpRequest& request) const {
+    std::string text = request.method + " " + request.target +
+                       " HTTP/1.1\r\nHost: " + options_.server.to_string() +
+                       "\r\nUser-Agent: ddprun";
+    for (const auto& [name, value] : request.headers) text += "\r\n" + name + ": " + value;
+    if (!request.body.empty()) text += "\r\nContent-Type: application/json";
+    if (request.method != "GET") {
+      text += "\r\nContent-Length: " + std::to_string(request.body.size());
+    }
+    return text + "\r\n\r\n" + request.body;
   }
 
   void begin(const HttpRequest& request, const boost::optional<std::uint64_t>& body_limit) {
-    request_ = message_of(request);
+    request_ = text_of(request);
     reply_.emplace();
     reply_->header_limit(kMaxHeadBytes);
     reply_->body_limit(body_limit);
@@ -228,7 +225,7 @@ class ConnectionOf : public HttpConnection,
 
   void write() {
     under_way("");
-    boost::beast::http::async_write(stream_, request_, then([this] { read_head(); }));
+    boost::asio::async_write(stream_, boost::asio::buffer(request_), then([this] { read_head(); }));
   }
 
   // ---- its answer
@@ -307,7 +304,7 @@ class ConnectionOf : public HttpConnection,
   bool is_open_ = false;
   bool is_over_ = false;
 
-  Request request_;
+  std::string request_;
   boost::beast::flat_buffer buffer_{kBufferBytes};
   Done done_;  // empty: it is a stream, or there is no request
   HttpStream::Events events_;

@@ -22,6 +22,9 @@ std::size_t most_pending() {
   return std::clamp<std::size_t>(descriptor_limit().rlim_cur / 2, 16, kPendingMax);
 }
 
+constexpr const char* kNoMunge =
+    "this job's nodes prove by munge that they are the same user's, and this node cannot; start "
+    "munged here (munge -n | unmunge tells what is wrong), or give all nodes the same --token-file";
 constexpr const char* kNoToken =
     "this job asks for a token, and this node has another one or none; give it "
     "--rdzv-conf=token_file=FILE (or DDPRUN_TOKEN_FILE) with what the leader's file holds";
@@ -38,12 +41,13 @@ struct Admission::PendingConnection {
   wire::FrameReader reader{limits::kMaxConnectBytes};
   std::optional<wire::Nonce> theirs;  // from its Opening; nullopt before
   wire::Nonce ours{};
+  std::optional<wire::Connect> connect;  // its credential is to be checked
 };
 
-Admission::Admission(std::shared_ptr<Transport> transport, Listener listener, std::string token,
+Admission::Admission(std::shared_ptr<Transport> transport, Listener listener, NodeProof proof,
                      Events events)
     : transport_(std::move(transport)),
-      token_(std::move(token)),
+      proof_(std::move(proof)),
       events_(std::move(events)),
       sweep_timer_(transport_->make_timer()),
       pending_max_(most_pending()),
@@ -152,7 +156,7 @@ void Admission::take_opening(const PendingPtr& pending) {
   pending->theirs = opening->nonce;
   pending->ours = random_nonce();
   pending->stream->send(
-      wire::encode(wire::Opening{.wants_proof = !token_.empty(), .nonce = pending->ours}));
+      wire::encode(wire::Opening{.wants = proof_.wants(), .nonce = pending->ours}));
   if (opening->version == wire::kRoundProtocolVersion) return;
   warn("turned away " + pending->address + ": it speaks version " +
        std::to_string(opening->version) + " of the round protocol, this is version " +
@@ -167,6 +171,11 @@ void Admission::part_from(const PendingPtr& pending) {
 }
 
 void Admission::take_connect(const PendingPtr& pending) {
+  if (pending->connect) {  // nothing more is expected before the Welcome
+    if (pending->reader.buffered() > limits::kMaxConnectBytes)
+      turn_away(pending, "it sends more than it was asked for");
+    return;
+  }
   const auto payload = pending->reader.next();
   if (!payload) return turn_away(pending, payload.error().to_string());
   if (!*payload) return;
@@ -174,18 +183,71 @@ void Admission::take_connect(const PendingPtr& pending) {
   if (!frame) return turn_away(pending, frame.error().to_string());
   auto* connect = std::get_if<wire::Connect>(&*frame);
   if (connect == nullptr) return turn_away(pending, "its first message does not identify it");
-  std::string proof;
-  if (!token_.empty()) {
-    const auto expected = proof_of(ProofOf::kAgent, token_, *pending->theirs, pending->ours);
-    if (!are_equal(connect->proof, expected)) {
-      warn("turned away " + pending->address + ": it does not know the token");
-      pending->stream->send(wire::encode(wire::LeaderFrame(wire::Rejected{kNoToken})));
-      return part_from(pending);
+  pending->connect = std::move(*connect);
+  const std::string& proof = pending->connect->proof;
+  switch (proof_.wants()) {
+    case wire::Wants::kNothing:
+      return admit(pending, {});
+    case wire::Wants::kToken: {
+      const auto of = [&](ProofOf side) {
+        return proof_of(side, proof_.token, *pending->theirs, pending->ours);
+      };
+      if (!are_equal(proof, of(ProofOf::kAgent)))
+        return reject(pending, "it does not know the token", kNoToken);
+      return admit(pending, of(ProofOf::kLeader));
     }
-    proof = proof_of(ProofOf::kLeader, token_, *pending->theirs, pending->ours);
+    case wire::Wants::kMunge:
+      if (proof.empty()) return reject(pending, "it has no munge, which this job uses", kNoMunge);
+      unchecked_.push_back(pending);
+      if (unchecked_.size() == 1) check_next_credential();
   }
+}
+
+// One at a time: a flood of them must not become a flood of threads.
+void Admission::check_next_credential() {
+  while (!unchecked_.empty()) {
+    const PendingPtr pending = unchecked_.front().lock();
+    if (pending && pending->is_listed) {
+      checking_ = transport_->call(
+          [munge = proof_.munge, credential = pending->connect->proof] {
+            return munge->decode(credential);
+          },
+          [this, pending](const Result<std::string>& contents) {
+            unchecked_.pop_front();
+            if (pending->is_listed) check_contents(pending, contents);
+            check_next_credential();
+          });
+      return;
+    }
+    unchecked_.pop_front();
+  }
+}
+
+void Admission::check_contents(const PendingPtr& pending, const Result<std::string>& contents) {
+  if (!contents) {
+    return reject(pending, contents.error().message,
+                  "the leader does not accept this node's credential: " + contents.error().message);
+  }
+  const auto secret = secret_in(*contents, *pending->theirs, pending->ours);
+  if (!secret) {
+    return reject(pending, "its credential is of another connection",
+                  "the leader does not accept this node's credential: it is of another connection");
+  }
+  admit(pending, proof_of(ProofOf::kLeader, *secret, *pending->theirs, pending->ours));
+}
+
+void Admission::reject(const PendingPtr& pending, const std::string& why,
+                       const std::string& sentence) {
+  const auto& hello = pending->connect->hello;
+  const std::string host = hello ? hello->host + " (" + pending->address + ")" : pending->address;
+  warn("turned away " + host + ": " + why);
+  pending->stream->send(wire::encode(wire::LeaderFrame(wire::Rejected{sentence})));
+  part_from(pending);
+}
+
+void Admission::admit(const PendingPtr& pending, std::string proof) {
   remove(pending);
-  events_.on_applicant({pending->stream, std::move(pending->reader), std::move(*connect),
+  events_.on_applicant({pending->stream, std::move(pending->reader), std::move(*pending->connect),
                         pending->address, std::move(proof)});
 }
 

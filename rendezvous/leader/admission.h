@@ -1,14 +1,16 @@
 // Accepts connections at the leader's port and identifies them. A client that speaks our version of
-// the round protocol, knows the token and sends Connect is handed to the leader; a client of the
+// the round protocol, proves what the leader wants and sends Connect is handed to the leader; a client of the
 // store is handed to the store, if the port is the store's too; all others are closed, with at most
 // one line a second in the log.
 //
 // A pending connection has a memory limit (limits::kMaxConnectBytes) and a time limit, and their
 // number is limited: when there are too many, the oldest is closed. So no number of silent clients
-// can keep out a node. Everything happens on the transport's thread.
+// can keep out a node. Everything happens on the transport's thread, except that munge's credentials
+// are read beside it, one after the other.
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -16,6 +18,7 @@
 #include <string>
 
 #include "rendezvous/common/clock.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/net/transport.h"
 #include "rendezvous/round/round_wire.h"
 
@@ -37,7 +40,7 @@ class Admission {
     std::function<void(std::string)> on_warning;
   };
 
-  Admission(std::shared_ptr<Transport> transport, Listener listener, std::string token,
+  Admission(std::shared_ptr<Transport> transport, Listener listener, NodeProof proof,
             Events events);
   ~Admission();
 
@@ -62,9 +65,13 @@ class Admission {
   void read(const PendingPtr& pending);
   void take_opening(const PendingPtr& pending);
   void take_connect(const PendingPtr& pending);
+  void check_next_credential();
+  void check_contents(const PendingPtr& pending, const Result<std::string>& contents);
+  void reject(const PendingPtr& pending, const std::string& why, const std::string& sentence);
+  void admit(const PendingPtr& pending, std::string proof);
 
   const std::shared_ptr<Transport> transport_;
-  const std::string token_;
+  const NodeProof proof_;
   const Events events_;
   const std::unique_ptr<Timer> sweep_timer_;
   std::list<PendingPtr> pending_;  // the oldest first
@@ -72,6 +79,8 @@ class Admission {
   std::optional<CoreTime> last_warning_;
   int warnings_left_out_ = 0;
   bool has_told_of_shortage_ = false;
+  std::deque<std::weak_ptr<PendingConnection>> unchecked_;  // the first one is being checked
+  std::unique_ptr<Attempt> checking_;
   std::unique_ptr<Attempt> accepting_;  // last: it uses the others
 };
 

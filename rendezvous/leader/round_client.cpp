@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/common/random_number.h"
 #include "rendezvous/leader/token.h"
@@ -17,6 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
+using wire::Wants;
 
 constexpr milliseconds kFirstPause{20};  // while the leader is not reachable yet; doubled each time
 constexpr milliseconds kLongestPause{1000};
@@ -32,14 +34,6 @@ constexpr const char* kNoLeader =
     "endpoint of this job's leader";
 
 constexpr const char* kBreaksProtocol = "the leader breaks the protocol";
-
-std::string in_seconds(milliseconds duration) {
-  return std::to_string(std::chrono::round<std::chrono::seconds>(duration).count()) + " s";
-}
-
-std::string in_words(milliseconds duration) {
-  return duration < 1s ? std::to_string(duration.count()) + " ms" : in_seconds(duration);
-}
 
 class RoundClient final : public Leader {
  public:
@@ -151,12 +145,14 @@ class RoundClient final : public Leader {
       const auto left = std::chrono::ceil<milliseconds>(end - transport_->now());
       const std::string leader = "the leader at " + options_.leader.to_string();
       if (left > 0ms) {
-        events_.on_event(LeaderNotice{"waiting for " + leader + " (" + why_not_ + "), " +
-                                      in_seconds(left) + " left"});
+        events_.on_event(
+            LeaderNotice{"waiting for " + leader + " (" + why_not_ + "), " +
+                         duration_text(std::chrono::round<std::chrono::seconds>(left)) + " left"});
         return tell_of_waiting(kNoticeInterval);
       }
-      give_up(leader + " could not be reached within " + in_words(options_.join_timeout) + " (" +
-              why_not_ + "); check that its node has started, and that its port is not filtered");
+      give_up(leader + " could not be reached within " + duration_text(options_.join_timeout) +
+              " (" + why_not_ +
+              "); check that its node has started, and that its port is not filtered");
     });
   }
 
@@ -209,26 +205,59 @@ class RoundClient final : public Leader {
                     "; run one version of ddprun on all nodes");
       return false;
     }
-    if (opening->wants_proof != !options_.token.empty()) {
-      refuse_leader(
-          opening->wants_proof
-              ? "it asks for a token, and this node has none; give it the leader's by "
-                "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE"
-              : "it has no token, and this node was given one; give all nodes the same by "
-                "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE");
-      return false;
-    }
+    if (const char* const why = cannot_prove(opening->wants)) return refuse_leader(why), false;
     has_opening_ = true;
     theirs_ = opening->nonce;
+    if (opening->wants == Wants::kToken) {
+      key_ = options_.proof.token;
+      send_connect(proof_of(ProofOf::kAgent, key_, ours_, theirs_));
+    } else if (options_.proof.munge) {
+      const wire::Nonce secret = random_nonce();
+      key_.assign(secret.data(), secret.size());
+      prove_by_munge();
+    } else {
+      // If the leader wants munge, its answer says so, after its own line has named this node.
+      send_connect({});
+    }
+    return true;
+  }
+
+  // Null: what the leader wants is what this node was given.
+  const char* cannot_prove(Wants wanted) const {
+    const Wants ours = options_.proof.wants();
+    if (wanted == ours) return nullptr;
+    if (wanted == Wants::kToken) {
+      return "it asks for a token, and this node has none; give it the leader's by "
+             "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE";
+    }
+    if (ours == Wants::kToken) {
+      return "it has no token, and this node was given one; give all nodes the same by "
+             "--rdzv-conf=token_file=FILE or DDPRUN_TOKEN_FILE";
+    }
+    if (wanted == Wants::kMunge) return nullptr;
+    return "it does not prove by munge whose it is, as this node does under Slurm; start munged "
+           "where the leader is, and start it in the same Slurm job, or give all nodes the same "
+           "--token-file";
+  }
+
+  void prove_by_munge() {
+    proving_ = transport_->call(
+        [munge = options_.proof.munge, contents = credential_contents(key_, ours_, theirs_)] {
+          return munge->encode(contents);
+        },
+        [this](const Result<std::string>& credential) {
+          if (!credential) return lose_connection(credential.error().message);
+          send_connect(*credential);
+        });
+  }
+
+  void send_connect(std::string proof) {
     wire::Connect connect;
     connect.session = hello_.session;
     connect.received = resend_.received();
-    if (!options_.token.empty()) {
-      connect.proof = proof_of(ProofOf::kAgent, options_.token, ours_, theirs_);
-    }
+    connect.proof = std::move(proof);
     if (!was_welcome_) connect.hello = hello_;
     send(std::move(connect));
-    return true;
   }
 
   void take_frame(wire::LeaderFrame frame) {
@@ -254,9 +283,11 @@ class RoundClient final : public Leader {
   }
 
   void take_welcome(const wire::Welcome& welcome) {
-    if (!options_.token.empty() &&
-        !are_equal(welcome.proof, proof_of(ProofOf::kLeader, options_.token, ours_, theirs_))) {
-      return refuse_leader("it does not know this node's token");
+    const Wants ours = options_.proof.wants();
+    if (ours != Wants::kNothing &&
+        !are_equal(welcome.proof, proof_of(ProofOf::kLeader, key_, ours_, theirs_))) {
+      return refuse_leader(ours == Wants::kToken ? "it does not know this node's token"
+                                                 : "it cannot read this user's credentials");
     }
     if (leader_id_ && *leader_id_ != welcome.leader_id) return leader_was_replaced();
     leader_id_ = welcome.leader_id;
@@ -290,6 +321,7 @@ class RoundClient final : public Leader {
   }
 
   void lose_connection(const std::string& why) {
+    proving_.reset();
     if (stream_) std::exchange(stream_, nullptr)->close();
     is_welcome_ = false;
     patience_timer_->cancel();
@@ -326,11 +358,11 @@ class RoundClient final : public Leader {
   std::string how_it_went() const {
     const std::string leader = "the leader at " + options_.leader.to_string();
     if (is_welcome_) {
-      return leader + " said nothing for " + in_words(options_.keep_alive.timeout()) +
+      return leader + " said nothing for " + duration_text(options_.keep_alive.timeout()) +
              ": its node was stopped or hangs, or the network to it is cut";
     }
     return "the connection to " + leader + " broke and could not be resumed within " +
-           in_words(options_.keep_alive.reconnect_grace) +
+           duration_text(options_.keep_alive.reconnect_grace) +
            ": its agent was killed, or its node died";
   }
 
@@ -354,6 +386,7 @@ class RoundClient final : public Leader {
 
   void close() {
     attempt_.reset();
+    proving_.reset();
     for (const auto* timer :
          {&retry_timer_, &notice_timer_, &patience_timer_, &keep_alive_timer_, &loss_timer_}) {
       (*timer)->cancel();
@@ -368,6 +401,7 @@ class RoundClient final : public Leader {
   const LeaderEvents events_;
 
   std::unique_ptr<Attempt> attempt_;  // a name lookup or a connection
+  std::unique_ptr<Attempt> proving_;  // munge makes a credential
   const std::unique_ptr<Timer> retry_timer_;
   const std::unique_ptr<Timer> notice_timer_;
   const std::unique_ptr<Timer> patience_timer_;  // for a connection without a Welcome yet
@@ -385,6 +419,7 @@ class RoundClient final : public Leader {
   wire::FrameReader reader_{0};
   wire::Nonce ours_{};
   wire::Nonce theirs_{};
+  std::string key_;           // of this connection's proofs: the token, or munge's secret
   bool has_opening_ = false;  // the leader's Opening on this connection was read
   bool was_refused_ = false;  // the last connection attempt
   bool is_welcome_ = false;   // Welcome was received on this connection

@@ -11,6 +11,7 @@
 
 #include "rendezvous/common/endpoint.h"
 #include "rendezvous/leader/leader.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/net/transport.h"
 #include "rendezvous/round/liveness.h"
 
@@ -20,7 +21,7 @@ struct RoundClientOptions {
   Endpoint leader;
   KeepAlive keep_alive;
   std::chrono::milliseconds join_timeout{600'000};
-  std::string token;
+  NodeProof proof{};
 };
 
 std::unique_ptr<Leader> make_round_client(std::shared_ptr<Transport> transport,

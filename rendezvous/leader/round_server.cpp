@@ -42,8 +42,20 @@ RoundServer::RoundServer(std::shared_ptr<Transport> transport, RoundServerOption
       hand_to_store(stream, std::move(received));
     };
   }
-  admission_.emplace(transport_, std::move(*listener), options_.token, std::move(at_the_door));
+  admission_.emplace(transport_, std::move(*listener), options_.proof, std::move(at_the_door));
   keep_alive();
+  tell_who_may_come();
+}
+
+// Nobody else can reach a port on loopback but this machine's users, who are told in the README.
+void RoundServer::tell_who_may_come() {
+  if (options_.proof.wants() != wire::Wants::kNothing || is_loopback(bound_->host)) return;
+  transport_->post(lifetime_.guard([this] {
+    events_.on_event(LeaderWarning{
+        "any host that reaches " + bound_->to_string() +
+        " can join this job, stop it or become rank 0, because its nodes prove nothing; 'ddpctl "
+        "token FILE' makes a token, for --token-file=FILE on every node"});
+  }));
 }
 
 RoundServer::~RoundServer() {

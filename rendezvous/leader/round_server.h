@@ -31,7 +31,7 @@ namespace ddprun::rdzv {
 struct RoundServerOptions {
   RoundConfig round;
   KeepAlive keep_alive;
-  std::string token;  // empty: no authentication
+  NodeProof proof;
   // The host of the endpoint, as the user wrote it. Nodes that connect over loopback are on this
   // machine too: other nodes reach them at this host. Empty: at the address that they connect from.
   std::string host;
@@ -78,6 +78,7 @@ class RoundServer final : public Leader {
     bool owes_confirmation = false;
   };
 
+  void tell_who_may_come();
   void admit(Admission::Applicant applicant);
   void resume(NodeId id, Admission::Applicant applicant);
   void attach(NodeId id, Peer& peer, Admission::Applicant& applicant);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rendezvous/common/lifetime.h"
+#include "rendezvous/net/beside_loop.h"
 #include "rendezvous/net/connection.h"
 #include "rendezvous/net/name_lookup.h"
 
@@ -150,6 +151,11 @@ class AsioTransport final : public Transport {
   }
   std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) override {
     return look_up_name(io_, host, std::move(done));
+  }
+  std::unique_ptr<Attempt> call(std::function<Result<std::string>()> function,
+                                Called done) override {
+    return std::make_unique<BesideLoop<std::string>>(io_, "call", std::move(function),
+                                                     std::move(done));
   }
   std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) override {
     return std::make_unique<AsioAcceptor>(io_, clock_, std::move(listener), std::move(events));

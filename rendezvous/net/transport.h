@@ -75,6 +75,7 @@ class Transport {
  public:
   using Connected = std::function<void(Result<StreamPtr>)>;
   using LookedUp = std::function<void(Result<std::vector<std::string>>)>;
+  using Called = std::function<void(Result<std::string>)>;
 
   virtual ~Transport() = default;
 
@@ -89,6 +90,9 @@ class Transport {
   virtual std::unique_ptr<Attempt> connect(const Endpoint& numeric, Connected done) = 0;
   // Gives numeric addresses, the preferred one first, never an empty list.
   virtual std::unique_ptr<Attempt> look_up(const std::string& host, LookedUp done) = 0;
+  // Calls a function that may block beside the loop; it must use nothing but what it owns.
+  virtual std::unique_ptr<Attempt> call(std::function<Result<std::string>()> function,
+                                        Called done) = 0;
   virtual std::unique_ptr<Attempt> accept(Listener listener, AcceptEvents events) = 0;
 };
 

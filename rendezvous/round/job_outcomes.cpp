@@ -2,18 +2,10 @@
 
 #include <utility>
 
+#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::rdzv {
-namespace {
-
-std::string in_seconds(std::chrono::milliseconds duration) {
-  const auto ms = duration.count();
-  return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
-}
-
-}  // namespace
-
 JobOutcome cannot_run(int exit_code, std::string sentence) {
   JobOutcome outcome;
   outcome.kind = JobOutcome::Kind::kCannotRun;
@@ -25,7 +17,7 @@ JobOutcome cannot_run(int exit_code, std::string sentence) {
 JobOutcome store_not_opened(std::chrono::milliseconds limit) {
   return cannot_run(
       kExitCannotRun,
-      "this node did not open the store that workers meet at within " + in_seconds(limit));
+      "this node did not open the store that workers meet at within " + duration_text(limit));
 }
 
 JobOutcome stopped_by(const NodeLeaving& leaving, JobOutcome outcome) {
@@ -39,7 +31,7 @@ JobOutcome too_few_nodes(const RoundConfig& config, int present, bool has_run,
                          const std::optional<NodeGone>& lost) {
   const std::string there = std::to_string(present) + " of " +
                             nodes_in_words(config.min_nodes, config.max_nodes) + " nodes ";
-  const std::string limit = in_seconds(config.join_timeout);
+  const std::string limit = duration_text(config.join_timeout);
   if (!has_run) {
     return cannot_run(
         kExitRendezvousTimeout,

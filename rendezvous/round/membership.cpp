@@ -132,12 +132,16 @@ int Membership::form_group() {
   group_.clear();
   auto asking = chosen.begin();
   auto other = middle;
+  int workers = 0;
   while (asking != middle || other != chosen.end()) {
     const int rank = static_cast<int>(group_.size());
     const bool takes_it =
         asking != middle && (other == chosen.end() || *hello_of(*asking).node_rank <= rank);
     const NodeId id = takes_it ? *asking++ : *other++;
-    nodes_.at(id).group_rank = rank;
+    Node& node = nodes_.at(id);
+    node.group_rank = rank;
+    node.rank_offset = workers;
+    workers += node.hello.local_world_size;
     group_.push_back(id);
   }
   nodes_in_group_ = group_.size();

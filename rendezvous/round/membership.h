@@ -59,6 +59,7 @@ class Membership {
   std::vector<std::pair<NodeId, RoundStart>> round_starts(RoundStart start) const;
   bool is_in_group(NodeId id) const;
   int rank_of(NodeId id) const { return nodes_.at(id).group_rank; }  // in the group formed last
+  int first_worker_of(NodeId id) const { return nodes_.at(id).rank_offset; }  // likewise: its rank
   bool has_room() const { return nodes_in_group_ < max_nodes_; }
   bool has_connected_outsider() const { return connected_outsiders_ > 0; }
 
@@ -67,6 +68,7 @@ class Membership {
     NodeHello hello;
     std::optional<CoreTime> broken_since;
     int group_rank = -1;  // not in the group
+    int rank_offset = 0;  // of its workers, if it is
   };
 
   std::size_t max_nodes_;

@@ -193,6 +193,7 @@ void RoundCore::on(NodeId from, const WorkerFailed& failed) {
     StoppingRound next_state;
     next_state.cause = failed.failure;
     next_state.cause_node = from;
+    tell_of_break(failed.failure.rank, from);
     stop_round(std::move(next_state));
   }
 }
@@ -276,6 +277,7 @@ void RoundCore::on(NodeId node, const NodeSilent&) {
 void RoundCore::remove(NodeId node, NodeGone::How how) {
   const bool was_in_group = members_.is_in_group(node);
   const bool is_loss = how != NodeGone::How::kLeft;
+  const int first_worker = was_in_group ? members_.first_worker_of(node) : 0;
   if (was_in_group) {
     next_.nodes_gone += 1;
     if (!next_.after_loss) {
@@ -287,6 +289,7 @@ void RoundCore::remove(NodeId node, NodeGone::How how) {
   if (is_running() && was_in_group) {
     StoppingRound next_state;
     next_state.has_lost_node = is_loss;
+    if (is_loss) tell_of_break(first_worker, node);
     stop_round(std::move(next_state));
   }
   if (auto* stopping = std::get_if<StoppingRound>(&state_); stopping != nullptr && was_in_group) {
@@ -420,6 +423,13 @@ void RoundCore::announce_round(std::uint16_t port) {
   for (auto& [id, its] : members_.round_starts(std::move(start)))
     out_.push_back({id, std::move(its)});
   state_ = Running{now_, {}, false};
+}
+
+// `knows`: the node that it happened to.
+void RoundCore::tell_of_break(int rank, NodeId knows) {
+  for (const NodeId id : members_.group()) {
+    if (id != knows && members_.has(id)) out_.push_back({id, GroupBroken{round_, rank}});
+  }
 }
 
 void RoundCore::stop_round(StoppingRound stopping) {

@@ -22,20 +22,20 @@
 //   NodeHello (1)    add, progress     add             add                 add; room: stop (2) add                 JobEnd
 //   StoreOpened      ignore            ignore          of host: RoundStart ignore              ignore              ignore
 //   StoreNotOpened   ignore            ignore          of host: end        ignore              ignore              ignore
-//   WorkerFailed     ignore            ignore          ignore              cause; stop         consequence         ignore
+//   WorkerFailed     ignore            ignore          ignore              cause; stop (7)     consequence         ignore
 //   SomeWorkersDone  ignore            ignore          ignore              newcomers wait      ignore              ignore
 //   WorkersDone      ignore            ignore          ignore              count; all: end(0)  ignore              ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
 //   NodeLeaving      remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
-//   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
+//   NodeStuck        remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       ignore
 //     of own node    end(CannotRun)    end(CannotRun)  end(CannotRun)      end(CannotRun)      end(CannotRun)      ignore
 //   RestartAsked     ignore            ignore          ignore              stop; costs nothing ignore              ignore
 //   StopAsked (5)    end(Stopped)      end(Stopped)    end(Stopped)        stop                stop; then end      ignore
 //   Goodbye          ignore            ignore          ignore              ignore              ignore              was told
 //   Disconnected     grace             grace           grace               grace               grace               grace
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
-//   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4)    remove; count       was told
+//   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       was told
 //     grace is over
 //   tick             last call: open;  over: open, or  host too late: (6)  ignore              too late: remove,   too late: told
 //                    too late: end     gather                                                  count (6)           or not
@@ -49,6 +49,7 @@
 //       Our own node: Opening: end(CannotRun); Stopping: no time limit, since a preempted one leaves its workers their
 //       time. A leader that was paused itself waits again
 //   (5) from a present node, or from a leader that is no node, as node 0
+//   (7) first of all GroupBroken to the other nodes of the round, whose workers may wait for those that are gone for ever
 //
 // clang-format on
 //
@@ -207,6 +208,7 @@ class RoundCore {
   void open_round();
   void open_round_or_gather();
   void announce_round(std::uint16_t port);
+  void tell_of_break(int rank, NodeId knows);
   void stop_round(StoppingRound stopping);
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);

@@ -215,7 +215,14 @@ struct JobEnd {
   JobOutcome outcome;
   bool operator==(const JobEnd&) const = default;
 };
+// A worker of another node failed, or that node is lost: what the workers here wait for together with
+// it will not come. Sent before anything that follows from it, such as RoundStop.
+struct GroupBroken {
+  Round round{};
+  int rank = 0;  // that worker's; of a lost node the first one's
+  bool operator==(const GroupBroken&) const = default;
+};
 using ToAgent = std::variant<Refused, Warning, WaitForNodes, WaitAsSpare, OpenStore, RoundStart,
-                             RoundStop, DeclaredLost, JobEnd>;
+                             RoundStop, DeclaredLost, JobEnd, GroupBroken>;
 
 }  // namespace ddprun::rdzv

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 constexpr std::size_t kProofBytes = 32;
+constexpr std::size_t kCredentialBytes = 1024;  // of munge: about 300
 constexpr int kMaxExitCode = 255;
 constexpr int kMaxSignal = 64;
 constexpr int kMaxRanks = 1 << 30;  // adding a local rank does not overflow
@@ -144,6 +145,11 @@ static void fields(auto& archive, Is<RoundStop> auto& message) {
   archive.choice(message.why, RoundStop::Why::kFailure);
 }
 
+static void fields(auto& archive, Is<GroupBroken> auto& message) {
+  archive(message.round);
+  archive.within(0, kMaxRanks, message.rank);
+}
+
 static void fields(auto& archive, Is<RoundStart> auto& start) {
   archive(start.round);
   archive.within(0, kMaxRanks, start.node_rank);
@@ -163,7 +169,7 @@ static void fields(auto& archive, Is<RoundStart> auto& start) {
 
 static void fields(auto& archive, Is<Connect> auto& connect) {
   archive(connect.session, connect.received);
-  archive.opaque(connect.proof, kProofBytes);
+  archive.opaque(connect.proof, kCredentialBytes);
   archive(connect.hello);
 }
 
@@ -306,13 +312,20 @@ Result<LeaderFrame> decode_leader_frame(std::string_view payload) {
 // ---- the opening
 
 namespace {
-constexpr std::uint16_t kWantsProof = 1;  // a bit of the flags
+// Bits of the flags; at most one of them is set.
+constexpr std::uint16_t kWantsToken = 1;
+constexpr std::uint16_t kWantsMunge = 2;
+
+std::uint16_t flags_of(Wants wants) {
+  if (wants == Wants::kNothing) return 0;
+  return wants == Wants::kMunge ? kWantsMunge : kWantsToken;
 }
+}  // namespace
 
 std::string encode(const Opening& opening) {
   std::string bytes(kRoundMagic);
   append(bytes, opening.version);
-  append(bytes, opening.wants_proof ? kWantsProof : std::uint16_t{0});
+  append(bytes, flags_of(opening.wants));
   bytes.append(opening.nonce.data(), opening.nonce.size());
   return bytes;
 }
@@ -325,7 +338,9 @@ Result<Opening> decode_opening(std::string_view bytes) {
   bytes.remove_prefix(kRoundMagic.size());
   Opening opening;
   opening.version = load<std::uint16_t>(bytes.data());
-  opening.wants_proof = (load<std::uint16_t>(bytes.data() + 2) & kWantsProof) != 0;
+  const auto flags = load<std::uint16_t>(bytes.data() + 2);
+  if ((flags & kWantsToken) != 0) opening.wants = Wants::kToken;
+  if ((flags & kWantsMunge) != 0) opening.wants = Wants::kMunge;
   bytes.copy(opening.nonce.data(), opening.nonce.size(), 4);
   return opening;
 }

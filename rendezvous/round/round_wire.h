@@ -22,7 +22,7 @@
 
 namespace ddprun::rdzv::wire {
 
-inline constexpr std::uint16_t kRoundProtocolVersion = 3;
+inline constexpr std::uint16_t kRoundProtocolVersion = 4;
 
 // The first bytes of a connection in either direction. The first one is not a query of c10d's store
 // protocol, so that one port can serve both.
@@ -30,10 +30,13 @@ inline constexpr std::string_view kRoundMagic = "DDPR";
 inline constexpr std::size_t kOpeningBytes = 40;
 using Nonce = std::array<char, 32>;
 
+// What the leader wants of an agent (leader/node_proof.h).
+enum class Wants { kNothing, kToken, kMunge };
+
 struct Opening {
   std::uint16_t version = kRoundProtocolVersion;
-  bool wants_proof = false;  // set by the leader: the agent must prove that it knows the token
-  Nonce nonce{};             // random, per connection: input of the other side's proof
+  Wants wants = Wants::kNothing;  // set by the leader
+  Nonce nonce{};                  // random, per connection: input of the other side's proof
   bool operator==(const Opening&) const = default;
 };
 
@@ -47,7 +50,7 @@ Result<Opening> decode_opening(std::string_view bytes);
 struct Connect {  // the first one of a connection
   std::uint64_t session = 0;
   std::uint64_t received = 0;      // the last message number received in the session
-  std::string proof;               // of the token (token.h); empty: the agent has no token
+  std::string proof;               // as the leader wants it; empty: the agent has none
   std::optional<NodeHello> hello;  // opens the session, as its message 1; nullopt: resumes it
   bool operator==(const Connect&) const = default;
 };
@@ -59,7 +62,7 @@ struct Welcome {
   // Chosen at random when a leader starts. A different id at the same endpoint means a new leader
   // process, which does not know the sessions of this one.
   std::uint64_t leader_id = 0;
-  std::string proof;  // that the leader knows the token
+  std::string proof;  // the leader's own; empty if it wanted none
   bool operator==(const Welcome&) const = default;
 };
 struct Rejected : WithSentence {};  // sent before there is a session; then the connection is closed

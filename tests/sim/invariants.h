@@ -13,6 +13,7 @@
 //   budget       one restart for a round that a worker's failure ended, none for one that lost a node
 //                (except for a failure that this node itself had reported); never more than allowed;
 //                only if a worker failed by itself in that round
+//   broken group workers that are stopped since another one failed, or a node is lost, were told so before
 //   delivery     no message is lost to a connection that breaks and is resumed; a short break ends
 //                no round
 //   progress     a dead node is noticed in time; long after the last fault the job has ended, and

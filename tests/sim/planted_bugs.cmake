@@ -39,6 +39,8 @@ plant(BrokenConnectionIsNeverLost ${leader}
 plant(NoGraceForBrokenConnections rendezvous/round/round_core_queries.cpp
       "consider(broken->since + config_.reconnect_grace)" "consider(broken->since)")
 plant(RoundGoesOnWithoutANode ${leader} "is_running() && was_in_group" "false")
+plant(OtherNodesAreNotToldOfABreak ${leader} "id != knows && members_.has(id)" "false")
+plant(OwnWorkersAreNotToldOfABreak ${agent} "!all(running->has_ended)" "false")
 plant(LostNodeIsAwaited rendezvous/round/round_end.h "awaited.erase(node)" "false")
 plant(StoreHostMayBeGone ${leader} "members_.has(opening.host)" "true")
 plant(SuccessWithoutEverybody ${leader}

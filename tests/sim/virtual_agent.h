@@ -132,6 +132,7 @@ class VirtualAgent {
       events_.pop_front();
       job_.trace("agent ", number(), " <- ", [&] { return agent::in_words(event); });
       if (ends_step(event)) may_take_next_step_ = true;
+      require(!is_told_late(event), "workers are stopped for a failure that they were not told of");
       for (const agent::NodeAction& action : core_.step(event)) {
         job_.trace("    ", [&] { return agent::in_words(action); });
         std::visit([&](const auto& each) { perform(each); }, action);
@@ -207,6 +208,13 @@ class VirtualAgent {
     end_worker_after(delay, action.local_rank, ExitStatus::exited(job_.random.chance(50) ? 0 : 1));
   }
 
+  void perform(const agent::TellGroupBroken& action) {
+    require(started_ && action.round == started_->round && action.rank >= 0 &&
+                action.rank < started_->world_size,
+            "workers are told of a rank that their round does not have");
+    told_broken_ = action.round;
+  }
+
   void perform(const agent::ArmTimer& action) {
     timer_ = action.timer;
     step_after(action.after, agent::TimerExpired{action.timer});
@@ -239,6 +247,13 @@ class VirtualAgent {
     rdzv::NodeHello hello = settings_.hello;
     hello.last_round = action.last_round;
     leader_->join(std::move(hello));
+  }
+
+  // They may wait for the one that is gone, in calls that only such a word ends (NCCL).
+  bool is_told_late(const agent::NodeEvent& event) const {
+    const auto* stop = std::get_if<rdzv::RoundStop>(&event);
+    return stop != nullptr && stop->why == rdzv::RoundStop::Why::kFailure && core_.is_running() &&
+           stop->round == core_.round() && facts_->live_workers > 0 && told_broken_ != stop->round;
   }
 
   bool ends_step(const agent::NodeEvent& event) const {
@@ -347,6 +362,7 @@ class VirtualAgent {
   std::shared_ptr<Invariants::Facts> facts_ = std::make_shared<Invariants::Facts>();
   agent::TimerId timer_{};                   // the one armed last
   std::optional<rdzv::RoundStart> started_;  // the last round
+  std::optional<Round> told_broken_;         // the last one whose workers were told so
   std::optional<rdzv::JobOutcome> outcome_;
   std::optional<agent::EndStep> end_step_;  // the one begun last
   // That step is done, its time limit has passed, or a signal came.

@@ -249,6 +249,15 @@ class VirtualNetwork {
                             });
       return attempt;
     }
+    std::unique_ptr<rdzv::Attempt> call(std::function<ddprun::Result<std::string>()> function,
+                                        Called done) override {
+      auto attempt = std::make_unique<Pending<Called>>(std::move(done));
+      network_.queue_.after({}, process_,
+                            [weak = std::weak_ptr(attempt->done), function = std::move(function)] {
+                              if (const auto still = weak.lock()) (*still)(function());
+                            });
+      return attempt;
+    }
     std::unique_ptr<rdzv::Attempt> accept(rdzv::Listener listener,
                                           rdzv::AcceptEvents events) override {
       return std::make_unique<Acceptor>(network_, listener.bound, process_, std::move(events));

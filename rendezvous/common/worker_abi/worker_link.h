@@ -31,7 +31,9 @@ namespace ddprun::link {
 inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
-inline constexpr std::uint32_t kVersion = 3;  // 2: preempt_signal; 3: values
+// 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped
+inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kMarksSince = 4;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -49,8 +51,11 @@ struct Header {
   // The signal that announces a preemption; 0: none. Some schedulers send it to the worker too,
   // which learns of the preemption over the link and must not be killed by the signal.
   std::int32_t preempt_signal = 0;
-  std::int32_t reserved_0 = 0;
-  std::uint64_t reserved_1[4] = {};
+  // Written for a worker that takes the place of one that had reported steps: the step that ends
+  // the outage, and where the number is from.
+  StepKind wanted_kind = StepKind::kProgram;
+  std::int64_t wanted_step = 0;  // 0: none
+  std::uint64_t reserved_0[3] = {};
 };
 
 // A number with a name of at most 24 bytes, padded with NUL.
@@ -77,8 +82,9 @@ struct Value {
 // What a worker reports. Times are nanoseconds of CLOCK_MONOTONIC or CLOCK_MONOTONIC_COARSE.
 struct Note {
   std::int64_t step = 0;
-  std::int64_t total_steps = 0;   // 0: not known
-  std::int64_t step_at_ns = 0;    // when `step` was reported; 0: never
+  std::int64_t total_steps = 0;  // 0: not known
+  std::int64_t step_at_ns = 0;   // when `step` was reported; 0: never
+  StepKind step_kind = StepKind::kProgram;
   std::uint64_t collectives = 0;  // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::int64_t phase_since_ns = 0;
@@ -94,7 +100,7 @@ struct Slot {
   std::atomic<std::int64_t> step_at_ns;
   std::atomic<std::uint64_t> collectives;
   std::atomic<std::uint32_t> phase;
-  std::uint32_t reserved_0;
+  std::atomic<std::uint32_t> step_kind;
   std::atomic<std::int64_t> phase_since_ns;
   std::uint64_t reserved_1[2];
 };
@@ -110,13 +116,24 @@ struct ValueSlot {
   std::uint64_t reserved_1[7];
 };
 
+// The moments of a process that end an outage. Written when they come, before kStepped is sent, and
+// anew if the steps' kind changes.
+struct Marks {
+  std::atomic<std::int64_t> first_step;
+  std::atomic<std::int64_t> first_step_at_ns;   // 0: none yet
+  std::atomic<std::int64_t> wanted_step_at_ns;  // Header::wanted_step, or a later one; 0: not yet
+  std::atomic<std::uint32_t> step_kind;
+  std::uint32_t reserved_0;
+};
+
 struct Page {
   Header header;
   std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
   std::uint64_t reserved_0[7];
   Slot slots[2];
   ValueSlot value_slots[2];  // of the same notes
-  std::uint8_t reserved_1[kPageBytes - 896];
+  Marks marks;
+  std::uint8_t reserved_1[kPageBytes - 928];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -124,11 +141,16 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(Header) == 64 && offsetof(Header, version) == 8 &&
               offsetof(Header, bytes) == 12 && offsetof(Header, worker_pid) == 16 &&
-              offsetof(Header, agent_pid) == 20 && offsetof(Header, preempt_signal) == 24);
+              offsetof(Header, agent_pid) == 20 && offsetof(Header, preempt_signal) == 24 &&
+              offsetof(Header, wanted_kind) == 28 && offsetof(Header, wanted_step) == 32);
 static_assert(offsetof(Page, notes) == 64 && offsetof(Page, slots) == 128 && sizeof(Slot) == 64);
 static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
               offsetof(Slot, step_at_ns) == 16 && offsetof(Slot, collectives) == 24 &&
-              offsetof(Slot, phase) == 32 && offsetof(Slot, phase_since_ns) == 40);
+              offsetof(Slot, phase) == 32 && offsetof(Slot, step_kind) == 36 &&
+              offsetof(Slot, phase_since_ns) == 40);
+static_assert(offsetof(Page, marks) == 896 && sizeof(Marks) == 32 &&
+              offsetof(Marks, first_step_at_ns) == 8 && offsetof(Marks, wanted_step_at_ns) == 16 &&
+              offsetof(Marks, step_kind) == 24);
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
@@ -137,6 +159,7 @@ inline void for_each_number(auto& slot, auto& value_slot, auto& note, const auto
   copy(slot.step, note.step);
   copy(slot.total_steps, note.total_steps);
   copy(slot.step_at_ns, note.step_at_ns);
+  copy(slot.step_kind, note.step_kind);
   copy(slot.collectives, note.collectives);
   copy(slot.phase, note.phase);
   copy(slot.phase_since_ns, note.phase_since_ns);
@@ -181,15 +204,22 @@ inline std::optional<Note> read_note(const Page& page, int attempts = 1000) {
   return std::nullopt;
 }
 
-// ---- the socket: SOCK_SEQPACKET, every message is one Message, in the machine's byte order
+// ---- the socket: SOCK_SEQPACKET, every message begins with a Message, in the machine's byte order
 
 enum class Kind : std::uint32_t {
   kHello = 1,  // worker to agent: `requests` are those that it supports; the last hello counts
   kLeave = 2,  // agent to worker: leave at the next step
+  // Agent to worker, a GroupBroken: a worker of the round is gone, so no call that waits for all will
+  // return. To every worker, whatever its hello says.
+  kGroupBroken = 3,
+  // Worker to an agent of version 4 or later: there are new marks on the page.
+  kStepped = 4,
 };
 
 // Bits of Message::requests.
 inline constexpr std::uint32_t kTakesLeave = 1;
+// Started with zygote::kSocketVariable, this program becomes a zygote (zygote_protocol.h).
+inline constexpr std::uint32_t kCanBeZygote = 2;
 
 struct Message {
   std::uint32_t kind = 0;
@@ -198,5 +228,12 @@ struct Message {
   std::uint32_t requests = 0;
 };
 static_assert(sizeof(Message) == 16 && std::is_trivially_copyable_v<Message>);
+
+struct GroupBroken {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kGroupBroken)};
+  std::int32_t rank = 0;    // of the worker that is gone; of a lost node the first one's
+  std::uint32_t round = 0;  // of this worker too, which lives in no other
+};
+static_assert(sizeof(GroupBroken) == 24 && std::is_trivially_copyable_v<GroupBroken>);
 
 }  // namespace ddprun::link

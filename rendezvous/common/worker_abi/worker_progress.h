@@ -35,6 +35,14 @@ constexpr std::string_view name_of(WorkerPhase phase) {
   return kNames[number < kNames.size() ? number : 0];
 }
 
+// Where a step's number is from. The numbers are part of the link's layout: do not change them.
+enum class StepKind : std::uint32_t {
+  kProgram = 0,    // the program reports it: the step of the whole training
+  kOptimizer = 1,  // the optimizer's state has it, which a checkpoint brings back
+  kCounted =
+      2,  // counted from 1 in each process, or it has gone back: only differences mean something
+};
+
 // A number that the program has named: {"loss", 0.41}. It may be NaN or infinite.
 struct NamedValue {
   std::string name;  // printable ASCII, at most 24 bytes
@@ -44,16 +52,28 @@ struct NamedValue {
 };
 
 struct WorkerProgress {
-  std::optional<std::int64_t> step;       // the last completed one; nullopt: none was reported yet
-  std::int64_t total_steps = 0;           // 0: not known
-  std::chrono::nanoseconds since_step{};  // since the report of `step`
-  std::uint64_t collectives = 0;          // begun so far
+  std::optional<std::int64_t> step;  // the last completed one; nullopt: none was reported yet
+  std::int64_t total_steps = 0;      // 0: not known
+  StepKind step_kind = StepKind::kProgram;  // not sent to the leader with a failure
+  std::chrono::nanoseconds since_step{};    // since the report of `step`
+  std::uint64_t collectives = 0;            // begun so far
   WorkerPhase phase = WorkerPhase::kUnknown;
   std::chrono::nanoseconds since_phase{};  // since the beginning of `phase`
   // The newest ones. Not sent to the leader with a failure.
   std::vector<NamedValue> values = {};
 
   bool operator==(const WorkerProgress&) const = default;
+};
+
+// The moments of a worker's process that end an outage, by the steady clock of its host. Nothing:
+// it has not come, or the worker does not tell.
+struct StepMarks {
+  StepKind step_kind = StepKind::kProgram;
+  std::int64_t first_step = 0;
+  std::optional<std::chrono::steady_clock::time_point> first_step_at;
+  std::optional<std::chrono::steady_clock::time_point> wanted_step_at;
+
+  bool operator==(const StepMarks&) const = default;
 };
 
 // Six digits: "0.41", "1e-05", "nan".

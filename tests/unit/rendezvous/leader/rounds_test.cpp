@@ -432,11 +432,11 @@ TEST_F(Rounds, WhatBelongsToAnotherJobIsRefused) {
 
 TEST_F(Rounds, OnlyWhoKnowsTheTokenTakesPart) {
   RoundServerOptions options;
-  options.token = "secret";
+  options.proof.token = "secret";
   lead(2, options);
   const auto with_token = [&](const std::string& token) {
     RoundClientOptions mine = towards(port_);
-    mine.token = token;
+    mine.proof.token = token;
     return mine;
   };
   Node& knows = add(with_token("secret"), hello(2));
@@ -453,10 +453,115 @@ TEST_F(Rounds, OnlyWhoKnowsTheTokenTakesPart) {
 TEST_F(Rounds, ANodeWithATokenTakesNoLeaderWithout) {
   lead(2);
   RoundClientOptions mine = towards(port_);
-  mine.token = "secret";
+  mine.proof.token = "secret";
   Node& node = add(mine, hello(2));
   ASSERT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
   EXPECT_THAT(node.last<Refused>()->sentence, HasSubstr("it has no token"));
+}
+
+// A cluster's munged, as far as nodes and leaders can see it: only this user reads what it made.
+class FakeMunge final : public Munge {
+ public:
+  explicit FakeMunge(std::string user, std::string broken = "")
+      : user_(std::move(user)), broken_(std::move(broken)) {}
+  Result<std::string> encode(std::string_view contents) const override {
+    if (!broken_.empty()) return fail(ErrorCode::kIo, broken_);
+    return user_ + ":" + std::string(contents);
+  }
+  Result<std::string> decode(const std::string& credential) const override {
+    if (!broken_.empty()) return fail(ErrorCode::kIo, broken_);
+    if (!credential.starts_with(user_ + ":"))
+      return fail(ErrorCode::kPermissionDenied, "munge: Unauthorized credential");
+    return credential.substr(user_.size() + 1);
+  }
+
+ private:
+  const std::string user_;
+  const std::string broken_;
+};
+
+class RoundsByMunge : public Rounds {
+ protected:
+  void lead_as(const std::string& user, const std::string& broken = "") {
+    RoundServerOptions options;
+    options.proof.munge = std::make_shared<FakeMunge>(user, broken);
+    lead(2, options);
+  }
+  Node& add_as(const std::string& user) {
+    RoundClientOptions mine = towards(port_);
+    if (!user.empty()) mine.proof.munge = std::make_shared<FakeMunge>(user);
+    return add(mine, hello(2));
+  }
+  std::string refusal_of(Node& node) {
+    EXPECT_TRUE(run_until([&] { return node.last<Refused>() != nullptr; }));
+    return node.last<Refused>() ? node.last<Refused>()->sentence : "";
+  }
+};
+
+TEST_F(RoundsByMunge, NodesOfTheSameUserMeetAndResume) {
+  lead_as("ann");
+  Relay relay(io_, port_);
+  const auto as_ann = [this](std::uint16_t port) {
+    RoundClientOptions mine = towards(port);
+    mine.proof.munge = std::make_shared<FakeMunge>("ann");
+    return mine;
+  };
+  run_round(as_ann(port_), as_ann(relay.port()));
+  relay.break_connections();
+  nodes_.back().client->tell(WorkersDone{Round{0}});
+  nodes_.front().client->tell(WorkersDone{Round{0}});
+  ASSERT_TRUE(
+      run_until([&] { return nodes_.front().last<JobEnd>() && nodes_.back().last<JobEnd>(); }));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(RoundsByMunge, AnotherUsersNodeIsRefused) {
+  lead_as("ann");
+  EXPECT_THAT(refusal_of(add_as("bob")), HasSubstr("Unauthorized credential"));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("turned away host (127.0.0.1): munge: Unauth")));
+}
+
+TEST_F(RoundsByMunge, ANodeThatHasNoneIsRefusedByName) {
+  lead_as("ann");
+  EXPECT_THAT(refusal_of(add_as("")), HasSubstr("start munged here"));
+  EXPECT_THAT(warnings_, Contains(HasSubstr("turned away host (127.0.0.1): it has no munge")));
+}
+
+TEST_F(RoundsByMunge, ALeaderThatProvesNothingIsRefused) {
+  lead(2);
+  EXPECT_THAT(refusal_of(add_as("ann")), HasSubstr("it does not prove by munge whose it is"));
+}
+
+TEST_F(RoundsByMunge, ANodeWithATokenTakesNoLeaderWithMunge) {
+  lead_as("ann");
+  RoundClientOptions with_token = towards(port_);
+  with_token.proof.token = "secret";
+  EXPECT_THAT(refusal_of(add(with_token, hello(2))), HasSubstr("it has no token"));
+}
+
+TEST_F(RoundsByMunge, ANodeWithMungeIsToldThatTheLeaderAsksForAToken) {
+  RoundServerOptions options;
+  options.proof.token = "secret";
+  lead(2, options);
+  EXPECT_THAT(refusal_of(add_as("ann")), HasSubstr("it asks for a token"));
+}
+
+TEST_F(RoundsByMunge, ABrokenMungedOfTheLeaderIsToldToTheNode) {
+  lead_as("ann", "munge: Socket communication error");
+  EXPECT_THAT(refusal_of(add_as("ann")),
+              HasSubstr("does not accept this node's credential: munge: Socket"));
+}
+
+TEST_F(RoundsByMunge, OneCredentialIsReadAfterTheOther) {
+  lead_as("ann");
+  std::vector<Node*> strangers;
+  for (int i = 0; i < 50; ++i) strangers.push_back(&add_as("bob"));
+  Node& friendly = add_as("ann");
+  ASSERT_TRUE(run_until([&] {
+    return friendly.last<WaitForNodes>() && std::ranges::all_of(strangers, [](Node* each) {
+             return each->last<Refused>() != nullptr;
+           });
+  }));
 }
 
 TEST_F(Rounds, AnEndpointThatIsNoLeaderIsSaidToBeNone) {

@@ -2,12 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "rendezvous/leader/hmac_sha256.h"
 
@@ -83,6 +88,17 @@ TEST(Token, ProofIsAnotherOneForAnyOtherInput) {
   EXPECT_NE(proof_of(ProofOf::kAgent, "token", b, a), proof);
   EXPECT_NE(proof_of(ProofOf::kAgent, "token", a, a), proof);
   EXPECT_NE(proof_of(ProofOf::kAgent, "token", b, b), proof);
+}
+
+TEST(Token, ACredentialIsOfItsConnectionOnly) {
+  const auto a = counting_from(0);
+  const auto b = counting_from(1);
+  const std::string contents = credential_contents("secret", a, b);
+  EXPECT_EQ(secret_in(contents, a, b), "secret");
+  EXPECT_EQ(secret_in(contents, b, a), std::nullopt);
+  EXPECT_EQ(secret_in(contents, a, a), std::nullopt);
+  EXPECT_EQ(secret_in("", a, b), std::nullopt);
+  EXPECT_EQ(secret_in(credential_contents("", a, b), a, b), std::nullopt) << "there is no secret";
 }
 
 TEST(Token, NoncesDiffer) {
@@ -170,6 +186,52 @@ TEST_F(TokenFile, ThatIsNoRegularFileIsRefused) {
   const std::string pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   expect_refused(pipe, ErrorCode::kInvalidArgument, "is no regular file");
+}
+
+TEST_F(TokenFile, IsMadeNewAndForItsOwnerOnly) {
+  const std::string path = folder_ / "made";
+  ::umask(0);
+  ASSERT_TRUE(make_token(path));
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  const auto token = read_token(path);
+  ASSERT_TRUE(token);
+  EXPECT_EQ(token->size(), 44u) << "32 bytes in base64";
+  const auto again = make_token(path);
+  ASSERT_FALSE(again);
+  EXPECT_THAT(again.error().message, HasSubstr("is there already"));
+  EXPECT_EQ(read_token(path), *token);
+  ASSERT_TRUE(make_token(folder_ / "another"));
+  EXPECT_NE(read_token(folder_ / "another"), *token);
+  EXPECT_THAT(make_token(folder_ / "no/such/folder").error().message, HasSubstr("no/such/folder"));
+}
+
+// In a mount namespace of its own, on a thread of its own.
+TEST_F(TokenFile, OfAMountedSecretIsReadWhateverItsMode) {
+  const std::string secret = folder_ / "secret";
+  const std::string file = secret + "/token";
+  std::filesystem::create_directory(secret);
+  std::string obstacle;
+  Result<std::string> writable = std::string();
+  Result<std::string> read_only = std::string();
+  std::thread([&] {
+    const bool is_mounted = ::unshare(CLONE_NEWNS | CLONE_FS) == 0 &&
+                            ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                            ::mount("tmpfs", secret.c_str(), "tmpfs", 0, nullptr) == 0;
+    if (!is_mounted) {
+      obstacle = std::strerror(errno);
+      return;
+    }
+    std::ofstream(file) << "secret\n";
+    std::filesystem::permissions(file, std::filesystem::perms(0644));
+    writable = read_token(file);
+    ::mount(nullptr, secret.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr);
+    read_only = read_token(file);
+  }).join();
+  if (!obstacle.empty()) GTEST_SKIP() << "nothing can be mounted here: " << obstacle;
+  ASSERT_FALSE(writable);
+  EXPECT_THAT(writable.error().message, HasSubstr("chmod 600"));
+  EXPECT_EQ(read_only, "secret");
 }
 
 }  // namespace

@@ -1073,9 +1073,9 @@ Leader in_state(State state) {
 }
 
 std::string names_of(const std::vector<ToNode>& out) {
-  constexpr const char* kNames[] = {"Refused",     "Warning",      "WaitForNodes",
-                                    "WaitAsSpare", "OpenStore",    "RoundStart",
-                                    "RoundStop",   "DeclaredLost", "JobEnd"};
+  constexpr const char* kNames[] = {"Refused",   "Warning",    "WaitForNodes", "WaitAsSpare",
+                                    "OpenStore", "RoundStart", "RoundStop",    "DeclaredLost",
+                                    "JobEnd",    "GroupBroken"};
   static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
   std::string text;
   for (const ToNode& each : out) {
@@ -1130,7 +1130,10 @@ const Row kTable[] = {
     {"StoreOpened by another", 1, says(StoreOpened{}), {"", "", "", "", "", ""}},
     {"StoreNotOpened by the host", 0, says(StoreNotOpened{}), {"", "", kEndBoth, "", "", ""}},
     {"StoreNotOpened by another", 1, says(StoreNotOpened{}), {"", "", "", "", "", ""}},
-    {"WorkerFailed", 1, says(WorkerFailed{{}, failure()}), {"", "", "", kBoth, "", ""}},
+    {"WorkerFailed",
+     1,
+     says(WorkerFailed{{}, failure()}),
+     {"", "", "", "GroupBroken>0 RoundStop>0 RoundStop>1", "", ""}},
     {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
     {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
     {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},
@@ -1145,7 +1148,8 @@ const Row kTable[] = {
     {"NodeStuck",
      1,
      says(NodeStuck{}),
-     {"", "JobEnd>1", "JobEnd>1 WaitForNodes>0", "JobEnd>1 RoundStop>0", "JobEnd>1", ""}},
+     {"", "JobEnd>1", "JobEnd>1 WaitForNodes>0", "JobEnd>1 GroupBroken>0 RoundStop>0", "JobEnd>1",
+      ""}},
     {"NodeStuck of the own node",
      0,
      says(NodeStuck{}),
@@ -1159,15 +1163,15 @@ const Row kTable[] = {
     {"NodeSilent",
      1,
      link(NodeSilent{}),
-     {"", "DeclaredLost>1", "DeclaredLost>1 WaitForNodes>0", "RoundStop>0 DeclaredLost>1",
-      "DeclaredLost>1", "DeclaredLost>1"}},
+     {"", "DeclaredLost>1", "DeclaredLost>1 WaitForNodes>0",
+      "GroupBroken>0 RoundStop>0 DeclaredLost>1", "DeclaredLost>1", "DeclaredLost>1"}},
     {"the grace is over",
      1,
      [](Leader& job, int from) {
        job.link(from, NodeDisconnected{});
        return job.wait(300ms);
      },
-     {"", "", "WaitForNodes>0", "RoundStop>0", "", ""}},
+     {"", "", "WaitForNodes>0", "GroupBroken>0 RoundStop>0", "", ""}},
     {"tick", 0, [](Leader& job, int) { return job.wait(2s); }, {"", "OpenStore>0", "", "", "", ""}},
     {"an unknown node's word", 9, says(WorkerFailed{{}, failure()}), {"", "", "", "", "", ""}},
     {"another round's failure",

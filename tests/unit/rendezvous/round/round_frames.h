@@ -158,6 +158,7 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
            RoundStop{Round{8}, RoundStop::Why::kFailure},
            DeclaredLost{},
            JobEnd{example_outcome()},
+           GroupBroken{Round{8}, 11},
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});
   }

@@ -164,15 +164,18 @@ TEST(RoundWire, ALongWaitIsCutToWhatFits) {
 
 TEST(RoundWire, OpeningIsThisInBytes) {
   Opening opening;
-  opening.wants_proof = true;
+  opening.wants = Wants::kToken;
   for (std::size_t i = 0; i < opening.nonce.size(); ++i) opening.nonce[i] = static_cast<char>(i);
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0300"      // version
+            "0400"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
+  opening.wants = Wants::kMunge;
+  EXPECT_EQ(hex(encode(opening)).substr(12, 4), "0200");
+  EXPECT_EQ(decode_opening(encode(opening)), opening);
 }
 
 TEST(RoundWire, ConnectIsThisInBytes) {
@@ -285,19 +288,19 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606 070708"  // an agent's
-                                       "02030405 060606060606060606 070809"));   // the leader's
-  EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c 010203040506070809"));
+  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606 070708"   // an agent's
+                                       "02030405 06060606060606060606 070809"));  // the leader's
+  EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c 0102030405060708090a"));
 }
 
 TEST(RoundWire, AnotherVersionAndUnknownFlagsAreReadAllTheSame) {
   std::string bytes = encode(Opening{});
   bytes[4] = '\x07';
-  bytes[6] = '\xfe';
+  bytes[6] = '\xfc';
   const auto opening = decode_opening(bytes);
   ASSERT_TRUE(opening);
   EXPECT_EQ(opening->version, 7);
-  EXPECT_FALSE(opening->wants_proof);
+  EXPECT_EQ(opening->wants, Wants::kNothing);
 }
 
 TEST(RoundWire, WhatIsNoOpeningIsRefused) {
@@ -342,7 +345,7 @@ TEST(RoundWire, UnknownKindsAndMessagesAreRefused) {
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_agent_frame(payload), "kind is unknown");
   }
-  for (const int number : {0, 10, 255}) {
+  for (const int number : {0, 11, 255}) {
     std::string payload = payload_of(ToAgent(DeclaredLost{}));
     payload[kMessageNumberAt] = static_cast<char>(number);
     expect_refused(decode_leader_frame(payload), "kind is unknown");
@@ -526,8 +529,10 @@ TEST(RoundWire, NamesAndHostsAreRefusedBeyondTheirLimits) {
   expect_refused(decode_leader_frame(payload_of(ToAgent(start))), "a host is too long");
 }
 
-TEST(RoundWire, AProofHasNoMoreThan32Bytes) {
-  const Connect connect{1, 0, std::string(33, 'p'), {}};
+TEST(RoundWire, AProofHasNoMoreThan32BytesAndACredentialNoMoreThan1024) {
+  Connect connect{1, 0, std::string(1024, 'p'), {}};
+  EXPECT_TRUE(decode_agent_frame(payload_of(AgentFrame(connect))));
+  connect.proof += 'p';
   expect_refused(decode_agent_frame(payload_of(AgentFrame(connect))), "too long");
   const Welcome welcome{1, 2, std::string(33, 'p')};
   expect_refused(decode_leader_frame(payload_of(LeaderFrame(welcome))), "too long");
