@@ -27,7 +27,8 @@ struct Program {
   // Index of the user's first argument. In the user's arguments ${local_rank}, $local_rank and $$
   // are replaced for each worker (torchrun's string.Template rules). argv.size(): replace nothing.
   std::size_t first_user_argument = 1;
-  std::string name;  // for messages: the script, module or program as the user typed it
+  std::string name;        // for messages: the script, module or program as the user typed it
+  bool is_python = false;  // argv begins with a Python and its option -u
 };
 
 // The streams of a worker that an output option applies to; torchrun's digits.
@@ -43,7 +44,7 @@ struct OutputSpec {
   std::vector<int> local_ranks_filter;     // the console shows only these; empty: all
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
-  std::optional<std::string> line_prefix_template;  // ${role_name} ${rank} ${local_rank}
+  std::optional<std::string> line_prefix_template;  // with ${role_name} and others
   std::size_t stderr_tail_lines = 20;               // kept per worker for the failure report
 
   bool operator==(const OutputSpec&) const = default;
@@ -87,6 +88,16 @@ struct EventSpec {
   bool operator==(const EventSpec&) const = default;
 };
 
+// Processes that wait to become workers at a restart (agent/core/standby_core.h).
+struct StandbySpec {
+  int wanted = 0;                    // how many are to wait; 0: none
+  bool is_program = false;           // the program itself forks them, in its Context; else Python
+  std::vector<std::string> modules;  // Python's, to load in advance; the first matters most
+  std::string why_none;  // where the user asked for some: a sentence without its full stop
+
+  bool operator==(const StandbySpec&) const = default;
+};
+
 struct Job {
   std::string run_id = "none";
   std::string role = "default";
@@ -105,14 +116,15 @@ struct Job {
   // Signals to the agent that stop the job, except those ignored when it starts (nohup).
   std::vector<int> stop_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   std::optional<int> preempt_signal;  // asks the workers to leave; the exit code then means requeue
-  // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES is the entry
-  // of its local rank here. Empty: the option is not set.
+  // --virtual-local-rank: LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES (on ROCm also
+  // HIP_VISIBLE_DEVICES) is the entry of its local rank here. Empty: the option is not set.
   std::vector<std::string> visible_devices_of;
   std::vector<std::vector<int>> cpus_of;  // by local rank, for sched_setaffinity; empty: not bound
   bool exit_code_as_torchrun = false;     // 1 for any failure
   std::string record;                     // --record: file for the cores' inputs; empty: none
   std::string version;                    // of this ddprun, for messages
-  std::vector<int> debugged_ranks;        // global ranks that wait for a debugger, in every round
+  StandbySpec standbys;
+  std::vector<int> debugged_ranks;  // global ranks that wait for a debugger, in every round
 
   // The exit code of this agent for an outcome that has this one.
   int exit_code(int of_outcome) const {

@@ -150,6 +150,10 @@ void NodeCore::on(Out& out, const rdzv::JobEnd& end) {
   go_on(out);
 }
 
+void NodeCore::on(Out& out, const rdzv::GroupBroken& broken) {
+  if (!is_waiting()) out.push_back(TellGroupBroken{broken.round, broken.rank});
+}
+
 void NodeCore::on(Out& out, const LeaderLost& lost) {
   auto outcome = own_outcome(rdzv::JobOutcome::Kind::kCannotRun,
                              lost.was_reached ? kExitLeaderLost : kExitRendezvousTimeout);
@@ -176,6 +180,9 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
     if (ended.failure) {
+      if (!all(running->has_ended)) {
+        out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
+      }
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
     } else if (all(running->has_ended)) {
       out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});

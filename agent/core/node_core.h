@@ -17,6 +17,7 @@
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
 //   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
+//   GroupBroken       ignore                     TellGroupBroken (6)              TellGroupBroken (6)
 //   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
 //   DeclaredLost,     Join                       TERM, timer (4); then Join       Join when all ended
@@ -25,7 +26,8 @@
 //   a notice          Announce                   Announce                         Announce
 //   WorkerEnded ok    ignore                     first: tell SomeWorkersDone;     last: close the round
 //                                                last: tell WorkersDone
-//   WorkerEnded bad   ignore                     tell WorkerFailed                remember; last: close
+//   WorkerEnded bad   ignore                     TellGroupBroken (6); tell        remember; last: close
+//                                                WorkerFailed
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
 //   TimerExpired      ignore                     ignore                           TakeStacks or KILL (5); then give up (2)
@@ -47,6 +49,7 @@
 //       save anything together. After a planned stop (leave, arrival, restart, stop) it is shutdown_timeout
 //   (5) the grace period is over (GraceOver). After a failure the workers wait for a missing peer, and a grace period of
 //       zero asks for no diagnosis: KILL. Otherwise the stacks show why the workers hang: TakeStacks with a limit, then KILL
+//   (6) over their links, to workers that wait for the one that is gone and do not notice it themselves (NCCL)
 //
 // clang-format on
 //
@@ -125,11 +128,12 @@ struct StepTaken {  // the answer to the TakeStep action
   EndStep step{};
 };
 
-using NodeEvent = std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
-                               rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop,
-                               rdzv::DeclaredLost, rdzv::JobEnd, StoreResult, WorkerEnded,
-                               StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed,
-                               LeaderLost, LeaderReplaced, LeaderFound, CannotRun, StepTaken>;
+using NodeEvent =
+    std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
+                 rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
+                 rdzv::JobEnd, rdzv::GroupBroken, StoreResult, WorkerEnded, StopSignal,
+                 PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost, LeaderReplaced,
+                 LeaderFound, CannotRun, StepTaken>;
 
 // ---- actions
 
@@ -150,6 +154,12 @@ struct AskToLeave {  // asks the worker to finish its step and exit; no deadline
   int local_rank = 0;
   int signal = 0;  // sent instead to a worker that accepts no such request over its link
   bool operator==(const AskToLeave&) const = default;
+};
+struct
+    TellGroupBroken {  // to the live workers: the one with this rank, here or on another node, is gone
+  Round round{};
+  int rank = 0;
+  bool operator==(const TellGroupBroken&) const = default;
 };
 struct ArmTimer {  // replaces the timer that is armed
   TimerId timer{};
@@ -196,9 +206,9 @@ struct TakeStep {
 struct Exit {
   bool operator==(const Exit&) const = default;
 };
-using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, ArmTimer,
-                                GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join,
-                                Announce, Finish, TakeStep, Exit>;
+using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave,
+                                TellGroupBroken, ArmTimer, GraceOver, TakeStacks, CloseRound,
+                                CloseStore, TellLeader, Join, Announce, Finish, TakeStep, Exit>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -295,6 +305,7 @@ class NodeCore {
   void on(Out& out, const rdzv::RoundStop& stop);
   void on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
   void on(Out& out, const rdzv::JobEnd& end);
+  void on(Out& out, const rdzv::GroupBroken& broken);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
   void on(Out& out, const StopSignal& stop);

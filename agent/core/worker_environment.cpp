@@ -1,6 +1,7 @@
 #include "agent/core/worker_environment.h"
 
 #include "agent/text/substitute.h"
+#include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
 namespace {
@@ -8,6 +9,25 @@ namespace {
 // systemd sets these for the agent (systemd_notify.h). A worker that used them would send messages
 // in the name of the whole service; systemd accepts those under NotifyAccess=all.
 constexpr const char* kServiceVariables[] = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
+
+constexpr const char* kVariablesOfAWorker[] = {"LOCAL_RANK",
+                                               "RANK",
+                                               "WORLD_SIZE",
+                                               "LOCAL_WORLD_SIZE",
+                                               "GROUP_RANK",
+                                               "GROUP_WORLD_SIZE",
+                                               "ROLE_NAME",
+                                               "ROLE_RANK",
+                                               "ROLE_WORLD_SIZE",
+                                               "MASTER_ADDR",
+                                               "MASTER_PORT",
+                                               "TORCHELASTIC_RESTART_COUNT",
+                                               "TORCHELASTIC_RUN_ID",
+                                               "TORCHELASTIC_MAX_RESTARTS",
+                                               "TORCHELASTIC_ERROR_FILE",
+                                               "TORCHELASTIC_USE_AGENT_STORE",
+                                               link::kSocketVariable,
+                                               link::kPageVariable};
 
 }  // namespace
 
@@ -34,10 +54,19 @@ Environment worker_environment(const Job& job, const rdzv::RoundStart& start, in
   env.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!job.visible_devices_of.empty()) {
     env["LOCAL_RANK"] = "0";
-    env["CUDA_VISIBLE_DEVICES"] = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
+    const std::string& device = job.visible_devices_of.at(static_cast<std::size_t>(local_rank));
+    env["CUDA_VISIBLE_DEVICES"] = device;
+    // As torchrun 2.15: on ROCm this one would go before the other.
+    if (!value_or_empty(env, "HIP_VISIBLE_DEVICES").empty()) env["HIP_VISIBLE_DEVICES"] = device;
   }
   // As torchrun does: otherwise each of several workers would start a thread for every core.
   if (job.local_world_size > 1) env.try_emplace("OMP_NUM_THREADS", "1");
+  return env;
+}
+
+Environment zygote_environment(const Job& job) {
+  Environment env = worker_environment(job, {}, 0, "");
+  for (const char* const name : kVariablesOfAWorker) env.erase(name);
   return env;
 }
 

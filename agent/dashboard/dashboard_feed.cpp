@@ -65,21 +65,25 @@ json::array restarts_of(const JobStatus& status) {
       by_round;  // every node that took part has the record
   for (const NodeStatus& node : status.nodes) {
     for (const RestartRecord& record : node.recent_restarts) {
-      by_round.emplace(number(record.round), &record);
+      const RestartRecord*& longest =
+          by_round.try_emplace(number(record.round), &record).first->second;
+      // Each node counts its own ranks.
+      if (longest->downtime.total() < record.downtime.total()) longest = &record;
     }
   }
   json::array rows;
   for (const auto& [round, record] : by_round) {
     rows.push_back({unix_ms(record->when), round, text(name_of(record->reason)),
-                    in_ms(record->lost), text(record->sentence)});
+                    in_ms(record->downtime.total()), text(record->sentence),
+                    in_ms(record->downtime.stopped + record->downtime.started)});
   }
   return rows;
 }
 
-json::array lost_by_cause(const NodeStatus& node) {
+json::array downtime_by_cause(const NodeStatus& node) {
   json::array rows;
   for (const RestartTotal& total : node.restart_totals) {
-    rows.push_back({text(name_of(total.reason)), total.count, in_ms(total.lost)});
+    rows.push_back({text(name_of(total.reason)), total.count, in_ms(total.downtime)});
   }
   return rows;
 }
@@ -180,25 +184,30 @@ void DashboardFeed::look(const JobStatus& status, std::chrono::steady_clock::tim
 
   const std::int64_t began_at_ms = at_ms_ - in_ms(node->wall);
   if (std::abs(began_at_ms - began_at_ms_) > kJitterMs) began_at_ms_ = began_at_ms;
-  set("job", json::object{
-                 {"run_id", text(status.run_id)},
-                 {"program", text(status.program)},
-                 {"version", text(status.version)},
-                 {"asked_host", text(status.asked_host)},
-                 {"state", text(name_of(node->state))},
-                 {"round", round ? json::value(number(*round)) : nullptr},
-                 {"world_size", node->world_size},
-                 {"node_count", node->node_count},
-                 {"restarts", node->restarts},
-                 {"max_restarts", node->max_restarts},
-                 {"began_at_ms", began_at_ms_},
-                 {"until_run_ms", in_ms(node->until_run)},
-                 {"lost_ms", in_ms(node->lost)},
-             });
+  set("job",
+      json::object{
+          {"run_id", text(status.run_id)},
+          {"program", text(status.program)},
+          {"version", text(status.version)},
+          {"asked_host", text(status.asked_host)},
+          {"state", text(name_of(node->state))},
+          {"round", round ? json::value(number(*round)) : nullptr},
+          {"world_size", node->world_size},
+          {"node_count", node->node_count},
+          {"restarts", node->restarts},
+          {"max_restarts", node->max_restarts},
+          {"began_at_ms", began_at_ms_},
+          {"until_run_ms", in_ms(node->until_run)},
+          {"until_first_step_ms", in_ms(node->until_first_step)},
+          {"downtime_ms", in_ms(node->downtime.total())},
+          {"steps_repeated",
+           node->downtime.steps_repeated ? json::value(*node->downtime.steps_repeated) : nullptr},
+          {"goodput_permille", static_cast<int>(1000 * node->goodput)},
+      });
   set("leader", leader_of(status));
   set("nodes", nodes_of(status));
   set("restarts", restarts_of(status));
-  set("lost_by_cause", lost_by_cause(*node));
+  set("downtime_by_cause", downtime_by_cause(*node));
   look_at_failures(status);
 }
 

@@ -206,24 +206,25 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
           [this] { linger(); });
   }
 
-  void write(Reply reply, std::function<void()> next) {
-    const std::size_t length = reply.body.size();
-    response_ = {static_cast<http::status>(reply.status), 11,
-                 is_head_ ? std::string() : std::move(reply.body)};
-    response_.set(http::field::content_type, reply.content_type);
-    response_.set(http::field::cache_control, "no-store");
-    response_.set("X-Content-Type-Options", "nosniff");
-    for (const auto& [name, value] : reply.headers) response_.set(name, value);
-    response_.keep_alive(keeps_alive_);
-    response_.content_length(length);
-    serializer_.emplace(response_);
+  void write(const Reply& reply, std::function<void()> next) {
+    const auto text = std::make_shared<const std::string>(text_of(reply));
     close_after(server_->limits.write);
-    const auto done = then([this, next = std::move(next)](const error_code& ec, std::size_t) {
-      serializer_.reset();
-      ec ? close() : next();
-    });
-    is_head_ ? http::async_write_header(socket_, *serializer_, done)
-             : http::async_write(socket_, *serializer_, done);
+    asio::async_write(socket_, asio::buffer(*text),
+                      then([this, text, next = std::move(next)](const error_code& ec, std::size_t) {
+                        ec ? close() : next();
+                      }));
+  }
+
+  std::string text_of(const Reply& reply) const {
+    const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
+    std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " " + std::string(reason) +
+                       "\r\nContent-Type: " + reply.content_type +
+                       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff"
+                       "\r\nContent-Length: " +
+                       std::to_string(reply.body.size());
+    for (const auto& [name, value] : reply.headers) text += "\r\n" + name + ": " + value;
+    text += keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n";
+    return is_head_ ? text : text + reply.body;
   }
 
   // If the socket is closed while unread bytes are left, TCP resets the connection and the answer may
@@ -257,8 +258,6 @@ class Connection final : public HttpExchange, public std::enable_shared_from_thi
   std::chrono::steady_clock::time_point idle_since_;
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::empty_body>> parser_;
-  http::response<http::string_body> response_;
-  std::optional<http::response_serializer<http::string_body>> serializer_;
   std::array<char, 4096> unread_;
   std::string path_;
   bool is_late_ = false;

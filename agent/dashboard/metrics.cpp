@@ -60,18 +60,26 @@ void put_restarts(PrometheusText& text, const NodeStatus& status) {
   text.gauge("ddprun_restart_budget", "Restarts that --max-restarts allows.", status.max_restarts);
   text.gauge("ddprun_restart_budget_spent", "Restarts of --max-restarts that are used.",
              status.restarts);
-  text.family("ddprun_lost_seconds_total", Type::kCounter,
-              "Time without a running round by cause; start is the time until the first round.");
-  text.sample(seconds(status.until_run), {{"cause", "start"}});
+  text.family("ddprun_downtime_seconds_total", Type::kCounter,
+              "Time from what ended a round until every rank of this node has committed the step "
+              "after it, by cause; start is the time until their first step.");
+  text.sample(seconds(status.until_first_step), {{"cause", "start"}});
   for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
-    text.sample(seconds(total_of(status, reason).lost), {{"cause", name_of(reason)}});
+    text.sample(seconds(total_of(status, reason).downtime), {{"cause", name_of(reason)}});
   });
-  const double wall = seconds(status.wall);
-  text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", wall);
-  const double lost =
-      status.until_run.count() == 0 ? wall : seconds(status.until_run + status.lost);
-  text.gauge("ddprun_goodput_ratio", "Share of the uptime in which a round ran.",
-             wall > 0 ? std::clamp(1 - lost / wall, 0.0, 1.0) : 0);
+  text.family("ddprun_downtime_part_seconds_total", Type::kCounter,
+              "The same of all restarts, by its part.");
+  text.sample(seconds(status.downtime.stopped), {{"part", "stopped"}});
+  text.sample(seconds(status.downtime.started), {{"part", "started"}});
+  text.sample(seconds(status.downtime.joined), {{"part", "joined"}});
+  text.sample(seconds(status.downtime.repeated), {{"part", "repeated"}});
+  if (status.downtime.steps_repeated) {
+    text.counter("ddprun_steps_repeated_total", "Steps that were done again after restarts.",
+                 static_cast<double>(*status.downtime.steps_repeated));
+  }
+  text.gauge("ddprun_uptime_seconds", "Time since the start of this agent.", seconds(status.wall));
+  text.gauge("ddprun_goodput_ratio", "Share of the uptime that moved the job forward.",
+             status.goodput);
 }
 
 void put_store(PrometheusText& text, const NodeStatus& status) {

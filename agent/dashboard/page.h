@@ -1,4 +1,4 @@
-// The live page, index.html of this folder, as it is built into the program (embed.cmake).
+// The live page, index.html of this folder, as it is built into the program (agent/embed.cmake).
 #pragma once
 
 #include <string_view>

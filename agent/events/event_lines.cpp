@@ -1,6 +1,7 @@
 #include "agent/events/event_lines.h"
 
 #include "agent/text/json_fields.h"
+#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
 
 namespace ddprun::agent {
@@ -8,6 +9,9 @@ namespace ddprun::agent {
 template <>
 inline constexpr std::array<std::string_view, 6> kNames<rdzv::NodeGone::How>{
     "disconnected", "silent", "replaced", "left", "stuck", "unresponsive"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
+                                                                     "step_after"};
 
 namespace {
 
@@ -15,7 +19,7 @@ std::string utc(std::chrono::system_clock::time_point time) {
   char fraction[16];
   std::snprintf(fraction, sizeof fraction, ".%06dZ",
                 static_cast<int>(in_us(time.time_since_epoch()) % 1'000'000));
-  return utc_text(time) + fraction;
+  return time_text("%FT%T", time, &::gmtime_r) + fraction;
 }
 
 std::string_view name_of(const rdzv::JobOutcome& outcome) {
@@ -55,7 +59,8 @@ constexpr std::array kEventNames{"job_started",
                                  "keeper_replaced",
                                  "finished",
                                  "events_lost",
-                                 "requested"};
+                                 "requested",
+                                 "recovered"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -131,7 +136,7 @@ static void fields(JsonWriter& line, const Restarted& event) {
   line("restart", event.restart);
   line("max_restarts", event.max_restarts);
   line("failure", event.failure);
-  line("lost_us", event.lost);
+  line("until_run_us", event.until_run);
   line("lost_node", event.lost_node);
   line("nodes_gone", event.nodes_gone);
   line("nodes_joined", event.nodes_joined);
@@ -159,13 +164,19 @@ static void fields(JsonWriter& line, const JobFinished& event) {
   line("why", event.outcome.sentence);
   line("wall_us", event.wall);
   line("restarts", event.outcome.restarts);
-  line("lost_us", event.lost);
+  fields(line, event.downtime);
+  line("goodput", event.goodput);
   line("reason", reason_of(event.outcome));
   line("lost_node", event.outcome.lost_node);
 }
 
 static void fields(JsonWriter& line, const EventsLost& event) { line("count", event.count); }
 static void fields(JsonWriter& line, const Requested& event) { line("what", event.what); }
+
+static void fields(JsonWriter& line, const Recovered& event) {
+  line("round", event.round);
+  fields(line, event.downtime);
+}
 
 JobEvent without_what_no_line_shows(JobEvent event) {
   // Keeps a little more than a line shows, so that json_text() still ends the line with "…".

@@ -11,11 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "agent/status/downtime.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
 
-inline constexpr int kEventSchema = 1;
+inline constexpr int kEventSchema = 2;
 
 struct JobStarted {
   std::string program;
@@ -56,12 +57,17 @@ struct Restarted {
   Round round{};  // the new one
   int restart = 0;
   int max_restarts = 0;
-  std::optional<rdzv::WorkerFailure> failure;  // that ended the previous round
-  std::chrono::microseconds lost{};
+  std::optional<rdzv::WorkerFailure> failure;    // that ended the previous round
+  std::chrono::microseconds until_run{};         // from the failure until the new round ran
   std::optional<rdzv::NodeGone> lost_node = {};  // the first that is gone since the previous round
   int nodes_gone = 0;
   int nodes_joined = 0;
-  bool was_asked_for = false;  // with ddpctl restart
+  bool was_asked_for = false;                // with ddpctl restart
+  Downtime downtime_before = no_downtime();  // of the restart before; in no line
+};
+struct Recovered {
+  Round round{};
+  Downtime downtime;
 };
 struct SignalReceived {
   int signal = 0;
@@ -78,7 +84,8 @@ struct JobFinished {
   rdzv::JobOutcome outcome;
   int exit_code = 0;  // of the agent
   std::chrono::microseconds wall{};
-  std::chrono::microseconds lost{};  // by all restarts together
+  Downtime downtime = no_downtime();  // of all restarts together
+  double goodput = 0;
 };
 struct EventsLost {
   std::uint64_t count = 0;  // lines that were dropped because the reader was too slow
@@ -86,9 +93,9 @@ struct EventsLost {
 struct Requested {        // with ddpctl, from this agent
   std::string_view what;  // stop, restart
 };
-using JobEvent =
-    std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted, SignalReceived,
-                 WorkerKilledAfterGrace, KeeperReplaced, JobFinished, EventsLost, Requested>;
+using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
+                              SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
+                              EventsLost, Requested, Recovered>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

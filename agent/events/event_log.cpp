@@ -1,5 +1,6 @@
 #include "agent/events/event_log.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ddprun::agent {
@@ -34,7 +35,7 @@ EventLog::EventLog(boost::asio::any_io_executor executor, Console& console, cons
       console_(console),
       job_(job),
       host_(std::move(host)),
-      times_(steady_clock::now()),
+      times_(steady_clock::now(), job.local_world_size),
       history_(job.local_world_size),
       workers_(static_cast<std::size_t>(job.local_world_size)) {
   round_.world_size = 0;
@@ -71,7 +72,10 @@ std::shared_ptr<void> EventLog::on_line(std::function<void(const std::string&)> 
 
 void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids) {
   const bool is_first = round_.world_size == 0;
-  const auto since_cause = in_us(times_.round_runs(steady_clock::now()));
+  const auto now = steady_clock::now();
+  const Downtime downtime_before = times_.latest(now);
+  const auto since_cause = in_us(times_.round_runs(now));
+  running_ = static_cast<int>(std::ranges::count_if(pids, [](pid_t pid) { return pid != 0; }));
   if (job_.events.as_torchrun) {
     // torchrun's records have the rank of the previous round and the restarts of the new one.
     TorchrunScene before = scene();
@@ -95,15 +99,16 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   if (!is_first) {
     write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
                     since_cause, start.after_loss, start.nodes_gone, start.nodes_joined,
-                    start.after_request});
+                    start.after_request, downtime_before});
   }
 }
 
 void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
   if (!ended.status.is_success()) {
-    if (!was_told_to_stop) times_.trouble(steady_clock::now());
+    if (!was_told_to_stop) times_.failed(steady_clock::now());
     workers_[static_cast<std::size_t>(ended.local_rank)].failure = ended;
   }
+  if (ended.pid != 0 && --running_ == 0) times_.all_ended(steady_clock::now());
   write(WorkerExited{round_.round,
                      {ended.rank, ended.local_rank, ended.pid},
                      ended.status,
@@ -113,18 +118,41 @@ void EventLog::worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_
                      ended.progress});
 }
 
+void EventLog::worker_ending(int local_rank, const std::optional<WorkerProgress>& progress,
+                             const StepMarks& marks, ExitStatus status, bool was_told_to_stop) {
+  times_.stepped(local_rank, marks);
+  const WorkerProgress last = progress.value_or(WorkerProgress{});
+  times_.worker_ended(local_rank, last.step, last.step_kind, status.is_success(),
+                      steady_clock::now());
+  look_for_recovery();
+  if (!status.is_success() && !was_told_to_stop) times_.failed(steady_clock::now());
+}
+
+void EventLog::stepped(int local_rank, const StepMarks& marks) {
+  times_.stepped(local_rank, marks);
+  look_for_recovery();
+}
+
+void EventLog::look_for_recovery() {
+  if (const auto downtime = times_.take_recovered(steady_clock::now())) {
+    write(Recovered{round_.round, *downtime});
+  }
+}
+
 void EventLog::round_stopping(Round round, const NodeEvent& cause) {
   bool has_local_failure = false;
   for (const Ended& worker : workers_) has_local_failure |= worker.failure.has_value();
   const std::string_view reason = reason_of(cause, has_local_failure);
   if (reason.empty()) return;
-  times_.trouble(steady_clock::now());
+  times_.failed(steady_clock::now());
   write(RoundStopping{round, reason});
 }
 
 void EventLog::finished(const rdzv::JobOutcome& outcome, int exit_code) {
-  write(JobFinished{outcome, exit_code, in_us(times_.wall(steady_clock::now())),
-                    in_us(times_.lost())});
+  const auto now = steady_clock::now();
+  times_.finished(now);
+  write(JobFinished{outcome, exit_code, in_us(times_.wall(now)), times_.all(now),
+                    times_.goodput(now)});
   if (!job_.events.as_torchrun) return;
   using Kind = rdzv::JobOutcome::Kind;
   if (outcome.kind == Kind::kStopped || outcome.kind == Kind::kCannotRun) {

@@ -1,11 +1,12 @@
 // Logs the events of a job: writes JSON lines (--events) and torchrun's records
-// (--event-log-handler=console), adds up the time lost by restarts, keeps the history (JobHistory),
+// (--event-log-handler=console), counts the downtime (DowntimeClock), keeps the history (JobHistory),
 // and passes lines on to followers. Without all of these it makes no lines and opens no file. Owned
 // by the Observers; event loop only, the Console outlives it. Every call is an event: report a
 // worker's end when it has ended, and not when it is stopped.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,12 +39,18 @@ class EventLog {
   // The workers of a round run. `pids` by local rank; 0: it was not started.
   void round_started(const rdzv::RoundStart& start, std::span<const pid_t> pids);
   void worker_exited(const rdzv::WorkerFailure& ended, bool was_told_to_stop);
+  // What a worker did last; before worker_exited().
+  void worker_ending(int local_rank, const std::optional<WorkerProgress>& progress,
+                     const StepMarks& marks, ExitStatus status, bool was_told_to_stop);
+  void stepped(int local_rank, const StepMarks& marks);
   // `cause`: the event that made the round stop.
   void round_stopping(Round round, const NodeEvent& cause);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);
 
-  const JobTimes& times() const { return times_; }
-  const JobHistory& history() const { return history_; }
+  const DowntimeClock& times() const { return times_; }
+  void fill(NodeStatus& status, std::size_t events_max) const {
+    history_.fill(status, times_, std::chrono::steady_clock::now(), events_max);
+  }
   // Calls `told` with each following line until the returned pointer is released, perhaps by it.
   std::shared_ptr<void> on_line(std::function<void(const std::string&)> told);
 
@@ -56,6 +63,7 @@ class EventLog {
     std::optional<rdzv::WorkerFailure> failure;
   };
 
+  void look_for_recovery();
   TorchrunScene scene() const;
   int rank_of(int local_rank) const { return round_.rank_offset + local_rank; }
 
@@ -64,10 +72,11 @@ class EventLog {
   const Job& job_;
   const std::string host_;
   std::unique_ptr<EventSink> sink_;
-  JobTimes times_;
+  DowntimeClock times_;
   JobHistory history_;
   std::vector<std::weak_ptr<const std::function<void(const std::string&)>>> followers_;
   rdzv::RoundStart round_;  // the latest
+  int running_ = 0;         // workers of it
   std::vector<Ended> workers_;
 };
 

@@ -1,6 +1,7 @@
 #include "agent/events/job_history.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "agent/failure/failure_report.h"
@@ -77,9 +78,12 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   restarts_ = restarted.restart;
   max_restarts_ = restarted.max_restarts;
   const auto& [reason, sentence] = reason_of(restarted);
-  RestartTotal& total = totals_[static_cast<std::size_t>(reason)];
-  total.count += 1;
-  total.lost += restarted.lost;
+  if (!records_.empty()) {  // its downtime is over now
+    RestartRecord& before = records_.back();
+    before.downtime = restarted.downtime_before;
+    total_of(before.reason).downtime += before.downtime.total();
+  }
+  total_of(reason).count += 1;
   RestartRecord record;
   record.when = head.time;
   record.round = restarted.round;
@@ -89,12 +93,11 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
                 : restarted.lost_node ? restarted.lost_node->host
                                       : "";
   record.sentence = as_utf8(sentence, kSentenceBytesMax);
-  record.lost = restarted.lost;
   keep_latest(records_, std::move(record), kRestartsKept);
 }
 
-void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point now,
-                      std::size_t events_max) const {
+void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,
+                      std::chrono::steady_clock::time_point now, std::size_t events_max) const {
   status.local_world_size = local_world_size_;
   status.restarts = restarts_;
   status.max_restarts = max_restarts_;
@@ -110,12 +113,19 @@ void JobHistory::fill(NodeStatus& status, std::chrono::steady_clock::time_point 
     status.until_run = until_run_;
   }
   status.workers = workers_;
-  for (const RestartTotal& total : totals_) {
-    if (total.count == 0) continue;
-    status.restart_totals.push_back(total);
-    status.lost += total.lost;
-  }
   status.recent_restarts.assign(records_.begin(), records_.end());
+  std::array<RestartTotal, 6> totals = totals_;
+  if (!records_.empty()) {
+    RestartRecord& latest = status.recent_restarts.back();
+    latest.downtime = times.latest(now);
+    totals[static_cast<std::size_t>(latest.reason)].downtime += latest.downtime.total();
+  }
+  std::ranges::copy_if(totals, std::back_inserter(status.restart_totals),
+                       [](const RestartTotal& total) { return total.count > 0; });
+  status.until_first_step =
+      std::chrono::duration_cast<std::chrono::microseconds>(times.until_first_step(now));
+  status.downtime = times.all(now);
+  status.goodput = times.goodput(now);
   for (std::size_t i = events_.size() - std::min(events_max, events_.size()); i < events_.size();
        ++i) {
     std::string line = event_line(events_[i].first, events_[i].second);

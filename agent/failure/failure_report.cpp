@@ -3,27 +3,15 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
-#include <ctime>
 #include <limits>
 #include <vector>
 
+#include "agent/text/time_text.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
-
-std::string local_time(std::chrono::system_clock::time_point when) {
-  using namespace std::chrono;
-  const std::time_t seconds = system_clock::to_time_t(when);
-  const auto rest = duration_cast<milliseconds>(when - system_clock::from_time_t(seconds));
-  std::tm fields{};
-  ::localtime_r(&seconds, &fields);
-  char text[64];
-  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &fields);
-  std::snprintf(text + length, sizeof text - length, ".%03d", static_cast<int>(rest.count()));
-  return text;
-}
 
 std::string joined(const std::vector<std::string>& parts, const char* separator) {
   std::string text;
@@ -131,7 +119,7 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   out += field("rank", std::to_string(cause.rank) + " (local rank " +
                            std::to_string(cause.local_rank) + node + ")");
   out += field("host", cause.host + (cause.pid > 0 ? ", pid " + std::to_string(cause.pid) : ""));
-  out += field("time", local_time(cause.when));
+  out += field("time", time_text("%Y-%m-%d %H:%M:%S", cause.when) + milliseconds_of(cause.when));
   if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
   if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
@@ -227,7 +215,7 @@ int changes_of_nodes(const rdzv::JobOutcome& outcome) {
   return static_cast<int>(std::clamp<std::int64_t>(changes, 0, std::numeric_limits<int>::max()));
 }
 
-std::string counted(int count, const std::string& what) {
+std::string counted(std::int64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
@@ -238,6 +226,21 @@ std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   }
   const bool is_first = changes_of_nodes(outcome) == 0 && outcome.restarts_asked_for == 0;
   return is_first ? "" : field("restarts", "none; " + round);
+}
+
+// ": 12 ms to stop, 3 ms to start, 1.1 s to the first step, 240 ms for 31 steps again"
+std::string parts_in_words(const Downtime& downtime) {
+  if (downtime.until == DowntimeEnd::kWorkersRun) {
+    return ", until the workers ran: they report no steps";
+  }
+  std::string text = ": " + in_words(downtime.stopped) + " to stop, " + in_words(downtime.started) +
+                     " to start, " + in_words(downtime.joined) + " to the first step";
+  const std::int64_t repeated = downtime.steps_repeated.value_or(0);
+  if (repeated > 0) {
+    text += ", " + in_words(downtime.repeated) + " for " + counted(repeated, "step") + " again";
+  }
+  const bool is_unknown = downtime.until == DowntimeEnd::kFirstStep;
+  return text + (is_unknown ? "; how many steps were repeated is not known" : "");
 }
 
 std::string headline(const rdzv::JobOutcome& outcome, const std::string& program) {
@@ -297,8 +300,7 @@ std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& p
 }
 
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall,
-                    std::chrono::steady_clock::duration lost) {
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime) {
   std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
   std::vector<std::string> parts;
   if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
@@ -312,7 +314,8 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
   const std::string last = parts.back();
   parts.pop_back();
   if (!parts.empty()) text += joined(parts, ", ") + " and ";
-  return text + last + " cost " + in_words(lost) + " of it\n";
+  return text + last + " cost " + in_words(downtime.total()) + " of it" + parts_in_words(downtime) +
+         "\n";
 }
 
 }  // namespace ddprun::agent

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "agent/status/downtime.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
@@ -22,9 +23,9 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
 // consequences, one line each. Ends with a newline; empty for a job that succeeded.
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program);
 
-// One line: how long the job took, and how much of that its restarts and changes of nodes cost.
+// One line: how long the job took, and how much of that its restarts and changes of nodes cost,
+// until every rank had committed the step after them; or until when else that was counted.
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall,
-                    std::chrono::steady_clock::duration lost);
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime);
 
 }  // namespace ddprun::agent

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "agent/text/json_text.h"
+#include "agent/text/time_text.h"
 #include "rendezvous/common/trimmed.h"
 
 namespace ddprun::agent {
@@ -54,6 +55,11 @@ std::optional<JobProgress> job_progress_of(const NodeSnapshot& node) {
   if (node.round.rank_offset != 0 || node.progress.empty()) return std::nullopt;
   const auto& progress = node.progress.front();
   if (!progress || !progress->step) return std::nullopt;
+  // The hooks for Python count steps of programs that may report to Trainer by themselves, which
+  // this report would replace.
+  const bool is_the_programs = progress->step_kind == StepKind::kProgram ||
+                               progress->total_steps > 0 || !progress->values.empty();
+  if (!is_the_programs) return std::nullopt;
   return JobProgress{.step = *progress->step,
                      .total_steps = progress->total_steps,
                      .round = node.round.round,
@@ -98,7 +104,8 @@ std::string kubeflow_status(const JobProgress& progress,
   add("world_size", std::to_string(progress.world_size));
   for (const NamedValue& value : progress.values) add(value.name, number_text(value.value));
   status["metrics"] = std::move(metrics);
-  status["lastUpdatedTime"] = utc_text(now) + "Z";  // without fractions, as Kubernetes does
+  status["lastUpdatedTime"] =
+      time_text("%FT%TZ", now, &::gmtime_r);  // without fractions, as Kubernetes does
   return json::serialize(json::object{{"trainerStatus", std::move(status)}});
 }
 

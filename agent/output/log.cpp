@@ -1,45 +1,38 @@
 #include "agent/output/log.h"
 
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
+#include <spdlog/logger.h>
 
-#include <mutex>
-#include <string_view>
+#include <string>
 
 #include "agent/output/console.h"
+#include "agent/output/terminal_look.h"
+#include "agent/text/time_text.h"
 #include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
 
-// With a mutex, because the store's thread logs too, and spdlog's formatter is not thread-safe.
-class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
+// "[16:03:12.042] ddprun: ..." Not spdlog's formatter: it is for one thread at a time, and most of
+// what spdlog costs to compile and to load.
+class ConsoleSink final : public spdlog::sinks::sink {
  public:
   explicit ConsoleSink(Console& console) : console_(console) {}
 
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
+  void log(const spdlog::details::log_msg& message) override {
+    const bool has_colour =
+        message.level >= spdlog::level::warn && console_.is_coloured(Stream::kStderr);
+    const Colour colour = message.level == spdlog::level::warn ? Colour::kYellow : Colour::kRed;
     // Messages contain text of hosts, programs and other nodes, which may have escape sequences.
-    const std::string sentence = printable({message.payload.data(), message.payload.size()});
-    spdlog::details::log_msg safe = message;
-    safe.payload = sentence;
-    spdlog::memory_buf_t line;
-    formatter_->format(safe, line);
-    const std::string_view text(line.data(), line.size());
-    if (!console_.is_coloured(Stream::kStderr) || safe.level < spdlog::level::warn) {
-      console_.say(Stream::kStderr, text);
-      return;
-    }
-    const Colour colour = safe.level == spdlog::level::warn ? Colour::kYellow : Colour::kRed;
-    const std::size_t begin = safe.color_range_start;
-    const std::size_t end = safe.color_range_end;
     console_.say(Stream::kStderr,
-                 std::string(text.substr(0, begin)) +
-                     coloured(text.substr(begin, end - begin), colour, /*has_colour=*/true) +
-                     std::string(text.substr(end)));
+                 "[" + time_text("%H:%M:%S", message.time) + milliseconds_of(message.time) + "] " +
+                     coloured("ddprun:", colour, has_colour) + " " +
+                     printable({message.payload.data(), message.payload.size()}) + "\n");
   }
-  void flush_() override {}
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
+ private:
   Console& console_;
 };
 
@@ -56,14 +49,32 @@ spdlog::level::level_enum level_from(const Environment& environment) {
   return spdlog::level::warn;
 }
 
+spdlog::level::level_enum in_spdlog(Log::Level level) {
+  switch (level) {
+    case Log::Level::kDebug:
+      return spdlog::level::debug;
+    case Log::Level::kInfo:
+      return spdlog::level::info;
+    case Log::Level::kWarning:
+      return spdlog::level::warn;
+    case Log::Level::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
 }  // namespace
 
-std::shared_ptr<spdlog::logger> make_logger(Console& console, const Environment& environment) {
-  auto logger = std::make_shared<spdlog::logger>("ddprun", std::make_shared<ConsoleSink>(console));
-  logger->set_level(level_from(environment));
-  logger->set_pattern("[%H:%M:%S.%e] %^ddprun:%$ %v");
-  return logger;
+Log::Log(Console& console, const Environment& environment)
+    : logger_(std::make_shared<spdlog::logger>("ddprun", std::make_shared<ConsoleSink>(console))) {
+  logger_->set_level(level_from(environment));
 }
+
+void Log::write(Level level, std::string_view text) const {
+  logger_->log(in_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+}
+
+bool Log::writes(Level level) const { return logger_->should_log(in_spdlog(level)); }
 
 bool logs_info(const Environment& environment) {
   return level_from(environment) <= spdlog::level::info;

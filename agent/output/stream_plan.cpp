@@ -65,7 +65,8 @@ std::string line_prefix(const OutputSpec& spec, const WorkerIdentity& worker) {
   if (!spec.line_prefix_template) return "[" + worker.role + local_rank + "]:";
   return substitute(*spec.line_prefix_template, {{"role_name", worker.role},
                                                  {"rank", std::to_string(worker.rank)},
-                                                 {"local_rank", local_rank}});
+                                                 {"local_rank", local_rank},
+                                                 {"hostname", worker.host}});
 }
 
 }  // namespace ddprun::agent

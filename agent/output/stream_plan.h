@@ -14,6 +14,7 @@ struct WorkerIdentity {
   int local_rank = 0;
   int rank = 0;
   std::string role;
+  std::string host{};  // of its node
 };
 
 struct StreamPlan {
@@ -41,7 +42,8 @@ bool needs_files(const OutputSpec& spec);
 StreamPlan plan_stream(const OutputSpec& spec, Stream stream, int local_rank,
                        bool console_is_terminal);
 
-// "[<role><local rank>]:", or the template with $role_name, $rank and $local_rank (substitute.h).
+// "[<role><local rank>]:", or the template with $role_name, $rank, $local_rank and $hostname
+// (substitute.h).
 std::string line_prefix(const OutputSpec& spec, const WorkerIdentity& worker);
 
 }  // namespace ddprun::agent

@@ -1,5 +1,6 @@
 #include "agent/process/child_reaper.h"
 
+#include <fcntl.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -24,10 +25,10 @@ ChildReaper::ChildReaper(boost::asio::io_context& io, const std::string& agent_i
       hooks_(std::move(hooks)),
       looks_(io.get_executor(), std::string(kAgentVariable) + "=" + agent_id) {}
 
-Result<void> ChildReaper::start(std::size_t workers) {
+Result<void> ChildReaper::start(std::size_t slots) {
   become_subreaper();
   signal_.add(SIGCHLD);  // before the first child: the keeper may be killed at once
-  auto keeper = Keeper::start(workers);
+  auto keeper = Keeper::start(slots);
   if (!keeper) return fail(std::move(keeper.error()));
   keeper_.emplace(std::move(*keeper));
   await();
@@ -59,6 +60,29 @@ void ChildReaper::renew_control_group() {
   group_.reset();
   was_group_killed_ = false;
   if (std::exchange(are_all_in_group_, false)) make_control_group();
+}
+
+rdzv::UniqueFd ChildReaper::next_control_group() {
+  if (!are_all_in_group_) return {};
+  if (!next_group_) {
+    const auto path = ControlGroup::new_path();
+    if (!path) return {};
+    keeper_->set_next_control_group(*path);
+    auto made = ControlGroup::make(*path);
+    if (!made) return {};
+    next_group_.emplace(std::move(*made));
+  }
+  return rdzv::UniqueFd(::openat(next_group_->directory(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+}
+
+// Not a moment without the next one's path in the keeper's table: processes are in that group.
+void ChildReaper::follow_control_group() {
+  keeper_->set_control_group(next_group_->path());
+  group_.reset();
+  group_.emplace(std::move(*next_group_));
+  next_group_.reset();
+  keeper_->set_next_control_group("");
+  was_group_killed_ = false;
 }
 
 void ChildReaper::leave_control_group() {
@@ -128,7 +152,11 @@ void ChildReaper::kill_orphans() {
         " hangs in the kernel; it is not known if it belongs to this job, so it is not killed");
   }
   timer_.cancel();
-  if (group_ && are_all_gone) was_group_killed_ ? renew_control_group() : group_->tidy();
+  if (are_all_gone && are_all_in_group_ && next_group_) {
+    follow_control_group();
+  } else if (group_ && are_all_gone) {
+    was_group_killed_ ? renew_control_group() : group_->tidy();
+  }
   std::exchange(done_, nullptr)();
 }
 

@@ -1,6 +1,7 @@
 // The agent's children that are not workers: its keeper, which is replaced if somebody kills it,
 // and orphans, which are killed when a round closes: the processes left in the workers' control
-// group; without such a group, those of agent/process/orphans.h.
+// group; without such a group, those of agent/process/orphans.h. Standbys wait in the control group
+// of the next round already, because entering a group takes the kernel milliseconds.
 //
 // Owned by the WorkerGroup; event loop thread only. Never reaps a child that has an owner (a
 // worker, a stack dump), who would wait for its end for ever: `is_owned` names those.
@@ -23,6 +24,7 @@
 #include "agent/process/orphans.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 
@@ -38,8 +40,8 @@ class ChildReaper {
   ChildReaper(boost::asio::io_context& io, const std::string& agent_id, Hooks hooks);
 
   // Call it before the agent has another thread or child. From then on this process adopts the
-  // workers' orphans. The keeper gets `workers` slots.
-  Result<void> start(std::size_t workers);
+  // workers' orphans. The keeper gets that many slots: one for each worker, then those of standbys.
+  Result<void> start(std::size_t slots);
 
   // After start(): the keeper's slot where a worker enters its process group, and the temporary
   // error file that the keeper removes when the agent ends.
@@ -52,6 +54,9 @@ class ChildReaper {
 
   // Descriptor of the control group in which workers start; -1: there is none.
   int control_group() const { return are_all_in_group_ ? group_->directory() : -1; }
+  // Where a process enters the control group of the next round, by writing 0; none if there is no
+  // such group.
+  rdzv::UniqueFd next_control_group();
   // A worker could not be started in it, so the group does not contain all workers any more.
   void leave_control_group();
 
@@ -70,6 +75,7 @@ class ChildReaper {
   void await();
   bool is_known(pid_t pid) const;
   void make_control_group();
+  void follow_control_group();
   void renew_control_group();
   void kill_orphans();
 
@@ -78,6 +84,7 @@ class ChildReaper {
   const Hooks hooks_;
   EnvironmentLooks looks_;
   std::optional<Keeper> keeper_;
+  std::optional<ControlGroup> next_group_;
   std::optional<ControlGroup> group_;  // the keeper removes it as well, if it is let go first
   bool are_all_in_group_ = false;
   bool was_group_killed_ = false;

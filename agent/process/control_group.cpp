@@ -2,10 +2,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -104,11 +106,32 @@ std::string own_group(const std::string& root) {
   return text.substr(path, text.find('\n', path) - path);
 }
 
+// Where the whole hierarchy is mounted at one of the usual places, and paths of groups begin at its root
+// because this process is in the first namespace of control groups: a few system calls. Else empty. (The
+// kernel writes mountinfo anew for each reader, which takes longer the more is mounted.)
+std::string usual_mount_point() {
+  constexpr ino_t kFirstNamespace = 0xEFFFFFFB;  // CGROUP_NS_INIT_INO of linux/nsfs.h
+  constexpr ino_t kRootOfHierarchy = 1;
+  struct stat status {};
+  if (::stat("/proc/self/ns/cgroup", &status) != 0 || status.st_ino != kFirstNamespace) return "";
+  for (const char* const path : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+    struct statfs mounted {};
+    if (::statfs(path, &mounted) == 0 && mounted.f_type == CGROUP2_SUPER_MAGIC &&
+        ::stat(path, &status) == 0 && status.st_ino == kRootOfHierarchy) {
+      return path;
+    }
+  }
+  return "";
+}
+
 // A line of mountinfo is "36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 …": the root
 // is the part of the hierarchy that is seen at the mount point.
 std::string own_folder(const std::string& root) {
   const std::string group = own_group(root);
   if (group.empty() || group.starts_with("/..")) return "";  // outside of the mounted part
+  if (const std::string mount = root.empty() ? usual_mount_point() : ""; !mount.empty()) {
+    return mount + (group == "/" ? "" : group);
+  }
   const std::string mounts = file_text(root + "/proc/self/mountinfo");
   for (std::size_t end = 0, begin = 0; begin < mounts.size(); begin = end + 1) {
     end = std::min(mounts.find('\n', begin), mounts.size());

@@ -33,6 +33,7 @@ class ControlGroup {
   ControlGroup& operator=(ControlGroup&&) = delete;
   ~ControlGroup();  // removes the group if it is empty
 
+  const std::string& path() const { return path_; }
   // For CLONE_INTO_CGROUP.
   int directory() const { return directory_.get(); }
 

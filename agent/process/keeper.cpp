@@ -64,8 +64,12 @@ void Keeper::keep(int pipe_fd) const {
     }
   };
   each_group([](pid_t group) { ::kill(-group, SIGKILL); });
-  const char* const control_group = entries_[count_].file;
-  if (control_group[0] != '\0') kill_control_group(control_group);
+  const auto each_control_group = [this](auto&& perform) {
+    for (std::size_t i = count_; i < count_ + kControlGroups; ++i) {
+      if (entries_[i].file[0] != '\0') perform(entries_[i].file);
+    }
+  };
+  each_control_group(kill_control_group);
   const auto until = Clock::now() + kPatience;
   each_group([until](pid_t group) { await_leader(group, until); });
   remove_files();
@@ -74,12 +78,12 @@ void Keeper::keep(int pipe_fd) const {
   // members.
   each_group([until](pid_t group) { await_group(group, until); });
   remove_files();
-  if (control_group[0] != '\0') remove_control_group(control_group, kControlGroupPatience);
+  each_control_group([](const char* path) { remove_control_group(path, kControlGroupPatience); });
   ::_exit(0);
 }
 
 Result<Keeper> Keeper::start(std::size_t slots) {
-  void* memory = ::mmap(nullptr, (slots + 1) * sizeof(Entry), PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, (slots + kControlGroups) * sizeof(Entry), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return fail(error_from_errno(errno, "memory for the keeper"));
   // Zeroed pages are valid empty entries; initialising them would cost a page fault each.

@@ -41,8 +41,10 @@ class Keeper {
   // A file of the worker in that slot, which the keeper removes; an absolute path, or empty.
   void set_file(std::size_t index, std::string_view path) { set_path(index, path); }
 
-  // Path of the workers' control group; empty: none. Set it before the group is made.
+  // Paths of the workers' control group, and of the one that follows it; empty: none. Set a path
+  // before its group is made.
   void set_control_group(std::string_view path) { set_path(count_, path); }
+  void set_next_control_group(std::string_view path) { set_path(count_ + 1, path); }
 
   // The keeper kills and removes what is still registered, and exits.
   void let_go();
@@ -55,8 +57,8 @@ class Keeper {
   Result<void> replace();
 
  private:
-  // Each entry is one page, so unused entries cost no memory. There is one for each slot, and a
-  // last one whose `file` is the path of the control group.
+  // Each entry is one page, so unused entries cost no memory. There is one for each slot, and two
+  // more whose `file` is the path of a control group.
   struct Entry {
     Slot group;
     char file[4096 - sizeof(Slot)];
@@ -67,8 +69,10 @@ class Keeper {
     void operator()(Entry* entries) const;
   };
 
+  static constexpr std::size_t kControlGroups = 2;
+
   Keeper(Entry* entries, std::size_t count)
-      : entries_(entries, Unmap{(count + 1) * sizeof(Entry)}), count_(count) {}
+      : entries_(entries, Unmap{(count + kControlGroups) * sizeof(Entry)}), count_(count) {}
   [[noreturn]] void keep(int pipe_fd) const;
   void set_path(std::size_t index, std::string_view path);
 

@@ -20,8 +20,7 @@ class OomWatch {
 
   // Call it when the workers of a round have started: earlier kills are not counted for them.
   void begin_round() {
-    if (counter_file_.empty()) find_counter();
-    seen_ = oom_kills_in(counter_file_);
+    seen_ = counter_file_.empty() ? find_counter() : oom_kills_in(counter_file_);
   }
 
   // Call it when a worker failed. True if there is a kill that was not reported yet; reports it.
@@ -38,14 +37,16 @@ class OomWatch {
     return cgroup::field(file_text(file), "oom_kill");
   }
 
-  void find_counter() {
+  // Returns what it says.
+  std::optional<std::uint64_t> find_counter() {
     for (const std::string& folder : cgroup::folders("memory", root_)) {
       for (const char* const name : {"/memory.events", "/memory.oom_control"}) {
         counter_file_ = folder + name;
-        if (oom_kills_in(counter_file_)) return;
+        if (const auto kills = oom_kills_in(counter_file_)) return kills;
       }
     }
     counter_file_.clear();
+    return std::nullopt;
   }
 
   std::string root_;

@@ -210,7 +210,7 @@ class Starter {
     Started started;
     int pid_fd = -1;
     clone_args arguments{};
-    arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD;
+    arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
     arguments.pidfd = reinterpret_cast<std::uintptr_t>(&pid_fd);
     arguments.exit_signal = SIGCHLD;
     if (control_group >= 0) {
@@ -240,6 +240,7 @@ class Starter {
 
   // A separate function, so that the child does not share the caller's stack frame.
   [[gnu::noinline]] pid_t vfork_child() {
+    handled_signals_ = signals_with_handlers();
     const pid_t pid = ::vfork();
     if (pid == 0) become_worker();
     return pid;
@@ -252,15 +253,18 @@ class Starter {
     has_begun_ = true;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent_) ::_exit(0);  // the agent died before the line above
+    // Yama may allow tracing by ancestors only: allow what the agent starts (StackDump), too.
+    ::prctl(PR_SET_PTRACER, parent_, 0, 0, 0);
     if (!spec_.cpus.empty()) ::sched_setaffinity(0, sizeof cpus_, &cpus_);
     if (spec_.stdout_fd >= 0) ::dup2(spec_.stdout_fd, STDOUT_FILENO);
     if (spec_.stderr_fd >= 0) ::dup2(spec_.stderr_fd, STDERR_FILENO);
     // A worker gets fds 0, 1 and 2, as under torchrun, and its link; no other descriptor.
     close_files_on_exec_from(STDERR_FILENO + 1);
     if (spec_.link_socket_fd >= 0) hand_over_link();
+    for (const int fd : spec_.inherited_fds) ::fcntl(fd, F_SETFD, 0);
     if (inherited_files()) ::setrlimit(RLIMIT_NOFILE, &*inherited_files());
-    // The agent's handlers must not run in the child, which shares its memory: reset them before
-    // the signal mask.
+    // The agent's handlers must not run in the child, which shares its memory: clone3 has reset them,
+    // or this does, before the signal mask.
     for (const int signal : handled_signals_) ::signal(signal, SIG_DFL);
     ::sigaction(SIGPIPE, &inherited_signals().pipe, nullptr);
     ::setsid();
@@ -281,7 +285,7 @@ class Starter {
     sigemptyset(&trap);
     sigaddset(&trap, SIGTRAP);
     ::sigprocmask(SIG_UNBLOCK, &trap, nullptr);
-    // Yama may allow tracing by ancestors only: allow the user's debugger too.
+    // The user's debugger too.
     ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) return;
     exec_errno_ = errno;
@@ -292,10 +296,7 @@ class Starter {
   // Runs in the child, because the page must contain its pid before the worker reads it: a worker
   // ignores a link with another pid.
   void hand_over_link() {
-    link_header_.worker_pid = ::getpid();
-    link_header_.agent_pid = parent_;
-    link_header_.preempt_signal = spec_.preempt_signal;
-    std::ignore = ::pwrite(spec_.link_page_fd, &link_header_, sizeof link_header_, 0);
+    write_link_page(spec_, ::getpid(), parent_);
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);
   }
@@ -303,9 +304,8 @@ class Starter {
   const ProcessSpec& spec_;
   const std::vector<const char*> argv_;
   const std::vector<const char*> environment_;
-  const std::vector<int> handled_signals_ = signals_with_handlers();
+  std::vector<int> handled_signals_;  // after vfork
   cpu_set_t cpus_;
-  link::Header link_header_;
   pid_t parent_ = -1;
   volatile bool has_begun_ = false;
   volatile int exec_errno_ = 0;
@@ -335,15 +335,15 @@ std::optional<ExitStatus> status_of_traced(pid_t pid) {
 
 class Worker final : public WorkerProcess {
  public:
-  Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, const ProcessSpec& spec,
-         OnEnd on_end)
+  Worker(asio::io_context& io, pid_t pid, bool is_in_control_group, std::atomic<pid_t>* keeper_slot,
+         bool waits_for_debugger, OnEnd on_end)
       : executor_(io.get_executor()),
         pid_(pid),
         is_in_control_group_(is_in_control_group),
         end_(io),
         look_again_(io.get_executor()),
-        keeper_slot_(spec.keeper_slot),
-        waits_for_debugger_(spec.waits_for_debugger),
+        keeper_slot_(keeper_slot),
+        waits_for_debugger_(waits_for_debugger),
         on_end_(std::move(on_end)) {}
 
   ~Worker() override {
@@ -436,6 +436,16 @@ class Worker final : public WorkerProcess {
 
 }  // namespace
 
+void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
+  link::Header header;
+  header.worker_pid = worker;
+  header.agent_pid = agent;
+  header.preempt_signal = spec.preempt_signal;
+  header.wanted_kind = spec.wanted_kind;
+  header.wanted_step = spec.wanted_step;
+  std::ignore = ::pwrite(spec.link_page_fd, &header, sizeof header, 0);
+}
+
 void adopt_signal_state() {
   inherited_signals();
   ::signal(SIGPIPE, SIG_IGN);
@@ -450,10 +460,30 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(asio::io_context& io
                                                             const ProcessSpec& spec, OnEnd on_end) {
   auto started = Starter(spec).start();
   if (!started) return fail(std::move(started.error()));
-  auto worker = std::make_unique<Worker>(io, started->pid, started->is_in_control_group, spec,
-                                         std::move(on_end));
+  auto worker =
+      std::make_unique<Worker>(io, started->pid, started->is_in_control_group, spec.keeper_slot,
+                               spec.waits_for_debugger, std::move(on_end));
   if (auto watched = worker->watch(std::move(started->end)); !watched) {
     end_and_reap(started->pid, spec.keeper_slot);
+    return fail(std::move(watched.error()));
+  }
+  return worker;
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::adopt(asio::io_context& io, pid_t pid,
+                                                            bool is_in_control_group,
+                                                            std::atomic<pid_t>* keeper_slot,
+                                                            OnEnd on_end) {
+  siginfo_t info{};
+  rdzv::UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!end || ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) != 0) {
+    return fail(error_from_errno(errno, "cannot watch process " + std::to_string(pid)));
+  }
+  if (keeper_slot != nullptr) keeper_slot->store(pid);
+  auto worker = std::make_unique<Worker>(io, pid, is_in_control_group, keeper_slot,
+                                         /*waits_for_debugger=*/false, std::move(on_end));
+  if (auto watched = worker->watch(std::move(end)); !watched) {
+    end_and_reap(pid, keeper_slot);
     return fail(std::move(watched.error()));
   }
   return worker;

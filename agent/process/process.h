@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/worker_abi/worker_progress.h"
 
 namespace ddprun::agent {
 
@@ -30,8 +32,12 @@ struct ProcessSpec {
   // The worker's ends of the link (worker_link.h), inherited under the same numbers; -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
-  int preempt_signal = 0;  // written to the link's page for the worker; 0: none
-  int control_group = -1;  // descriptor of the control group to start in; -1: the agent's
+  // Written to the link's page for the worker, as link::Header has them.
+  int preempt_signal = 0;
+  StepKind wanted_kind = StepKind::kProgram;
+  std::int64_t wanted_step = 0;
+  std::vector<int> inherited_fds;  // under the same numbers, beside 0, 1, 2 and the link
+  int control_group = -1;          // descriptor of the control group to start in; -1: the agent's
   // The worker is stopped before its first instruction until a debugger or SIGCONT continues it.
   bool waits_for_debugger = false;
 };
@@ -43,6 +49,12 @@ class WorkerProcess {
 
   static Result<std::unique_ptr<WorkerProcess>> start(boost::asio::io_context& io,
                                                       const ProcessSpec& spec, OnEnd on_end);
+  // The same for a child that another process has made, with a session of its own. Fails if it has
+  // been reaped, or is no child of this process; it is not signalled then.
+  static Result<std::unique_ptr<WorkerProcess>> adopt(boost::asio::io_context& io, pid_t pid,
+                                                      bool is_in_control_group,
+                                                      std::atomic<pid_t>* keeper_slot,
+                                                      OnEnd on_end);
   virtual ~WorkerProcess() = default;
 
   virtual pid_t pid() const = 0;                 // also the id of its process group and session
@@ -56,6 +68,9 @@ class WorkerProcess {
   virtual void pause() = 0;
   virtual void resume() = 0;
 };
+
+// Enters the worker in the page of its link, as the agent `agent`. System calls only.
+void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);
 
 // Saves the inherited signal mask and SIGPIPE's disposition for the workers; then ignores SIGPIPE.
 void adopt_signal_state();

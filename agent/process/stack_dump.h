@@ -1,6 +1,7 @@
-// The stacks of workers that will be killed because their grace period is over: always from /proc,
-// and from py-spy (a Python process) or gdb if installed. The kill waits for them, so the caller
-// sets a limit and then uses what there is.
+// The stacks of workers that will be killed because their grace period is over, or that somebody asks
+// for: always from /proc, and, of the process with most threads, from py-spy (Python), eu-stack or gdb,
+// whichever is installed. The kill waits for them, so the caller sets a limit and then uses what there
+// is.
 //
 // Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
 // kills the debuggers. These must not be reaped as orphans: see owns().
@@ -29,8 +30,13 @@ class StackDump {
   };
   struct Account {
     int rank = 0;
-    std::string file;  // with the stacks; empty: `text` has their first lines
-    std::string text;
+    pid_t pid = 0;  // of the process with most threads
+    bool is_python = false;
+    std::string file;      // with the stacks; empty: the texts have their first lines
+    std::string text;      // from /proc
+    std::string debugger;  // "gdb"; empty: none is installed
+    std::string debugger_text;
+    bool has_ended = true;  // the debugger
   };
   struct Taken;                        // what the thread found for one worker
   using Done = std::function<void()>;  // may destroy this object
@@ -40,8 +46,8 @@ class StackDump {
             const Environment& environment, Done done);
   ~StackDump();
 
-  // The stacks taken so far; complete when `done` is called.
-  std::vector<Account> so_far() const;
+  // The stacks taken so far; complete when `done` is called. Of each text so many bytes at most.
+  std::vector<Account> so_far(std::size_t bytes_max) const;
   bool owns(pid_t pid) const;
 
  private:

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace ddprun::agent {
@@ -24,6 +25,33 @@ constexpr int kMessagesAtOnce = 16;
 std::chrono::nanoseconds since(std::int64_t at_ns, std::int64_t now_ns) {
   return std::chrono::nanoseconds(at_ns <= 0 || at_ns > now_ns ? 0 : now_ns - at_ns);
 }
+
+std::optional<std::chrono::steady_clock::time_point> time_of(std::int64_t at_ns) {
+  using Time = std::chrono::steady_clock::time_point;
+  return at_ns <= 0 ? std::nullopt : std::optional(Time(std::chrono::nanoseconds(at_ns)));
+}
+
+// A number that this version does not know is compared with nothing.
+StepKind known(StepKind kind) { return kind > StepKind::kCounted ? StepKind::kCounted : kind; }
+
+// The page, mapped only while it is read: most workers end without a single request.
+class MappedPage {
+ public:
+  explicit MappedPage(int fd)
+      : memory_(::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, fd, 0)) {}
+  ~MappedPage() {
+    if (memory_ != MAP_FAILED) ::munmap(memory_, link::kPageBytes);
+  }
+  MappedPage(const MappedPage&) = delete;
+  MappedPage& operator=(const MappedPage&) = delete;
+
+  const link::Page* get() const {
+    return memory_ == MAP_FAILED ? nullptr : static_cast<const link::Page*>(memory_);
+  }
+
+ private:
+  void* memory_;
+};
 
 // One page with a sealed size, so the worker cannot shrink it and make the agent fault while
 // reading.
@@ -62,9 +90,10 @@ WorkerLink::WorkerLink(const asio::any_io_executor& executor, UniqueFd socket,
       worker_socket_(std::move(worker_socket)),
       page_(std::move(page)) {}
 
-void WorkerLink::started(pid_t pid, OnMisuse on_misuse) {
+void WorkerLink::started(pid_t pid, OnMisuse on_misuse, OnStep on_step) {
   pid_ = pid;
   on_misuse_ = std::move(on_misuse);
+  on_step_ = std::move(on_step);
   worker_socket_.reset();
   await_message();
 }
@@ -76,17 +105,26 @@ bool WorkerLink::ask_to_leave() {
   return was_told_ && socket_.is_open();
 }
 
+void WorkerLink::tell_group_broken(Round round, int rank) {
+  if (!socket_.is_open()) return;
+  link::GroupBroken broken;
+  broken.head.pid = ::getpid();
+  broken.rank = rank;
+  broken.round = number(round);
+  // Where it finds no room, the worker has read nothing of this kind that was sent before.
+  std::ignore =
+      ::send(socket_.native_handle(), &broken, sizeof broken, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 std::optional<WorkerProgress> WorkerLink::progress() const {
-  // Mapped only while it is read: most workers end without a single request.
-  void* memory = ::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, page_.get(), 0);
-  if (memory == MAP_FAILED) return std::nullopt;
-  const auto note = link::read_note(*static_cast<const link::Page*>(memory));
-  ::munmap(memory, link::kPageBytes);
+  const MappedPage page(page_.get());
+  const auto note = page.get() == nullptr ? std::nullopt : link::read_note(*page.get());
   if (!note) return std::nullopt;
   const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();  // ns
   WorkerProgress progress;
   if (note->step_at_ns != 0) progress.step = note->step;
   progress.total_steps = note->total_steps;
+  progress.step_kind = known(note->step_kind);
   progress.since_step = since(note->step_at_ns, now);
   progress.collectives = note->collectives;
   progress.phase = note->phase;
@@ -98,6 +136,18 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
     }
   }
   return progress;
+}
+
+StepMarks WorkerLink::marks() const {
+  const MappedPage page(page_.get());
+  StepMarks marks;
+  if (page.get() == nullptr) return marks;
+  const link::Marks& written = page.get()->marks;
+  marks.first_step_at = time_of(written.first_step_at_ns.load(std::memory_order_acquire));
+  marks.wanted_step_at = time_of(written.wanted_step_at_ns.load(std::memory_order_acquire));
+  marks.first_step = written.first_step.load(std::memory_order_relaxed);
+  marks.step_kind = known(static_cast<StepKind>(written.step_kind.load(std::memory_order_relaxed)));
+  return marks;
 }
 
 void WorkerLink::await_message() {
@@ -126,10 +176,13 @@ void WorkerLink::read_messages() {
 }
 
 bool WorkerLink::on_message(const link::Message& message) {
-  // A hello of a newer version has these fields too.
-  const bool is_hello = message.kind == static_cast<std::uint32_t>(link::Kind::kHello) &&
-                        message.version >= 1 && message.pid == pid_;
-  if (!is_hello) return false;
+  // Messages of a newer version have these fields too.
+  if (message.version < 1 || message.pid != pid_) return false;
+  if (message.kind == static_cast<std::uint32_t>(link::Kind::kStepped)) {
+    on_step_(marks());
+    return true;
+  }
+  if (message.kind != static_cast<std::uint32_t>(link::Kind::kHello)) return false;
   taken_ = message.requests;
   send_leave();
   return true;
@@ -140,7 +193,7 @@ void WorkerLink::send_leave() {
   link::Message leave;
   leave.kind = static_cast<std::uint32_t>(link::Kind::kLeave);
   leave.pid = ::getpid();
-  // The buffer has room: nothing else is ever sent.
+  // The buffer has room: little else is ever sent.
   was_told_ = ::send(socket_.native_handle(), &leave, sizeof leave, MSG_DONTWAIT | MSG_NOSIGNAL) ==
               sizeof leave;
 }

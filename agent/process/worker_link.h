@@ -13,6 +13,7 @@
 #include <optional>
 #include <string_view>
 
+#include "rendezvous/common/ids.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
@@ -24,19 +25,28 @@ class WorkerLink {
  public:
   // Called once, with a sentence, when the worker broke the protocol and the link was closed.
   using OnMisuse = std::function<void(std::string_view)>;
+  // There are new marks.
+  using OnStep = std::function<void(const StepMarks&)>;
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
 
   // The descriptors that the worker inherits.
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
   int worker_page() const { return page_.get(); }
-  void started(pid_t pid, OnMisuse on_misuse);
+  void started(pid_t pid, OnMisuse on_misuse, OnStep on_step);
 
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
 
+  // The worker has said that its program can be a zygote.
+  bool can_be_zygote() const { return (taken_ & link::kCanBeZygote) != 0; }
+
+  // The worker with that rank is gone. This one need not listen.
+  void tell_group_broken(Round round, int rank);
+
   // The progress that the worker reported; none if it reported none. Also valid after its end.
   std::optional<WorkerProgress> progress() const;
+  StepMarks marks() const;  // likewise
 
  private:
   WorkerLink(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket,
@@ -53,6 +63,7 @@ class WorkerLink {
   rdzv::UniqueFd page_;
   pid_t pid_ = -1;
   OnMisuse on_misuse_;
+  OnStep on_step_;
   std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent

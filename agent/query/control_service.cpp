@@ -126,6 +126,13 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
     access_.logs.answer(*read,
                         [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
   });
+  access_.query.answer_with(
+      "stacks", [this](std::string_view question, const JobQuery::Reply& reply) {
+        const auto read = stack_query_from(question);
+        if (!read) return reply("[]");
+        access_.stacks(
+            *read, [reply](const std::vector<WorkerStacks>& stacks) { reply(to_json(stacks)); });
+      });
 }
 
 ControlService::~ControlService() {
@@ -233,6 +240,7 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   }
   if (what == "events") return tell_events(client, question->past, question->follow);
   if (what == "logs") return tell_logs(client, line, question->follow);
+  if (what == "stacks") return tell_stacks(client, line);
   if (what == "stop") {
     const auto stopped = access_.stop();
     return stopped ? client->send(line_of({{"ok", true}}))
@@ -303,14 +311,48 @@ void ControlService::tell_logs(const ClientPtr& client, std::string_view line, b
                           " workers; choose some of them, " + std::to_string(kPlacesMax / 2) +
                           " at most");
   }
-  for (const int rank : question->ranks) {
-    if (rank >= 0 && rank < node.world_size) continue;
-    return client->refuse("there is no rank " + std::to_string(rank) + "; the job has " +
-                          std::to_string(node.world_size) + " workers");
-  }
+  if (refuses_ranks(*client, question->ranks)) return;
   const auto follower = std::make_shared<LogFollower>(io_, access_, client, *question, follows);
   followers_.push_back(follower);
   follower->ask();
+}
+
+bool ControlService::refuses_ranks(Client& client, const std::vector<int>& ranks) const {
+  const int world_size = access_.query.node_status().world_size;
+  for (const int rank : ranks) {
+    if (rank >= 0 && rank < world_size) continue;
+    client.refuse("there is no rank " + std::to_string(rank) + "; the job has " +
+                  std::to_string(world_size) + " workers");
+    return true;
+  }
+  return false;
+}
+
+// A line for each node as its answer comes, this one's first of all; then the nodes without one.
+void ControlService::tell_stacks(const ClientPtr& client, std::string_view line) {
+  const auto question = stack_query_from(line);
+  if (!question) return client->refuse(question.error().message);
+  if (refuses_ranks(*client, question->ranks)) return;
+  // Held by both answers: the last one tells the end.
+  const std::shared_ptr<Client> asker(client.get(), [client](Client* each) { each->send(kEnd); });
+  access_.stacks(*question, [asker](const std::vector<WorkerStacks>& stacks) {
+    if (!stacks.empty()) asker->send(to_json(stacks) + "\n");
+  });
+  const auto tell = [asker](const JobQuery::Outcome& outcome) {
+    for (const auto& [id, text] : outcome.answers) {
+      const auto stacks = worker_stacks_from(text);
+      if (stacks && !stacks->empty()) asker->send(to_json(*stacks) + "\n");
+    }
+    if (!outcome.asked) return;
+    std::vector<WorkerStacks> late;
+    for (const auto& member : outcome.asked->view.members) {
+      if (member.id == outcome.asked->you || outcome.answers.contains(member.id)) continue;
+      late.emplace_back().host = member.host;
+      late.back().trouble = "it does not answer";
+    }
+    if (!late.empty()) asker->send(to_json(late) + "\n");
+  };
+  access_.query.ask(std::nullopt, to_json(*question), tell, kStackLimit + std::chrono::seconds(1));
 }
 
 bool ControlService::has_followers() const {

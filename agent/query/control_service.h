@@ -19,6 +19,7 @@
 #include "agent/loop/timer.h"
 #include "agent/query/job_query.h"
 #include "agent/query/log_reader.h"
+#include "agent/query/stack_query.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
@@ -28,9 +29,12 @@ namespace ddprun::agent {
 
 class ControlService {
  public:
+  using TakeStacks =
+      std::function<void(const StackQuery&, std::function<void(std::vector<WorkerStacks>)> done)>;
   struct Access {
     JobQuery& query;
     LogReader& logs;
+    TakeStacks stacks;                       // of this node's workers
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end
   };
@@ -59,6 +63,8 @@ class ControlService {
   void tell_who(const ClientPtr& client) const;
   void tell_events(const ClientPtr& client, bool past, bool follow);
   void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
+  void tell_stacks(const ClientPtr& client, std::string_view line);
+  bool refuses_ranks(Client& client, const std::vector<int>& ranks) const;
 
   boost::asio::io_context& io_;
   const std::string key_;

@@ -67,8 +67,8 @@ JobQuery::~JobQuery() = default;
 
 // ---- asking
 
-void JobQuery::ask(std::optional<NodeId> peer, std::string text,
-                   std::function<void(Outcome)> done) {
+void JobQuery::ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done,
+                   std::chrono::milliseconds patience) {
   const std::uint64_t id = ++last_id_;
   auto& pending = pending_[id];
   pending.reset(new Pending{id, peer, std::move(done), Timer(io_)});
@@ -76,7 +76,7 @@ void JobQuery::ask(std::optional<NodeId> peer, std::string text,
   if (leader == nullptr) {
     return boost::asio::post(io_, lifetime_.guard([this, id] { finish(id); }));
   }
-  pending->patience.arm(kPatience, [this, id] { finish(id); });
+  pending->patience.arm(patience, [this, id] { finish(id); });
   leader->ask({id, peer, std::move(text)});
 }
 

@@ -1,6 +1,6 @@
 // The JobView of a running agent: asks the other nodes through the leader
 // (rendezvous/round/peer_requests.h), combines their answers, and answers their questions. Waits at
-// most kPatience, and only for nodes in the leader's list of asked nodes. A question is a JSON
+// most kPatience, unless told otherwise, and only for nodes in the leader's list of asked nodes. A question is a JSON
 // object with "ask", which chooses the handler. Owned by QueryPort; event loop only.
 #pragma once
 
@@ -46,8 +46,10 @@ class JobQuery final : public JobView {
         asked;  // none: the leader has not answered, or only one node was asked
     std::map<NodeId, std::string> answers;
   };
-  // To one node, or to all others. `done` is called once, after this has returned.
-  void ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done);
+  // To one node, or to all others. `done` is called once, after this has returned, with what has come
+  // within `patience`.
+  void ask(std::optional<NodeId> peer, std::string text, std::function<void(Outcome)> done,
+           std::chrono::milliseconds patience = kPatience);
 
   // Sets how this node answers questions of this kind, except "status"; the reply may come later.
   using Reply = std::function<void(std::string)>;

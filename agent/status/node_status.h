@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/status/downtime.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/ids.h"
 #include "rendezvous/common/result.h"
@@ -23,7 +24,7 @@
 
 namespace ddprun::agent {
 
-inline constexpr int kStatusSchema = 1;
+inline constexpr int kStatusSchema = 2;
 inline constexpr std::size_t kRestartsKept = 50;  // the latest ones; the totals count all
 inline constexpr std::size_t kEventsKept = 50;
 
@@ -75,7 +76,7 @@ struct RestartRecord {
   std::optional<int> rank;  // the rank that failed
   std::string host;         // where it failed, or the node that was lost or left; empty: neither
   std::string sentence;     // for people: "rank 3 on b12 ended with exit code 1"
-  std::chrono::microseconds lost{};
+  Downtime downtime;
 
   bool operator==(const RestartRecord&) const = default;
 };
@@ -84,7 +85,7 @@ struct RestartRecord {
 struct RestartTotal {
   RestartReason reason = RestartReason::kOther;
   int count = 0;
-  std::chrono::microseconds lost{};
+  std::chrono::microseconds downtime{};
 
   bool operator==(const RestartTotal&) const = default;
 };
@@ -97,6 +98,15 @@ struct StoreStatus {
   std::uint64_t memory_bytes = 0;
 
   bool operator==(const StoreStatus&) const = default;
+};
+
+// Processes that wait to become workers at a restart.
+struct StandbyStatus {
+  int waiting = 0;
+  int wanted = 0;
+  std::string why_none;  // empty: they wait, or are being made
+
+  bool operator==(const StandbyStatus&) const = default;
 };
 
 struct NodeStatus {
@@ -123,11 +133,15 @@ struct NodeStatus {
   int max_restarts = 0;
   std::chrono::microseconds wall{};       // since this agent began
   std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
-  std::chrono::microseconds lost{};  // by all restarts: goodput is 1 - (until_run + lost) / wall
+  // Until every rank of this node had done its first step, as far as they report any.
+  std::chrono::microseconds until_first_step{};
+  Downtime downtime = no_downtime();         // of all restarts together
+  double goodput = 0;                        // the share of `wall` that moved the job forward
   std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason
   std::vector<RestartRecord> recent_restarts;  // oldest first
 
-  std::optional<StoreStatus> store;  // none: another node or rank 0 serves it
+  std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
+  std::optional<StandbyStatus> standbys;  // none: --standby is off
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends
 
@@ -143,6 +157,7 @@ struct NodeSnapshot {
   int running = 0;                                      // number of workers that run
   std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: not reported
   std::optional<StoreStatus> store;
+  std::optional<StandbyStatus> standbys;
   std::chrono::microseconds wall{};
 };
 
@@ -153,6 +168,7 @@ inline void fill(NodeStatus& status, const NodeSnapshot& node) {
   status.leads = node.leads;
   status.wall = node.wall;
   status.store = node.store;
+  status.standbys = node.standbys;
   for (WorkerStatus& worker : status.workers) {
     worker.progress = node.progress.at(static_cast<std::size_t>(worker.local_rank));
   }

@@ -14,6 +14,9 @@ template <>
 inline constexpr std::array<std::string_view, 6> kNames<RestartReason>{
     "worker_failed", "node_lost", "node_left", "node_joined", "requested", "other"};
 template <>
+inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
+                                                                     "step_after"};
+template <>
 inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
     "in_round", "waiting", "spare", "disconnected"};
 
@@ -57,13 +60,19 @@ static void fields(auto& json, Is<RestartRecord> auto& record) {
   json("rank", record.rank);
   json("host", OrNull{record.host});
   json("sentence", record.sentence);
-  json("lost_us", record.lost);
+  fields(json, record.downtime);
 }
 
 static void fields(auto& json, Is<RestartTotal> auto& total) {
   json("reason", total.reason);
   json("count", total.count);
-  json("lost_us", total.lost);
+  json("downtime_us", total.downtime);
+}
+
+static void fields(auto& json, Is<StandbyStatus> auto& standbys) {
+  json("waiting", standbys.waiting);
+  json("wanted", standbys.wanted);
+  json("why_none", standbys.why_none);
 }
 
 static void fields(auto& json, Is<StoreStatus> auto& store) {
@@ -94,10 +103,13 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("max_restarts", status.max_restarts);
   json("wall_us", status.wall);
   json("until_run_us", status.until_run);
-  json("lost_us", status.lost);
+  json("until_first_step_us", status.until_first_step);
+  fields(json, status.downtime);
+  json("goodput", status.goodput);
   json("restart_totals", status.restart_totals);
   json("recent_restarts", status.recent_restarts);
   json("store", status.store);
+  json("standbys", status.standbys);
   json("events", status.events);
 }
 

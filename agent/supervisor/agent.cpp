@@ -3,10 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <boost/system/system_error.hpp>
-#include <new>
 #include <string>
-#include <system_error>
 #include <tuple>
 
 #include "agent/failure/failure_copies.h"
@@ -14,6 +11,7 @@
 #include "agent/process/process.h"
 #include "agent/supervisor/supervisor.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/net/exception_error.h"
 
 namespace ddprun::agent {
 namespace {
@@ -31,7 +29,7 @@ int end_by(const std::exception& exception, const Job& job) {
   rdzv::JobOutcome outcome;
   outcome.kind = rdzv::JobOutcome::Kind::kCannotRun;
   outcome.exit_code = kExitCannotRun;
-  outcome.sentence = error_from_exception(exception).to_string();
+  outcome.sentence = rdzv::error_from_exception(exception).to_string();
   const std::string report = failure_report(outcome, job.program.name);
   std::ignore = ::write(STDERR_FILENO, report.data(), report.size());
   copy_failure(job.environment, report, outcome, kFailureCopyLimit);
@@ -50,25 +48,6 @@ int run(const Job& job) {
   } catch (const std::exception& exception) {
     return end_by(exception, job);
   }
-}
-
-Error error_from_exception(const std::exception& exception) {
-  constexpr const char* kWhat = "ddprun cannot do its work";
-  if (const auto* asio = dynamic_cast<const boost::system::system_error*>(&exception);
-      asio != nullptr && asio->code().category() == boost::system::system_category()) {
-    return error_from_errno(asio->code().value(), kWhat);
-  }
-  // The standard library throws these for threads, where EAGAIN means that a limit is reached.
-  if (const auto* standard = dynamic_cast<const std::system_error*>(&exception)) {
-    return error_of_start(standard->code().value(), kWhat);
-  }
-  const bool is_memory = dynamic_cast<const std::bad_alloc*>(&exception) != nullptr;
-  return {is_memory ? ErrorCode::kResourceExhausted : ErrorCode::kIo,
-          std::string(kWhat) + ": " +
-              (is_memory ? "there is no memory left for it; give it more (ulimit -v, memory.max of "
-                           "its control group), or end other programs"
-                         : exception.what()),
-          {}};
 }
 
 }  // namespace ddprun::agent

@@ -75,10 +75,10 @@ void JobEnd::report(std::function<void()> done) {
         coloured(text.substr(0, first_line), Colour::kRed, has_colour) + text.substr(first_line));
   }
   if (wants_summary_ || number(outcome_.last_round) > 0) {
-    const JobTimes& times = others_.observers.events.times();
-    parts_.console.say(
-        Stream::kStderr,
-        summary(outcome_, program, times.wall(std::chrono::steady_clock::now()), times.lost()));
+    const DowntimeClock& times = others_.observers.events.times();
+    const auto now = std::chrono::steady_clock::now();
+    parts_.console.say(Stream::kStderr,
+                       summary(outcome_, program, times.wall(now), times.all(now)));
   }
   if (text.empty()) return done();
   copies_.run<bool>(

@@ -1,7 +1,5 @@
 #include "agent/supervisor/leader_port.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 #include <variant>
 
@@ -28,8 +26,8 @@ int exit_code_of(const Error& error) {
 
 }  // namespace
 
-LeaderPort::LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
-                       std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events)
+LeaderPort::LeaderPort(boost::asio::io_context& io, const Job& job, std::string host, Log log,
+                       JobQuery& query, Events events)
     : io_(io),
       job_(job),
       host_(std::move(host)),
@@ -94,11 +92,11 @@ void LeaderPort::on(rdzv::LeaderGone gone) {
   if (!gone.was_replaced) {
     return events_.event(LeaderLost{std::move(gone.sentence), gone.was_reached});
   }
-  if (!gone.sentence.empty()) log_->warn("{}", gone.sentence);
+  if (!gone.sentence.empty()) log_.warn(gone.sentence);
   events_.event(LeaderReplaced{});
 }
 
-void LeaderPort::on(const rdzv::LeaderNotice& notice) { log_->warn("{}", notice.line); }
-void LeaderPort::on(const rdzv::LeaderWarning& warning) { log_->warn("leader: {}", warning.line); }
+void LeaderPort::on(const rdzv::LeaderNotice& notice) { log_.warn(notice.line); }
+void LeaderPort::on(const rdzv::LeaderWarning& warning) { log_.warn("leader: " + warning.line); }
 
 }  // namespace ddprun::agent

@@ -27,8 +27,8 @@ class LeaderPort {
     std::function<void(NodeEvent)> event;
     std::function<void(rdzv::StoreClientArrived)> store_client;  // at the leader's port
   };
-  LeaderPort(boost::asio::io_context& io, const Job& job, std::string host,
-             std::shared_ptr<spdlog::logger> log, JobQuery& query, Events events);
+  LeaderPort(boost::asio::io_context& io, const Job& job, std::string host, Log log,
+             JobQuery& query, Events events);
 
   // LeaderFound or CannotRun follows, possibly before find() returns. `recorder` records the core
   // of a leader in this process; null: no recording.
@@ -69,7 +69,7 @@ class LeaderPort {
   boost::asio::io_context& io_;
   const Job& job_;
   const std::string host_;
-  const std::shared_ptr<spdlog::logger> log_;
+  const Log log_;
   JobQuery& query_;
   const Events events_;
   bool has_been_heard_ = false;

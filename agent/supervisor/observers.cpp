@@ -1,6 +1,5 @@
 #include "agent/supervisor/observers.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 namespace ddprun::agent {
@@ -12,10 +11,10 @@ Observers::Observers(const AgentParts& parts, std::function<NodeSnapshot()> snap
       systemd(
           parts.io.get_executor(), parts.job.environment,
           [this] { return situation_text(snapshot_()); },
-          [log = parts.log](std::string_view sentence) { log->warn("{}", sentence); }),
+          [log = parts.log](std::string_view sentence) { log.warn(sentence); }),
       kubeflow(
           parts.io, parts.job.environment, [this] { return job_progress_of(snapshot_()); },
-          [log = parts.log](std::string_view sentence) { log->warn("{}", sentence); }) {}
+          [log = parts.log](std::string_view sentence) { log.warn(sentence); }) {}
 
 void Observers::job_started(bool has_status_line) {
   if (has_status_line) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <memory>
 #include <string>
 
 #include "agent/job.h"
@@ -14,7 +13,7 @@ namespace ddprun::agent {
 struct AgentParts {
   boost::asio::io_context& io;
   Console& console;
-  std::shared_ptr<spdlog::logger> log;
+  Log log;
   Output& output;
   const Job& job;
   std::string host;      // this node's name

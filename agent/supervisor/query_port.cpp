@@ -1,7 +1,5 @@
 #include "agent/supervisor/query_port.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "agent/core/leader_config.h"
@@ -17,15 +15,16 @@ QueryPort::QueryPort(const AgentParts& parts, Access access)
               return LogReader::Node{parts.host, first_rank(), parts.job.local_world_size};
             }),
       control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id,
-               {query_, logs_, std::move(access.stop), std::move(access.restart)}) {}
+               {query_, logs_, std::move(access.stacks), std::move(access.stop),
+                std::move(access.restart)}) {}
 
 void QueryPort::open() {
   if (const auto opened = control_.open(parts_.job.environment)) {
-    parts_.log->debug("ddpctl reaches this job at {}", control_.path());
+    parts_.log.debug("ddpctl reaches this job at " + control_.path());
   } else {
     const bool is_wrong = opened.error().code == ErrorCode::kPermissionDenied;
-    parts_.log->log(is_wrong ? spdlog::level::warn : spdlog::level::info,
-                    "ddpctl cannot reach this job: {}", opened.error().to_string());
+    parts_.log.write(is_wrong ? Log::Level::kWarning : Log::Level::kInfo,
+                     "ddpctl cannot reach this job: " + opened.error().to_string());
   }
   if (const auto port = parts_.job.metrics_port) open_metrics(*port);
 }
@@ -34,13 +33,14 @@ void QueryPort::open() {
 void QueryPort::open_metrics(std::uint16_t port) {
   auto server = MetricsServer::start(parts_.io, port, query_, query_.identity());
   if (!server) {
-    return parts_.log->warn("--metrics-port={}: {}; the job runs without metrics", port,
-                            server.error().to_string());
+    return parts_.log.warn("--metrics-port=" + std::to_string(port) + ": " +
+                           server.error().to_string() + "; the job runs without metrics");
   }
   metrics_ = *std::move(server);
   // A warning only if the kernel chose the port: a port that was given is known.
-  parts_.log->log(port == 0 ? spdlog::level::warn : spdlog::level::info,
-                  "metrics and a live page: http://127.0.0.1:{}/", metrics_->port());
+  parts_.log.write(
+      port == 0 ? Log::Level::kWarning : Log::Level::kInfo,
+      "metrics and a live page: http://127.0.0.1:" + std::to_string(metrics_->port()) + "/");
 }
 
 void QueryPort::over(std::string_view headline) {

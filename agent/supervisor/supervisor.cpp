@@ -1,7 +1,6 @@
 #include "agent/supervisor/supervisor.h"
 
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +11,9 @@
 #include "agent/core/leader_config.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/control_group.h"
+#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
 namespace {
@@ -25,8 +26,8 @@ constexpr auto kPausePatience = 100ms;  // until the console has written what is
 // other nodes, the report.
 constexpr std::chrono::milliseconds kEndLimit = 60s;
 
-AgentParts parts_of(boost::asio::io_context& io, Console& console,
-                    std::shared_ptr<spdlog::logger> log, Output& output, const Job& job) {
+AgentParts parts_of(boost::asio::io_context& io, Console& console, Log log, Output& output,
+                    const Job& job) {
   boost::system::error_code ec;
   const std::string name = boost::asio::ip::host_name(ec);
   const std::string host = ec ? "localhost" : name;
@@ -38,7 +39,7 @@ AgentParts parts_of(boost::asio::io_context& io, Console& console,
 Supervisor::Supervisor(const Job& job)
     : job_(job),
       console_(io_.get_executor(), {.look = look_from(job.environment)}),
-      log_(make_logger(console_, job.environment)),
+      log_(console_, job.environment),
       output_(io_.get_executor(), console_, job.output, job.run_id,
               value_or_empty(job.environment, "TMPDIR")),
       parts_(parts_of(io_, console_, log_, output_, job)),
@@ -46,7 +47,8 @@ Supervisor::Supervisor(const Job& job)
       core_(node_config(job)),
       signals_(io_),
       workers_(parts_, worker_events()),
-      store_(io_, job, [log = log_](std::string_view line) { log->warn("store: {}", line); }),
+      store_(io_, job,
+             [log = log_](std::string_view line) { log.warn("store: " + std::string(line)); }),
       queries_(parts_, query_access()),
       leader_(io_, job, parts_.host, log_, queries_.query(),
               {.event = [this](NodeEvent event) { post(std::move(event)); },
@@ -56,8 +58,10 @@ Supervisor::Supervisor(const Job& job)
                    }}),
       end_(
           parts_, {observers_, queries_, leader_}, [this] { return workers_.stacks_text(); },
-          log_->should_log(spdlog::level::info)),
+          log_.writes(Log::Level::kInfo)),
       timer_(io_) {}
+
+Supervisor::~Supervisor() = default;
 
 int Supervisor::run() {
   if (const auto ready = prepare()) {
@@ -80,7 +84,7 @@ int Supervisor::run() {
 // ---- before there is a leader
 
 Result<void> Supervisor::prepare() {
-  console_.notify_with([this](std::string_view sentence) { log_->warn("{}", sentence); });
+  console_.notify_with([this](std::string_view sentence) { log_.warn(sentence); });
   if (auto opened = observers_.events.open(); !opened) return opened;
   if (!job_.record.empty()) {
     auto recorder = CoreRecorder::open(io_.get_executor(), console_, job_.record);
@@ -138,14 +142,14 @@ void Supervisor::pump() {
 
 void Supervisor::perform(const Announce& action) {
   if (const auto* warning = std::get_if<rdzv::Warning>(&action.notice)) {
-    log_->warn("{}", warning->sentence);
+    log_.warn(warning->sentence);
   } else if (const auto* wait = std::get_if<rdzv::WaitForNodes>(&action.notice)) {
     announce_wait(*wait);
   } else if (const auto* spare = std::get_if<rdzv::WaitAsSpare>(&action.notice)) {
-    log_->warn("this node waits: {}",
-               spare->why == rdzv::WaitAsSpare::Why::kNoRoom
-                   ? "the job has its maximum number of nodes; this one joins when another leaves"
-                   : "some workers of the job have finished already");
+    log_.warn(spare->why == rdzv::WaitAsSpare::Why::kNoRoom
+                  ? "this node waits: the job has its maximum number of nodes; this one joins when "
+                    "another leaves"
+                  : "this node waits: some workers of the job have finished already");
   }
 }
 
@@ -156,22 +160,31 @@ void Supervisor::announce_wait(const rdzv::WaitForNodes& wait) {
           ? std::to_string(wait.max_nodes)
           : std::to_string(wait.min_nodes) + " to " + std::to_string(wait.max_nodes);
   const auto level =
-      std::exchange(was_told_to_wait_, true) ? spdlog::level::warn : spdlog::level::info;
-  log_->log(level, "waiting for nodes: {} of {} are here, {} s left", wait.present, needed,
-            wait.left.count());
+      std::exchange(was_told_to_wait_, true) ? Log::Level::kWarning : Log::Level::kInfo;
+  const rdzv::LeaderSpec& leader = job_.nodes.leader;
+  const bool is_on_loopback =
+      leader.where != rdzv::LeaderSpec::Where::kElected &&
+      (leader.endpoint.host == "localhost" || rdzv::is_loopback(leader.endpoint.host));
+  log_.write(level,
+             "waiting for nodes: " + std::to_string(wait.present) + " of " + needed +
+                 " are here, " + std::to_string(wait.left.count()) + " s left" +
+                 (is_on_loopback ? " (nodes on other hosts cannot reach " + leader.endpoint.host +
+                                       ": give --master-addr or --rdzv-endpoint this host's "
+                                       "name)"
+                                 : ""));
 }
 
 // ---- workers
 
 void Supervisor::perform(const StartWorkers& action) {
   if (const std::string change = describe_change(action.start, parts_.host); !change.empty()) {
-    log_->warn("{}", change);
+    log_.warn(change);
   }
   // With several nodes the world size is known only when a round starts.
   for (const int rank : job_.debugged_ranks) {
     if (rank < action.start.world_size) continue;
-    log_->warn("--attach-debugger: there is no rank {} in this round of {}", rank,
-               action.start.world_size);
+    log_.warn("--attach-debugger: there is no rank " + std::to_string(rank) + " in this round of " +
+              std::to_string(action.start.world_size));
   }
   workers_.begin(action.start);
 }
@@ -182,44 +195,54 @@ void Supervisor::perform(const GraceOver& action) {
   grace_ = action.grace;
   if (workers_.running() == 0 || action.grace == 0ms) return;
   if (!action.after_failure) {
-    return log_->warn("workers did not end in time and get SIGKILL");
+    return log_.warn("workers did not end in time and get SIGKILL");
   }
-  log_->warn(
-      "workers did not end within {} s after the failure and get SIGKILL; "
-      "--failure-shutdown-timeout gives them longer",
-      std::chrono::duration<double>(action.grace).count());
+  log_.warn("workers did not end within " + duration_text(action.grace) +
+            " after the failure and get SIGKILL; --failure-shutdown-timeout gives them longer");
 }
 
 WorkerGroup::Events Supervisor::worker_events() {
-  return {.event =
-              [this](NodeEvent event) {
-                if (std::holds_alternative<RoundClosed>(event)) store_.close();
-                post(std::move(event));
-              },
-          .started =
-              [this](const std::vector<pid_t>& pids) {
-                observers_.round_started(workers_.round(), pids);
-              },
-          .ending =
-              [this](int local_rank, ExitStatus status) {
-                if (workers_.round().rank_offset + local_rank == 0) observers_.kubeflow.look();
-                // Slurm may signal all processes of the job, and a worker may get its signal first.
-                const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
-                if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
-              },
-          .ended =
-              [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
-                observers_.events.worker_exited(ended, was_told_to_stop);
-              },
-          .killed =
-              [this](int local_rank, pid_t pid) {
-                const rdzv::RoundStart& round = workers_.round();
-                const int rank = round.rank_offset + local_rank;
-                observers_.events.write(
-                    WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
-              },
-          .keeper_replaced = [this](pid_t pid) { observers_.events.write(KeeperReplaced{pid}); },
-          .is_stopping = [this] { return core_.is_stopping(); }};
+  return {
+      .event =
+          [this](NodeEvent event) {
+            if (std::holds_alternative<RoundClosed>(event)) store_.close();
+            post(std::move(event));
+          },
+      .started =
+          [this](const std::vector<pid_t>& pids) {
+            observers_.round_started(workers_.round(), pids);
+          },
+      .ending =
+          [this](int local_rank, ExitStatus status) {
+            if (workers_.round().rank_offset + local_rank == 0) observers_.kubeflow.look();
+            observers_.events.worker_ending(local_rank, workers_.progress(local_rank),
+                                            workers_.marks(local_rank), status,
+                                            core_.is_stopping());
+            // Slurm may signal all processes of the job, and a worker may get its signal first.
+            const bool is_notice = job_.preempt_signal && status.signal == job_.preempt_signal;
+            if (is_notice && core_.is_running()) preempted_by(*job_.preempt_signal);
+          },
+      .ended =
+          [this](const rdzv::WorkerFailure& ended, bool was_told_to_stop) {
+            observers_.events.worker_exited(ended, was_told_to_stop);
+          },
+      .killed =
+          [this](int local_rank, pid_t pid) {
+            const rdzv::RoundStart& round = workers_.round();
+            const int rank = round.rank_offset + local_rank;
+            observers_.events.write(
+                WorkerKilledAfterGrace{round.round, {rank, local_rank, pid}, grace_});
+          },
+      .keeper_replaced = [this](pid_t pid) { observers_.events.write(KeeperReplaced{pid}); },
+      .is_stopping = [this] { return core_.is_stopping(); },
+      .stepped = [this](int local_rank,
+                        const StepMarks& marks) { observers_.events.stepped(local_rank, marks); },
+      .wanted_step =
+          [this](int local_rank) {
+            const auto wanted = observers_.events.times().wanted_step(local_rank);
+            return wanted ? std::pair(wanted->kind, wanted->step)
+                          : std::pair(StepKind::kProgram, std::int64_t{0});
+          }};
 }
 
 // ---- the end
@@ -227,12 +250,16 @@ WorkerGroup::Events Supervisor::worker_events() {
 void Supervisor::perform(const Finish& action) {
   outcome_ = action.outcome;
   observers_.events.finished(action.outcome, job_.exit_code(action.outcome.exit_code));
+  workers_.job_is_over();
   end_.begin(action.outcome);
 }
 
-// The keeper ends beside the last steps. It removes the workers' error files, which the report needs.
+// The keeper ends beside the last steps. It removes the workers' error files, which the report of a
+// failure needs.
 void Supervisor::perform(const TakeStep& action) {
-  if (action.step > EndStep::kReport && workers_.running() == 0) workers_.let_keeper_go();
+  const bool is_reported =
+      action.step > EndStep::kReport || outcome_->kind == rdzv::JobOutcome::Kind::kSucceeded;
+  if (is_reported && workers_.running() == 0) workers_.let_keeper_go();
   end_.take(action.step, [this, step = action.step] { post(StepTaken{step}); });
 }
 
@@ -246,6 +273,10 @@ QueryPort::Access Supervisor::query_access() {
                       },
                   .leader = [this] { return leader_.leader(); }},
           .first_rank = [this] { return workers_.round().rank_offset; },
+          .stacks =
+              [this](const StackQuery& question, StackRequest::Done done) {
+                workers_.show_stacks(question, std::move(done));
+              },
           .stop = [this] { return stop_job(); },
           .restart = [this] { return restart_round(); }};
 }
@@ -264,6 +295,7 @@ NodeSnapshot Supervisor::snapshot() const {
     node.progress.push_back(workers_.progress(local_rank));
   }
   node.store = store_.status();
+  node.standbys = workers_.standbys();
   node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
       observers_.events.times().wall(std::chrono::steady_clock::now()));
   return node;
@@ -271,7 +303,7 @@ NodeSnapshot Supervisor::snapshot() const {
 
 NodeStatus Supervisor::node_status(std::size_t events_max) const {
   NodeStatus status;
-  observers_.events.history().fill(status, std::chrono::steady_clock::now(), events_max);
+  observers_.events.fill(status, events_max);
   status.host = parts_.host;
   status.agent_pid = ::getpid();
   fill(status, snapshot());
@@ -285,7 +317,7 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
 Result<void> Supervisor::stop_job() {
   if (core_.is_over()) return fail(ErrorCode::kUnavailable, "the job has ended already");
   observers_.events.write(Requested{"stop"});
-  log_->warn("a stop of the job was asked for");
+  log_.warn("a stop of the job was asked for");
   const bool has_left = core_.has_left();
   if (leader_.has_been_heard() && !has_left) leader_.tell(rdzv::StopAsked{SIGTERM});
   // Preempted workers leave without a deadline, even after a RoundStop, so they are stopped here.
@@ -336,19 +368,19 @@ void Supervisor::await_signal() {
 
 void Supervisor::on_stop_signal(int signal) {
   if (core_.is_over()) {
-    log_->warn("got {}: the end of the job is cut short", signal_name(signal));
+    log_.warn("got " + signal_name(signal) + ": the end of the job is cut short");
     return post(StopSignal{signal});
   }
   observers_.events.write(SignalReceived{signal});
   if (signal == job_.preempt_signal) return preempted_by(signal);
-  log_->warn("got {}, stopping the workers", signal_name(signal));
+  log_.warn("got " + signal_name(signal) + ", stopping the workers");
   post(StopSignal{signal});
   if (!core_.is_over()) observers_.systemd.stopping(job_.shutdown_timeout + kEndLimit);
 }
 
 void Supervisor::preempted_by(int signal) {
   if (std::exchange(is_preempted_, true)) return;
-  log_->warn("got {}: the job is preempted, workers are asked to leave", signal_name(signal));
+  log_.warn("got " + signal_name(signal) + ": the job is preempted, workers are asked to leave");
   post(PreemptSignal{signal});
 }
 

@@ -32,6 +32,7 @@ namespace ddprun::agent {
 class Supervisor {
  public:
   explicit Supervisor(const Job& job);
+  ~Supervisor();
 
   // Returns the exit code of the agent.
   int run();
@@ -55,6 +56,7 @@ class Supervisor {
   void perform(const AskToLeave& action) {
     workers_.ask_to_leave(action.local_rank, action.signal);
   }
+  void perform(const TellGroupBroken& action) { workers_.tell_group_broken(action.rank); }
   void perform(const ArmTimer& action) {
     timer_.arm(action.after, [this, timer = action.timer] { post(TimerExpired{timer}); });
   }
@@ -92,7 +94,7 @@ class Supervisor {
   const Job& job_;
   boost::asio::io_context io_{1};
   Console console_;
-  std::shared_ptr<spdlog::logger> log_;
+  Log log_;
   Output output_;
   const AgentParts parts_;
   Observers observers_;

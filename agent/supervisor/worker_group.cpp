@@ -1,10 +1,9 @@
 #include "agent/supervisor/worker_group.h"
 
 #include <signal.h>
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "agent/core/worker_environment.h"
@@ -12,6 +11,7 @@
 #include "agent/failure/failure_report.h"
 #include "agent/process/orphans.h"
 #include "agent/process/search_path.h"
+#include "agent/python/python_archives.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -32,6 +32,8 @@ void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std
 bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
+
+constexpr std::size_t kStackTextBytes = 4096;  // of each text that is printed
 
 // Without this, gdb reports the SIGSTOP that stopped the worker as a new one, and the worker stays
 // stopped after "detach". So gdb sends SIGCONT after it has attached, which does not make the
@@ -67,15 +69,37 @@ WorkerGroup::WorkerGroup(AgentParts parts, Events events, StartProcess start)
       events_(std::move(events)),
       start_process_(start),
       reaper_(parts_.io, parts_.agent_id, reaper_hooks()),
+      standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
       error_files_(parts_.io.get_executor(), "ddprun-errors"),
-      workers_(static_cast<std::size_t>(job_.local_world_size)) {}
+      workers_(static_cast<std::size_t>(job_.local_world_size)),
+      stack_request_(parts_.io, job_.environment, parts_.host) {}
 
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
           .on_keeper_replaced = [this](pid_t pid) { events_.keeper_replaced(pid); },
-          .debug = [log = parts_.log](std::string_view line) { log->debug("{}", line); },
-          .warn = [log = parts_.log](std::string_view line) { log->warn("{}", line); },
-          .error = [log = parts_.log](std::string_view line) { log->error("{}", line); }};
+          .debug = [log = parts_.log](std::string_view line) { log.debug(line); },
+          .warn = [log = parts_.log](std::string_view line) { log.warn(line); },
+          .error = [log = parts_.log](std::string_view line) { log.error(line); }};
+}
+
+Standbys::Hooks WorkerGroup::standby_hooks() {
+  std::function<void(ProcessSpec&, Environment&)> add_hooks;
+  if (wants_python_hooks(job_)) {
+    add_hooks = [this](ProcessSpec& spec, Environment& environment) {
+      add_python_hooks(spec, environment);
+    };
+  }
+  return {.keeper_slot =
+              [this](std::size_t index) { return reaper_.keeper_slot(workers_.size() + index); },
+          .next_control_group = [this] { return reaper_.next_control_group(); },
+          .add_python_hooks = std::move(add_hooks),
+          .are_workers_starting = [this] { return are_workers_starting(); },
+          .why_program_is_none = [this] { return why_program_is_no_zygote(); },
+          .reaped = [this] { reaper_.reap(); },
+          .tell =
+              [log = parts_.log](std::string_view sentence, bool is_bad) {
+                log.write(is_bad ? Log::Level::kWarning : Log::Level::kInfo, sentence);
+              }};
 }
 
 // ---- a round begins
@@ -127,6 +151,7 @@ void WorkerGroup::start_all(Result<void> files) {
   std::vector<pid_t> pids;
   for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
   events_.started(pids);
+  standbys_.round_runs();
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);
@@ -135,7 +160,8 @@ void WorkerGroup::start_all(Result<void> files) {
 }
 
 Result<void> WorkerGroup::start_one(int local_rank) {
-  const WorkerIdentity identity{local_rank, round_.rank_offset + local_rank, job_.role};
+  const WorkerIdentity identity{local_rank, round_.rank_offset + local_rank, job_.role,
+                                parts_.host};
   auto streams = output_.open(number(round_.round), identity);
   if (!streams) return fail(std::move(streams.error()));
   const auto index = static_cast<std::size_t>(local_rank);
@@ -148,6 +174,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   spec.preempt_signal = job_.preempt_signal.value_or(0);
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, local_rank);
+  if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
   spec.environment = to_lines(environment);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
@@ -158,27 +185,32 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   if (link) {
     spec.link_socket_fd = link->worker_socket();
     spec.link_page_fd = link->worker_page();
+    std::tie(spec.wanted_kind, spec.wanted_step) = events_.wanted_step(local_rank);
   }
-  auto process =
-      start_process_(parts_.io, spec, [this, round = round_.round, local_rank](ExitStatus status) {
-        on_end(round, local_rank, status);
-      });
+  const auto on_its_end = [this, round = round_.round, local_rank](ExitStatus status) {
+    on_end(round, local_rank, status);
+  };
+  Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_its_end);
+  if (*process == nullptr) process = start_process_(parts_.io, spec, on_its_end);
   output_.started(local_rank);
   if (!process) {
     output_.ended(local_rank);
     return fail(std::move(process.error()));
   }
   const pid_t pid = (*process)->pid();
-  parts_.log->debug("rank {} is pid {}", identity.rank, pid);
+  parts_.log.debug("rank " + std::to_string(identity.rank) + " is pid " + std::to_string(pid));
   if (!(*process)->is_in_control_group()) reaper_.leave_control_group();
   if (spec.waits_for_debugger) {
     parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
                                             identity.rank, pid, parts_.host, job_.environment)));
   }
   if (link) {
-    link->started(pid, [log = parts_.log, rank = identity.rank](std::string_view what) {
-      log->warn("rank {} {}", rank, what);
-    });
+    link->started(
+        pid,
+        [log = parts_.log, rank = identity.rank](std::string_view what) {
+          log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+        },
+        [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); });
   }
   worker(local_rank) = {std::move(*process), link};
   return {};
@@ -190,12 +222,23 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(link::kPageVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
-    parts_.log->debug("a worker starts without its link: {}", made.error().to_string());
+    parts_.log.debug("a worker starts without its link: " + made.error().to_string());
     return nullptr;
   }
   environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
   environment[link::kPageVariable] = std::to_string((*made)->worker_page());
   return std::move(*made);
+}
+
+// Without them the program runs the same.
+void WorkerGroup::add_python_hooks(ProcessSpec& spec, Environment& environment) {
+  if (!python_hooks_) {
+    auto made = file_in_memory("ddprun-hooks", kHooksArchive);
+    if (!made) return parts_.log.debug("no hooks for Python: " + made.error().to_string());
+    python_hooks_ = std::move(*made);
+  }
+  put_first_on_python_path(environment, python_hooks_.get());
+  spec.inherited_fds.push_back(python_hooks_.get());
 }
 
 // ---- a round is stopped
@@ -216,6 +259,12 @@ void WorkerGroup::ask_to_leave(int local_rank, int signal) {
   process->signal_worker(signal);  // not to its children: they may not handle the signal
 }
 
+void WorkerGroup::tell_group_broken(int rank) {
+  for (const auto& [process, link] : workers_) {
+    if (process && link) link->tell_group_broken(round_.round, rank);
+  }
+}
+
 void WorkerGroup::take_stacks() {
   std::vector<StackDump::Worker> doomed;
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
@@ -233,16 +282,30 @@ void WorkerGroup::take_stacks() {
 // Reports the stacks that were taken so far; the rest is given up.
 void WorkerGroup::finish_stacks() {
   if (!stacks_) return;
-  for (const auto& [rank, file, text] : stacks_->so_far()) {
-    const std::string what = "the stacks of rank " + std::to_string(rank) + " before it was killed";
-    if (!file.empty()) parts_.log->warn("{}: {}", what, file);
+  for (const StackDump::Account& account : stacks_->so_far(kStackTextBytes)) {
+    const std::string what =
+        "the stacks of rank " + std::to_string(account.rank) + " before it was killed";
+    if (!account.file.empty()) parts_.log.warn(what + ": " + account.file);
+    const std::string text = account.text + account.debugger_text;
     if (!text.empty()) stacks_text_ += "ddprun: " + what + "\n" + printable_lines(text);
   }
   stacks_.reset();
 }
 
+void WorkerGroup::show_stacks(const StackQuery& question, StackRequest::Done done) {
+  std::vector<StackDump::Worker> asked;
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    const int rank = round_.rank_offset + local_rank;
+    if (!question.ranks.empty() && std::ranges::count(question.ranks, rank) == 0) continue;
+    const auto& process = worker(local_rank).process;
+    asked.push_back({rank, process ? process->pid() : 0, {}});
+  }
+  stack_request_.take(std::move(asked), std::move(done));
+}
+
 void WorkerGroup::close() {
   stacks_.reset();
+  stack_request_.finish();
   reaper_.end_orphans([this, round = round_.round] { events_.event(RoundClosed{round}); });
 }
 
@@ -275,7 +338,7 @@ void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
        error_file](std::optional<std::optional<WorkerError>> read) {
         rdzv::WorkerFailure known = ended;
         if (!read) {
-          parts_.log->warn("{} cannot be read: its file system does not answer", error_file);
+          parts_.log.warn(error_file + " cannot be read: its file system does not answer");
         }
         if (read && *read) add_error(known, **read, error_file);
         tell_of_end(round, std::move(known), was_told_to_stop);
@@ -332,8 +395,35 @@ std::optional<WorkerProgress> WorkerGroup::progress(int local_rank) const {
   return link ? link->progress() : std::nullopt;
 }
 
+StepMarks WorkerGroup::marks(int local_rank) const {
+  const auto& link = worker(local_rank).link;
+  return link ? link->marks() : StepMarks{};
+}
+
+// As far as their links tell. A program that joins the others need not report steps later.
+bool WorkerGroup::are_workers_starting() const {
+  return std::ranges::any_of(workers_, [](const Worker& each) {
+    const auto progress = each.link ? each.link->progress() : std::nullopt;
+    return progress && !progress->step && progress->phase == WorkerPhase::kJoining;
+  });
+}
+
+// A script around it would not be run by a standby; and nobody knows what it does with a rank.
+std::string WorkerGroup::why_program_is_no_zygote() const {
+  if (!job_.standbys.is_program) return "";
+  const auto worker = std::ranges::find_if(
+      workers_, [](const Worker& each) { return each.link && each.link->can_be_zygote(); });
+  if (worker == workers_.end()) {
+    return job_.program.name + " has not said that it can wait for a rank, as ddprun::run() does";
+  }
+  return runs(worker->process->pid(), job_.program.path)
+             ? ""
+             : "the workers do not run " + job_.program.path + " itself, or it has changed";
+}
+
 bool WorkerGroup::is_owned(pid_t child) const {
-  if (stacks_ && stacks_->owns(child)) return true;
+  if ((stacks_ && stacks_->owns(child)) || stack_request_.owns(child)) return true;
+  if (standbys_.owns(child)) return true;
   return std::ranges::any_of(workers_, [child](const Worker& each) {
     return each.process && each.process->pid() == child;
   });

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/core/node_core.h"
@@ -19,7 +20,10 @@
 #include "agent/process/process.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
+#include "agent/standby/standbys.h"
 #include "agent/supervisor/parts.h"
+#include "agent/supervisor/stack_request.h"
+#include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 
@@ -31,33 +35,43 @@ class WorkerGroup {
     std::function<void(NodeEvent)> event;  // WorkerEnded, StacksTaken, RoundClosed
     // For the observers; each is called before the event that belongs to it.
     std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it was not started
-    std::function<void(int local_rank, ExitStatus)> ending;  // its progress can still be read
+    // Its progress and its marks can still be read.
+    std::function<void(int local_rank, ExitStatus)> ending;
     std::function<void(const rdzv::WorkerFailure& ended, bool was_told_to_stop)> ended;
     std::function<void(int local_rank, pid_t)> killed;  // after its grace period
     std::function<void(pid_t)> keeper_replaced;
     std::function<bool()> is_stopping;  // the round, as the core has it
+    std::function<void(int local_rank, const StepMarks&)> stepped;
+    // The step that a worker which is about to start has to commit; 0: none.
+    std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
   };
   WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
   // Call it before the agent has another thread or child.
-  Result<void> prepare() { return reaper_.start(workers_.size()); }
+  Result<void> prepare() { return reaper_.start(workers_.size() + Standbys::slots(job_)); }
 
   // ---- a round
   void begin(const rdzv::RoundStart& start);
   // If the workers still wait for their log files, they are not started, and WorkerEnded follows.
   void signal(int local_rank, int signal);
   void ask_to_leave(int local_rank, int signal);
+  // To the live workers that have a link.
+  void tell_group_broken(int rank);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.
   // StacksTaken follows from the loop, unless one of them is killed before.
   void take_stacks();
+  // What the threads of these workers do, or of all. `done` is called once, after this has returned.
+  void show_stacks(const StackQuery& question, StackRequest::Done done);
   // Call it when all workers have ended: kills their orphans. RoundClosed follows, possibly before
   // close() returns.
   void close();
 
   // No process of a worker is left, or the agent exits without waiting for those that are.
   void let_keeper_go() { reaper_.let_keeper_go(); }
+  // No round follows.
+  void job_is_over() { standbys_.job_is_over(); }
 
   // ---- at any time
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
@@ -67,6 +81,9 @@ class WorkerGroup {
   int running() const;
   // None: the worker reported none, has no link, or has ended.
   std::optional<WorkerProgress> progress(int local_rank) const;
+  StepMarks marks(int local_rank) const;  // likewise
+  // None: nobody has asked for any.
+  std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // Stacks of killed workers that have no log folder, to print after the report.
   const std::string& stacks_text() const { return stacks_text_; }
 
@@ -77,17 +94,21 @@ class WorkerGroup {
   };
 
   ChildReaper::Hooks reaper_hooks();
+  Standbys::Hooks standby_hooks();
   Worker& worker(int local_rank) { return workers_[static_cast<std::size_t>(local_rank)]; }
   const Worker& worker(int local_rank) const {
     return workers_[static_cast<std::size_t>(local_rank)];
   }
   int count() const { return static_cast<int>(workers_.size()); }
   bool is_owned(pid_t child) const;
+  bool are_workers_starting() const;
+  std::string why_program_is_no_zygote() const;
 
   void start_all(Result<void> files);
   void do_not_start();
   Result<void> start_one(int local_rank);
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
+  void add_python_hooks(ProcessSpec& spec, Environment& environment);
   void on_end(Round round, int local_rank, ExitStatus status);
   void finish_stacks();
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
@@ -99,8 +120,10 @@ class WorkerGroup {
   const Events events_;
   const StartProcess start_process_;
   ChildReaper reaper_;
+  Standbys standbys_;
   BlockingCalls error_files_;
   OomWatch oom_watch_;
+  rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank
@@ -108,6 +131,7 @@ class WorkerGroup {
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;
+  StackRequest stack_request_;
 };
 
 }  // namespace ddprun::agent

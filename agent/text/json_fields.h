@@ -42,6 +42,9 @@ inline constexpr bool kIsNamed = !std::is_same_v<decltype(kNames<T>), const std:
 template <>
 inline constexpr std::array<std::string_view, 6> kNames<WorkerPhase>{
     "unknown", "joining", "running", "collective", "saving", "leaving"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNames<StepKind>{"program", "optimizer",
+                                                                  "counted"};
 
 // A text of any length.
 template <typename T>
@@ -232,6 +235,7 @@ Result<T> parse_json(std::string_view text, std::string_view what) {
 void fields(auto& json, Is<WorkerProgress> auto& progress) {
   json("step", progress.step);
   json("total_steps", progress.total_steps);
+  json("step_kind", progress.step_kind);
   json("since_step_us", progress.since_step);
   json("phase", progress.phase);
   json("since_phase_us", progress.since_phase);

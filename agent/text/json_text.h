@@ -7,7 +7,6 @@
 #include <boost/json/value.hpp>
 #include <chrono>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -20,15 +19,6 @@ inline constexpr std::size_t kJsonTextBytesMax = 4096;
 // A string as as_utf8() makes it.
 inline boost::json::value json_text(std::string_view bytes, std::size_t bytes_max) {
   return boost::json::value(as_utf8(bytes, bytes_max));
-}
-
-// "2026-01-31T12:00:00"
-inline std::string utc_text(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm fields{};
-  ::gmtime_r(&seconds, &fields);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &fields)};
 }
 
 inline std::int64_t in_us(std::chrono::nanoseconds duration) {

@@ -48,10 +48,10 @@ std::vector<NodeAction> finish(const rdzv::JobOutcome& outcome, std::uint32_t ti
 }
 
 std::string names_of(const std::vector<NodeAction>& actions) {
-  constexpr const char* kNames[] = {"OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave",
-                                    "ArmTimer",       "GraceOver",    "TakeStacks",   "CloseRound",
-                                    "CloseStore",     "TellLeader",   "Join",         "Announce",
-                                    "Finish",         "TakeStep",     "Exit"};
+  constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
+                                    "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
+                                    "CloseRound",      "CloseStore",   "TellLeader",   "Join",
+                                    "Announce",        "Finish",       "TakeStep",     "Exit"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
                                    "WorkerFailed", "SomeWorkersDone", "WorkersDone",
@@ -104,7 +104,23 @@ TEST_F(NodeCoreTest, ReportsAFailureAtOnceAndWaitsForTheLeadersWord) {
   run();
   const auto killed = failed(1, ExitStatus::killed(SIGKILL));
   EXPECT_THAT(core.step(killed),
-              ElementsAre(NodeAction{TellLeader{rdzv::WorkerFailed{kFirst, *killed.failure}}}));
+              ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}},
+                          NodeAction{TellLeader{rdzv::WorkerFailed{kFirst, *killed.failure}}}));
+  const auto last = failed(0, ExitStatus::exited(1));
+  EXPECT_THAT(core.step(last),
+              ElementsAre(NodeAction{TellLeader{rdzv::WorkerFailed{kFirst, *last.failure}}}))
+      << "nobody is left to tell";
+}
+
+TEST_F(NodeCoreTest, TellsItsWorkersOfOneThatIsGoneOnAnotherNode) {
+  const rdzv::GroupBroken broken{kFirst, 7};
+  EXPECT_THAT(core.step(broken), IsEmpty());
+  run();
+  EXPECT_THAT(core.step(rdzv::GroupBroken{kSecond, 7}), IsEmpty()) << "of another round";
+  EXPECT_THAT(core.step(broken), ElementsAre(NodeAction{TellGroupBroken{kFirst, 7}}));
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_THAT(core.step(broken), ElementsAre(NodeAction{TellGroupBroken{kFirst, 7}}))
+      << "preempted ones finish their step first";
 }
 
 TEST_F(NodeCoreTest, StopsTheOthersWithTermAndContinue) {

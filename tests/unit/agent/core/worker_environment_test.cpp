@@ -57,6 +57,17 @@ TEST(WorkerEnvironment, HasEveryVariableOfTorchrun) {
   EXPECT_EQ(env, expected);
 }
 
+// So a module that reads one of a worker's variables while a zygote loads it is seen to miss it, and
+// what all workers have is the same as theirs.
+TEST(WorkerEnvironment, AZygoteHasWhatAllWorkersHave) {
+  Environment env = zygote_environment(two_workers());
+  EXPECT_EQ(env, (Environment{{"PATH", "/bin"},
+                              {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                              {"OMP_NUM_THREADS", "1"}}));
+  env.merge(worker_environment(two_workers(), second_node(), 1, "/tmp/e/error.json"));
+  EXPECT_EQ(env, worker_environment(two_workers(), second_node(), 1, "/tmp/e/error.json"));
+}
+
 TEST(WorkerEnvironment, KeepsWhatTheServiceManagerSaysToTheAgent) {
   Job job = two_workers();
   for (const char* const name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}) {
@@ -81,6 +92,11 @@ TEST(WorkerEnvironment, AVirtualLocalRankIsZeroAndSeesOneDevice) {
   EXPECT_EQ(env.at("LOCAL_RANK"), "0");
   EXPECT_EQ(env.at("CUDA_VISIBLE_DEVICES"), "GPU-8f1c");
   EXPECT_EQ(env.at("RANK"), "4");
+  EXPECT_FALSE(env.contains("HIP_VISIBLE_DEVICES"));
+  job.environment["HIP_VISIBLE_DEVICES"] = "4,5";
+  const Environment on_rocm = worker_environment(job, second_node(), 0, "");
+  EXPECT_EQ(on_rocm.at("HIP_VISIBLE_DEVICES"), "4");
+  EXPECT_EQ(on_rocm.at("CUDA_VISIBLE_DEVICES"), "4");
 }
 
 TEST(WorkerEnvironment, SaysWhenRankZeroIsToHostTheStore) {

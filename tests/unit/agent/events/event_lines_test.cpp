@@ -20,7 +20,7 @@ const std::string kTimeAndPlace =
     R"("time":"2025-10-09T08:53:20.000042Z","monotonic_us":5000007,"job":"job-1","host":"node0")";
 
 std::string expected(const std::string& name, const std::string& fields) {
-  return R"({"schema":1,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
+  return R"({"schema":2,"event":")" + name + "\"," + kTimeAndPlace + "," + fields + "}\n";
 }
 
 rdzv::WorkerFailure failure() {
@@ -57,7 +57,7 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
   EXPECT_EQ(
       event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
       expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
-                                R"(,"lost_us":8,"lost_node":null,"nodes_gone":0,)"
+                                R"(,"until_run_us":8,"lost_node":null,"nodes_gone":0,)"
                                 R"("nodes_joined":0,"was_asked_for":false)"));
 }
 
@@ -74,7 +74,7 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
       event_line(kHead,
                  Restarted{Round{2}, 0, 3, {}, 8us, rdzv::NodeGone{How::kSilent, 3, "b12"}, 2, 1}),
       expected("restarted",
-               R"("round":2,"restart":0,"max_restarts":3,"failure":null,"lost_us":8,)"
+               R"("round":2,"restart":0,"max_restarts":3,"failure":null,"until_run_us":8,)"
                R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
                R"("nodes_joined":1,"was_asked_for":false)"));
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
@@ -96,7 +96,7 @@ TEST(EventLines, TellWhyAJobEnded) {
     rdzv::JobOutcome outcome;
     outcome.kind = kind;
     outcome.exit_code = exit_code;
-    const auto line = boost::json::parse(event_line(kHead, JobFinished{outcome, 1, 1s, 0us}));
+    const auto line = boost::json::parse(event_line(kHead, JobFinished{outcome, 1, 1s}));
     return std::string(line.at("reason").as_string());
   };
   EXPECT_EQ(reason(Kind::kSucceeded, 0), "all_succeeded");
@@ -136,7 +136,7 @@ TEST(EventLines, KeepExitCodeAndSignalApart) {
           R"("round":0,"rank":1,"local_rank":1,"pid":12,"exit_code":null,"signal":9,)"
           R"("signal_name":"SIGKILL","core_dumped":false,"was_told_to_stop":true,)"
           R"("killed_for_memory":true,"message":"",)"
-          R"("progress":{"step":412,"total_steps":1000,"since_step_us":35000000,)"
+          R"("progress":{"step":412,"total_steps":1000,"step_kind":"program","since_step_us":35000000,)"
           R"("phase":"collective","since_phase_us":1000,"collectives":7,"values":{"loss":2.5E-1,"norm":null}})"));
 }
 
@@ -154,26 +154,37 @@ TEST(EventLines, TellHowAJobEnded) {
   using Kind = rdzv::JobOutcome::Kind;
   rdzv::JobOutcome outcome;
   outcome.restarts = 2;
-  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 0, 9s, 50us}),
-            expected("finished", R"("outcome":"succeeded","exit_code":0,"signal":null,)"
-                                 R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
-                                 R"("lost_us":50,"reason":"all_succeeded","lost_node":null)"));
+  EXPECT_EQ(
+      event_line(kHead, JobFinished{outcome, 0, 9s}),
+      expected(
+          "finished",
+          R"("outcome":"succeeded","exit_code":0,"signal":null,)"
+          R"("cause":null,"why":"","wall_us":9000000,"restarts":2,)"
+          R"("downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
+          R"("steps_repeated":0,"until":"step_after","goodput":0E0,"reason":"all_succeeded","lost_node":null)"));
   outcome.kind = Kind::kFailed;
   outcome.cause = failure();
-  EXPECT_EQ(event_line(kHead, JobFinished{outcome, 139, 9s, 50us}),
-            expected("finished", R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" +
-                                     kFailure +
-                                     R"(,"why":"","wall_us":9000000,"restarts":2,"lost_us":50,)"
-                                     R"("reason":"worker_failed","lost_node":null)"));
+  EXPECT_EQ(
+      event_line(kHead, JobFinished{outcome, 139, 9s}),
+      expected(
+          "finished",
+          R"("outcome":"failed","exit_code":139,"signal":null,"cause":)" + kFailure +
+              R"(,"why":"","wall_us":9000000,"restarts":2,"downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
+              R"("steps_repeated":0,"until":"step_after","goodput":0E0,)"
+              R"("reason":"worker_failed","lost_node":null)"));
   rdzv::JobOutcome stopped;
   stopped.kind = Kind::kStopped;
   stopped.stop_signal = SIGINT;
-  EXPECT_EQ(event_line(kHead, JobFinished{stopped, 130, 1s, 0us}),
-            expected("finished", R"("outcome":"stopped","exit_code":130,"signal":2,)"
-                                 R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
-                                 R"("lost_us":0,"reason":"signal","lost_node":null)"));
+  EXPECT_EQ(
+      event_line(kHead, JobFinished{stopped, 130, 1s}),
+      expected(
+          "finished",
+          R"("outcome":"stopped","exit_code":130,"signal":2,)"
+          R"("cause":null,"why":"","wall_us":1000000,"restarts":0,)"
+          R"("downtime_us":0,"stopped_us":0,"started_us":0,"joined_us":0,"repeated_us":0,)"
+          R"("steps_repeated":0,"until":"step_after","goodput":0E0,"reason":"signal","lost_node":null)"));
   stopped.exit_code = 113;
-  EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s, 0us}).find("\"preempted\""),
+  EXPECT_NE(event_line(kHead, JobFinished{stopped, 113, 1s}).find("\"preempted\""),
             std::string::npos);
 }
 
@@ -188,19 +199,26 @@ TEST(EventLines, AreJsonWhateverAWorkerWrote) {
   EXPECT_LT(text.size(), 5000U);
 }
 
-TEST(JobTimes, AddUpWhatRestartsCost) {
-  const JobTimes::TimePoint start{100s};
-  JobTimes times(start);
-  EXPECT_EQ(times.round_runs(start + 2s), 2s) << "since the job's start";
-  EXPECT_EQ(times.lost(), 0s) << "which is no restart";
-  times.trouble(start + 10s);
-  times.trouble(start + 11s);
-  EXPECT_EQ(times.round_runs(start + 13s), 3s) << "since the first of them";
-  times.trouble(start + 20s);
-  EXPECT_EQ(times.round_runs(start + 21s), 1s);
-  times.trouble(start + 30s);
-  EXPECT_EQ(times.lost(), 4s) << "a failure without a restart costs none";
-  EXPECT_EQ(times.wall(start + 31s), 31s);
+// The parts of a downtime, as JSON has them.
+constexpr Downtime kDowntime{50us, 1us, 2us, 3us, 7, DowntimeEnd::kStepAfter};
+const std::string kDowntimeFields =
+    R"("downtime_us":56,"stopped_us":50,"started_us":1,"joined_us":2,"repeated_us":3,)"
+    R"("steps_repeated":7,"until":"step_after")";
+
+TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
+  EXPECT_EQ(event_line(kHead, Recovered{Round{2}, kDowntime}),
+            expected("recovered", R"("round":2,)" + kDowntimeFields));
+  Downtime unknown;
+  unknown.until = DowntimeEnd::kFirstStep;
+  EXPECT_THAT(event_line(kHead, Recovered{Round{2}, unknown}),
+              ::testing::HasSubstr(R"("steps_repeated":null,"until":"first_step")"));
+}
+
+TEST(EventLines, TellWhatAllRestartsOfAJobTook) {
+  const auto line = boost::json::parse(event_line(kHead, JobFinished{{}, 0, 9s, kDowntime, 0.75}));
+  EXPECT_EQ(line.at("downtime_us"), 56);
+  EXPECT_EQ(line.at("steps_repeated"), 7);
+  EXPECT_EQ(line.at("goodput"), 0.75);
 }
 
 }  // namespace

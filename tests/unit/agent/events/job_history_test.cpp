@@ -47,12 +47,13 @@ class History : public ::testing::Test {
   }
   NodeStatus status(std::size_t events = kEventsKept) const {
     NodeStatus status;
-    history.fill(status, now + 500ms, events);
+    history.fill(status, clock, now + 500ms, events);
     return status;
   }
 
   steady_clock::time_point now{};
   JobHistory history{2};
+  DowntimeClock clock{now, 2};
 };
 
 TEST_F(History, KnowsNothingBeforeTheFirstRound) {
@@ -101,12 +102,19 @@ TEST_F(History, AddsUpRestartsByTheirReason) {
   failure.host = "b7";
   failure.status = ExitStatus::exited(3);
   using How = rdzv::NodeGone::How;
-  note(Restarted{Round{1}, 1, 3, failure, 100ms});
-  note(Restarted{Round{2}, 1, 3, {}, 200ms, rdzv::NodeGone{How::kSilent, 2, "b9"}, 1, 0});
-  note(Restarted{Round{3}, 1, 3, {}, 300ms, rdzv::NodeGone{How::kLeft, 2, "b9"}, 1, 1});
-  note(Restarted{Round{4}, 1, 3, {}, 400ms, {}, 0, 2});
-  note(Restarted{Round{5}, 1, 3, {}, 500ms, {}, 0, 0, /*was_asked_for=*/true});
-  note(Restarted{Round{6}, 2, 3, failure, 50ms});
+  const auto restart = [&](Restarted restarted, std::chrono::milliseconds before) {
+    restarted.downtime_before.stopped = before;
+    note(restarted);
+  };
+  restart({Round{1}, 1, 3, failure, 1ms}, 0ms);
+  restart({Round{2}, 1, 3, {}, 1ms, rdzv::NodeGone{How::kSilent, 2, "b9"}, 1, 0}, 100ms);
+  restart({Round{3}, 1, 3, {}, 1ms, rdzv::NodeGone{How::kLeft, 2, "b9"}, 1, 1}, 200ms);
+  restart({Round{4}, 1, 3, {}, 1ms, {}, 0, 2}, 300ms);
+  restart({Round{5}, 1, 3, {}, 1ms, {}, 0, 0, /*was_asked_for=*/true}, 400ms);
+  restart({Round{6}, 2, 3, failure, 1ms}, 500ms);
+  clock.round_runs(now - 10s);
+  clock.failed(now - 60ms);
+  clock.round_runs(now - 10ms);  // the latest, as the clock has it
   const NodeStatus node = status();
   const std::vector<RestartTotal> expected = {{RestartReason::kWorkerFailed, 2, 150ms},
                                               {RestartReason::kNodeLost, 1, 200ms},
@@ -114,7 +122,9 @@ TEST_F(History, AddsUpRestartsByTheirReason) {
                                               {RestartReason::kNodeJoined, 1, 400ms},
                                               {RestartReason::kRequested, 1, 500ms}};
   EXPECT_EQ(node.restart_totals, expected);
-  EXPECT_EQ(node.lost, 1550ms);
+  EXPECT_EQ(node.downtime, clock.all(now));
+  EXPECT_EQ(node.recent_restarts[1].downtime.stopped, 200ms);
+  EXPECT_EQ(node.recent_restarts[5].downtime.until, DowntimeEnd::kWorkersRun);
   EXPECT_EQ(node.restarts, 2);
   ASSERT_THAT(node.recent_restarts, SizeIs(6));
   EXPECT_EQ(node.recent_restarts[0].rank, 5);
@@ -148,7 +158,6 @@ TEST_F(History, KeepsTheLatestAndCountsThemAll) {
   EXPECT_THAT(node.recent_restarts, SizeIs(kRestartsKept));
   EXPECT_EQ(node.recent_restarts.back().round, Round{199});
   EXPECT_EQ(node.restart_totals.at(0).count, 200);
-  EXPECT_EQ(node.lost, 200ms);
   ASSERT_THAT(node.events, SizeIs(7));
   EXPECT_EQ(boost::json::parse(node.events.back()).at("round"), 199);
   EXPECT_THAT(status().events, SizeIs(kEventsKept));

@@ -1,5 +1,6 @@
 #include "agent/failure/failure_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <time.h>
@@ -9,6 +10,8 @@
 
 namespace ddprun::agent {
 namespace {
+
+using ::testing::HasSubstr;
 
 using Kind = rdzv::JobOutcome::Kind;
 
@@ -34,30 +37,44 @@ class FailureReport : public ::testing::Test {
 TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
   using namespace std::chrono_literals;
   rdzv::JobOutcome outcome;
-  EXPECT_EQ(summary(outcome, "train.py", 999ms, 0s),
+  EXPECT_EQ(summary(outcome, "train.py", 999ms, no_downtime()),
             "ddprun: train.py took 999 ms, without a restart\n");
   outcome.restarts = 1;
-  EXPECT_EQ(summary(outcome, "train.py", 59'999ms, 12ms),
-            "ddprun: train.py took 59.9 s, 1 restart cost 12 ms of it\n");
+  const Downtime full{12ms, 3ms, 1100ms, 310ms, 31, DowntimeEnd::kStepAfter};
+  EXPECT_EQ(summary(outcome, "train.py", 59'999ms, full),
+            "ddprun: train.py took 59.9 s, 1 restart cost 1.4 s of it: 12 ms to stop, 3 ms to "
+            "start, 1.1 s to the first step, 310 ms for 31 steps again\n");
+  const Downtime none_again{12ms, 3ms, 1100ms, 0ms, 0, DowntimeEnd::kStepAfter};
+  EXPECT_THAT(
+      summary(outcome, "train.py", 9s, none_again),
+      HasSubstr("cost 1.1 s of it: 12 ms to stop, 3 ms to start, 1.1 s to the first step\n"));
+  const Downtime unknown{12ms, 3ms, 1100ms, 0ms, {}, DowntimeEnd::kFirstStep};
+  EXPECT_THAT(summary(outcome, "train.py", 9s, unknown),
+              HasSubstr("1.1 s to the first step; how many steps were repeated is not known\n"));
   outcome.restarts = 3;
-  EXPECT_EQ(summary(outcome, "train.py", 25h + 2min + 3s, 61s),
-            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it\n");
+  const Downtime no_steps{60s, 1s, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
+  EXPECT_EQ(summary(outcome, "train.py", 25h + 2min + 3s, no_steps),
+            "ddprun: train.py took 25 h 02 min 03 s, 3 restarts cost 1 min 01 s of it, until the "
+            "workers ran: they report no steps\n");
 }
 
 TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
   using namespace std::chrono_literals;
+  const Downtime cost{12ms, 0ms, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
+  const std::string until = ", until the workers ran: they report no steps\n";
   rdzv::JobOutcome outcome;
   outcome.last_round = Round{1};
-  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
-            "ddprun: train took 9.0 s, 1 change of nodes cost 12 ms of it\n");
+  EXPECT_EQ(summary(outcome, "train", 9s, cost),
+            "ddprun: train took 9.0 s, 1 change of nodes cost 12 ms of it" + until);
   outcome.last_round = Round{5};
   outcome.restarts = 3;
-  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
-            "ddprun: train took 9.0 s, 3 restarts and 2 changes of nodes cost 12 ms of it\n");
+  EXPECT_EQ(summary(outcome, "train", 9s, cost),
+            "ddprun: train took 9.0 s, 3 restarts and 2 changes of nodes cost 12 ms of it" + until);
   outcome.restarts_asked_for = 1;
-  EXPECT_EQ(summary(outcome, "train", 9s, 12ms),
+  EXPECT_EQ(summary(outcome, "train", 9s, cost),
             "ddprun: train took 9.0 s, 3 restarts, 1 restart by request and 1 change of nodes cost "
-            "12 ms of it\n");
+            "12 ms of it" +
+                until);
 }
 
 TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
@@ -374,7 +391,7 @@ TEST_F(FailureReport, NothingThatOthersSayMovesTheCursorOrForgesALine) {
                                                "  after it\n"
                                                "    rank 2 (pid 4702 on y" +
                                                line + ") ended with exit code 2\n");
-  EXPECT_EQ(summary({}, evil, std::chrono::seconds(9), {}),
+  EXPECT_EQ(summary({}, evil, std::chrono::seconds(9), no_downtime()),
             "ddprun: " + line + " took 9.0 s, without a restart\n");
   rdzv::RoundStart start;
   start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kLeft, 2, evil};

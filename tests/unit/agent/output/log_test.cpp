@@ -2,7 +2,6 @@
 #include "agent/output/log.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
@@ -24,9 +23,10 @@ TEST(Log, TheStoresThreadWarnsWhileTheLoopLogs) {
   PipeEnds out;
   PipeEnds err;
   Console console(loop.get_executor(), {out.write_end(), err.write_end()});
-  const auto log = make_logger(console, {});
+  const Log log(console, {});
   Job job;
-  RoundStore store(loop, job, [log](std::string_view line) { log->warn("store: {}", line); });
+  RoundStore store(loop, job,
+                   [log](std::string_view line) { log.warn("store: " + std::string(line)); });
   const StoreResult opened = store.open(Round{0}, "127.0.0.1");
   ASSERT_EQ(opened.error, "");
   rdzv::testing::RawClient stranger(opened.port);
@@ -35,7 +35,7 @@ TEST(Log, TheStoresThreadWarnsWhileTheLoopLogs) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (text.find("store: ") == std::string::npos && std::chrono::steady_clock::now() < deadline) {
     loop.poll();
-    log->warn("the loop has something to say");
+    log.warn("the loop has something to say");
     text += err.read_available();
   }
   EXPECT_NE(text.find("closed 127.0.0.1"), std::string::npos) << text;

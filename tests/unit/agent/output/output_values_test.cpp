@@ -155,11 +155,12 @@ TEST(StreamPlan, APrefixTemplateAloneGivesPrefixedLinesWithoutFiles) {
 
 TEST(LinePrefix, IsTorchrunsUnlessATemplateIsGiven) {
   OutputSpec spec;
-  const WorkerIdentity worker{3, 11, "trainer"};
+  const WorkerIdentity worker{3, 11, "trainer", "node7"};
   EXPECT_EQ(line_prefix(spec, worker), "[trainer3]:");
   // What string.Template.safe_substitute answers.
   const std::vector<std::pair<std::string, std::string>> table = {
       {"${role_name}/$rank.${local_rank} ", "trainer/11.3 "},
+      {"${hostname}:${rank}: ", "node7:11: "},
       {"$unknown ${unknown} $ranks", "$unknown ${unknown} $ranks"},
       {"$$rank $$$rank", "$rank $11"},
       {"${rank $ ${} $1 100$", "${rank $ ${} $1 100$"},

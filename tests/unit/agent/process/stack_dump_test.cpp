@@ -67,7 +67,7 @@ TEST_F(StackDumpTest, CallsBackOnceWhenItsDebuggerHasEnded) {
   std::unique_ptr<StackDump> dump;
   dump = make([&] {
     ++calls;
-    EXPECT_EQ(dump->so_far().size(), 1U);
+    EXPECT_EQ(dump->so_far(1000).size(), 1U);
     dump.reset();
   });
   const pid_t pid = debugger();
@@ -87,7 +87,7 @@ TEST_F(StackDumpTest, WhatThereIsCanBeTakenBeforeTheDebuggerHasEnded) {
   const pid_t pid = debugger();
   ASSERT_NE(pid, 0);
   end(pid);
-  const auto accounts = dump->so_far();
+  const auto accounts = dump->so_far(1000);
   ASSERT_EQ(accounts.size(), 1U);
   EXPECT_NE(accounts[0].text.find("process " + std::to_string(::getpid())), std::string::npos);
   dump.reset();

@@ -38,7 +38,8 @@ struct Inherited {
 class WorkerLinkTest : public ::testing::Test {
  protected:
   // A link to this process, or to one that says it has another pid.
-  void make(pid_t worker_pid = ::getpid(), int preempt_signal = 0) {
+  void make(pid_t worker_pid = ::getpid(), int preempt_signal = 0, std::int64_t wanted_step = 0,
+            std::uint32_t version = link::kVersion) {
     auto made = WorkerLink::make(io.get_executor());
     ASSERT_TRUE(made) << made.error().to_string();
     agent = *made;
@@ -46,9 +47,13 @@ class WorkerLinkTest : public ::testing::Test {
     header.worker_pid = worker_pid;
     header.agent_pid = ::getpid();
     header.preempt_signal = preempt_signal;
+    header.wanted_step = wanted_step;
+    header.version = version;
     ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
     worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
-    agent->started(::getpid(), [this](std::string_view what) { misuses.emplace_back(what); });
+    agent->started(
+        ::getpid(), [this](std::string_view what) { misuses.emplace_back(what); },
+        [this](const StepMarks& marks) { told.push_back(marks); });
   }
   void TearDown() override { close_worker(); }
 
@@ -75,6 +80,7 @@ class WorkerLinkTest : public ::testing::Test {
   std::shared_ptr<WorkerLink> agent;
   Inherited worker;
   std::vector<std::string> misuses;
+  std::vector<StepMarks> told;
 };
 
 TEST_F(WorkerLinkTest, TheAgentReadsWhatTheWorkerNotes) {
@@ -133,6 +139,63 @@ TEST_F(WorkerLinkTest, ValuesThatCannotBeShownAreLeftOutOrCut) {
                        link::Value::of("", 3), link::Value::of("caf\xc3\xa9", 4)};
   link->step_done(2, 10, odd);
   EXPECT_THAT(agent->progress()->values, ElementsAre(NamedValue{longest, 1}));
+}
+
+TEST_F(WorkerLinkTest, TheAgentIsToldOfTheFirstStepAndOfTheOneThatItWaitsFor) {
+  const auto began = std::chrono::steady_clock::now();
+  make(::getpid(), 0, /*wanted_step=*/413);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  for (std::int64_t step = 411; step < 420; ++step) {
+    link->step_done(step, 1000);
+    handle_events();
+    if (step == 412) {
+      ASSERT_EQ(told.size(), 1U);
+    }
+  }
+  ASSERT_EQ(told.size(), 2U) << "no system call for any other step";
+  EXPECT_EQ(told[0].first_step, 411);
+  EXPECT_EQ(told[0].step_kind, StepKind::kProgram);
+  EXPECT_EQ(told[0].wanted_step_at, std::nullopt);
+  EXPECT_GE(told[0].first_step_at, began);
+  EXPECT_EQ(told[1].first_step_at, told[0].first_step_at);
+  EXPECT_GE(told[1].wanted_step_at, told[1].first_step_at);
+  EXPECT_EQ(agent->marks(), told[1]);
+  EXPECT_THAT(misuses, IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, AFirstStepBeyondTheOneThatIsWaitedForIsBoth) {
+  make(::getpid(), 0, /*wanted_step=*/413);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->step_done(413, 1000);
+  link->step_done(414, 1000);
+  handle_events();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].wanted_step_at, told[0].first_step_at);
+}
+
+TEST_F(WorkerLinkTest, StepsThatGoBackAreNoneOfTheWholeTraining) {
+  make(::getpid(), 0, /*wanted_step=*/50);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  for (const std::int64_t step : {100, 1, 2, 100, 1}) link->step_done(step, 100);
+  handle_events();
+  EXPECT_EQ(agent->progress()->step_kind, StepKind::kCounted);
+  EXPECT_EQ(agent->marks().step_kind, StepKind::kCounted);
+  EXPECT_EQ(agent->marks().first_step, 1);
+  EXPECT_EQ(told.size(), 3U) << "100; 1 of another kind; 50 or later of that";
+}
+
+TEST_F(WorkerLinkTest, AnAgentThatKnowsNoMarksIsNotTold) {
+  make(::getpid(), 0, 0, /*version=*/3);
+  const auto link = open();
+  ASSERT_TRUE(link);
+  link->step_done(1, 10);
+  handle_events();
+  EXPECT_THAT(told, IsEmpty());
+  EXPECT_EQ(agent->marks(), StepMarks{});
+  EXPECT_EQ(agent->progress()->step, 1);
 }
 
 TEST_F(WorkerLinkTest, TheLastNoteOutlivesTheWorker) {
@@ -233,6 +296,57 @@ TEST_F(WorkerLinkTest, ALeaveReachesTheWorkerThatTakesIt) {
   EXPECT_THAT(misuses, IsEmpty());
 }
 
+TEST_F(WorkerLinkTest, AWorkerHearsThatItsGroupIsBroken) {
+  make();
+  const auto link = open();
+  ASSERT_TRUE(link);
+  int stop[2];
+  ASSERT_EQ(::pipe(stop), 0);
+  std::optional<link::GroupBroken> heard;
+  std::thread listening([&] { heard = link->await_group_broken(stop[0]); });
+  link->take_leave_requests();
+  handle_events();
+  EXPECT_TRUE(agent->ask_to_leave());
+  EXPECT_TRUE(link->is_told_to_leave()) << "whichever thread has read it";
+  agent->tell_group_broken(Round{3}, 17);
+  listening.join();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->rank, 17);
+  EXPECT_EQ(heard->round, 3U);
+  agent->tell_group_broken(Round{3}, 5);
+  EXPECT_EQ(link->await_group_broken(stop[0])->rank, 17) << "the first one counts";
+  ::close(stop[0]);
+  ::close(stop[1]);
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatListensEndsWhenItWantsTo) {
+  make();
+  const auto link = open();
+  int stop[2];
+  ASSERT_EQ(::pipe(stop), 0);
+  std::thread listening([&] { EXPECT_FALSE(link->await_group_broken(stop[0])); });
+  ASSERT_EQ(::write(stop[1], "", 1), 1);
+  listening.join();
+  ::close(stop[0]);
+  ::close(stop[1]);
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatListensEndsWithItsAgent) {
+  make();
+  const auto link = open();
+  std::thread listening([&] { EXPECT_FALSE(link->await_group_broken(-1)); });
+  agent.reset();
+  listening.join();
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatDoesNotListenHoldsUpNobody) {
+  make();
+  const auto link = open();
+  for (int i = 0; i < 10'000; ++i) agent->tell_group_broken(Round{1}, i);
+  EXPECT_FALSE(link->is_told_to_leave());
+  EXPECT_THAT(misuses, IsEmpty());
+}
+
 using SignalHandler = void (*)(int);
 SignalHandler handler_of(int signal) {
   struct sigaction now {};
@@ -293,6 +407,22 @@ TEST_F(WorkerLinkTest, AWorkerThatClosedItsLinkIsToldInAnotherWay) {
   handle_events();
   EXPECT_FALSE(agent->ask_to_leave());
   EXPECT_THAT(misuses, IsEmpty()) << "to close it is its right";
+}
+
+// The last hello counts, so the second says the first thing, too.
+TEST_F(WorkerLinkTest, AWorkerMayOfferAZygoteAndTakeRequests) {
+  make();
+  auto link = open();
+  ASSERT_TRUE(link);
+  EXPECT_FALSE(agent->can_be_zygote());
+  link->offer_zygote();
+  handle_events();
+  EXPECT_TRUE(agent->can_be_zygote());
+  EXPECT_FALSE(agent->ask_to_leave());
+  link->take_leave_requests();
+  handle_events();
+  EXPECT_TRUE(agent->can_be_zygote());
+  EXPECT_TRUE(link->is_told_to_leave());
 }
 
 TEST_F(WorkerLinkTest, BytesThatAreNoMessageCloseTheLink) {

@@ -45,13 +45,20 @@ NodeStatus full_node() {
   node.max_restarts = 3;
   node.wall = 61s;
   node.until_run = 12ms;
-  node.lost = 340ms;
+  node.until_first_step = 80ms;
+  node.downtime = {1ms, 2ms, 300ms, 37ms, 12, DowntimeEnd::kStepAfter};
+  node.goodput = 0.75;
   node.restart_totals = {{RestartReason::kWorkerFailed, 1, 300ms},
                          {RestartReason::kRequested, 1, 40ms}};
   node.recent_restarts = {
-      {at(1'700'000'000'123'456), Round{1}, RestartReason::kWorkerFailed, 3, "b12", "rank 3",
-       300ms},
-      {at(1'700'000'001'000'000), Round{2}, RestartReason::kRequested, {}, "", "asked for", 40ms}};
+      {at(1'700'000'000'123'456),
+       Round{1},
+       RestartReason::kWorkerFailed,
+       3,
+       "b12",
+       "rank 3",
+       {1ms, 1ms, 298ms, 0ms, {}, DowntimeEnd::kFirstStep}},
+      {at(1'700'000'001'000'000), Round{2}, RestartReason::kRequested, {}, "", "asked for", {}}};
   node.store = StoreStatus{1000, 4, 12, 4096};
   node.events = {R"({"event":"job_started","workers":2})", R"({"event":"signal","signal":10})"};
   return node;
@@ -139,7 +146,7 @@ TEST(JobStatus, GivesEveryStateAndReasonANameOfItsOwn) {
 TEST(JobStatus, HoldsWhateverAWorkerCallsItself) {
   NodeStatus node;
   node.host = "b\xff\"\n";
-  node.recent_restarts = {{at(0), Round{1}, RestartReason::kOther, {}, "", "\xc3(", 0us}};
+  node.recent_restarts = {{at(0), Round{1}, RestartReason::kOther, {}, "", "\xc3(", {}}};
   const auto read = node_status_from(to_json(node));
   ASSERT_TRUE(read) << read.error().to_string();
   EXPECT_EQ(read->host, "b\xEF\xBF\xBD\"\n");

@@ -41,7 +41,9 @@ inline NodeStatus sample_node() {
   node.max_restarts = 5;
   node.wall = 100s;
   node.until_run = 1500ms;
-  node.lost = 8500ms;
+  node.until_first_step = 1500ms;
+  node.downtime = {500ms, 1s, 4s, 3s, 42, DowntimeEnd::kStepAfter};
+  node.goodput = 0.9;
   node.restart_totals = {{RestartReason::kWorkerFailed, 2, 500ms},
                          {RestartReason::kNodeLost, 1, 8s}};
   RestartRecord record;
@@ -50,9 +52,10 @@ inline NodeStatus sample_node() {
   record.reason = RestartReason::kNodeLost;
   record.host = "b9";
   record.sentence = "node 2 (b9) was lost";
-  record.lost = 8s;
+  record.downtime = {500ms, 1s, 3500ms, 3s, 42, DowntimeEnd::kStepAfter};
   node.recent_restarts.push_back(record);
   node.store = StoreStatus{18'204, 9, 311, 91'000};
+  node.standbys = StandbyStatus{1, 2, ""};
   return node;
 }
 

@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/null_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <chrono>
@@ -44,6 +42,7 @@ class JobEndTest : public ::testing::Test {
                                   .on_event = [](const auto&) { return std::shared_ptr<void>(); },
                                   .leader = [] { return nullptr; }},
                           .first_rank = [] { return 0; },
+                          .stacks = [](const auto&, auto) {},
                           .stop = [] { return Result<void>(); },
                           .restart = [] { return Result<Round>(Round{0}); }});
     leader_.emplace(loop_, job_, "here", log_, queries_->query(),
@@ -70,8 +69,7 @@ class JobEndTest : public ::testing::Test {
   PipeEnds out_;
   PipeEnds err_;
   Console console_{loop_.get_executor(), {out_.write_end(), err_.write_end()}};
-  const std::shared_ptr<spdlog::logger> log_ =
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  const Log log_{console_, {{"DDPRUN_LOG_LEVEL", "critical"}}};
   Job job_;
   rdzv::JobOutcome outcome_;
   Output output_{loop_.get_executor(), console_, job_.output, "job", ""};

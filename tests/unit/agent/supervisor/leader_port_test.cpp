@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/null_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <optional>
@@ -59,8 +57,8 @@ class LeaderPortTest : public ::testing::Test {
 
   boost::asio::io_context io_;
   Job job_;
-  const std::shared_ptr<spdlog::logger> log_ =
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Console console_{io_.get_executor()};
+  const Log log_{console_, {{"DDPRUN_LOG_LEVEL", "critical"}}};
   std::optional<LeaderPort> port_;
   JobQuery query_{io_,
                   {"job", "train", "1.0", "here"},

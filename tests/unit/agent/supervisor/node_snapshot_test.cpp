@@ -53,6 +53,16 @@ TEST(NodeSnapshot, NobodySpeaksForTheJobBeforeRankZeroHasSaidAStep) {
   EXPECT_EQ(job_progress_of(node), std::nullopt) << "before the first round";
 }
 
+TEST(NodeSnapshot, StepsThatAHookHasCountedAreNotToldToTrainer) {
+  NodeSnapshot node = node_of(0);
+  node.progress.front() = WorkerProgress{};
+  node.progress.front()->step = 7;
+  node.progress.front()->step_kind = StepKind::kOptimizer;
+  EXPECT_EQ(job_progress_of(node), std::nullopt);
+  node.progress.front()->step_kind = StepKind::kProgram;
+  EXPECT_NE(job_progress_of(node), std::nullopt);
+}
+
 TEST(NodeSnapshot, AStatusHasTheProgressOfItsWorkersByTheirLocalRanks) {
   NodeStatus status;
   status.workers.resize(2);

@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/null_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <csignal>
 #include <string>
@@ -73,8 +71,7 @@ class WorkerGroupTest : public ::testing::Test {
   // With whatever a test has put into the job.
   WorkerGroup& group() {
     if (group_) return *group_;
-    const auto log =
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+    const Log log(console_, {{"DDPRUN_LOG_LEVEL", "critical"}});
     group_.emplace(
         AgentParts{loop_, console_, log, output_, job_, "here", "agent"},
         WorkerGroup::Events{
@@ -88,7 +85,9 @@ class WorkerGroupTest : public ::testing::Test {
                 },
             .killed = [this](int local_rank, pid_t) { killed_.push_back(local_rank); },
             .keeper_replaced = [](pid_t) {},
-            .is_stopping = [this] { return is_stopping_; }},
+            .is_stopping = [this] { return is_stopping_; },
+            .stepped = [](int, const StepMarks&) {},
+            .wanted_step = [](int) { return std::pair(StepKind::kProgram, std::int64_t{0}); }},
         &start_fake);
     return *group_;
   }

@@ -1,0 +1,197 @@
+#include "agent/core/standby_core.h"
+
+#include <csignal>
+
+#include <algorithm>
+#include <utility>
+
+namespace ddprun::agent::standby {
+
+Core::Core(StandbySpec spec)
+    : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
+  if (spec_.wanted == 0) state_ = State::kOff;
+}
+
+std::vector<Action> Core::step(const Event& event) {
+  Out out;
+  std::visit([&](const auto& each) { on(out, each); }, event);
+  return out;
+}
+
+void Core::on(Out& out, const RoundRuns&) {
+  lost_ = 0;
+  if (state_ == State::kIdle) out.emplace_back(ArmTimer{settle_ = kSettle});
+  if (waiting_ + coming_ > 0) end_standbys(out);
+  if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
+}
+
+void Core::on(Out& out, const TimerFired& fired) {
+  switch (state_) {
+    case State::kIdle:
+      why_none_ = fired.why_no_zygote;
+      if (fired.are_workers_starting || !why_none_.empty()) return look_later(out, fired);
+      if (spec_.is_program) return start_zygote(out);
+      state_ = State::kTrying;
+      was_held_ = false;
+      out.emplace_back(StartTrial{});
+      out.emplace_back(ArmTimer{kTrialLimit});
+      return;
+    case State::kTrying:
+      out.emplace_back(EndZygote{});
+      return turn_off(out, "its Python does not start in " +
+                               std::to_string(kTrialLimit / std::chrono::seconds(1)) + " s");
+    case State::kLoading:
+      out.emplace_back(EndZygote{});
+      return load_less(out, "",
+                       (spec_.is_program ? "the program has not come to its Context in "
+                                         : "loading modules did not end in ") +
+                           std::to_string(kLoadLimit / std::chrono::seconds(1)) + " s");
+    case State::kReady:
+      return fork_missing(out);
+    case State::kOff:
+      return;
+  }
+}
+
+void Core::on(Out& out, const ZygoteHeld&) {
+  if (state_ == State::kTrying) {
+    was_held_ = true;
+    out.emplace_back(EndZygote{});
+  }
+  if (state_ == State::kLoading) out.emplace_back(LoadModules{modules_});
+}
+
+void Core::on(Out& out, const ZygoteReady& ready) {
+  if (state_ != State::kLoading) return;
+  state_ = State::kReady;
+  kills_ = 0;
+  for (const std::string& sentence : ready.left_out) {
+    out.emplace_back(Tell{"standbys: " + sentence, /*is_bad=*/true});
+  }
+  out.emplace_back(DisarmTimer{});
+  fork_missing(out);
+}
+
+void Core::on(Out& out, const ZygoteUnfit& unfit) {
+  if (state_ != State::kLoading) return;
+  out.emplace_back(EndZygote{});
+  load_less(out, unfit.module, unfit.why);
+}
+
+void Core::on(Out& out, const ZygoteEnded& ended) {
+  switch (state_) {
+    case State::kIdle:
+    case State::kOff:
+      return;
+    case State::kTrying:
+      if (was_held_) return start_zygote(out);
+      if (ended.status.signal == SIGKILL) break;
+      return turn_off(out, "its Python does not import a sitecustomize module at its start");
+    case State::kLoading:
+      if (ended.status.signal != SIGKILL) {
+        return load_less(
+            out, "",
+            (spec_.is_program ? "the program, started to wait in its Context, ended with "
+                              : "the process that loads modules ended with ") +
+                ended.status.to_string());
+      }
+      if (++kills_ >= kKillsMax) {
+        return turn_off(out, "the process that makes them was killed " + std::to_string(kKillsMax) +
+                                 " times while it loaded its " + what_they_load());
+      }
+      break;
+    case State::kReady:
+      break;
+  }
+  state_ = State::kIdle;
+  out.emplace_back(DisarmTimer{});
+}
+
+void Core::on(Out& out, const StandbyWaits&) {
+  if (state_ == State::kOff) return end_standbys(out);
+  ++waiting_;
+  coming_ = std::max(0, coming_ - 1);
+  if (waiting_ < spec_.wanted || std::exchange(was_told_, true)) return;
+  out.emplace_back(Tell{"standbys: " + std::to_string(waiting_) +
+                        (waiting_ == 1 ? " waits" : " wait") + " for a restart, with their " +
+                        what_they_load() + " loaded"});
+}
+
+void Core::on(Out&, const StandbyTaken&) { waiting_ = std::max(0, waiting_ - 1); }
+
+void Core::on(Out& out, const StandbyLost& lost) {
+  int& count = lost.has_waited ? waiting_ : coming_;
+  count = std::max(0, count - 1);
+  if (state_ == State::kReady && ++lost_ <= spec_.wanted) out.emplace_back(ArmTimer{kRefill});
+}
+
+// Every other worker would do the same, and the program's first lines would run twice each time.
+void Core::on(Out& out, const StartedAnew& anew) {
+  if (state_ == State::kOff) return;
+  out.emplace_back(EndZygote{});
+  end_standbys(out);
+  turn_off(out, anew.why);
+}
+
+// The next round's workers are started from the new file, and say what that one can.
+void Core::on(Out& out, const ProgramChanged& changed) {
+  if (state_ == State::kOff) return;
+  if (state_ != State::kIdle) out.emplace_back(EndZygote{});
+  end_standbys(out);
+  out.emplace_back(DisarmTimer{});
+  out.emplace_back(Tell{"standbys end, because " + changed.file + " has changed"});
+  state_ = State::kIdle;
+}
+
+void Core::on(Out& out, const JobOver&) {
+  out.emplace_back(EndZygote{});
+  end_standbys(out);
+  out.emplace_back(DisarmTimer{});
+  state_ = State::kOff;
+}
+
+void Core::look_later(Out& out, const TimerFired& fired) {
+  settle_ = std::min(settle_ * 2, kSettleMax);
+  out.emplace_back(ArmTimer{settle_});
+  if (fired.are_workers_starting || std::exchange(was_told_why_, true)) return;
+  out.emplace_back(Tell{"no standbys: " + why_none_});
+}
+
+void Core::end_standbys(Out& out) {
+  out.emplace_back(EndStandbys{});
+  waiting_ = coming_ = 0;
+}
+
+void Core::fork_missing(Out& out) {
+  for (; waiting_ + coming_ < spec_.wanted; ++coming_) out.emplace_back(ForkStandby{});
+}
+
+void Core::start_zygote(Out& out) {
+  state_ = State::kLoading;
+  out.emplace_back(StartZygote{});
+  out.emplace_back(ArmTimer{kLoadLimit});
+}
+
+void Core::load_less(Out& out, const std::string& module, const std::string& why) {
+  const bool is_in_list = std::ranges::count(modules_, module) > 0;
+  if (modules_.size() <= 1 || module == modules_.front()) return turn_off(out, why);
+  out.emplace_back(
+      Tell{"standbys load " + (is_in_list ? "less: " : modules_.front() + " alone: ") + why,
+           /*is_bad=*/true});
+  if (is_in_list) {
+    std::erase(modules_, module);
+  } else {
+    modules_.resize(1);
+  }
+  start_zygote(out);
+}
+
+void Core::turn_off(Out& out, const std::string& why) {
+  state_ = State::kOff;
+  why_none_ = why;
+  out.emplace_back(DisarmTimer{});
+  out.emplace_back(
+      Tell{"no standbys: " + why + "; workers start as without them", /*is_bad=*/true});
+}
+
+}  // namespace ddprun::agent::standby

@@ -1,0 +1,56 @@
+"""Brings ddprun's hooks into a Python program (agent/README.md, "Hooks for Python").
+
+The agent puts the archive that holds this file first on PYTHONPATH. Python imports it before it looks at the program,
+and it goes on to the user's own sitecustomize, as if it had never been there. Every start of a Python program pays for
+what stands here, which zipimport compiles twice; the rest is in hooks.py, for programs with PyTorch.
+"""
+import os
+import sys
+
+
+class _Hooks:
+    """A finder: all imports but one pay for a comparison."""
+
+    def __init__(self, folder):
+        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress")}
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.optim.optimizer":
+            sys.meta_path.remove(self)
+            return self.load("hooks").find_spec(name, path, target, self.load)
+
+    def install_hooks(self, optimizers):
+        """Installs the hook into torch.optim.optimizer where it is loaded already (a standby: agent/standby)."""
+        sys.meta_path.remove(self)
+        self.load("hooks").install_safely(optimizers, self.load)
+
+    def load(self, name):
+        module = type(sys)("_ddprun_" + name)
+        module.__file__ = f"<frozen importlib of ddprun>/{name}.py"  # torch.compile skips files that are called so
+        exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
+        return module
+
+
+def _leave(folder):
+    """The interpreter, as if this file had never been there."""
+    try:
+        sys.meta_path.insert(0, _Hooks(folder))
+    except Exception as error:
+        print(f"ddprun: the steps of this worker are not shown: {type(error).__name__}: {error}", file=sys.stderr)
+    _, has_more, others = os.environ.pop("PYTHONPATH", "").partition(":")
+    if has_more:
+        os.environ["PYTHONPATH"] = others
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    sys.path_importer_cache.pop(folder, None)
+    os.close(int(folder.rpartition("/")[2]))
+
+
+_leave(__file__.rpartition("/")[0])
+_own = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize  # the user's own, if there is one
+except BaseException as error:
+    sys.modules["sitecustomize"] = _own  # whose failure this is to the import system, which removes it
+    if isinstance(error, ModuleNotFoundError) and error.name == "sitecustomize":
+        raise ImportError("no sitecustomize", name="sitecustomize") from None
+    raise

@@ -1,0 +1,80 @@
+#include "agent/standby/channel.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+namespace ddprun::agent {
+
+using rdzv::UniqueFd;
+
+namespace {
+
+constexpr std::size_t kDescriptorsMax = 8;
+
+}  // namespace
+
+Result<std::pair<UniqueFd, UniqueFd>> Channel::make_pair() {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return fail(error_from_errno(errno, "socket for a standby"));
+  }
+  return std::pair(UniqueFd(sockets[0]), UniqueFd(sockets[1]));
+}
+
+Channel::Channel(const boost::asio::any_io_executor& executor, UniqueFd socket, Events events)
+    : socket_(executor, socket.release()), events_(std::move(events)) {
+  await();
+}
+
+bool Channel::send(zygote::Kind kind, std::uint32_t flags, std::string_view text,
+                   std::span<const int> descriptors) {
+  assert(text.size() <= zygote::kTextMax && descriptors.size() <= kDescriptorsMax);
+  zygote::Header header;
+  header.kind = static_cast<std::uint32_t>(kind);
+  header.pid = ::getpid();
+  header.flags = flags;
+  iovec parts[] = {{&header, sizeof header}, {const_cast<char*>(text.data()), text.size()}};
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* const first = CMSG_FIRSTHDR(&message);
+    first->cmsg_level = SOL_SOCKET;
+    first->cmsg_type = SCM_RIGHTS;
+    first->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(first), descriptors.data(), descriptors.size_bytes());
+  }
+  return ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+void Channel::await() {
+  socket_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                     lifetime_.guard([this](const boost::system::error_code& ec) {
+                       if (!ec) read();
+                     }));
+}
+
+void Channel::read() {
+  std::vector<char> packet(sizeof(zygote::Header) + zygote::kTextMax);
+  const ssize_t size = ::recv(socket_.native_handle(), packet.data(), packet.size(), MSG_DONTWAIT);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return await();
+  zygote::Header header;
+  const Events events = events_;  // these calls may destroy this object
+  if (size < static_cast<ssize_t>(sizeof header)) return events.closed();
+  std::memcpy(&header, packet.data(), sizeof header);
+  await();
+  events.message(
+      header,
+      std::string_view(packet.data(), static_cast<std::size_t>(size)).substr(sizeof header));
+}
+
+}  // namespace ddprun::agent

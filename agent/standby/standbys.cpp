@@ -1,0 +1,384 @@
+#include "agent/standby/standbys.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "agent/core/worker_environment.h"
+#include "agent/process/orphans.h"
+#include "agent/python/python_archives.h"
+#include "rendezvous/common/cgroup.h"
+#include "rendezvous/common/file_text.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+using rdzv::UniqueFd;
+
+constexpr std::size_t kZygoteSlot = 0;
+// Those that wait, and those that have become workers: they keep theirs.
+constexpr std::size_t kSlotsPerStandby = 2;
+constexpr std::uint64_t kRoomNeeded = 1ULL << 30;  // PyTorch takes half of it
+constexpr const char* kFirstVictim = "1000";       // of the kernel, when memory runs out
+
+void write_of_process(pid_t pid, const char* name, std::string_view text) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file) std::ignore = ::write(file.get(), text.data(), text.size());
+}
+
+// Loading must not disturb the workers. A lower nice value could not be taken back by everyone.
+void make_background(pid_t pid) {
+  write_of_process(pid, "oom_score_adj", kFirstVictim);
+  write_of_process(pid, "autogroup", "19");
+  const sched_param none{};
+  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(pid, SCHED_BATCH, &none);
+}
+
+// A forked process has a session, and so an autogroup, of its own.
+void make_worker(pid_t pid) {
+  write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
+  const sched_param none{};
+  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(pid, SCHED_OTHER, &none);
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) {
+    if (!text.empty()) text += '\0';
+    text += part;
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+using Streams = std::pair<UniqueFd, UniqueFd>;  // stdout and stderr of a zygote
+
+// The module that holds Python keeps what others print.
+Result<Streams> streams_of_python() {
+  Streams streams(::open("/dev/null", O_WRONLY | O_CLOEXEC),
+                  ::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  return streams;
+}
+
+// What it prints before its Context is kept, and each worker prints it as its own.
+Result<Streams> streams_of_program() {
+  Streams streams(::memfd_create("ddprun-stdout", MFD_CLOEXEC),
+                  ::memfd_create("ddprun-stderr", MFD_CLOEXEC));
+  if (streams.first && streams.second) return streams;
+  return fail(error_from_errno(errno, "memory for what a program prints"));
+}
+
+}  // namespace
+
+Standbys::Standbys(boost::asio::io_context& io, const Job& job, std::string agent_id, Hooks hooks)
+    : io_(io),
+      job_(job),
+      agent_id_(std::move(agent_id)),
+      hooks_(std::move(hooks)),
+      core_(job.standbys),
+      timer_(io) {}
+
+Standbys::~Standbys() = default;
+
+std::size_t Standbys::slots(const Job& job) {
+  const auto wanted = static_cast<std::size_t>(job.standbys.wanted);
+  return wanted == 0 ? 0 : 1 + kSlotsPerStandby * wanted;
+}
+
+void Standbys::round_runs() {
+  is_unchanged_ = false;
+  post(standby::RoundRuns{});
+}
+
+void Standbys::job_is_over() { post(standby::JobOver{}); }
+
+bool Standbys::owns(pid_t child) const {
+  const auto is_it = [child](const auto& process) { return process && process->pid() == child; };
+  return is_it(zygote_.process) || std::ranges::any_of(ending_, is_it) ||
+         std::ranges::any_of(standbys_,
+                             [&](const auto& each) { return is_it(each.child.process); });
+}
+
+std::optional<StandbyStatus> Standbys::status() const {
+  if (core_.wanted() == 0 && core_.why_none().empty()) return std::nullopt;
+  return StandbyStatus{core_.waiting(), core_.wanted(), core_.why_none()};
+}
+
+void Standbys::post(standby::Event event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(is_stepping_, true)) return;
+  while (!events_.empty()) {
+    const standby::Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const standby::Action& action : core_.step(next)) {
+      std::visit([this](const auto& each) { perform(each); }, action);
+    }
+  }
+  is_stepping_ = false;
+}
+
+void Standbys::perform(const standby::ArmTimer& action) {
+  timer_.arm(action.after, [this] {
+    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none()});
+  });
+}
+
+// ---- the zygote
+
+void Standbys::start_zygote(bool is_trial) {
+  is_trial_ = is_trial;
+  if (auto started = try_to_start_zygote(); !started) {
+    zygote_channel_.reset();
+    post(standby::CannotStart{started.error().to_string()});
+  }
+}
+
+Result<void> Standbys::try_to_start_zygote() {
+  const auto room = cgroup::memory_room();
+  if (room && room->left < kRoomNeeded) {
+    return fail(ErrorCode::kResourceExhausted,
+                "memory is short: " + std::to_string(room->left >> 20) + " MiB are left in " +
+                    room->folder);
+  }
+  auto sockets = Channel::make_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  ProcessSpec spec;
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, 0);
+  Environment environment = zygote_environment(job_);
+  environment[kAgentVariable] = agent_id_;
+  environment[zygote::kSocketVariable] = std::to_string(sockets->second.get());
+  if (hooks_.add_python_hooks) hooks_.add_python_hooks(spec, environment);
+  const auto streams = job_.standbys.is_program ? streams_of_program() : streams_of_python();
+  if (!streams) return fail(streams.error());
+  if (!job_.standbys.is_program) {
+    if (auto held = hold_python(spec, environment); !held) return held;
+  }
+  spec.environment = to_lines(environment);
+  spec.stdout_fd = streams->first.get();
+  spec.stderr_fd = streams->second.get();
+  spec.keeper_slot = hooks_.keeper_slot(kZygoteSlot);
+  spec.inherited_fds.push_back(sockets->second.get());
+  zygote_ = Child();
+  *zygote_.on_end = [this](ExitStatus status) { on_zygote_end(status); };
+  auto started = WorkerProcess::start(io_, spec, zygote_.teller());
+  if (!started) return fail(std::move(started.error()));
+  zygote_.process = std::move(*started);
+  zygote_channel_ = std::make_unique<Channel>(
+      io_.get_executor(), std::move(sockets->first),
+      Channel::Events{[this](const zygote::Header& header, std::string_view text) {
+                        on_message_of_zygote(header, text);
+                      },
+                      [this] { zygote_channel_.reset(); }});
+  return {};
+}
+
+// Before the program's first line; the trial has no program.
+Result<void> Standbys::hold_python(ProcessSpec& spec, Environment& environment) {
+  if (!archive_) {
+    auto archive = file_in_memory("ddprun-standby", kHoldingArchive);
+    if (!archive) return fail(std::move(archive.error()));
+    archive_ = std::move(*archive);
+  }
+  if (is_trial_) spec.argv = {spec.argv.at(0), spec.argv.at(1), "-c", ""};
+  put_first_on_python_path(environment, archive_.get());
+  spec.inherited_fds.push_back(archive_.get());
+  return {};
+}
+
+void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
+  switch (static_cast<zygote::Kind>(header.kind)) {
+    case zygote::Kind::kHello:
+      if (zygote_.process) make_background(zygote_.process->pid());
+      return post(standby::ZygoteHeld{});
+    case zygote::Kind::kReady:
+      if (job_.standbys.is_program && zygote_.process) {
+        loaded_ = LoadedFiles::of(zygote_.process->pid());
+      }
+      return post(standby::ZygoteReady{lines_of(printable_lines(text))});
+    case zygote::Kind::kUnfit: {
+      const std::size_t end = std::min(text.find('\0'), text.size());
+      const std::string_view why = text.substr(std::min(end + 1, text.size()));
+      return post(standby::ZygoteUnfit{std::string(text.substr(0, end)), printable(why)});
+    }
+    default:
+      return;
+  }
+}
+
+void Standbys::on_zygote_end(ExitStatus status) {
+  zygote_channel_.reset();
+  zygote_ = Child();
+  hooks_.reaped();
+  post(standby::ZygoteEnded{status});
+}
+
+void Standbys::perform(const standby::LoadModules& action) {
+  zygote_channel_->send(zygote::Kind::kPrepare, 0, joined(action.names));
+}
+
+void Standbys::perform(const standby::EndZygote&) {
+  zygote_channel_.reset();
+  if (!zygote_.process) return;
+  if (!is_trial_) return kill(std::exchange(zygote_, Child()));
+  zygote_.process->signal_group(SIGKILL);  // its end is awaited
+}
+
+// ---- standbys come and go
+
+void Standbys::perform(const standby::ForkStandby&) {
+  if (!ask_for_standby()) post(standby::StandbyLost{/*has_waited=*/false});
+}
+
+Result<void> Standbys::ask_for_standby() {
+  auto sockets = Channel::make_pair();
+  if (!sockets) return fail(std::move(sockets.error()));
+  const UniqueFd group = hooks_.next_control_group();
+  std::vector<int> descriptors{sockets->second.get()};
+  if (group) descriptors.push_back(group.get());
+  if (!zygote_channel_ || !zygote_channel_->send(zygote::Kind::kFork, 0, "", descriptors)) {
+    return fail(ErrorCode::kClosed, "the zygote does not answer");
+  }
+  Standby& standby = standbys_.emplace_back();
+  standby.channel = std::make_unique<Channel>(
+      io_.get_executor(), std::move(sockets->first),
+      Channel::Events{[this, &standby](const zygote::Header& header, std::string_view text) {
+                        on_message_of(standby, header, text);
+                      },
+                      [this, &standby] { on_closed(standby); }});
+  return {};
+}
+
+void Standbys::on_message_of(Standby& standby, const zygote::Header& header,
+                             std::string_view text) {
+  const auto kind = static_cast<zygote::Kind>(header.kind);
+  if (kind == zygote::Kind::kHello && standby.state == Standby::State::kComing) {
+    if (!on_hello_of(standby, header)) lose(standby);
+  } else if (kind == zygote::Kind::kAnew && standby.state == Standby::State::kWorker) {
+    const std::string why = printable(text);
+    forget(standby);
+    post(standby::StartedAnew{why});
+  }
+}
+
+Result<void> Standbys::on_hello_of(Standby& standby, const zygote::Header& header) {
+  const bool is_in_control_group = (header.flags & zygote::kIsInControlGroup) != 0;
+  auto adopted = WorkerProcess::adopt(io_, header.pid, is_in_control_group, free_slot(),
+                                      standby.child.teller());
+  if (!adopted) return fail(std::move(adopted.error()));
+  standby.child.process = std::move(*adopted);
+  *standby.child.on_end = [this, &standby](ExitStatus) {
+    hooks_.reaped();
+    lose(standby);
+  };
+  standby.state = Standby::State::kWaiting;
+  post(standby::StandbyWaits{});
+  return {};
+}
+
+// One that waits has ended, or will: its end is awaited.
+void Standbys::on_closed(Standby& standby) {
+  if (standby.state == Standby::State::kComing) return lose(standby);
+  if (standby.state == Standby::State::kWorker) return forget(standby);
+  standby.child.process->signal_group(SIGKILL);
+}
+
+void Standbys::lose(Standby& standby) {
+  const bool has_waited = standby.state == Standby::State::kWaiting;
+  forget(standby);
+  post(standby::StandbyLost{has_waited});
+}
+
+void Standbys::perform(const standby::EndStandbys&) {
+  for (auto each = standbys_.begin(); each != standbys_.end();) {
+    const auto standby = each++;
+    if (standby->state == Standby::State::kWorker) continue;
+    if (standby->child.process) kill(std::move(standby->child));
+    standbys_.erase(standby);  // one that is still to come exits when it finds its socket closed
+  }
+}
+
+// The callers may run in a callback of the channel, which allows that.
+void Standbys::forget(const Standby& standby) {
+  standbys_.remove_if([&standby](const Standby& each) { return &each == &standby; });
+}
+
+void Standbys::kill(Child child) {
+  child.process->signal_group(SIGKILL);
+  ending_.push_back(std::move(child.process));
+  *child.on_end = [this, place = std::prev(ending_.end())](ExitStatus) {
+    ending_.erase(place);
+    hooks_.reaped();
+  };
+}
+
+std::atomic<pid_t>* Standbys::free_slot() const {
+  for (std::size_t i = kZygoteSlot + 1; i < slots(job_); ++i) {
+    std::atomic<pid_t>* const slot = hooks_.keeper_slot(i);
+    if (slot != nullptr && slot->load() == 0) return slot;
+  }
+  return nullptr;
+}
+
+// ---- a standby becomes a worker
+
+std::unique_ptr<WorkerProcess> Standbys::take(const ProcessSpec& spec,
+                                              WorkerProcess::OnEnd on_end) {
+  if (spec.waits_for_debugger || has_program_changed()) return nullptr;
+  for (Standby& standby : standbys_) {
+    if (standby.state != Standby::State::kWaiting || !become(standby, spec)) continue;
+    *standby.child.on_end = std::move(on_end);
+    standby.state = Standby::State::kWorker;
+    post(standby::StandbyTaken{});
+    return std::move(standby.child.process);
+  }
+  return nullptr;
+}
+
+// Looks once in a round. Python's standbys look themselves, at what the program is about to import.
+bool Standbys::has_program_changed() {
+  if (!job_.standbys.is_program || core_.waiting() == 0 || is_unchanged_) return false;
+  const std::string changed = loaded_.changed();
+  is_unchanged_ = changed.empty();
+  if (!is_unchanged_) post(standby::ProgramChanged{changed});
+  return !is_unchanged_;
+}
+
+bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
+  const auto environment = file_in_memory("ddprun-environment", joined(spec.environment));
+  if (!environment) return false;
+  const pid_t pid = standby.child.process->pid();
+  const bool has_link = spec.link_socket_fd >= 0;
+  std::vector<int> descriptors{environment->get(),
+                               spec.stdout_fd >= 0 ? spec.stdout_fd : STDOUT_FILENO,
+                               spec.stderr_fd >= 0 ? spec.stderr_fd : STDERR_FILENO};
+  if (has_link) {
+    write_link_page(spec, pid, ::getpid());
+    descriptors.insert(descriptors.end(), {spec.link_socket_fd, spec.link_page_fd});
+  }
+  make_worker(pid);
+  return standby.channel->send(zygote::Kind::kBecome, has_link ? zygote::kHasLink : 0, "",
+                               descriptors);
+}
+
+}  // namespace ddprun::agent
