@@ -1,26 +1,18 @@
-// The program bin/ddpctl: executes the ddprun beside it under the name ddpctl, because ddpctl is a
-// part of that program. Two programs with the same libraries inside would be twice as much to
-// download.
-#include <unistd.h>
-
-#include <cerrno>
+// ddpctl: wiring only. A program of its own, so that no start of ddprun loads what only ddpctl needs:
+// CLI11, which constructs at every start, and the standard streams.
 #include <cstdio>
-#include <cstring>
+#include <exception>
 
-int main(int, char** argv) {
-  constexpr char kDdprun[] = "ddprun";
-  char path[4096 + sizeof kDdprun];
-  const ssize_t size = ::readlink("/proc/self/exe", path, 4096);
-  char* const name = size > 0 ? static_cast<char*>(::memrchr(path, '/', size)) : nullptr;
-  if (name == nullptr) {
-    std::fputs("ddpctl: /proc is not there, by which ddprun is found\n", stderr);
-    return 126;
+#include "launcher/ctl/ddpctl.h"
+#include "rendezvous/common/exit_codes.h"
+#include "rendezvous/net/exception_error.h"
+
+int main(int argc, char** argv) {
+  try {
+    return ddprun::cli::run_ddpctl(argc, argv);
+  } catch (const std::exception& exception) {
+    const auto error = ddprun::rdzv::error_from_exception(exception);
+    std::fprintf(stderr, "ddpctl: %s\n", error.message.c_str());
+    return ddprun::kExitCannotRun;
   }
-  std::memcpy(name + 1, kDdprun, sizeof kDdprun);
-  char own_name[] = "ddpctl";
-  argv[0] = own_name;
-  ::execv(path, argv);
-  std::fprintf(stderr, "ddpctl: it is a part of %s, which cannot be executed: %s\n", path,
-               std::strerror(errno));
-  return errno == ENOENT ? 127 : 126;
 }

@@ -1,6 +1,6 @@
 // ddprun: wiring only. The command line and the environment become a Plan, the Plan's Job goes to
-// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. Called
-// ddpctl it is that program. With TLS inside it is ddprun-tls (tls_program.h).
+// the agent; what may go wrong before a worker exists ends here as one sentence on stderr. With TLS
+// inside it is ddprun-tls (tls_program.h).
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +10,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agent/failure/failure_copies.h"
@@ -19,7 +18,6 @@
 #include "agent/supervisor/agent.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/help.h"
-#include "launcher/ctl/ddpctl.h"
 #include "launcher/plan/plan.h"
 #include "launcher/settings/config_file.h"
 #include "launcher/settings/settings.h"
@@ -27,6 +25,7 @@
 #include "launcher/tls_program.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/net/exception_error.h"
 
 namespace ddprun::cli {
 namespace {
@@ -110,9 +109,8 @@ int run(int argc, char** argv, const Environment& environment) {
   }
 
   const std::string directory = current_directory();
-  const std::string own = own_program();
   const Surroundings surroundings{
-      {directory, own.substr(0, own.rfind('/')), environment_bin(called_as(argv), directory)},
+      {directory, own_folder(), environment_bin(called_as(argv), directory)},
       {},
       boost::uuids::to_string(boost::uuids::random_generator()())};
   const auto plan = make_plan(settings, line->command, environment, surroundings);
@@ -124,23 +122,15 @@ int run(int argc, char** argv, const Environment& environment) {
   return launch(*plan);
 }
 
-bool is_called(std::string_view name, int argc, char** argv) {
-  if (argc < 1) return false;
-  const std::string_view path(argv[0]);
-  return path.substr(path.rfind('/') + 1) == name;  // npos + 1 is 0
-}
-
 }  // namespace
 }  // namespace ddprun::cli
 
 int main(int argc, char** argv) {
-  const bool is_ddpctl = ddprun::cli::is_called("ddpctl", argc, argv);
   try {
-    if (is_ddpctl) return ddprun::cli::run_ddpctl(argc, argv);
     return ddprun::cli::run(argc, argv, ddprun::environment_from(environ));
   } catch (const std::exception& exception) {
-    const auto error = ddprun::agent::error_from_exception(exception);
-    std::fprintf(stderr, "%s: %s\n", is_ddpctl ? "ddpctl" : "ddprun", error.message.c_str());
+    const auto error = ddprun::rdzv::error_from_exception(exception);
+    std::fprintf(stderr, "ddprun: %s\n", error.message.c_str());
     return ddprun::kExitCannotRun;
   }
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,7 +14,7 @@
 namespace ddprun::cli {
 namespace {
 
-constexpr std::string_view kName = "ddprun-tls";
+constexpr const char* kName = "ddprun-tls";
 
 }  // namespace
 
@@ -34,8 +33,7 @@ Result<void> become_tls_program(char** argv) {
         ErrorCode::kPermissionDenied,
         std::string(called) + " is a ddprun without TLS; install both programs of one package");
   }
-  const std::string own = own_program();
-  const std::string program = own.substr(0, own.rfind('/') + 1).append(kName);
+  const std::string program = own_folder() + "/" + kName;
   char* const first = argv[0];
   // For called_as() there: what AT_EXECFN said is lost by exec.
   argv[0] = const_cast<char*>(called_as(argv));

@@ -16,9 +16,10 @@ using enum Variables;
 
 constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kNprocPerNode, "nproc-per-node", "N|auto|cpu|gpu", "1",
-     "workers on this node: a number; gpu, one for each visible GPU; cpu, one for each CPU; "
-     "usable-cpus, one for each CPU that affinity and cgroup allow; auto, gpu if there is one, "
-     "else cpu"},
+     "workers on this node: a number; gpu, one for each visible GPU; cpu, one for each CPU that "
+     "affinity allows; usable-cpus, cpu or fewer if a cgroup's quota is lower; auto, gpu if there "
+     "is "
+     "one, else cpu"},
     {kRole, "role", "NAME", "default",
      "role of the workers, for ROLE_NAME and the prefix of their output"},
     {kMaxRestarts, "max-restarts", "N", "0",
@@ -35,6 +36,14 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "exit codes of workers, or signals, after which the group is not started again, as in "
      "2,SIGSEGV",
      kList, kOwn},
+    {kStandby, "standby", "off|auto|N", "off",
+     "processes on this node that wait with PyTorch loaded and become workers at a restart, of "
+     "programs run by Python or linked with worker_lib; auto, one for each worker if there can be "
+     "restarts and no GPU is here",
+     kValue, kOwn},
+    {kPreload, "preload", "MODULE,...", "",
+     "Python modules that the processes of --standby load in advance, beside PyTorch's", kList,
+     kOwn},
     {kStandalone, "standalone", "", "",
      "this node alone, with a random run id, whatever the options under Nodes say", kFlag},
     {kModule, "module", "", "", "the program is a Python module: python -u -m", kFlag, kPetAndOwn,
@@ -71,8 +80,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kLocalRanksFilter, "local-ranks-filter", "RANK,...", "",
      "show only these local ranks on the console", kList},
     {kLogLinePrefixTemplate, "log-line-prefix-template", "TEXT", "",
-     "prefix of teed lines, with ${role_name}, ${rank} and ${local_rank}", kValue, kOwn, '\0', "",
-     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
+     "prefix of teed lines, with ${role_name}, ${rank}, ${local_rank} and ${hostname}; without "
+     "--tee it makes lines of the console have one, too",
+     kValue, kPetAndOwn, '\0', "", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
     {kDuplicateStdoutFilters, "duplicate-stdout-filters", "TEXT,...", "",
      "teed stdout lines that contain one of these also go to filtered_stdout.log (,, is a comma)",
      kEscapedList},
@@ -98,7 +108,7 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "the exit code 113 asks for a requeue; SIGUSR1 under Slurm",
      kValue, kOwn},
     {kShutdownTimeout, "shutdown-timeout", "SECONDS", "30",
-     "time from the stop signal until workers are killed", kValue, kOwn, '\0', "",
+     "time from the stop signal until workers are killed", kValue, kPetAndOwn, '\0', "",
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
     {kFailureShutdownTimeout, "failure-shutdown-timeout", "SECONDS", "1",
      "the same after a worker has failed or a node was lost, when no collective can complete; at "

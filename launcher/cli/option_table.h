@@ -18,6 +18,8 @@ enum class OptionId {
   kMinUptime,
   kRestartPause,
   kFinalExitCodes,
+  kStandby,
+  kPreload,
   kStandalone,
   kModule,
   kNoPython,

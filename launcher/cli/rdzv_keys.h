@@ -15,10 +15,23 @@ inline constexpr std::array<std::string_view, 10> kRdzvNumberKeys{
     "reconnect_grace",   "lease_time"};
 
 // Keys that some backend of torchrun or ddprun knows. A key in neither list gets a warning.
-inline constexpr std::array<std::string_view, 16> kRdzvOtherKeys{
-    "token_file",   "is_host", "store_type", "rank",         "protocol", "ssl_cert",
-    "ssl_cert_key", "ca_cert", "cert",       "key",          "cacert",   "etcd_prefix",
-    "use_libuv",    "user",    "password",   "password_file"};
+inline constexpr std::array<std::string_view, 17> kRdzvOtherKeys{"token_file",
+                                                                 "is_host",
+                                                                 "store_type",
+                                                                 "rank",
+                                                                 "protocol",
+                                                                 "ssl_cert",
+                                                                 "ssl_cert_key",
+                                                                 "ca_cert",
+                                                                 "cert",
+                                                                 "key",
+                                                                 "cacert",
+                                                                 "etcd_prefix",
+                                                                 "use_libuv",
+                                                                 "user",
+                                                                 "password",
+                                                                 "password_file",
+                                                                 "cas_backoff_max_seconds"};
 
 // These are options, not keys; torchrun fails on them with a TypeError.
 inline constexpr std::array<std::string_view, 6> kRdzvReservedKeys{

@@ -90,6 +90,9 @@ struct Words {
     return "RoundStop" + of_round(stop.round) +
            (stop.why == rdzv::RoundStop::Why::kFailure ? ", after a failure or a loss" : "");
   }
+  std::string operator()(const rdzv::GroupBroken& broken) const {
+    return "GroupBroken" + of_round(broken.round) + ": rank " + to_string(broken.rank) + " is gone";
+  }
   std::string operator()(const rdzv::JobEnd& end) const { return "JobEnd: " + of(end.outcome); }
 
   // the agent's own
@@ -125,6 +128,9 @@ struct Words {
   }
   std::string operator()(const AskToLeave& ask) const {
     return "ask local rank " + to_string(ask.local_rank) + " to leave at its next step";
+  }
+  std::string operator()(const TellGroupBroken& tell) const {
+    return "tell the workers that rank " + to_string(tell.rank) + " is gone";
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +

@@ -19,6 +19,7 @@
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/exit_codes.h"
 #include "rendezvous/common/foreign_text.h"
+#include "rendezvous/leader/token.h"
 #include "rendezvous/run_leader.h"
 
 namespace ddprun::cli {
@@ -53,6 +54,12 @@ constexpr const char* kLeaderExitCodes =
   110  the nodes did not come together in time
   112  fewer nodes than the minimum were left
   114  the address to listen on cannot be had
+)";
+
+constexpr const char* kTokenExitCodes = R"(Exit codes:
+  0  the file is there
+  1  it cannot be made
+  2  wrong usage
 )";
 
 constexpr const char* kReplayExitCodes = R"(Exit codes:
@@ -129,6 +136,23 @@ void add_logs(Commands& commands) {
                  "escape sequences as text");
 }
 
+void add_stacks(Commands& commands) {
+  const auto [stacks, its] = commands.add(
+      "stacks",
+      "Print what the workers of a job are doing, on all nodes: the stack of the main thread, once "
+      "for all workers that have the same. Functions are shown where eu-stack (elfutils), gdb or, "
+      "for "
+      "Python, py-spy is installed; each stops a worker for a moment. Takes 7 s at most.",
+      kJobExitCodes, print_stacks);
+  stacks->add_option("JOB", its->job, kJob);
+  stacks->add_option("--rank", its->ranks, "only of these workers: RANK,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("RANK,...");
+  stacks->add_flag("--all", its->shows_all, "all threads, not only the main one");
+  stacks->add_flag("--json", its->as_json, "as one line of JSON (agent/README.md has its fields)");
+}
+
 void add_events(Commands& commands) {
   const auto [events, its] = commands.add(
       "events", "Print the latest events of a job on this node, as --events writes them.",
@@ -193,13 +217,24 @@ struct LeaderArguments {
 };
 
 int lead(const LeaderArguments& arguments) {
-  const Settings settings = resolve(arguments.line, environment_from(environ), {});
+  const Environment environment = environment_from(environ);
+  const Settings settings = resolve(arguments.line, environment, {});
+  const auto site = find_site(environment);  // of its values, a leader needs none
   std::vector<std::string> warnings;
-  const auto job = read_leader_job(arguments.listen, settings, warnings);
+  const auto job = read_leader_job(arguments.listen, settings, site ? site->name : "", warnings);
   for (const std::string& warning : warnings) {
     std::fprintf(stderr, "ddpctl: warning: %s\n", printable(warning).c_str());
   }
   return job ? rdzv::run_leader(*job) : report(job.error(), kExitUsage);
+}
+
+struct TokenArguments {
+  std::string file;
+};
+
+int make_token(const TokenArguments& arguments) {
+  const auto made = rdzv::make_token(arguments.file);
+  return made ? kExitSuccess : report(made.error().to_string(), 1);
 }
 
 void add_leader(Commands& commands) {
@@ -224,6 +259,16 @@ void add_leader(Commands& commands) {
         ->default_str(std::string(spec.default_text))
         ->take_last();
   }
+}
+
+void add_token(Commands& commands) {
+  const auto [token, its] = commands.add(
+      "token",
+      "Make a token, the secret that keeps strangers out of a job: a new file that only "
+      "you can read. Give it to ddprun on every node by --token-file.",
+      kTokenExitCodes, make_token);
+  token->add_option("FILE", its->file, "the file to make; one that is there is left alone")
+      ->required();
 }
 
 void add_replay(Commands& commands) {
@@ -273,6 +318,7 @@ int run_ddpctl(int argc, char** argv) {
   Commands commands(app);
   add_status(commands);
   add_logs(commands);
+  add_stacks(commands);
   add_events(commands);
   add_stop(commands, "stop",
            "Stop a job on all its nodes, as SIGTERM to its leader does: its workers get SIGTERM, "
@@ -284,6 +330,7 @@ int run_ddpctl(int argc, char** argv) {
            "do not wait until the next round runs", restart_job);
   add_store(commands);
   add_leader(commands);
+  add_token(commands);
   add_replay(commands);
   add_doctor(commands);
   try {

@@ -1,5 +1,5 @@
 // ddpctl's commands: what the command line says about each, and the function that runs it and
-// returns the exit code. ddprun's main calls run_ddpctl when it was started under that name.
+// returns the exit code.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,14 @@ struct LogsArguments {
   bool is_raw = false;
 };
 int print_logs(const LogsArguments& arguments);
+
+struct StacksArguments {
+  std::string job;
+  std::vector<int> ranks;
+  bool shows_all = false;
+  bool as_json = false;
+};
+int print_stacks(const StacksArguments& arguments);
 
 struct EventsArguments {
   std::string job;

@@ -143,8 +143,7 @@ std::vector<std::string> find_worker(const DoctorArguments& arguments, const Pyt
     return {python.path, "-c", kAllReduce};
   }
   // worker_lib's example, where ddprun was built.
-  const std::string own = own_program();
-  const std::string beside = own.substr(0, own.rfind('/') + 1) + "collectives";
+  const std::string beside = own_folder() + "/collectives";
   if (::access(beside.c_str(), X_OK) == 0) {
     facts.by = "collectives";
     return {beside};
@@ -172,7 +171,7 @@ AllReduceFacts try_all_reduce(const DoctorArguments& arguments, const PythonFact
   AllReduceFacts facts;
   const std::vector<std::string> worker = find_worker(arguments, python, facts);
   if (worker.empty()) return facts;
-  std::vector<std::string> command{own_program(), "--standalone", "--nproc-per-node=2",
+  std::vector<std::string> command{own_folder() + "/ddprun", "--standalone", "--nproc-per-node=2",
                                    "--shutdown-timeout=2", "--no-python"};
   command.insert(command.end(), worker.begin(), worker.end());
   auto timed = TimedProcess::command(command, without_job(environment));

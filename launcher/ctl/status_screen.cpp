@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <vector>
 
+#include "agent/text/time_text.h"
 #include "launcher/cli/text.h"
 #include "rendezvous/common/foreign_text.h"
 
@@ -51,15 +51,6 @@ std::string percent(microseconds part, microseconds whole) {
   return text;
 }
 
-std::string time_of_day(std::chrono::system_clock::time_point when) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(when);
-  std::tm fields{};
-  ::localtime_r(&seconds, &fields);
-  char text[16];
-  std::strftime(text, sizeof text, "%H:%M:%S", &fields);
-  return text;
-}
-
 // For people: "worker failed"; in JSON it is "worker_failed".
 std::string words_of(agent::RestartReason reason) { return replaced(name_of(reason), '_', " "); }
 
@@ -67,6 +58,22 @@ std::string words_of(agent::RestartReason reason) { return replaced(name_of(reas
 
 const NodeStatus* latest(const JobStatus& status) {
   return status.nodes.empty() ? nullptr : &status.nodes.front();
+}
+
+// Of all nodes; empty: nobody has asked for any.
+std::string standbys(const JobStatus& status) {
+  int waiting = 0;
+  int wanted = 0;
+  std::string why_none;
+  for (const NodeStatus& node : status.nodes) {
+    if (!node.standbys) continue;
+    waiting += node.standbys->waiting;
+    wanted += node.standbys->wanted;
+    if (why_none.empty()) why_none = node.standbys->why_none;
+  }
+  if (wanted == 0 && why_none.empty()) return "";
+  return "standbys " + std::to_string(waiting) + " of " + std::to_string(wanted) + " wait" +
+         (why_none.empty() ? "" : "; none on a node: " + printable(why_none)) + "\n";
 }
 
 std::string head(const JobStatus& status) {
@@ -89,13 +96,14 @@ std::string head(const JobStatus& status) {
   const microseconds wall = node->wall;
   text += "restarts " + std::to_string(node->restarts) + " of " +
           std::to_string(node->max_restarts) + "; of " + in_words(wall) + " " +
-          in_words(node->lost) + " lost to restarts (" + percent(node->lost, wall) + ")";
+          in_words(node->downtime.total()) + " down after restarts (" +
+          percent(node->downtime.total(), wall) + ")";
   for (std::size_t i = 0; i < node->restart_totals.size(); ++i) {
     const agent::RestartTotal& total = node->restart_totals[i];
     text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
-            " " + in_words(total.lost);
+            " " + in_words(total.downtime);
   }
-  return text + "\n";
+  return text + "\n" + standbys(status);
 }
 
 // ---- nodes
@@ -238,6 +246,11 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
 
 // ---- restarts
 
+std::string repeated_of(const agent::Downtime& downtime) {
+  if (downtime.steps_repeated) return counted(*downtime.steps_repeated, "step") + " repeated";
+  return downtime.until ? "repeated steps unknown" : "not over";
+}
+
 std::string restarts(const JobStatus& status) {
   constexpr std::size_t kShown = 5;
   const NodeStatus* node = latest(status);
@@ -246,10 +259,11 @@ std::string restarts(const JobStatus& status) {
   std::vector<Row> rows;
   const auto& all = node->recent_restarts;
   for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
-    rows.push_back({time_of_day(all[i].when), "round " + to_string(all[i].round),
-                    in_words(all[i].lost) + " lost", printable(all[i].sentence)});
+    rows.push_back({agent::time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
+                    in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
+                    printable(all[i].sentence)});
   }
-  return text + table(rows, "lrrl");
+  return text + table(rows, "lrrrl");
 }
 
 }  // namespace

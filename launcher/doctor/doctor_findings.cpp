@@ -82,7 +82,7 @@ Finding judge_ddprun(const ProgramFacts& facts) {
   return judged(
       "ddprun", facts.path,
       {{facts.path.empty(), "no ddprun on PATH",
-        "put the folder of ddprun on PATH; ddpctl is a part of it"},
+        "put the folder of ddpctl on PATH: ddprun is beside it"},
        {facts.version != facts.own_version, facts.path + " is another one: " + facts.version,
         "all nodes of a job need the same round protocol; put one version on PATH"}});
 }

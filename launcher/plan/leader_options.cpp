@@ -9,6 +9,7 @@
 namespace ddprun::cli {
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
+                                        const std::string& site,
                                         std::vector<std::string>& warnings) {
   Taking take;
   rdzv::LeaderJob job;
@@ -41,7 +42,8 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   job.round.last_call_timeout =
       seconds_of(conf, "last_call_timeout").value_or(job.round.last_call_timeout);
   job.round.own_node.reset();
-  job.token = take(read_token(settings, conf));
+  std::vector<std::string> notes;
+  job.proof = take(read_proof(settings, conf, site, rdzv::kMungeLibrary, notes));
   if (take.error) return fail(*std::move(take.error));
   return job;
 }

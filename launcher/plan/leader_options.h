@@ -1,6 +1,6 @@
 // The options of `ddpctl leader`. They are ddprun's, with the same names, variables, defaults and
-// meanings, so that both can get the same command line; only --listen is new. Pure, except for
-// reading the token's file.
+// meanings, so that both can get the same command line; only --listen is new. `site`: in whose job it
+// runs; empty: none. Pure, except for reading the token's file and asking munge.
 #pragma once
 
 #include <array>
@@ -19,6 +19,7 @@ inline constexpr std::array kLeaderOptions{OptionId::kNnodes,       OptionId::kR
                                            OptionId::kRdzvConf,     OptionId::kTokenFile};
 
 Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Settings& settings,
+                                        const std::string& site,
                                         std::vector<std::string>& warnings);
 
 }  // namespace ddprun::cli

@@ -15,6 +15,7 @@
 #include "agent/notify/kubeflow_status.h"
 #include "launcher/cli/text.h"
 #include "launcher/plan/job_nodes.h"
+#include "launcher/plan/standby_options.h"
 #include "launcher/settings/values.h"
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/parse_number.h"
@@ -53,6 +54,7 @@ class Planner {
       if (take_.error) return fail(*std::move(take_.error));
     }
     find_command(command);
+    if (!take_.error) read_standby();
     if (take_.error) return fail(*std::move(take_.error));
     if (auto good = check_names(plan_.settings, plan_.job); !good) return fail(good.error());
     return std::move(plan_);
@@ -82,7 +84,9 @@ class Planner {
     const Rendezvous& rendezvous = plan_.rendezvous;
     plan_.job.nodes = take_(job_nodes(plan_.settings, rendezvous, plan_.warnings));
     if (rendezvous.max_nodes > 1) {
-      plan_.job.nodes.leader.token = take_(read_token(plan_.settings, rendezvous.conf));
+      plan_.job.nodes.leader.proof =
+          take_(read_proof(plan_.settings, rendezvous.conf, plan_.settings.site.name,
+                           surroundings_.munge_library, plan_.notes));
     }
     plan_.job.store_endpoint = take_(store_endpoint(plan_.settings, rendezvous));
     const agent::StoreEndpoint& place = plan_.job.store_endpoint;
@@ -163,8 +167,10 @@ class Planner {
     return static_cast<int>(*number);
   }
 
+  // As torchrun since 2.12, which no longer counts CPUs that the process may not use.
   int count_cpus() {
-    return one_for_each(agent::count_cpus(surroundings_.machine), "of the machine", " CPUs");
+    const auto cpus = static_cast<int>(agent::allowed_cpus(surroundings_.machine).size());
+    return one_for_each(std::max(1, cpus), "that affinity allows", " CPUs");
   }
 
   // The CPUs that the site has given to us.
@@ -204,9 +210,10 @@ class Planner {
     output.duplicate_stdout_filters = read_filters(option(OptionId::kDuplicateStdoutFilters));
     output.duplicate_stderr_filters = read_filters(option(OptionId::kDuplicateStderrFilters));
     const ResolvedOption prefix = option(OptionId::kLogLinePrefixTemplate);
-    // Our own option asks for prefixed lines; torchrun's variable only changes the prefix of --tee.
-    const bool is_torchruns = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
-    if (!prefix.is_default() && (!is_torchruns || is_teed())) {
+    // The option asks for prefixed lines; this variable only changes the prefix of --tee. An empty
+    // text is torchrun's default, as under torchrun.
+    const bool is_for_tee = prefix.setting.origin.name == "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
+    if (!prefix.text().empty() && (!is_for_tee || is_teed())) {
       output.line_prefix_template = prefix.text();
     }
 
@@ -302,6 +309,12 @@ class Planner {
     // still refused.
     take_(read_seconds(option(OptionId::kMonitorInterval), Zero::kRefused));
     take_(read_seconds(option(OptionId::kExitBarrierTimeout), Zero::kAllowed));
+    if (const char* const name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
+        !value_or_empty(environment_, name).empty()) {
+      warn(std::string(name) +
+           " has no effect: a worker in uninterruptible sleep is noticed when it is to be stopped "
+           "and does not end even after SIGKILL (exit code 115)");
+    }
     const ResolvedOption stop = option(OptionId::kSignalsToHandle);
     job.stop_signals = take_(read_signals(stop, plan_.warnings));
     // torchrun sets this in its own environment, from which its workers inherit it.
@@ -359,7 +372,11 @@ class Planner {
   }
 
   void virtualize_local_ranks() {
-    const std::string* const all = find(environment_, "CUDA_VISIBLE_DEVICES");
+    // ROCm's own variable goes before the one that it shares with CUDA.
+    const std::string* const hip = find(environment_, "HIP_VISIBLE_DEVICES");
+    const bool is_hip = hip != nullptr && !hip->empty();
+    const std::string name = is_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+    const std::string* const all = find(environment_, name);
     const auto workers = static_cast<std::size_t>(plan_.job.local_world_size);
     std::vector<std::string>& devices = plan_.job.visible_devices_of;
     if (all == nullptr) {
@@ -368,9 +385,9 @@ class Planner {
     }
     const std::vector<std::string_view> entries = split(*all, ',');
     if (entries.size() < workers) {
-      return refuse(option(OptionId::kVirtualLocalRank),
-                    "each of the " + std::to_string(workers) +
-                        " workers needs an entry of CUDA_VISIBLE_DEVICES, which is '" + *all + "'");
+      return refuse(option(OptionId::kVirtualLocalRank), "each of the " + std::to_string(workers) +
+                                                             " workers needs an entry of " + name +
+                                                             ", which is '" + *all + "'");
     }
     for (std::size_t i = 0; i < workers; ++i) devices.emplace_back(trimmed(entries[i]));
   }
@@ -399,6 +416,14 @@ class Planner {
     plan_.notes.push_back((module ? "module " : "program ") + plan_.job.program.name +
                           (module ? ": " : " found ") + found.how);
     warn_of_doubled_dollars();
+  }
+
+  void read_standby() {
+    plan_.job.standbys =
+        take_(read_standbys(plan_.settings, plan_.job, surroundings_.machine.root));
+    const std::string& why_none = plan_.job.standbys.why_none;
+    if (why_none.empty()) return;
+    warn(option(OptionId::kStandby).setting.origin.name + " has no effect: " + why_none);
   }
 
   // torchrun's macros turn "$$" into "$", which surprises users who mean the shell's $$.

@@ -1,7 +1,7 @@
 // Everything that is decided about a job before a process exists: the agent's Job, the origin of
 // each setting, and what the user should be told. Made by functions of their arguments, of the file
-// system (through `Surroundings`) and of the token's file. --dry-run prints it, but never the
-// token; tests compare it.
+// system (through `Surroundings`), of the token's file and, under Slurm, of munge. --dry-run prints
+// it, but never the token; tests compare it.
 #pragma once
 
 #include <string>
@@ -20,6 +20,7 @@ struct Surroundings {
   SearchPlaces places;
   agent::Machine machine;
   std::string random_run_id;  // for jobs without one
+  std::string munge_library = rdzv::kMungeLibrary;
 };
 
 struct Plan {

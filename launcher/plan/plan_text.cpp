@@ -7,6 +7,7 @@
 #include "launcher/cli/secrets.h"
 #include "launcher/cli/text.h"
 #include "launcher/settings/values.h"
+#include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_status.h"
 
 namespace ddprun::cli {
@@ -50,18 +51,6 @@ void append_section(std::string& out, std::string_view title,
   for (const std::string& line : lines) out += "  " + line + "\n";
 }
 
-// "2.5 s", "300 ms"
-std::string in_words(std::chrono::milliseconds time) {
-  if (time.count() < 1000 && time.count() > 0) return std::to_string(time.count()) + " ms";
-  std::string text = std::to_string(time.count() / 1000);
-  if (const auto rest = time.count() % 1000; rest != 0) {
-    std::string digits = std::to_string(1000 + rest).substr(1);
-    digits.erase(digits.find_last_not_of('0') + 1);
-    text += "." + digits;
-  }
-  return text + " s";
-}
-
 std::string store_endpoint_text(const agent::Job& job) {
   const agent::StoreEndpoint& place = job.store_endpoint;
   if (job.nodes.is_alone() || job.nodes.shares_store_port) {
@@ -86,6 +75,23 @@ std::string_view name_of(rdzv::LeaderSpec::Where leader) {
   return kNames[static_cast<std::size_t>(leader)];
 }
 
+std::string proof_of(const Plan& plan) {
+  switch (plan.job.nodes.leader.proof.wants()) {
+    case rdzv::wire::Wants::kToken:
+      return "by the token in " + plan.rendezvous.token_file;
+    case rdzv::wire::Wants::kMunge:
+      return "by munge, as the same user's";
+    case rdzv::wire::Wants::kNothing:
+      break;
+  }
+  return "not at all: there is no token ('ddpctl token FILE' makes one)";
+}
+
+std::string_view name_of(rdzv::wire::Wants proof) {
+  constexpr std::string_view kNames[] = {"none", "token", "munge"};
+  return kNames[static_cast<std::size_t>(proof)];
+}
+
 // For a job on one node this has no rows.
 void append_nodes(std::string& out, const Plan& plan) {
   const agent::Nodes& nodes = plan.job.nodes;
@@ -100,27 +106,26 @@ void append_nodes(std::string& out, const Plan& plan) {
                                    (nodes.has_exact_ranks ? "" : ", if it can be had")
                              : "as it comes");
   append_row(out, "nodes are awaited",
-             in_words(nodes.leader.join_timeout) +
-                 (is_elastic ? " for " + least + ", then " + in_words(nodes.last_call_timeout) +
-                                   " for more"
+             duration_text(nodes.leader.join_timeout) +
+                 (is_elastic ? " for " + least + ", then " +
+                                   duration_text(nodes.last_call_timeout) + " for more"
                              : ""));
   append_row(out, "a node is lost",
-             "silent for " + in_words(keep_alive.timeout()) + ", or disconnected for " +
-                 in_words(keep_alive.reconnect_grace));
-  append_row(out, "token",
-             plan.rendezvous.token_file.empty() ? "none" : "in " + plan.rendezvous.token_file);
+             "silent for " + duration_text(keep_alive.timeout()) + ", or disconnected for " +
+                 duration_text(keep_alive.reconnect_grace));
+  append_row(out, "nodes prove themselves", proof_of(plan));
 }
 
 std::string restarts_of(const rdzv::RestartRules& rules) {
   std::string text = std::to_string(rules.max_restarts);
   if (rules.max_restarts == 0) return text;
   if (rules.min_uptime.count() > 0) {
-    text += "; none if a worker fails within " + in_words(rules.min_uptime);
+    text += "; none if a worker fails within " + duration_text(rules.min_uptime);
   }
   if (rules.pause_after_failure.max.count() > 0) {
-    text += "; after " + in_words(rules.pause_after_failure.first);
+    text += "; after " + duration_text(rules.pause_after_failure.first);
     if (rules.pause_after_failure.max > rules.pause_after_failure.first) {
-      text += ", at most " + in_words(rules.pause_after_failure.max);
+      text += ", at most " + duration_text(rules.pause_after_failure.max);
     }
   }
   if (rules.final_exit_codes.empty()) return text;
@@ -207,7 +212,7 @@ boost::json::object nodes_object(const agent::Nodes& nodes) {
           {"reconnect_grace_ms", nodes.leader.keep_alive.reconnect_grace.count()},
           {"join_timeout_ms", nodes.leader.join_timeout.count()},
           {"last_call_timeout_ms", nodes.last_call_timeout.count()},
-          {"has_token", !nodes.leader.token.empty()}};
+          {"proof", name_of(nodes.leader.proof.wants())}};
 }
 
 // Keys keep their order of insertion. All of them are always there, so that a reader need not check.
@@ -244,6 +249,8 @@ boost::json::object job_object(const agent::Job& job) {
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},
           {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
           {"cpus_of", cpus_of},
+          {"standbys", job.standbys.wanted},
+          {"preload", boost::json::value_from(job.standbys.modules)},
           {"debugged_ranks", boost::json::value_from(job.debugged_ranks)}};
 }
 

@@ -159,6 +159,7 @@ Result<FoundProgram> run_by_python(const std::vector<std::string>& how_to_run,
   found.program.first_user_argument = argv.size();
   argv.insert(argv.end(), user_words.begin(), user_words.end());
   found.program.name = name;
+  found.program.is_python = true;
   found.how = "run by " + python->path + " (from " + python->why + ")";
   return found;
 }
@@ -190,10 +191,11 @@ FoundProgram as_itself(const std::vector<std::string>& command, const Place& pla
 
 }  // namespace
 
-std::string own_program() {
+std::string own_folder() {
   std::array<char, 4096> path{};
   const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return {path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+  const std::string_view file(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  return std::string(file.substr(0, file.rfind('/')));
 }
 
 std::string current_directory() {

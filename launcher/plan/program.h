@@ -39,7 +39,7 @@ struct FoundProgram {
   std::string how;  // for --dry-run and the log: "in the current directory; Python from PATH"
 };
 
-std::string own_program();  // the file of this process, links followed; empty: not known
+std::string own_folder();  // of the file of this process, links followed; empty: not known
 std::string current_directory();
 
 // The folder of the file `called` if it is the bin/ of a virtual or conda environment, else empty. A

@@ -52,6 +52,9 @@ Result<void> check_pair(const ResolvedOption& option, std::string_view key,
                                  (has_quote ? ", without a quote" : ""));
     }
   }
+  if (key == "cas_backoff_max_seconds" && !seconds_in(value)) {
+    return refused(option, "cas_backoff_max_seconds must be a number of 0 or more");
+  }
   if (key == "is_host" && !truth(value)) {
     return refused(option, "is_host must be 1 or 0 (or true, false, yes, no)");
   }
@@ -171,12 +174,24 @@ TokenFile token_file(const Settings& settings, const RdzvConf& conf) {
   return {option.text, OptionId::kTokenFile};
 }
 
-Result<std::string> read_token(const Settings& settings, const RdzvConf& conf) {
-  const TokenFile file = token_file(settings, conf);
-  if (file.path.empty()) return {};
-  return rdzv::read_token(file.path).map_error([&](const Error& error) {
-    return usage_error(resolved(settings, file.named_by), error.to_string());
-  });
+Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& conf,
+                                   const std::string& site, const std::string& munge_library,
+                                   std::vector<std::string>& notes) {
+  rdzv::NodeProof proof;
+  if (const TokenFile file = token_file(settings, conf); !file.path.empty()) {
+    auto token = rdzv::read_token(file.path);
+    if (!token)
+      return fail(usage_error(resolved(settings, file.named_by), token.error().to_string()));
+    proof.token = *std::move(token);
+  } else if (site == "Slurm") {
+    auto munge = rdzv::Munge::find(munge_library);
+    if (munge) {
+      proof.munge = *std::move(munge);
+    } else {
+      notes.push_back("nodes cannot prove by munge whose they are: " + munge.error().message);
+    }
+  }
+  return proof;
 }
 
 Result<rdzv::RestartRules> read_restart_rules(const Settings& settings) {

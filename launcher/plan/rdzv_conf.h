@@ -1,6 +1,6 @@
 // What ddprun and `ddpctl leader` read alike: --rdzv-conf, more settings of the rendezvous as
 // KEY=VALUE pairs, by torchrun's rules, and what the keys mean here; --token-file, which is a key
-// too; the restarts. Pure but for read_token(); nothing here prints the secret.
+// too; the restarts. Pure but for read_proof(); nothing here prints the secret.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,7 @@
 #include "launcher/settings/settings.h"
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/leader/node_proof.h"
 #include "rendezvous/round/liveness.h"
 #include "rendezvous/round/restart_policy.h"
 
@@ -36,8 +37,12 @@ struct TokenFile {
 // If --token-file and the key token_file both name one, the one whose origin has priority.
 TokenFile token_file(const Settings& settings, const RdzvConf& conf);
 
-// The content of the file; empty if there is none. An Error if the file cannot be used.
-Result<std::string> read_token(const Settings& settings, const RdzvConf& conf);
+// How the nodes of this job prove that they belong to it: by the token's file if there is one, else
+// by munge if `site` is Slurm and munge works here, else not at all. An Error if the file cannot be
+// used; why munge cannot be used becomes a note.
+Result<rdzv::NodeProof> read_proof(const Settings& settings, const RdzvConf& conf,
+                                   const std::string& site, const std::string& munge_library,
+                                   std::vector<std::string>& notes);
 
 // --max-restarts and the options beside it. They are options and not keys of --rdzv-conf, because
 // they matter on one node too, where there is no rendezvous.

@@ -8,14 +8,23 @@
 namespace ddprun::cli {
 namespace {
 
+bool has_variable(const Environment& environment, std::string_view prefix) {
+  const auto first = environment.lower_bound(prefix);
+  return first != environment.end() && first->first.starts_with(prefix);
+}
+
+// `has_ours`: the environment has a variable of ours or of torchrun's. Most have none, and to make all
+// names and to look for them takes a twentieth of a start.
 Setting resolve_one(const OptionSpec& spec, const CommandLine& line, const Environment& environment,
-                    const FileValues& file) {
+                    bool has_ours, const FileValues& file) {
   if (const auto& given = line.value(spec.id)) {
     return {*given, {Source::kCommandLine, "--" + std::string(spec.name)}};
   }
-  for (const std::string& name : variables_of(spec)) {
-    const auto found = environment.find(name);
-    if (found != environment.end()) return {found->second, {Source::kEnvironment, name}};
+  if (has_ours || !spec.more_variable.empty()) {
+    for (const std::string& name : variables_of(spec)) {
+      const auto found = environment.find(name);
+      if (found != environment.end()) return {found->second, {Source::kEnvironment, name}};
+    }
   }
   if (const auto found = file.find(spec.id); found != file.end()) return found->second;
   return {std::string(spec.default_text), {}};
@@ -167,8 +176,9 @@ std::string to_string(const Origin& origin) {
 Settings resolve(const CommandLine& line, const Environment& environment, const FileValues& file,
                  const std::optional<Site>& site) {
   Settings settings;
+  const bool has_ours = has_variable(environment, "DDPRUN_") || has_variable(environment, "PET_");
   for (const OptionSpec& spec : option_table()) {
-    settings[spec.id] = resolve_one(spec, line, environment, file);
+    settings[spec.id] = resolve_one(spec, line, environment, has_ours, file);
   }
   if (site) SiteRules(*site, settings).apply();
   return settings;

@@ -178,8 +178,6 @@ TEST_F(Usage, WrongUseIsOneSentenceAndStartsNothing) {
 
 TEST_F(Usage, NoPasswordGetsToTheTerminalOrTheTerminationLog) {
   const std::string log = tree_.write("termination-log", "");
-  const std::string ddpctl = tree_ / "ddpctl";
-  std::filesystem::create_symlink(DDPRUN_PROGRAM, ddpctl);
   const Words environment = {"DDPRUN_TERMINATION_LOG=" + log};
   const Words wrong = {"--nnodes=2", "--rdzv-conf=pasword=sesame,password=sesame,timeout=x"};
   const Words unknown_key = {"--rdzv-conf=pasword=sesame", "/bin/true"};
@@ -190,7 +188,7 @@ TEST_F(Usage, NoPasswordGetsToTheTerminalOrTheTerminationLog) {
        {ddprun(wrong, environment),
         ddprun({"/bin/true"}, {environment[0], "PET_RDZV_CONF=password=sesame,a"}),
         ddprun({wrong[1].substr(1), "/bin/true"}, environment), ddprun(unknown_key, environment),
-        run(ddpctl, wrong_leader, environment), run(ddpctl, misspelt, environment)}) {
+        run(DDPRUN_DDPCTL, wrong_leader, environment), run(DDPRUN_DDPCTL, misspelt, environment)}) {
     EXPECT_THAT(outcome.err, HasSubstr("***"));
     EXPECT_THAT(outcome.out + outcome.err + contents(log), Not(HasSubstr("sesame")));
   }
@@ -224,7 +222,7 @@ TEST_F(Usage, BashCompletesOptionsAndTheirValues) {
   EXPECT_EQ(completed("ddprun --max", 1), "--max-restarts\n");
   EXPECT_EQ(completed("ddprun --exit-code ''", 2), "worker\ntorchrun\n");
   EXPECT_EQ(completed("ddprun --exit-code = t", 3), "torchrun\n");
-  EXPECT_THAT(completed("ddprun --tee 3 --stand", 3), "--standalone\n");
+  EXPECT_THAT(completed("ddprun --tee 3 --standa", 3), "--standalone\n");
   EXPECT_EQ(completed("ddprun --tee 3 prog --stand", 4), "\n") << "the program's own option";
 }
 

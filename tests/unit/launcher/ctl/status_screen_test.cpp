@@ -63,7 +63,7 @@ JobStatus job_of(int workers) {
 TEST(StatusScreen, ShowsAJobThatIsWell) {
   EXPECT_EQ(status_screen(job_of(1), 30),
             "train.py, job train-7: round 2 runs for 15 s, 2 workers on 2 nodes\n"
-            "restarts 0 of 0; of 1 min 00 s 0 ms lost to restarts (0.0 %)\n"
+            "restarts 0 of 0; of 1 min 00 s 0 ms down after restarts (0.0 %)\n"
             "\n"
             "NODES  2 joined of 2; the leader is running\n"
             "  0  b11  10.0.0.11  1 worker  in_round\n"
@@ -90,7 +90,7 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
   node.workers[0].progress->values = {{"loss", 0.41}, {"lr", 1e-5}};
   node.restarts = 1;
   node.max_restarts = 3;
-  node.lost = 600ms;
+  node.downtime.joined = 600ms;
   node.restart_totals = {{RestartReason::kWorkerFailed, 1, 600ms}};
   node.recent_restarts = {{{},
                            Round{2},
@@ -98,10 +98,11 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                            1,
                            "b12",
                            "rank 1 ended with exit code 3",
-                           600ms}};
+                           {0ms, 5ms, 595ms, 0ms, 1, agent::DowntimeEnd::kStepAfter}}};
   const std::string screen = status_screen(job, 30);
-  EXPECT_THAT(screen, HasSubstr("restarts 1 of 3; of 1 min 00 s 600 ms lost to restarts (1.0 %): "
-                                "1 worker failed 600 ms\n"));
+  EXPECT_THAT(screen,
+              HasSubstr("restarts 1 of 3; of 1 min 00 s 600 ms down after restarts (1.0 %): "
+                        "1 worker failed 600 ms\n"));
   EXPECT_THAT(screen,
               HasSubstr("NODES  3 joined of 1 to 4, 1 missing, 1 late; the leader is running\n"
                         "  -  b13  10.0.0.13  1 worker  spare\n"
@@ -109,7 +110,8 @@ TEST(StatusScreen, ShowsWhatIsWrongFirst) {
                         "  0  b11"));
   EXPECT_THAT(screen, HasSubstr("cuda:3  failed, SIGSEGV (signal 11, core dumped)"));
   EXPECT_THAT(screen, HasSubstr("400 of 1000  300 ms ago  loss 0.41  lr 1e-05\n"));
-  EXPECT_THAT(screen, HasSubstr("round 2  600 ms lost  rank 1 ended with exit code 3\n"));
+  EXPECT_THAT(screen,
+              HasSubstr("round 2  600 ms down  1 step repeated  rank 1 ended with exit code 3\n"));
 }
 
 TEST(StatusScreen, OfVeryManyWorkersThoseThatAreBehindAreShown) {

@@ -208,16 +208,16 @@ TEST_F(PlanningNodes, TheTokenIsReadAndNeverPrinted) {
   for (const std::string& option : {"--token-file=" + file, "--rdzv-conf=token_file=" + file}) {
     const auto made = plan(with(c10d_, {option}));
     ASSERT_TRUE(made) << made.error().to_string();
-    EXPECT_EQ(made->job.nodes.leader.token, "s3cret");
+    EXPECT_EQ(made->job.nodes.leader.proof.token, "s3cret");
     for (const std::string& text : {to_table(*made), to_json(*made)}) {
       EXPECT_THAT(text, Not(HasSubstr("s3cret")));
       EXPECT_THAT(text, HasSubstr(file));
     }
     const boost::json::value whole = boost::json::parse(to_json(*made));
-    EXPECT_EQ(whole.at("job").at("nodes").at("has_token"), true);
+    EXPECT_EQ(whole.at("job").at("nodes").at("proof"), "token");
     EXPECT_EQ(whole.at("rendezvous").at("token_file"), boost::json::string(file));
   }
-  EXPECT_EQ(job(c10d_, {{"DDPRUN_TOKEN_FILE", file}}).nodes.leader.token, "s3cret");
+  EXPECT_EQ(job(c10d_, {{"DDPRUN_TOKEN_FILE", file}}).nodes.leader.proof.token, "s3cret");
   EXPECT_EQ(job({"--token-file=/no/such/file"}).nodes, agent::Nodes{}) << "one node needs none";
 }
 
@@ -244,7 +244,7 @@ TEST_F(PlanningNodes, TableTellsWhoLeadsAndForHowLongNodesAreAwaited) {
   EXPECT_THAT(elastic, ContainsRegex("rank of this node +as it comes\n"));
   EXPECT_THAT(elastic, ContainsRegex("nodes are awaited +600 s for 2, then 30 s for more\n"));
   EXPECT_THAT(elastic, ContainsRegex("a node is lost +silent for 6 s, or disconnected for 300 ms"));
-  EXPECT_THAT(elastic, ContainsRegex("token +none\n"));
+  EXPECT_THAT(elastic, ContainsRegex("nodes prove themselves +not at all: there is no token"));
   EXPECT_THAT(elastic, ContainsRegex("restarts +3; after 1 s, at most 60 s\n"));
   for (const std::string name : {"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
                                  "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
@@ -276,7 +276,7 @@ TEST_F(PlanningNodes, JsonHasTheNodesAndTheRestartRules) {
                                R"("keep_alive_interval_ms":2000,"keep_alive_max_attempt":3,)"
                                R"("node_timeout_ms":6000,"reconnect_grace_ms":300,)"
                                R"("join_timeout_ms":600000,"last_call_timeout_ms":30000,)"
-                               R"("has_token":false})"));
+                               R"("proof":"none"})"));
   EXPECT_EQ(whole.at("job").at("restarts"),
             boost::json::parse(R"({"max_restarts":3,"min_uptime_ms":2000,"pause_first_ms":1000,)"
                                R"("pause_max_ms":60000,"final_exit_codes":[2]})"));

@@ -19,7 +19,7 @@ Result<rdzv::LeaderJob> read(Words words, std::vector<std::string>& warnings,
                              const Environment& environment = {}) {
   const auto line = parse_command_line(words);
   EXPECT_TRUE(line);
-  return read_leader_job(listen, resolve(*line, environment, {}), warnings);
+  return read_leader_job(listen, resolve(*line, environment, {}), "", warnings);
 }
 
 std::string refusal(const Words& words, const std::string& listen = "0.0.0.0:29400") {
@@ -80,9 +80,10 @@ TEST(LeaderOptions, TheTokenIsRead) {
   const TemporaryTree tree;
   const std::string file = tree.write("token", "s3cret\n", 0600);
   std::vector<std::string> warnings;
-  EXPECT_EQ(read({"--nnodes=2", "--token-file=" + file}, warnings)->token, "s3cret");
-  EXPECT_EQ(read({"--nnodes=2", "--rdzv-conf=token_file=" + file}, warnings)->token, "s3cret");
-  EXPECT_EQ(read({"--nnodes=2"}, warnings)->token, "");
+  EXPECT_EQ(read({"--nnodes=2", "--token-file=" + file}, warnings)->proof.token, "s3cret");
+  EXPECT_EQ(read({"--nnodes=2", "--rdzv-conf=token_file=" + file}, warnings)->proof.token,
+            "s3cret");
+  EXPECT_EQ(read({"--nnodes=2"}, warnings)->proof.token, "");
   EXPECT_THAT(refusal({"--nnodes=2", "--token-file=/no/such/file"}),
               HasSubstr("--token-file=/no/such/file: "));
 }

@@ -138,8 +138,14 @@ TEST_F(Planning, UsableCpusAreCountedByANameOfTheirOwn) {
   EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 2);
   const auto all = plan({"--nproc-per-node=cpu"});
   ASSERT_TRUE(all);
-  EXPECT_EQ(all->job.local_world_size, 6) << "as torchrun: the mask does not count";
-  EXPECT_THAT(all->warnings, ElementsAre(HasSubstr("leaves only 2")));
+  EXPECT_EQ(all->job.local_world_size, 2) << "as torchrun since 2.12: the mask counts";
+  EXPECT_THAT(all->warnings, IsEmpty());
+  tree_.write("proc/self/cgroup", "0::/\n");
+  tree_.write("sys/fs/cgroup/cpu.max", "100000 100000\n");
+  EXPECT_EQ(job({"--nproc-per-node=usable-cpus"}).local_world_size, 1);
+  const auto with_quota = plan({"--nproc-per-node=cpu"});
+  EXPECT_EQ(with_quota->job.local_world_size, 2);
+  EXPECT_THAT(with_quota->warnings, ElementsAre(HasSubstr("leaves only 1")));
   EXPECT_THAT(plan({"--nproc-per-node=6"})->warnings, IsEmpty());
 }
 
@@ -160,6 +166,9 @@ TEST_F(Planning, ReadsOutputOptions) {
   EXPECT_EQ(job({"--tee=3"}, torchruns).output.line_prefix_template, "x");
   EXPECT_EQ(job({"--tee=1:2"}, torchruns).output.line_prefix_template, "x");
   EXPECT_EQ(job({"--log-line-prefix-template=y"}, torchruns).output.line_prefix_template, "y");
+  EXPECT_EQ(job({}, {{"PET_LOG_LINE_PREFIX_TEMPLATE", "z"}}).output.line_prefix_template, "z");
+  EXPECT_EQ(job({"--tee=3", "--log-line-prefix-template="}).output.line_prefix_template,
+            std::nullopt);
   for (const std::string text : {"x", "0,", "-1", "0;1"}) {
     EXPECT_THAT(refusal({"--local-ranks-filter=" + text}), HasSubstr("give ranks"));
   }
@@ -225,6 +234,9 @@ TEST_F(Planning, ReadsTimes) {
   EXPECT_EQ(job({"--shutdown-timeout=0"}).shutdown_timeout, milliseconds(0));
   EXPECT_EQ(job({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}}).shutdown_timeout,
             milliseconds(120'000));
+  EXPECT_EQ(job({}, {{"PET_SHUTDOWN_TIMEOUT", "60"}, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120"}})
+                .shutdown_timeout,
+            milliseconds(60'000));
   EXPECT_EQ(job({}).failure_shutdown_timeout, milliseconds(1000));
   EXPECT_EQ(job({"--failure-shutdown-timeout=30"}).failure_shutdown_timeout, milliseconds(30'000));
   EXPECT_EQ(job({"--shutdown-timeout=0.25"}).failure_shutdown_timeout, milliseconds(250))
@@ -261,6 +273,13 @@ TEST_F(Planning, VirtualLocalRankGivesEachWorkerItsOwnDevice) {
   EXPECT_THAT(
       refusal({"--virtual-local-rank", "--nproc-per-node=2"}, {{"CUDA_VISIBLE_DEVICES", "4"}}),
       HasSubstr("--virtual-local-rank: each of the 2 workers"));
+  EXPECT_THAT(job({"--virtual-local-rank", "--nproc-per-node=2"},
+                  {{"CUDA_VISIBLE_DEVICES", "4,5"}, {"HIP_VISIBLE_DEVICES", "6,7"}})
+                  .visible_devices_of,
+              ElementsAre("6", "7"));
+  EXPECT_THAT(
+      refusal({"--virtual-local-rank", "--nproc-per-node=2"}, {{"HIP_VISIBLE_DEVICES", "4"}}),
+      HasSubstr("HIP_VISIBLE_DEVICES, which is '4'"));
 }
 
 TEST_F(Planning, NumaBindingEndsUpAsCpuSets) {

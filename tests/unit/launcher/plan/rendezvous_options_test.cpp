@@ -166,6 +166,11 @@ TEST(RendezvousOptions, StandaloneOverridesTheOthersSilently) {
 TEST(RendezvousOptions, ConfIsKeyValuePairs) {
   using Conf = RdzvConf;
   EXPECT_EQ(good({}).conf, Conf{});
+  EXPECT_EQ(good({"--rdzv-conf=cas_backoff_max_seconds=0.5"}).conf.size(), 1);
+  for (const std::string value : {"-1", "inf", "nan", "x"}) {
+    EXPECT_THAT(refusal({"--rdzv-conf=cas_backoff_max_seconds=" + value}),
+                HasSubstr("cas_backoff_max_seconds must be a number of 0 or more"));
+  }
   EXPECT_EQ(good({"--rdzv-conf= join_timeout = 60 ,read_timeout=5"}).conf,
             (Conf{{"join_timeout", "60"}, {"read_timeout", "5"}}));
   EXPECT_EQ(good({"--rdzv-conf=cert=a=b"}).conf, (Conf{{"cert", "a=b"}}));

@@ -1,0 +1,87 @@
+#include "launcher/plan/standby_options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "agent/core/worker_environment.h"
+#include "launcher/cli/text.h"
+#include "launcher/settings/values.h"
+#include "rendezvous/common/trimmed.h"
+
+namespace ddprun::cli {
+namespace {
+
+constexpr int kMost = 1024;
+constexpr std::size_t kLengthMax = 32'768;  // the list goes to a process as one message
+
+// PyTorch, and what a training imports of it later: the first optimizer imports torch._dynamo.
+constexpr const char* kAlways[] = {"torch", "torch._dynamo", "torch.distributed",
+                                   "torch.nn.parallel", "torch.utils.data"};
+
+bool is_module_name(std::string_view name) {
+  const auto is_part = [](std::string_view part) {
+    const bool is_plain = std::ranges::all_of(part, [](unsigned char c) {
+      return c >= 0x80 || c == '_' || (c >= '0' && c <= '9') ||
+             ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    });
+    return is_plain && !part.empty() && (part.front() < '0' || part.front() > '9');
+  };
+  return std::ranges::all_of(split(name, '.'), is_part);
+}
+
+Result<std::vector<std::string>> read_modules(const ResolvedOption& option) {
+  std::vector<std::string> modules(std::begin(kAlways), std::end(kAlways));
+  if (option.text().empty()) return modules;
+  if (option.text().size() > kLengthMax) return refused(option, "give less than 32 KiB");
+  for (const std::string_view part : split(option.text(), ',')) {
+    const std::string name(trimmed(part));
+    if (!is_module_name(name)) {
+      return refused(option, "give names of Python modules, such as transformers,accelerate");
+    }
+    if (std::ranges::count(modules, name) == 0) modules.push_back(name);
+  }
+  return modules;
+}
+
+// Empty: it can have them.
+std::string why_none(const agent::Job& job, bool is_auto, const std::string& root) {
+  if (agent::worker_arguments(job.program, 0) != agent::worker_arguments(job.program, 1)) {
+    return "the arguments differ between workers (${local_rank})";
+  }
+  if (!job.cpus_of.empty()) return "--numa-binding binds each worker before it starts";
+  if (!job.visible_devices_of.empty()) return "--virtual-local-rank gives each worker its own GPU";
+  if (is_auto && ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0) {
+    return "there is a GPU here, where auto makes none; --standby=" +
+           std::to_string(job.local_world_size) + " does";
+  }
+  if (is_auto && job.nodes.is_alone() && job.restarts.max_restarts == 0) {
+    return "--max-restarts is 0";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::Job& job,
+                                         const std::string& root) {
+  const ResolvedOption option = resolved(settings, OptionId::kStandby);
+  agent::StandbySpec spec;
+  auto modules = read_modules(resolved(settings, OptionId::kPreload));
+  if (!modules) return fail(std::move(modules.error()));
+  if (option.text() == "off") return spec;
+  const bool is_auto = option.text() == "auto";
+  const auto number = is_auto ? Result<int>(job.local_world_size) : read_integer(option, 0, kMost);
+  if (!number) return refused(option, "give off, auto, or how many are to wait, up to 1024");
+  if (*number == 0) return spec;
+  spec.why_none = why_none(job, is_auto, root);
+  if (!spec.why_none.empty()) return spec;
+  spec.wanted = *number;
+  spec.is_program = !job.program.is_python;
+  if (!spec.is_program) spec.modules = std::move(*modules);
+  return spec;
+}
+
+}  // namespace ddprun::cli
