@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -31,6 +32,13 @@ ClientStore::ClientStore(std::unique_ptr<rdzv::StoreClient> client,
 
 c10::intrusive_ptr<c10d::Store> ClientStore::clone() {
   return c10::make_intrusive<ClientStore>(or_throw(client_->clone()), kept_);
+}
+
+c10::intrusive_ptr<c10d::Store> ClientStore::clone_within(std::chrono::milliseconds timeout) const {
+  return c10::make_intrusive<ClientStore>(
+      or_throw(rdzv::StoreClient::connect(
+          {.server = client_->server(), .connect_timeout = timeout, .timeout = timeout})),
+      kept_);
 }
 
 void ClientStore::set(const std::string& key, const Bytes& value) {
@@ -77,26 +85,9 @@ std::vector<Bytes> ClientStore::multiGet(const Keys& keys) {
 }
 
 void ClientStore::multiSet(const Keys& keys, const std::vector<Bytes>& values) {
-  std::vector<std::string> texts;
-  for (const Bytes& value : values) texts.emplace_back(view(value));
+  std::vector<std::string> texts(values.size());
+  std::ranges::transform(values, texts.begin(), view);
   or_throw(client_->multi_set(keys, texts));
 }
-
-void ClientStore::queuePush(const std::string& key, const Bytes& value) {
-  or_throw(client_->queue_push(key, view(value)));
-}
-
-Bytes ClientStore::queuePop(const std::string& key, bool block) {
-  if (block) return bytes_of(or_throw(client_->queue_pop(key)));
-  auto item = or_throw(client_->try_queue_pop(key));
-  if (!item) C10_THROW_ERROR(DistStoreError, "the queue " + key + " is empty");
-  return bytes_of(*item);
-}
-
-std::int64_t ClientStore::queueLen(const std::string& key) {
-  return or_throw(client_->queue_len(key));
-}
-
-ClientStore::Keys ClientStore::listKeys() { return or_throw(client_->list_keys()); }
 
 }  // namespace ddprun

@@ -23,6 +23,8 @@ class ClientStore : public c10d::Store {
   ClientStore(std::unique_ptr<rdzv::StoreClient> client, c10::intrusive_ptr<c10d::Store> kept);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
+  // With this time limit, to connect too.
+  c10::intrusive_ptr<c10d::Store> clone_within(std::chrono::milliseconds timeout) const;
   using c10d::Store::set;
   void set(const std::string& key, const Bytes& value) override;
   using c10d::Store::compareSet;
@@ -39,10 +41,6 @@ class ClientStore : public c10d::Store {
   std::vector<Bytes> multiGet(const Keys& keys) override;
   void multiSet(const Keys& keys, const std::vector<Bytes>& values) override;
   bool hasExtendedApi() const override { return true; }
-  void queuePush(const std::string& key, const Bytes& value) override;
-  Bytes queuePop(const std::string& key, bool block) override;
-  std::int64_t queueLen(const std::string& key) override;
-  Keys listKeys() override;
 
   // Ends the connection and the calls that other threads are blocked in.
   void shut_down() { client_->shut_down(); }

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "ddprun/devices.h"
 #include "ddprun/error.h"
 
 namespace ddprun {
@@ -17,12 +18,16 @@ namespace {
 constexpr const char* kModule = "libddprun_nccl.so";
 
 // Once loaded from where this program's LibTorch lies, it is found by its name when the module asks
-// for it, which therefore need not know that place. Where there is none, loading the module says so.
-void load_torch_cuda() {
+// for it, which therefore need not know that place. Returns why it cannot be loaded; empty where there is
+// none, which loading the module says.
+std::string load_torch_cuda() {
   Dl_info torch{};
-  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &torch) == 0) return;
-  const auto folder = std::filesystem::path(torch.dli_fname).parent_path();
-  dlopen((folder / "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (dladdr(reinterpret_cast<void*>(&at::globalContext), &torch) == 0) return {};
+  const auto library = std::filesystem::path(torch.dli_fname).parent_path() / "libtorch_cuda.so";
+  if (dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return {};
+  const std::string why = dlerror();
+  std::error_code ignored;
+  return std::filesystem::exists(library, ignored) ? why : std::string();
 }
 
 bool load_early() {
@@ -40,10 +45,19 @@ class Module {
 
   NcclBackendMaker make = nullptr;
   GpuChooser use_gpu = nullptr;
+  VersionTeller versions = nullptr;
 
  private:
   Module() {
-    load_torch_cuda();
+    if (const std::string why = load_torch_cuda(); !why.empty()) {
+      const bool is_nccl = why.find("nccl") != std::string::npos;
+      throw UsageError(std::string(is_nccl
+                                       ? "NCCL is missing, or is not the one that LibTorch needs"
+                                       : "LibTorch's CUDA part cannot be loaded") +
+                       ": install torch with all packages that it asks for (pip check names what "
+                       "is missing), or use --backend gloo to train on the CPU (" +
+                       why + ")");
+    }
     std::error_code ignored;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
     const std::string places[] = {(program / "../lib" / kModule).string(),
@@ -52,7 +66,7 @@ class Module {
     for (const std::string& place : places) {
       void* module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (module != nullptr && find(module, kNcclBackendMaker, make) &&
-          find(module, kGpuChooser, use_gpu)) {
+          find(module, kGpuChooser, use_gpu) && find(module, kVersionTeller, versions)) {
         return;
       }
       reasons += std::string(reasons.empty() ? "" : "; ") + dlerror();
@@ -86,6 +100,35 @@ bool may_see_gpus(const char* folder, const char* visible) {
 
 void load_nccl_module() { Module::loaded(); }
 
+std::string nccl_misfit(const CudaVersions& versions) {
+  const auto major = [](int version) { return version / 10000; };
+  const auto text = [&](int version) {
+    return std::to_string(major(version)) + "." + std::to_string(version / 100 % 100) + "." +
+           std::to_string(version % 100);
+  };
+  if (versions.loaded_nccl == 0 || major(versions.loaded_nccl) == major(versions.nccl)) return {};
+  return "the NCCL that is loaded is " + text(versions.loaded_nccl) + ", but " + kModule +
+         " is built for " + text(versions.nccl) +
+         ": install the NCCL that torch asks for, and remove another one from LD_LIBRARY_PATH and "
+         "LD_PRELOAD";
+}
+
+void require_nccl() {
+  const std::string misfit = nccl_misfit(Module::loaded().versions());
+  if (!misfit.empty()) throw UsageError(misfit);
+}
+
+std::string driver_misfit(const CudaVersions& versions, int cuda_of_driver) {
+  const auto text = [](int version) {
+    return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  };
+  if (cuda_of_driver == 0 || cuda_of_driver / 1000 >= versions.cuda / 1000) return {};
+  return "the driver is too old for it, since it knows CUDA up to " + text(cuda_of_driver) +
+         " and this LibTorch is built for CUDA " + text(versions.cuda) +
+         ": install a newer driver, or a torch for the driver's CUDA; or use --backend gloo to "
+         "train on the CPU";
+}
+
 void require_cuda(int gpus) {
   if (at::hasCUDA()) return;
   const std::string found = "the driver shows " + std::to_string(gpus) + " GPU" +
@@ -96,6 +139,8 @@ void require_cuda(int gpus) {
                      "it was asked about CUDA (torch::manual_seed does that) before libtorch_cuda "
                      "was loaded; make the Context first, or link libtorch_cuda");
   }
+  const std::string misfit = driver_misfit(Module::loaded().versions(), cuda_of_driver());
+  if (!misfit.empty()) throw UsageError(found + misfit);
   throw UsageError(
       found +
       "its CUDA does not run on them, most often because the driver is too old for it "
@@ -106,10 +151,10 @@ void require_cuda(int gpus) {
 void use_gpu(int index) { Module::loaded().use_gpu(index); }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const NcclPlace& place,
+                                                    const NcclGroup& group,
                                                     std::chrono::milliseconds timeout) {
   return c10::intrusive_ptr<c10d::Backend>::reclaim(
-      Module::loaded().make(store.get(), place, timeout.count()));
+      Module::loaded().make(store.get(), group, timeout.count()));
 }
 
 }  // namespace ddprun

@@ -20,8 +20,21 @@ namespace ddprun {
 // `visible`, the value of CUDA_VISIBLE_DEVICES or null, does not hide all of them.
 bool may_see_gpus(const char* folder, const char* visible);
 
-// Loads the module (once). Throws Failure with where it was looked for.
+// Loads the module (once). Throws Failure with where it was looked for; UsageError when LibTorch's own CUDA
+// part cannot be loaded, as without NCCL.
 void load_nccl_module();
+
+// Of CUDA and NCCL, as these count them (13000 is CUDA 13.0, 22809 NCCL 2.28.9); 0: not known.
+struct CudaVersions {
+  int cuda = 0;  // that the module, and so LibTorch, is built for
+  int nccl = 0;  // likewise
+  int loaded_nccl = 0;
+};
+// Throws UsageError when the NCCL that is loaded has another major version. After load_nccl_module().
+void require_nccl();
+// Why not, in a sentence; empty: it fits.
+std::string nccl_misfit(const CudaVersions& versions);
+std::string driver_misfit(const CudaVersions& versions, int cuda_of_driver);
 
 // Throws UsageError when LibTorch cannot use any of the GPUs that the driver counts, and says why.
 // After load_nccl_module().
@@ -30,8 +43,8 @@ void require_cuda(int gpus);
 // Makes the GPU the one that this thread means by "the GPU", as torch.cuda.set_device() does.
 void use_gpu(int index);
 
-struct NcclPlace {
-  std::string group;                        // its name, for NCCL's own reports
+struct NcclGroup {
+  std::string name;                         // for NCCL's own reports
   int rank = 0;                             // among these
   std::vector<std::uint64_t> global_ranks;  // of all members
   int gpu = 0;
@@ -42,13 +55,15 @@ struct NcclPlace {
 // goes through this one communicator (those that NCCL makes for two ranks at their first message
 // wait for each other in a ring of messages).
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    const NcclPlace& place,
+                                                    const NcclGroup& group,
                                                     std::chrono::milliseconds timeout);
 
-using NcclBackendMaker = c10d::Backend* (*)(c10d::Store* store, const NcclPlace& place,
+using NcclBackendMaker = c10d::Backend* (*)(c10d::Store* store, const NcclGroup& group,
                                             std::int64_t timeout_ms);
 using GpuChooser = void (*)(int index);
+using VersionTeller = CudaVersions (*)();
 inline constexpr const char* kNcclBackendMaker = "ddprun_make_nccl_backend";
 inline constexpr const char* kGpuChooser = "ddprun_use_gpu";
+inline constexpr const char* kVersionTeller = "ddprun_cuda_versions";
 
 }  // namespace ddprun

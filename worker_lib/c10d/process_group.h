@@ -1,7 +1,9 @@
-// Stores and process groups of c10d, made of values alone: of an Environment, a store and options, as often in a
-// process as wanted. The only place that knows which kinds there are. Blocking; one thread. Throws UsageError and
-// Failure.
+// Stores and process groups of c10d, made of values alone: of a store, ranks and options, as often in a
+// process as wanted. The only place that knows which kinds there are. Blocking; one thread. Throws
+// UsageError and Failure.
 #pragma once
+
+#include <torch/types.h>
 
 #include <chrono>
 #include <memory>
@@ -9,6 +11,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
 #include "ddprun/backend.h"
@@ -33,14 +36,20 @@ struct ProcessGroupOptions {
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  // of one collective
   std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;   // see ContextOptions
+  int node = 0;                  // the ranks that are on one node have the same
+  bool is_one_node = true;       // all ranks are: Gloo then connects them within this machine
+  std::string master_addr = {};  // else at the address from which this host is reached
+  std::string place = {};        // where the ranks meet, for messages: "10.0.0.5:29500"
 };
+// Of this process' place: the latter four.
+ProcessGroupOptions options_for(const Environment& environment);
 
-// Makes the group of all ranks, and smaller ones: all over the same store, backends and address.
-// A value; each call of make() blocks until all members have joined.
+// Makes the group of all ranks, and smaller ones, over one store with the same options. A value; each
+// call of make() blocks until all members have joined.
 class GroupMaker {
  public:
-  GroupMaker(Environment environment, c10::intrusive_ptr<c10d::Store> store,
-             ProcessGroupOptions options);
+  GroupMaker(c10::intrusive_ptr<c10d::Store> store, ProcessGroupOptions options)
+      : store_(std::move(store)), options_(std::move(options)) {}
 
   // `name` is unique among the groups of the job and equal on all members; `rank` is the index of
   // this one among them. A member that does not come is named.
@@ -52,19 +61,16 @@ class GroupMaker {
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
                                                  const std::vector<int>& global_ranks) const;
-  c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                              int rank, int size) const;
   c10::intrusive_ptr<c10d::Backend> make_nccl(const std::string& name, int rank,
                                               const std::vector<int>& global_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              const std::vector<int>& global_ranks) const;
   [[noreturn]] void fail(const std::string& name, const std::vector<int>& global_ranks,
-                         const std::string& words) const;
+                         const std::string& error) const;
 
-  Environment environment_;
   c10::intrusive_ptr<c10d::Store> store_;
   ProcessGroupOptions options_;
-  std::shared_ptr<shm::PeerWatch> watch_;  // for groups over shm
+  mutable std::shared_ptr<shm::PeerWatch> watch_;  // made with the first group over shm
 };
 
 // Ends what serves tensors on a GPU when all went well: waits for what is still under way there.

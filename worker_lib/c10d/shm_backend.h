@@ -18,7 +18,7 @@
 
 namespace ddprun {
 
-inline constexpr const char* kShmBackend = "shm";
+class TensorJob;
 
 class ShmBackend : public c10d::Backend {
  public:
@@ -29,17 +29,14 @@ class ShmBackend : public c10d::Backend {
   ShmBackend(std::shared_ptr<shm::NodeGroup> node, std::chrono::milliseconds timeout);
   ~ShmBackend() override;
 
-  const std::string getBackendName() const override { return kShmBackend; }
+  const std::string getBackendName() const override { return "shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   // Ends what waits for this rank, here and elsewhere.
-  void close() { node_->close(); }
-  void abort() override { close(); }
-  void shutdown() override { close(); }
+  void abort() override { node_->close(); }
+  void shutdown() override { abort(); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPtr allreduce_coalesced(Tensors& tensors,
-                              const c10d::AllreduceCoalescedOptions& options) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& options) override;
@@ -59,6 +56,15 @@ class ShmBackend : public c10d::Backend {
                         const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const c10d::AllToAllOptions& options) override;
+  // Several at once are one after the other.
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -68,12 +74,11 @@ class ShmBackend : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return posted_; }
 
  private:
-  class Job;
-  class SparseSum;
-  class MailWork;
-
   shm::Clock::time_point until(std::chrono::milliseconds timeout) const;
-  WorkPtr post(std::shared_ptr<Job> job, c10d::OpType type);
+  WorkPtr post(std::shared_ptr<TensorJob> job, c10d::OpType type);
+  WorkPtr gather_into(const char* name, const Tensors& parts, const at::Tensor& input, int root,
+                      std::chrono::milliseconds timeout, c10d::OpType type);
+  WorkPtr end_of(Tensors results, std::chrono::milliseconds timeout, c10d::OpType type);
   WorkPtr receive(at::Tensor tensor, int from, int tag, c10d::OpType type);
 
   std::shared_ptr<shm::NodeGroup> node_;

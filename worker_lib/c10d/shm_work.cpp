@@ -2,68 +2,39 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "worker_lib/c10d/words.h"
+#include "worker_lib/c10d/error_text.h"
 
 namespace ddprun {
 
 shm::Type shm_type_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return shm::Type::kFloat32;
-    case at::kDouble:
-      return shm::Type::kFloat64;
-    case at::kBFloat16:
-      return shm::Type::kBFloat16;
-    case at::kHalf:
-      return shm::Type::kFloat16;
-    case at::kChar:
-      return shm::Type::kInt8;
-    case at::kShort:
-      return shm::Type::kInt16;
-    case at::kInt:
-      return shm::Type::kInt32;
-    case at::kLong:
-      return shm::Type::kInt64;
-    case at::kByte:
-      return shm::Type::kUInt8;
-    case at::kUInt16:
-      return shm::Type::kUInt16;
-    case at::kUInt32:
-      return shm::Type::kUInt32;
-    case at::kUInt64:
-      return shm::Type::kUInt64;
-    case at::kBool:
-      return shm::Type::kBool;
-    default:
-      return shm::Type::kUnknown;
-  }
+  using shm::Type;
+  static constexpr std::pair<at::ScalarType, Type> kTypes[] = {
+      {at::kFloat, Type::kFloat32}, {at::kDouble, Type::kFloat64}, {at::kBFloat16, Type::kBFloat16},
+      {at::kHalf, Type::kFloat16},  {at::kChar, Type::kInt8},      {at::kShort, Type::kInt16},
+      {at::kInt, Type::kInt32},     {at::kLong, Type::kInt64},     {at::kByte, Type::kUInt8},
+      {at::kUInt16, Type::kUInt16}, {at::kUInt32, Type::kUInt32},  {at::kUInt64, Type::kUInt64},
+      {at::kBool, Type::kBool}};
+  const auto* const found =
+      std::ranges::find(kTypes, tensor.scalar_type(), &std::pair<at::ScalarType, Type>::first);
+  return found == std::end(kTypes) ? Type::kUnknown : found->second;
 }
 
 shm::Op shm_op_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-    case c10d::ReduceOp::PREMUL_SUM:
-      return shm::Op::kSum;
-    case c10d::ReduceOp::AVG:
-      return shm::Op::kAverage;
-    case c10d::ReduceOp::PRODUCT:
-      return shm::Op::kProduct;
-    case c10d::ReduceOp::MIN:
-      return shm::Op::kMinimum;
-    case c10d::ReduceOp::MAX:
-      return shm::Op::kMaximum;
-    case c10d::ReduceOp::BAND:
-      return shm::Op::kAnd;
-    case c10d::ReduceOp::BOR:
-      return shm::Op::kOr;
-    case c10d::ReduceOp::BXOR:
-      return shm::Op::kXor;
-    case c10d::ReduceOp::UNUSED:
-      break;
-  }
-  return shm::Op::kNone;
+  using c10d::ReduceOp;
+  using shm::Op;
+  static constexpr std::pair<ReduceOp::RedOpType, Op> kOps[] = {
+      {ReduceOp::SUM, Op::kSum},     {ReduceOp::PREMUL_SUM, Op::kSum},
+      {ReduceOp::AVG, Op::kAverage}, {ReduceOp::PRODUCT, Op::kProduct},
+      {ReduceOp::MIN, Op::kMinimum}, {ReduceOp::MAX, Op::kMaximum},
+      {ReduceOp::BAND, Op::kAnd},    {ReduceOp::BOR, Op::kOr},
+      {ReduceOp::BXOR, Op::kXor}};
+  const auto* const found =
+      std::ranges::find(kOps, op.op_, &std::pair<ReduceOp::RedOpType, Op>::first);
+  return found == std::end(kOps) ? Op::kNone : found->second;
 }
 
 ShmError::ShmError(const Failure& failure)
@@ -73,9 +44,9 @@ ShmError::ShmError(const Failure& failure)
 ErrorCode code_of(const std::exception& error) {
   if (const auto* const ours = dynamic_cast<const ShmError*>(&error)) return ours->code();
   if (const auto* const ours = dynamic_cast<const Failure*>(&error)) return ours->error().code;
-  const std::string words = words_of(error);
+  const std::string text = error_line(error);
   const bool is_late =
-      words.find("imed out") != std::string::npos || words.find("imeout") != std::string::npos;
+      text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
   return is_late ? ErrorCode::kTimeout : ErrorCode::kUnavailable;
 }
 
@@ -89,31 +60,37 @@ std::exception_ptr torch_error(const std::exception_ptr& error) {
   }
 }
 
-// Callbacks of a future are called without the lock.
-ShmPromise::FuturePtr ShmPromise::future(const Tensors& results) {
-  std::unique_lock lock(mutex_);
+ShmJob::FuturePtr ShmJob::future() {
+  const std::scoped_lock lock(mutex_);
   if (!future_) {
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (is_over_) complete(future_, results);  // nobody has it yet
+    if (has_ended_) complete(future_);  // nobody has it yet
   }
   return future_;
 }
 
-void ShmPromise::end(std::exception_ptr error, const Tensors& results) {
+// Callbacks of a future are called without the lock.
+void ShmJob::ended() noexcept {
   std::unique_lock lock(mutex_);
-  is_over_ = true;
-  error_ = std::move(error);
+  has_ended_ = true;
   const FuturePtr future = future_;
   lock.unlock();
-  if (future) complete(future, results);
+  if (future) complete(future);
 }
 
-void ShmPromise::complete(const FuturePtr& future, const Tensors& results) {
-  if (error_) {
-    future->setError(error_);
+void ShmJob::await_future() {
+  std::unique_lock lock(mutex_);
+  const FuturePtr future = future_;
+  lock.unlock();
+  if (future) future->wait();
+}
+
+void ShmJob::complete(const FuturePtr& future) {
+  if (error()) {
+    future->setError(torch_error(error()));
   } else {
-    future->markCompleted(c10::IValue(results));
+    future->markCompleted(c10::IValue(results_));
   }
 }
 
@@ -121,12 +98,16 @@ ShmWork::ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> no
                  std::shared_ptr<ShmJob> job, std::uint64_t number)
     : Work(rank, type), node_(std::move(node)), job_(std::move(job)), number_(number) {}
 
-bool ShmWork::isCompleted() { return queue().is_over(*job_); }
+bool ShmWork::is_over() const {
+  if (!queue().is_over(*job_)) return false;
+  job_->await_future();
+  return true;
+}
 
-bool ShmWork::isSuccess() const { return queue().is_over(*job_) && !job_->error(); }
+bool ShmWork::isSuccess() const { return is_over() && !job_->error(); }
 
 std::exception_ptr ShmWork::exception() const {
-  return queue().is_over(*job_) && job_->error() ? torch_error(job_->error()) : nullptr;
+  return is_over() && job_->error() ? torch_error(job_->error()) : nullptr;
 }
 
 bool ShmWork::wait(std::chrono::milliseconds timeout) {
@@ -137,13 +118,14 @@ bool ShmWork::wait(std::chrono::milliseconds timeout) {
         Failure(ErrorCode::kTimeout,
                 "shm: timed out after " + std::to_string(timeout.count()) + " ms of waiting"));
   }
+  job_->await_future();
   if (job_->error()) std::rethrow_exception(torch_error(job_->error()));
   return true;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> ShmWork::getFuture() {
-  auto future = job_->promise().future(job_->results());
-  queue().run_on(*job_);
+  auto future = job_->future();
+  if (queue().run_on(*job_)) job_->await_future();
   return future;
 }
 

@@ -16,7 +16,7 @@
 
 namespace ddprun {
 
-// kUnknown and kNone for what there is no word for.
+// kUnknown and kNone for what shm does not know.
 shm::Type shm_type_of(const at::Tensor& tensor);
 shm::Op shm_op_of(const c10d::ReduceOp& op);
 
@@ -31,46 +31,35 @@ class ShmError : public c10::DistBackendError {
 };
 
 // Of what any backend throws: kTimeout, kClosed (of ours), or as a rule kUnavailable. Gloo and LibTorch
-// throw the same types for a time limit as for a connection that broke: of theirs, words are all
-// there is.
+// throw the same types for a time limit as for a connection that broke: theirs are told apart by
+// their text.
 ErrorCode code_of(const std::exception& error);
 
 // A Failure as a ShmError, others as they are.
 std::exception_ptr torch_error(const std::exception_ptr& error);
 
-// A future that is completed once, by whoever sees the end, and asked for at any time.
-class ShmPromise {
+class ShmJob : public shm::Task {
  public:
   using Tensors = std::vector<at::Tensor>;
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  FuturePtr future(const Tensors& results);
-  void end(std::exception_ptr error, const Tensors& results);
-
- private:
-  void complete(const FuturePtr& future, const Tensors& results);
-
-  std::mutex mutex_;
-  bool is_over_ = false;
-  std::exception_ptr error_;
-  FuturePtr future_;
-};
-
-class ShmJob : public shm::Task {
- public:
-  using Tensors = std::vector<at::Tensor>;
-
   explicit ShmJob(Tensors results) : results_(std::move(results)) {}
-  void ended() noexcept override {
-    promise_.end(error() ? torch_error(error()) : nullptr, results_);
-  }
+  void ended() noexcept override;
 
   const Tensors& results() const { return results_; }
-  ShmPromise& promise() { return promise_; }
+  FuturePtr future();  // at any time
+  // The queue first marks the job as ended and then completes its future, if one was asked for. A
+  // caller that has seen the job end waits here until the future has its value: c10d's Reducer calls
+  // wait() on the work and value() on its future directly after it.
+  void await_future();
 
  private:
+  void complete(const FuturePtr& future);
+
   Tensors results_;
-  ShmPromise promise_;
+  std::mutex mutex_;
+  bool has_ended_ = false;
+  FuturePtr future_;
 };
 
 class ShmWork : public c10d::Work {
@@ -78,7 +67,7 @@ class ShmWork : public c10d::Work {
   ShmWork(int rank, c10d::OpType type, std::shared_ptr<shm::NodeGroup> node,
           std::shared_ptr<ShmJob> job, std::uint64_t number);
 
-  bool isCompleted() override;
+  bool isCompleted() override { return is_over(); }
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
@@ -90,6 +79,7 @@ class ShmWork : public c10d::Work {
 
  private:
   shm::Queue& queue() const { return node_->queue(); }
+  bool is_over() const;
 
   std::shared_ptr<shm::NodeGroup> node_;
   std::shared_ptr<ShmJob> job_;

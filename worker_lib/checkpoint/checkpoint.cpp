@@ -2,71 +2,84 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "ddprun/better.h"
 #include "ddprun/log.h"
 #include "worker_lib/checkpoint/checkpoint_folder.h"
 #include "worker_lib/checkpoint/checkpoint_metadata.h"
 #include "worker_lib/checkpoint/rng_state.h"
 #include "worker_lib/checkpoint/state_arrays.h"
 #include "worker_lib/checkpoint/tensor_arrays.h"
+#include "worker_lib/group/agreement.h"
+#include "worker_lib/group/context_access.h"
 #include "worker_lib/process/agent_link.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::string_view kRngPrefix = "rng.";
+constexpr std::uint64_t kPieceBytes = 16 << 20;          // of a file, on its way to the ranks
 constexpr std::int64_t kGreatestStep = 999'999'999'999;  // files are found by their names' order
 
-// Rank 0's outcome, for all: an error is thrown on every rank, so that none waits for one that is
-// gone.
-template <typename Exception>
-void throw_together(Context& context, const std::optional<Error>& error) {
-  const std::string shared = context.broadcast(
-      error ? std::to_string(static_cast<int>(error->code)) + " " + error->to_string() : "");
-  if (shared.empty()) return;
-  const std::size_t space = shared.find(' ');
-  const auto code = static_cast<ErrorCode>(std::stoi(shared.substr(0, space)));
-  throw Exception(Error{code, shared.substr(space + 1), {}});
+// On rank 0; what it throws there is thrown on every rank, so that none waits for one that is gone.
+template <typename Function>
+void on_main_process(Context& context, const std::string& doing, const Function& f) {
+  detail::Outcome<void> outcome;
+  if (context.is_main_process()) outcome.of(f);
+  detail::throw_together(context, outcome.thrown, doing);
 }
 
-template <typename T>
-std::optional<Error> error_of(const Result<T>& result) {
-  return result ? std::nullopt : std::optional<Error>(result.error());
-}
-
-bool improves(Best best, double metric, const std::optional<double>& so_far) {
-  return best != Best::kNone &&
-         is_better(metric, so_far, best == Best::kHighest ? Better::kHigher : Better::kLower);
-}
-
-// A checkpoint's bytes, taken apart: `rest` is the model's and the optimizer's.
+// What a checkpoint holds, and where its arrays go on this rank.
 struct Opened {
+  safetensors::Head head;
   CheckpointMetadata metadata;
-  NamedTensors rng;
-  NamedTensors rest;
+  NamedTensors rng;     // new tensors
+  NamedTensors places;  // the model's and the optimizer's, and these
 };
 
-Result<Opened> open(std::string_view bytes, const torch::optim::Optimizer& optimizer) {
-  const auto content = safetensors::unpack(bytes);
-  if (!content) return fail(content.error());
-  auto metadata = metadata_of(content->metadata);
-  if (!metadata) return fail(std::move(metadata.error()));
-  if (const std::string kind = kind_of(optimizer); metadata->optimizer != kind) {
-    return fail(ErrorCode::kInvalidArgument, "it was saved with the optimizer " +
-                                                 metadata->optimizer + ", and this one is " +
-                                                 (kind.empty() ? "not known" : kind));
+Opened open(std::string_view head, std::uint64_t file_size, const torch::nn::Module& model,
+            const torch::optim::Optimizer& optimizer) {
+  Opened opened{safetensors::read_head(head, file_size), {}, {}, {}};
+  opened.metadata = metadata_of(opened.head.metadata);
+  if (const std::string kind = kind_of(optimizer); opened.metadata.optimizer != kind) {
+    throw UsageError("it was saved with the optimizer " + opened.metadata.optimizer +
+                     ", and this one is " + (kind.empty() ? "not known" : kind));
   }
-  auto tensors = tensors_of(content->arrays);
-  if (!tensors) return fail(std::move(tensors.error()));
-  Opened opened{std::move(*metadata), {}, {}};
-  for (auto& [name, tensor] : *tensors) {
-    (name.starts_with(kRngPrefix) ? opened.rng : opened.rest).emplace(name, std::move(tensor));
+  NamedTensors rest;
+  for (const auto& [name, tensor] : described_by(opened.head.places)) {
+    if (name.starts_with(kRngPrefix)) {
+      opened.rng.emplace(name, torch::empty_like(tensor, torch::kCPU));
+    } else {
+      rest.emplace(name, tensor);
+    }
   }
+  opened.places = places_of(rest, model);
+  opened.places.insert(opened.rng.begin(), opened.rng.end());
   return opened;
+}
+
+// Rank 0 reads the file's data and sends it, a piece after the other. Collective.
+void receive(Context& context, const FileReader* file, const Opened& opened,
+             std::uint64_t file_size) {
+  ArrayReceiver receiver(opened.head.places, opened.places);
+  std::uint64_t at = opened.head.size;
+  torch::Tensor piece = torch::empty(
+      {static_cast<std::int64_t>(std::min(kPieceBytes, file_size - at))}, torch::kUInt8);
+  for (; at < file_size; at += static_cast<std::uint64_t>(piece.numel())) {
+    piece = piece.narrow(0, 0, std::min(piece.numel(), static_cast<std::int64_t>(file_size - at)));
+    on_main_process(context, "reading the checkpoint", [&] {
+      const auto size = static_cast<std::size_t>(piece.numel());
+      if (file->read(at, static_cast<char*>(piece.data_ptr()), size) < size) {
+        throw Failure(ErrorCode::kDataLoss, "it became shorter while it was read");
+      }
+    });
+    context.broadcast(piece);
+    receiver.take(piece);
+  }
 }
 
 }  // namespace
@@ -77,9 +90,6 @@ struct Checkpointer::Parts {
         options(used_options),
         folder(path, std::max(used_options.keep_last, 1)) {}
 
-  CheckpointMetadata describe(const TrainingPosition& position,
-                              const torch::optim::Optimizer& optimizer,
-                              std::optional<double> metric, bool is_best) const;
   void load_parts(const std::map<std::string, std::string>& states);
 
   Context& context;
@@ -92,18 +102,8 @@ struct Checkpointer::Parts {
   std::optional<double> best_metric;          // of what is on the disk, and
   std::optional<double> best_metric_written;  // when what is being written is there
   // While it is valid, the folder and the buffer are the writing thread's.
-  std::future<Result<CheckpointFolder::Warnings>> writing;
+  std::future<CheckpointFolder::Warnings> writing;
 };
-
-CheckpointMetadata Checkpointer::Parts::describe(const TrainingPosition& position,
-                                                 const torch::optim::Optimizer& optimizer,
-                                                 std::optional<double> metric, bool is_best) const {
-  CheckpointMetadata metadata{
-      position, kind_of(optimizer), metric, is_best ? metric : best_metric, {}};
-  metadata.position.world_size = context.world_size();
-  for (const auto& [name, part] : kept) metadata.parts.emplace(name, part->save_state());
-  return metadata;
-}
 
 void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& states) {
   const auto warn = [this](const auto&... words) {  // once, not once a rank
@@ -116,7 +116,7 @@ void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& s
       continue;
     }
     try {
-      part->load_state(state->second);
+      part->load_state_dict(state->second);
     } catch (const UsageError& error) {
       throw UsageError(Error(error.error()).with("part", name));
     }
@@ -135,19 +135,19 @@ Checkpointer::Checkpointer(Context& context, const std::string& folder,
     throw UsageError("keep_last is " + std::to_string(options.keep_last) +
                      ": at least 1 checkpoint has to be kept");
   }
-  std::optional<Error> error;
-  if (context.is_main_process()) error = error_of(parts_->folder.prepare());
-  throw_together<UsageError>(context, error);
+  on_main_process(context, "opening the checkpoint folder", [this] { parts_->folder.prepare(); });
 }
 
 Checkpointer::~Checkpointer() {
   if (!parts_->writing.valid()) return;
-  if (const auto written = parts_->writing.get(); !written) {
-    log::error("the last checkpoint was not saved: ", written.error().to_string());
+  try {
+    parts_->writing.get();
+  } catch (const std::exception& error) {
+    log::error("the last checkpoint was not saved: ", error.what());
   }
 }
 
-void Checkpointer::also_keep(std::string name, Stateful& part) {
+void Checkpointer::register_for_checkpointing(std::string name, Stateful& part) {
   if (!parts_->kept.emplace(name, &part).second) {
     throw UsageError("two parts of the training are to be kept as '" + name +
                      "': give each a name of its own");
@@ -157,81 +157,88 @@ void Checkpointer::also_keep(std::string name, Stateful& part) {
 void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimizer,
                         const TrainingPosition& position, std::optional<double> metric) {
   Parts& parts = *parts_;
-  const PhaseGuard saving(parts.context.link_.get(), WorkerPhase::kSaving);
+  const PhaseGuard saving(detail::ContextAccess::link(parts.context), WorkerPhase::kSaving);
   // Whatever the program did wrong is thrown here, on every rank alike.
   if (position.step < 0 || position.step > kGreatestStep) {
     throw UsageError("a checkpoint of step " + std::to_string(position.step) +
                      ": steps are counted from 0 to " + std::to_string(kGreatestStep));
   }
-  auto state = state_of(model.get(), optimizer);
-  if (!state) throw UsageError(std::move(state.error()));
-  if (auto ok = check_storable(*state); !ok) throw UsageError(std::move(ok.error()));
-  if (parts.options.is_asynchronous) wait();
-  state->merge(gather_rng(parts.context));
+  NamedTensors state = state_of(model.get(), optimizer);
+  check_storable(state);
+  if (parts.options.async_save) wait();
+  state.merge(gather_rng(parts.context));
 
-  const bool is_best = metric && improves(parts.options.best, *metric, parts.best_metric);
-  CheckpointMetadata metadata;
-  std::exception_ptr thrown;  // by a part of the program's own
-  if (parts.context.is_main_process()) {
-    try {
-      metadata = parts.describe(position, optimizer, metric, is_best);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
+  const bool is_best =
+      metric && parts.options.best && is_better(*metric, parts.best_metric, *parts.options.best);
+  CheckpointMetadata metadata{
+      position, kind_of(optimizer), metric, is_best ? metric : parts.best_metric, {}};
+  metadata.position.world_size = parts.context.world_size();
+  if (!parts.kept.empty()) {
+    on_main_process(parts.context, "saving a checkpoint", [&] {
+      for (const auto& [name, part] : parts.kept) metadata.parts.emplace(name, part->state_dict());
+    });
   }
-  if (!parts.kept.empty()) parts.context.throw_together(thrown, "saving a checkpoint");
 
   if (parts.context.is_main_process()) {
     parts.best_metric_written = metadata.best_metric;
-    parts.buffer.copy(*state);
+    parts.buffer.copy(state);
     parts.writing = std::async(std::launch::async, [&parts, step = position.step, is_best,
                                                     metadata = std::move(metadata)] {
       const auto head = safetensors::pack_head({strings_of(metadata), parts.buffer.arrays()});
-      if (!head) return Result<CheckpointFolder::Warnings>(fail(head.error()));
-      return parts.folder.write(step, {*head, parts.buffer.bytes()}, is_best);
+      return parts.folder.write(step, {head, parts.buffer.bytes()}, is_best);
     });
   }
-  if (!parts.options.is_asynchronous) wait();
+  if (!parts.options.async_save) wait();
 }
 
 void Checkpointer::wait() {
-  std::optional<Error> error;
-  if (parts_->writing.valid()) {
-    const auto written = parts_->writing.get();
-    error = error_of(written);
-    if (written) {
-      parts_->best_metric = parts_->best_metric_written;
-      for (const std::string& warning : *written) log::warning(warning);
-    } else {
-      error->message += "; the checkpoints before it remain";
+  Parts& parts = *parts_;
+  on_main_process(parts.context, "saving a checkpoint", [&parts] {
+    if (!parts.writing.valid()) return;
+    try {
+      for (const std::string& warning : parts.writing.get()) log::warning(warning);
+      parts.best_metric = parts.best_metric_written;
+    } catch (const Failure& failure) {
+      throw Failure(failure.error().code,
+                    failure.what() + std::string("; the checkpoints before it remain"));
     }
-  }
-  throw_together<Failure>(parts_->context, error);
+  });
+}
+
+void Checkpointer::release_memory() {
+  wait();
+  parts_->buffer = {};
 }
 
 std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
                                                      torch::optim::Optimizer& optimizer) {
   Parts& parts = *parts_;
   Context& context = parts.context;
-  if (parts.options.is_asynchronous) wait();
-  std::optional<Error> error;
-  CheckpointFolder::Found found;
-  if (context.is_main_process()) {
-    auto search = parts.folder.newest_whole();
-    error = error_of(search);
-    if (search) {
-      for (const std::string& warning : search->warnings) log::warning(warning);
-      if (search->found) found = std::move(*search->found);
+  if (parts.options.async_save) wait();
+  std::optional<CheckpointFolder::Found> found;
+  on_main_process(context, "looking for a checkpoint", [&] {
+    try {
+      auto search = parts.folder.newest_whole();
+      for (const std::string& warning : search.warnings) log::warning(warning);
+      found = std::move(search.found);
+    } catch (const Failure& failure) {
+      throw UsageError(failure.error());
     }
-  }
-  throw_together<UsageError>(context, error);
-  const std::string path = context.broadcast(found.path);
+  });
+  const std::string path = context.broadcast(found ? found->path : std::string());
   if (path.empty()) return std::nullopt;
-  const std::string bytes = context.broadcast(std::move(found.bytes));
+  const auto file_size = context.broadcast(found ? found->file.size() : std::uint64_t{0});
+  const std::string head = context.broadcast(found ? std::move(found->head) : std::string());
 
   try {
-    Opened opened = value_or_throw(open(bytes, optimizer));
-    value_or_throw(restore_state(opened.rest, model.get(), optimizer));
+    // All ranks take what follows, or none.
+    detail::Outcome<Opened> outcome;
+    const auto open_here = [&] { return open(head, file_size, model.get(), optimizer); };
+    outcome.of(open_here);
+    detail::throw_together(context, outcome.thrown, "resuming");
+    const Opened& opened = *outcome.value;
+    receive(context, found ? &found->file : nullptr, opened, file_size);
+    take_state(opened.places, model.get(), optimizer);
     const TrainingPosition& position = opened.metadata.position;
     if (!opened.rng.empty()) {
       restore_rng(opened.rng, context,

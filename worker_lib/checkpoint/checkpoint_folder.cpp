@@ -7,9 +7,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
+#include "ddprun/error.h"
 #include "worker_lib/checkpoint/safetensors.h"
-#include "worker_lib/process/files.h"
 
 namespace ddprun {
 namespace {
@@ -28,6 +29,25 @@ bool is_checkpoint_name(const std::string& name) {
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 
+// Its head. Throws Failure, kDataLoss, for one that is not whole.
+std::string check_whole(const FileReader& file) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  std::string head = file.read(0, 8);
+  head = file.read(0, safetensors::head_size(head, file.size()));
+  const auto known = safetensors::read_head(head, file.size());
+  if (!known.checksum) return head;
+  std::uint32_t crc = known.crc;
+  std::string piece(std::min<std::uint64_t>(kPiece, file.size() - known.size), '\0');
+  for (std::uint64_t at = known.size; at < file.size();) {
+    const std::size_t got = file.read(at, piece.data(), piece.size());
+    if (got == 0) break;
+    crc = safetensors::continue_crc(crc, std::string_view(piece).substr(0, got));
+    at += got;
+  }
+  safetensors::check_crc(known, crc);
+  return head;
+}
+
 // What a crash may have left of ours.
 bool is_unfinished(const std::string& name) {
   return name.ends_with(kUnfinishedSuffix) &&
@@ -41,18 +61,18 @@ CheckpointFolder::CheckpointFolder(std::string path, int keep_last)
   assert(keep_last >= 1);
 }
 
-Result<void> CheckpointFolder::prepare() {
+void CheckpointFolder::prepare() {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) {
-    return fail(ErrorCode::kPermissionDenied,
-                "the checkpoint folder " + path_ + " cannot be created: " + error.message());
+    throw UsageError("the checkpoint folder " + path_ + " cannot be created: " + error.message());
   }
   if (!fs::is_directory(path_, error)) {
-    return fail(ErrorCode::kInvalidArgument, "the checkpoint folder " + path_ + " is not a folder");
+    throw UsageError("the checkpoint folder " + path_ + " is not a folder");
   }
   if (::access(path_.c_str(), W_OK | X_OK) != 0) {
-    return fail(error_from_errno(errno, "the checkpoint folder " + path_ + " cannot be written"));
+    throw UsageError(
+        error_from_errno(errno, "the checkpoint folder " + path_ + " cannot be written"));
   }
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     if (is_unfinished(entry.path().filename().string())) {
@@ -60,15 +80,15 @@ Result<void> CheckpointFolder::prepare() {
       fs::remove(entry.path(), ignored);
     }
   }
-  return {};
 }
 
-Result<CheckpointFolder::Warnings> CheckpointFolder::write(
-    std::int64_t step, const std::vector<std::string_view>& pieces, bool is_best) {
+CheckpointFolder::Warnings CheckpointFolder::write(std::int64_t step,
+                                                   const std::vector<std::string_view>& pieces,
+                                                   bool is_best) {
   char name[64];
   std::snprintf(name, sizeof name, "step-%012lld.safetensors", static_cast<long long>(step));
   const std::string written = place_of(name);
-  if (auto ok = write_file_atomically(written, pieces); !ok) return fail(std::move(ok.error()));
+  write_file_atomically(written, pieces);
 
   Warnings warnings;
   link(kLatest, written, warnings);
@@ -78,9 +98,8 @@ Result<CheckpointFolder::Warnings> CheckpointFolder::write(
   const fs::path latest = fs::read_symlink(place_of(kLatest), ignored);
   const fs::path best = fs::read_symlink(place_of(kBest), ignored);
   const auto paths = newest_first();
-  if (!paths) return fail(paths.error());
-  for (std::size_t i = static_cast<std::size_t>(keep_last_); i < paths->size(); ++i) {
-    const std::string& path = (*paths)[i];
+  for (std::size_t i = static_cast<std::size_t>(keep_last_); i < paths.size(); ++i) {
+    const std::string& path = paths[i];
     const fs::path file = fs::path(path).filename();
     // The one just written is not among the last if another training left its files here, and
     // `latest` names another one if the disk had no place for a link.
@@ -90,30 +109,29 @@ Result<CheckpointFolder::Warnings> CheckpointFolder::write(
   return warnings;
 }
 
-Result<CheckpointFolder::Search> CheckpointFolder::newest_whole() {
+CheckpointFolder::Search CheckpointFolder::newest_whole() {
   Search search;
   std::vector<std::string> damaged;
   std::string reasons;
-  const auto paths = newest_first();
-  if (!paths) return fail(paths.error());
-  for (const std::string& path : *paths) {
-    auto bytes = read_file(path);
-    if (!bytes) return fail(std::move(bytes.error()));
-    const auto content = safetensors::unpack(*bytes);
-    if (content) {
-      search.found = Found{path, std::move(*bytes)};
+  for (const std::string& path : newest_first()) {
+    FileReader file(path);
+    try {
+      std::string head = check_whole(file);
+      search.found = Found{path, std::move(file), std::move(head)};
       break;
+    } catch (const Failure& failure) {
+      const std::string& why = failure.error().message;
+      damaged.push_back(path);
+      reasons += (reasons.empty() ? "" : "; ") + path + ": " + why;
+      search.warnings.push_back("the checkpoint " + path + " is damaged (" + why +
+                                "): set aside as .damaged, going on with the one before it");
     }
-    damaged.push_back(path);
-    reasons += (reasons.empty() ? "" : "; ") + path + ": " + content.error().message;
-    search.warnings.push_back("the checkpoint " + path + " is damaged (" + content.error().message +
-                              "): set aside as .damaged, going on with the one before it");
   }
   if (!search.found && !damaged.empty()) {
     // They stay where they are: a restarted group must not take their absence for a fresh start.
-    return fail(ErrorCode::kDataLoss,
-                "no checkpoint in " + path_ + " is whole (" + reasons +
-                    "); remove them, or name another folder, to train from the beginning");
+    throw Failure(ErrorCode::kDataLoss,
+                  "no checkpoint in " + path_ + " is whole (" + reasons +
+                      "); remove them, or name another folder, to train from the beginning");
   }
   for (const std::string& path : damaged) {
     std::error_code ignored;
@@ -137,15 +155,17 @@ std::string CheckpointFolder::place_of(std::string_view name) const {
 
 // Relative, so that the folder can be moved.
 void CheckpointFolder::link(std::string_view name, const std::string& path, Warnings& warnings) {
-  const auto linked = link_atomically(place_of(name), fs::path(path).filename().string());
-  if (linked || has_told_of_links_) return;
-  has_told_of_links_ = true;
-  warnings.push_back(
-      linked.error().message +
-      ": the checkpoints go without such names, and a best one is not kept longer than others");
+  try {
+    link_atomically(place_of(name), fs::path(path).filename().string());
+  } catch (const Failure& failure) {
+    if (std::exchange(has_told_of_links_, true)) return;
+    warnings.push_back(
+        failure.error().message +
+        ": the checkpoints go without such names, and a best one is not kept longer than others");
+  }
 }
 
-Result<std::vector<std::string>> CheckpointFolder::newest_first() const {
+std::vector<std::string> CheckpointFolder::newest_first() const {
   std::vector<std::string> names;
   std::error_code error;
   for (auto at = fs::directory_iterator(path_, error); !error && at != fs::directory_iterator();
@@ -153,7 +173,7 @@ Result<std::vector<std::string>> CheckpointFolder::newest_first() const {
     if (is_checkpoint_name(at->path().filename().string())) names.push_back(at->path());
   }
   if (error) {
-    return fail(error_from_errno(error.value(), "cannot list the checkpoint folder " + path_));
+    throw Failure(error_from_errno(error.value(), "cannot list the checkpoint folder " + path_));
   }
   // Twelve digits: the order of the names is that of the steps.
   std::sort(names.rbegin(), names.rend());

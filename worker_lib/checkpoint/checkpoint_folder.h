@@ -1,6 +1,7 @@
 // The folder in which rank 0 keeps the last few checkpoints: step-000000001234.safetensors, and two
 // links into them: latest.safetensors and best.safetensors. Knows files and names and whether a
-// file is whole, nothing of models. One process writes; blocking; one thread at a time.
+// file is whole, nothing of models. One process writes; blocking; one thread at a time. Throws Failure, prepare()
+// UsageError.
 //
 // Crash-safe: a checkpoint appears by rename after it was synced, the links follow, older ones are
 // removed after that, and what a crash left unfinished is removed at the next prepare(). So a link
@@ -13,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/common/result.h"
+#include "worker_lib/process/files.h"
 
 namespace ddprun {
 
@@ -21,7 +22,8 @@ class CheckpointFolder {
  public:
   struct Found {
     std::string path;
-    std::string bytes;
+    FileReader file;
+    std::string head;  // its first bytes: safetensors::Head::size of them
   };
   // Sentences about what did not go as it should; it went on without.
   using Warnings = std::vector<std::string>;
@@ -34,22 +36,23 @@ class CheckpointFolder {
   CheckpointFolder(std::string path, int keep_last);
 
   // Creates the folder, finds out whether it can be written, removes unfinished files.
-  Result<void> prepare();
+  void prepare();
 
   // Puts the pieces, one after the other, in place as the checkpoint of `step`, which `latest`
   // names then, and `best` if it is; and removes all but the last keep_last and the best.
-  Result<Warnings> write(std::int64_t step, const std::vector<std::string_view>& pieces,
-                         bool is_best = false);
+  Warnings write(std::int64_t step, const std::vector<std::string_view>& pieces,
+                 bool is_best = false);
 
-  // Damaged files are set aside as <name>.damaged. Error: there are checkpoints and none is whole,
-  // or the folder or a file cannot be read: never taken for a fresh start.
-  Result<Search> newest_whole();
+  // Damaged files are set aside as <name>.damaged. Throws when there are checkpoints and none is
+  // whole, or the folder or a file cannot be read: never taken for a fresh start. Reads every byte, holds
+  // a few MB at a time.
+  Search newest_whole();
 
   // Whether `best` names a file.
   bool has_best() const;
 
  private:
-  Result<std::vector<std::string>> newest_first() const;
+  std::vector<std::string> newest_first() const;
   std::string place_of(std::string_view name) const;
   void link(std::string_view name, const std::string& path, Warnings& warnings);
 

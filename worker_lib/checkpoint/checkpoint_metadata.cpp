@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "ddprun/error.h"
 #include "rendezvous/common/parse_number.h"
 
 namespace ddprun {
@@ -20,39 +21,28 @@ std::string text_of(double number) {
 }
 
 template <typename Number>
-Result<void> read_number(const safetensors::Metadata& strings, const char* key, Number& to) {
+Number number_in(const safetensors::Metadata& strings, const char* key) {
   const auto at = strings.find(key);
   if (at == strings.end()) {
-    return fail(ErrorCode::kDataLoss, std::string("its metadata lacks '") + key + "'");
+    throw Failure(ErrorCode::kDataLoss, std::string("its metadata lacks '") + key + "'");
   }
   const auto number = parse_number<Number>(at->second);
   if (!number) {
-    return fail(ErrorCode::kDataLoss, std::string("its metadata's '") + key + "' is no number");
+    throw Failure(ErrorCode::kDataLoss, std::string("its metadata's '") + key + "' is no number");
   }
-  to = *number;
-  return {};
+  return *number;
 }
 
-Result<void> read_number_if_any(const safetensors::Metadata& strings, const char* key,
-                                std::optional<double>& to) {
-  if (strings.count(key) == 0) return {};
-  return read_number(strings, key, to.emplace());
-}
-
-Result<void> check_format(const safetensors::Metadata& strings) {
-  if (strings.count(kFormatKey) == 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                "it is no checkpoint of a training; load_weights() opens files of weights");
+void check_format(const safetensors::Metadata& strings) {
+  if (!strings.contains(kFormatKey)) {
+    throw UsageError("it is no checkpoint of a training; load_weights() opens files of weights");
   }
-  int format = 0;
-  if (auto ok = read_number(strings, kFormatKey, format); !ok) return ok;
+  const int format = number_in<int>(strings, kFormatKey);
   if (format > kFormat) {
-    return fail(ErrorCode::kInvalidArgument,
-                "it was written by a newer ddprun (format " + std::to_string(format) +
-                    "; this program reads up to format " + std::to_string(kFormat) +
-                    "): build this program with that ddprun, or name another folder");
+    throw UsageError("it was written by a newer ddprun (format " + std::to_string(format) +
+                     "; this program reads up to format " + std::to_string(kFormat) +
+                     "): build this program with that ddprun, or name another folder");
   }
-  return {};
 }
 
 }  // namespace
@@ -78,19 +68,20 @@ safetensors::Metadata strings_of(const CheckpointMetadata& metadata) {
   return strings;
 }
 
-Result<CheckpointMetadata> metadata_of(const safetensors::Metadata& strings) {
-  if (const auto ok = check_format(strings); !ok) return fail(ok.error());
+CheckpointMetadata metadata_of(const safetensors::Metadata& strings) {
+  check_format(strings);
   CheckpointMetadata metadata;
   TrainingPosition& position = metadata.position;
-  for (const auto& read :
-       {read_number(strings, "epoch", position.epoch),
-        read_number(strings, "consumed", position.consumed),
-        read_number(strings, "step", position.step), read_number(strings, "seed", position.seed),
-        read_number(strings, "world_size", position.world_size),
-        read_number_if_any(strings, "metric", metadata.metric),
-        read_number_if_any(strings, "best_metric", metadata.best_metric)}) {
-    if (!read) return fail(read.error());
-  }
+  position.epoch = number_in<std::int64_t>(strings, "epoch");
+  position.consumed = number_in<std::int64_t>(strings, "consumed");
+  position.step = number_in<std::int64_t>(strings, "step");
+  position.seed = number_in<std::uint64_t>(strings, "seed");
+  position.world_size = number_in<int>(strings, "world_size");
+  const auto if_any = [&](const char* key) {
+    return strings.contains(key) ? std::optional(number_in<double>(strings, key)) : std::nullopt;
+  };
+  metadata.metric = if_any("metric");
+  metadata.best_metric = if_any("best_metric");
   for (const auto& [key, value] : strings) {
     if (key == "optimizer") metadata.optimizer = value;
     if (key.starts_with(kNotePrefix)) position.notes.emplace(key.substr(kNotePrefix.size()), value);

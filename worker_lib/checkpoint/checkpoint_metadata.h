@@ -11,7 +11,6 @@
 #include <string>
 
 #include "ddprun/training_position.h"
-#include "rendezvous/common/result.h"
 #include "worker_lib/checkpoint/safetensors.h"
 
 namespace ddprun {
@@ -19,9 +18,10 @@ namespace ddprun {
 struct CheckpointMetadata {
   TrainingPosition position;
   std::string optimizer;
-  std::optional<double> metric;              // of this one
-  std::optional<double> best_metric;         // up to and with this one
-  std::map<std::string, std::string> parts;  // states of what Checkpointer::also_keep() was given
+  std::optional<double> metric;       // of this one
+  std::optional<double> best_metric;  // up to and with this one
+  std::map<std::string, std::string>
+      parts;  // states of what Checkpointer::register_for_checkpointing() was given
 };
 
 // A file with this key is a checkpoint; its value is the format's number.
@@ -29,7 +29,7 @@ inline constexpr const char* kFormatKey = "ddprun_format";
 
 safetensors::Metadata strings_of(const CheckpointMetadata& metadata);
 
-// Error: a newer format, or something is missing.
-Result<CheckpointMetadata> metadata_of(const safetensors::Metadata& strings);
+// Throws UsageError for a newer format, Failure for something that is missing or no number.
+CheckpointMetadata metadata_of(const safetensors::Metadata& strings);
 
 }  // namespace ddprun

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "ddprun/error.h"
+
 namespace ddprun::safetensors {
 namespace {
 
@@ -21,13 +23,8 @@ constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the limit of Python'
 constexpr const char* kChecksumKey = "ddprun_crc32";
 constexpr std::string_view kNoChecksum = "00000000";
 
-tl::unexpected<Error> damaged(std::string what) {
-  return fail(ErrorCode::kDataLoss, std::move(what));
-}
-
-std::uint32_t crc_of(std::uint32_t crc, std::string_view bytes) {
-  return static_cast<std::uint32_t>(
-      crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+[[noreturn]] void damaged(std::string what) {
+  throw Failure(ErrorCode::kDataLoss, std::move(what));
 }
 
 // Where in the header the checksum's digits stand. Quotes inside JSON strings are escaped, so this
@@ -41,14 +38,14 @@ std::optional<std::size_t> checksum_position(std::string_view header) {
   return at + key.size();
 }
 
-// Of a file whose first bytes are `head`, in which the checksum's own digits stand, followed by
-// `data`.
-std::string checksum_of(std::string_view head, std::size_t digits_at,
-                        const std::vector<std::string_view>& data) {
-  std::uint32_t crc = crc_of(0, head.substr(0, digits_at));
-  crc = crc_of(crc, kNoChecksum);
-  crc = crc_of(crc, head.substr(digits_at + kNoChecksum.size()));
-  for (const std::string_view piece : data) crc = crc_of(crc, piece);
+// Of a head in which the checksum's own digits stand.
+std::uint32_t crc_of_head(std::string_view head, std::size_t digits_at) {
+  std::uint32_t crc = continue_crc(0, head.substr(0, digits_at));
+  crc = continue_crc(crc, kNoChecksum);
+  return continue_crc(crc, head.substr(digits_at + kNoChecksum.size()));
+}
+
+std::string digits_of(std::uint32_t crc) {
   char digits[9];
   std::snprintf(digits, sizeof digits, "%08x", crc);
   return digits;
@@ -89,7 +86,7 @@ std::optional<Number> number_of(const json::value& value) {
 }
 
 // One entry of the header, checked against the data that is there.
-Result<Array> array_of(std::string_view name, const json::value& entry, std::string_view data) {
+Place place_of(std::string_view name, const json::value& entry, std::uint64_t data_size) {
   const std::string who = "array '" + std::string(name) + "'";
   const json::object* fields = entry.if_object();
   const json::value* dtype = fields ? fields->if_contains("dtype") : nullptr;
@@ -97,32 +94,38 @@ Result<Array> array_of(std::string_view name, const json::value& entry, std::str
   const json::value* offsets = fields ? fields->if_contains("data_offsets") : nullptr;
   if (!dtype || !dtype->is_string() || !shape || !shape->is_array() || !offsets ||
       !offsets->is_array() || offsets->get_array().size() != 2) {
-    return damaged(who + " is not described as safetensors has it");
+    damaged(who + " is not described as safetensors has it");
   }
-  Array array{std::string(name), std::string(dtype->get_string()), {}, {}};
-  std::int64_t count = element_size(array.dtype);
-  if (count == 0) return damaged(who + " has the unknown type '" + array.dtype + "'");
+  Place place{std::string(name), std::string(dtype->get_string()), {}};
+  std::int64_t count = element_size(place.dtype);
+  if (count == 0) damaged(who + " has the unknown type '" + place.dtype + "'");
   for (const json::value& size : shape->get_array()) {
     const auto dimension = number_of<std::int64_t>(size);
     if (!dimension || *dimension < 0 || __builtin_mul_overflow(count, *dimension, &count)) {
-      return damaged(who + " has an impossible shape");
+      damaged(who + " has an impossible shape");
     }
-    array.shape.push_back(*dimension);
+    place.shape.push_back(*dimension);
   }
   const auto begin = number_of<std::uint64_t>(offsets->get_array()[0]);
   const auto end = number_of<std::uint64_t>(offsets->get_array()[1]);
   if (!begin || !end || *begin > *end || *end - *begin != static_cast<std::uint64_t>(count)) {
-    return damaged(who + " has a place that contradicts its shape");
+    damaged(who + " has a place that contradicts its shape");
   }
-  if (*end > data.size()) {
-    return damaged("it is cut off: " + who + " ends at byte " + std::to_string(*end) + " of " +
-                   std::to_string(data.size()) + " bytes of data");
+  if (*end > data_size) {
+    damaged("it is cut off: " + who + " ends at byte " + std::to_string(*end) + " of " +
+            std::to_string(data_size) + " bytes of data");
   }
-  array.bytes = data.substr(*begin, *end - *begin);
-  return array;
+  place.begin = *begin;
+  place.size = *end - *begin;
+  return place;
 }
 
 }  // namespace
+
+std::uint32_t continue_crc(std::uint32_t crc, std::string_view bytes) {
+  return static_cast<std::uint32_t>(
+      crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
 
 std::int64_t element_size(std::string_view dtype) {
   constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
@@ -136,22 +139,20 @@ std::int64_t element_size(std::string_view dtype) {
   return 0;
 }
 
-Result<std::string> pack_head(const Content& content) {
+std::string pack_head(const Content& content) {
   const std::string header = header_of(content);
   if (header.size() > kMostHeaderBytes) {
-    return fail(ErrorCode::kInvalidArgument,
-                "the names, notes and states besides the tensors are " +
-                    std::to_string(header.size()) +
-                    " bytes, and safetensors has room for 100,000,000: keep large data in buffers");
+    throw UsageError(
+        "the names, notes and states besides the tensors are " + std::to_string(header.size()) +
+        " bytes, and safetensors has room for 100,000,000: keep large data in buffers");
   }
   if (!is_utf8(header)) {
     for (const auto& [key, value] : content.metadata) {
       if (is_utf8(key) && is_utf8(value)) continue;
-      return fail(ErrorCode::kInvalidArgument,
-                  "the note or state '" + key + "' is not UTF-8 text, which safetensors needs");
+      throw UsageError("the note or state '" + key +
+                       "' is not UTF-8 text, which safetensors needs");
     }
-    return fail(ErrorCode::kInvalidArgument,
-                "the name of a tensor is not UTF-8 text, which safetensors needs");
+    throw UsageError("the name of a tensor is not UTF-8 text, which safetensors needs");
   }
   std::string head;
   head.reserve(kLengthSize + header.size());
@@ -160,66 +161,85 @@ Result<std::string> pack_head(const Content& content) {
   }
   head += header;
 
-  std::vector<std::string_view> data;
-  data.reserve(content.arrays.size());
-  for (const Array& array : content.arrays) data.push_back(array.bytes);
   const auto digits_at = checksum_position(header);
   assert(digits_at);
   const std::size_t at = kLengthSize + *digits_at;
-  head.replace(at, kNoChecksum.size(), checksum_of(head, at, data));
+  std::uint32_t crc = crc_of_head(head, at);
+  for (const Array& array : content.arrays) crc = continue_crc(crc, array.bytes);
+  head.replace(at, kNoChecksum.size(), digits_of(crc));
   return head;
 }
 
-Result<std::string> pack(const Content& content) {
-  auto file = pack_head(content);
-  if (!file) return file;
-  for (const Array& array : content.arrays) *file += array.bytes;
-  return file;
-}
-
-Result<Content> unpack(std::string_view file) {
-  if (file.size() < kLengthSize) return damaged("it is cut off in its first 8 bytes");
+std::uint64_t head_size(std::string_view first_bytes, std::uint64_t file_size) {
+  if (first_bytes.size() < kLengthSize) damaged("it is cut off in its first 8 bytes");
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthSize; ++i) {
-    length |= std::uint64_t{static_cast<unsigned char>(file[i])} << (8 * i);
+    length |= std::uint64_t{static_cast<unsigned char>(first_bytes[i])} << (8 * i);
   }
-  if (length > kMostHeaderBytes) return damaged("its header's length is impossible");
-  if (length > file.size() - kLengthSize) return damaged("it is cut off in its header");
-  const std::string_view header = file.substr(kLengthSize, length);
-  const std::string_view data = file.substr(kLengthSize + length);
+  if (length > kMostHeaderBytes) damaged("its header's length is impossible");
+  if (length > file_size - kLengthSize) damaged("it is cut off in its header");
+  return kLengthSize + length;
+}
+
+Head read_head(std::string_view bytes, std::uint64_t file_size) {
+  Head head;
+  head.size = head_size(bytes, file_size);
+  if (bytes.size() < head.size) damaged("it is cut off in its header");
+  const std::string_view header = bytes.substr(kLengthSize);
+  const std::uint64_t data_size = file_size - head.size;
 
   json::error_code error;
   const json::value parsed = json::parse({header.data(), header.size()}, error);
-  if (error || !parsed.is_object()) return damaged("its header is not JSON");
+  if (error || !parsed.is_object()) damaged("its header is not JSON");
 
-  Content content;
-  std::size_t used = 0;
   for (const auto& [name, entry] : parsed.get_object()) {
-    if (name == "__metadata__") continue;
-    auto array = array_of(name, entry, data);
-    if (!array) return fail(std::move(array.error()));
-    used += array->bytes.size();
-    content.arrays.push_back(std::move(*array));
+    if (name != "__metadata__") head.places.push_back(place_of(name, entry, data_size));
   }
-  if (used != data.size()) return damaged("its data is longer than its header says");
+  std::sort(head.places.begin(), head.places.end(), [](const Place& a, const Place& b) {
+    return std::pair(a.begin, a.size) < std::pair(b.begin, b.size);
+  });
+  std::uint64_t used = 0;
+  for (const Place& place : head.places) {
+    if (place.begin != used)
+      damaged("array '" + place.name + "' does not begin where the one before it ends");
+    used += place.size;
+  }
+  if (used != data_size) damaged("its data is longer than its header says");
 
   const json::value* metadata = parsed.get_object().if_contains("__metadata__");
-  if (metadata && !metadata->is_object()) return damaged("its metadata is not an object");
+  if (metadata && !metadata->is_object()) damaged("its metadata is not an object");
   if (metadata) {
     for (const auto& [key, value] : metadata->get_object()) {
-      if (!value.is_string()) return damaged("its metadata holds something that is no string");
-      content.metadata.emplace(key, value.get_string());
+      if (!value.is_string()) damaged("its metadata holds something that is no string");
+      head.metadata.emplace(key, value.get_string());
     }
   }
-  if (content.metadata.erase(kChecksumKey) > 0) {
+  if (head.metadata.erase(kChecksumKey) > 0) {
     const auto digits_at = checksum_position(header);
-    if (!digits_at) return damaged("its checksum cannot be read");
+    if (!digits_at) damaged("its checksum cannot be read");
     const std::size_t at = kLengthSize + *digits_at;
-    if (checksum_of(file, at, {}) != file.substr(at, kNoChecksum.size())) {
-      return damaged("its checksum does not match its content");
-    }
-  } else if (content.metadata.count("ddprun_format") > 0) {
-    return damaged("its checksum is missing");
+    head.checksum = bytes.substr(at, kNoChecksum.size());
+    head.crc = crc_of_head(bytes, at);
+  } else if (head.metadata.count("ddprun_format") > 0) {
+    damaged("its checksum is missing");
+  }
+  return head;
+}
+
+void check_crc(const Head& head, std::uint32_t crc) {
+  if (head.checksum && digits_of(crc) != *head.checksum) {
+    damaged("its checksum does not match its content");
+  }
+}
+
+Content unpack(std::string_view file) {
+  Head head = read_head(file.substr(0, head_size(file, file.size())), file.size());
+  const std::string_view data = file.substr(head.size);
+  if (head.checksum) check_crc(head, continue_crc(head.crc, data));
+  Content content{std::move(head.metadata), {}};
+  for (Place& place : head.places) {
+    content.arrays.push_back({std::move(place.name), std::move(place.dtype), std::move(place.shape),
+                              data.substr(place.begin, place.size)});
   }
   return content;
 }

@@ -11,11 +11,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "rendezvous/common/result.h"
 
 namespace ddprun::safetensors {
 
@@ -38,15 +37,38 @@ std::int64_t element_size(std::string_view dtype);
 
 // What the file has before the data: the length, the header, and in it the checksum over the whole
 // file. The arrays' bytes in their order, without holes, are the rest. Readers in Python want every
-// array at a multiple of its element's size: have those with large elements first. Error:
-// kInvalidArgument for what no reader would take (a header above 100 MB, text that is not UTF-8).
-Result<std::string> pack_head(const Content& content);
+// array at a multiple of its element's size: have those with large elements first. Throws UsageError
+// for what no reader would take (a header above 100 MB, text that is not UTF-8).
+std::string pack_head(const Content& content);
 
-// The whole file.
-Result<std::string> pack(const Content& content);
+// What a file has before its data, and where in the data each array lies: enough to take the arrays from pieces
+// of the file, one after the other.
+struct Place {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;  // in the data
+  std::uint64_t size = 0;   // bytes
+};
 
-// The arrays point into `file`. Errors: kDataLoss with what is wrong (cut off, checksum, not the
-// format).
-Result<Content> unpack(std::string_view file);
+struct Head {
+  Metadata metadata;                    // without the checksum
+  std::vector<Place> places;            // in the order of the data, without holes
+  std::uint64_t size = 0;               // the data begins here
+  std::optional<std::string> checksum;  // which the file says that it has
+  std::uint32_t crc = 0;                // of the head; to be continued over the data
+};
+
+// Of a file of this size, whose first bytes (8 will do) are given. Both throw as unpack() does.
+std::uint64_t head_size(std::string_view first_bytes, std::uint64_t file_size);
+// `head`: the first head_size() bytes.
+Head read_head(std::string_view head, std::uint64_t file_size);
+std::uint32_t continue_crc(std::uint32_t crc, std::string_view bytes);
+// `crc`: of the whole file, or of as much of it as there is.
+void check_crc(const Head& head, std::uint32_t crc);
+
+// The arrays point into `file`. Throws Failure, kDataLoss, with what is wrong (cut off, checksum, not
+// the format).
+Content unpack(std::string_view file);
 
 }  // namespace ddprun::safetensors

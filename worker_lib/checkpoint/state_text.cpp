@@ -56,10 +56,6 @@ StateText StateText::parse(std::string what, const std::string& text) {
   return state;
 }
 
-StateText& StateText::put(const std::string& name, std::int64_t value) {
-  return put(name, std::to_string(value));
-}
-
 StateText& StateText::put(const std::string& name, double value) {
   return put(name, hexadecimal(value));
 }
@@ -92,23 +88,18 @@ const std::string& StateText::text(const std::string& name) const {
 }
 
 std::int64_t StateText::integer(const std::string& name) const {
-  const std::string& value = text(name);
-  const auto result = parse_number<std::int64_t>(value);
-  if (!result) {
-    throw UsageError("the state of " + what_ + " has " + name + " = '" + value +
-                     "', which is no whole number");
-  }
-  return *result;
+  if (const auto value = parse_number<std::int64_t>(text(name))) return *value;
+  refuse(name, "whole number");
 }
 
 double StateText::number(const std::string& name) const {
-  const std::string& value = text(name);
-  const auto result = from_hexadecimal(value);
-  if (!result) {
-    throw UsageError("the state of " + what_ + " has " + name + " = '" + value +
-                     "', which is no number");
-  }
-  return *result;
+  if (const auto value = from_hexadecimal(text(name))) return *value;
+  refuse(name, "number");
+}
+
+void StateText::refuse(const std::string& name, const char* kind) const {
+  throw UsageError("the state of " + what_ + " has " + name + " = '" + text(name) +
+                   "', which is no " + kind);
 }
 
 std::string StateText::to_string() const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace ddprun {
 
@@ -19,7 +20,9 @@ class StateText {
   explicit StateText(std::string what) : what_(std::move(what)) {}
   static StateText parse(std::string what, const std::string& text);
 
-  StateText& put(const std::string& name, std::int64_t value);
+  StateText& put(const std::string& name, std::int64_t value) {
+    return put(name, std::to_string(value));
+  }
   StateText& put(const std::string& name, double value);
   StateText& put(const std::string& name, std::string value);
   // A map under one name; its own names may be anything.
@@ -34,6 +37,8 @@ class StateText {
   std::string to_string() const;
 
  private:
+  [[noreturn]] void refuse(const std::string& name, const char* kind) const;
+
   std::string what_;
   std::map<std::string, std::string> values_;
 };

@@ -1,44 +1,42 @@
 #include "worker_lib/checkpoint/tensor_arrays.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
-#include "worker_lib/checkpoint/streaming_copy.h"
+#include "ddprun/error.h"
 
 namespace ddprun {
 namespace {
 
-struct DtypeName {
-  torch::ScalarType type;
-  const char* name;
-};
-constexpr DtypeName kDtypes[] = {{torch::kFloat32, "F32"},
-                                 {torch::kFloat64, "F64"},
-                                 {torch::kFloat16, "F16"},
-                                 {torch::kBFloat16, "BF16"},
-                                 {torch::kInt64, "I64"},
-                                 {torch::kInt32, "I32"},
-                                 {torch::kInt16, "I16"},
-                                 {torch::kInt8, "I8"},
-                                 {torch::kUInt8, "U8"},
-                                 {torch::kBool, "BOOL"},
-                                 {torch::kUInt16, "U16"},
-                                 {torch::kUInt32, "U32"},
-                                 {torch::kUInt64, "U64"},
-                                 {torch::kComplexFloat, "C64"},
-                                 {torch::kFloat8_e4m3fn, "F8_E4M3"},
-                                 {torch::kFloat8_e5m2, "F8_E5M2"},
-                                 {torch::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-                                 {torch::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"}};
+constexpr std::pair<torch::ScalarType, const char*> kDtypes[] = {
+    {torch::kFloat32, "F32"},
+    {torch::kFloat64, "F64"},
+    {torch::kFloat16, "F16"},
+    {torch::kBFloat16, "BF16"},
+    {torch::kInt64, "I64"},
+    {torch::kInt32, "I32"},
+    {torch::kInt16, "I16"},
+    {torch::kInt8, "I8"},
+    {torch::kUInt8, "U8"},
+    {torch::kBool, "BOOL"},
+    {torch::kUInt16, "U16"},
+    {torch::kUInt32, "U32"},
+    {torch::kUInt64, "U64"},
+    {torch::kComplexFloat, "C64"},
+    {torch::kFloat8_e4m3fn, "F8_E4M3"},
+    {torch::kFloat8_e5m2, "F8_E5M2"},
+    {torch::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+    {torch::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"}};
 
 // Null: it has none.
 const char* dtype_name(torch::ScalarType type) {
-  for (const DtypeName& known : kDtypes) {
-    if (known.type == type) return known.name;
+  for (const auto& [known, name] : kDtypes) {
+    if (known == type) return name;
   }
   return nullptr;
 }
@@ -48,52 +46,91 @@ bool is_plain(const torch::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-}  // namespace
-
-Result<torch::Tensor> tensor_of(const safetensors::Array& array) {
-  for (const DtypeName& known : kDtypes) {
-    if (array.dtype != known.name) continue;
-    const auto type = torch::dtype(known.type);
-    if (array.bytes.empty()) return torch::empty(array.shape, type);
-    const auto address = reinterpret_cast<std::uintptr_t>(array.bytes.data());
-    if (address % static_cast<std::size_t>(safetensors::element_size(array.dtype)) == 0) {
-      return torch::from_blob(const_cast<char*>(array.bytes.data()), array.shape, type);
-    }
-    torch::Tensor tensor = torch::empty(array.shape, type);
-    std::memcpy(tensor.mutable_data_ptr(), array.bytes.data(), array.bytes.size());
-    return tensor;
+template <typename ArrayOrPlace>
+torch::ScalarType type_of(const ArrayOrPlace& array) {
+  for (const auto& [known, name] : kDtypes) {
+    if (array.dtype == name) return known;
   }
-  return fail(ErrorCode::kInvalidArgument,
-              "array '" + array.name + "' has the type " + array.dtype + ", which Torch lacks");
+  throw UsageError("array '" + array.name + "' has the type " + array.dtype +
+                   ", which Torch lacks");
 }
 
-Result<NamedTensors> tensors_of(const std::vector<safetensors::Array>& arrays) {
+// In the array's own memory where its place there allows it.
+torch::Tensor tensor_of(const safetensors::Array& array) {
+  const auto type = torch::dtype(type_of(array));
+  if (array.bytes.empty()) return torch::empty(array.shape, type);
+  const auto address = reinterpret_cast<std::uintptr_t>(array.bytes.data());
+  if (address % static_cast<std::size_t>(safetensors::element_size(array.dtype)) == 0) {
+    return torch::from_blob(const_cast<char*>(array.bytes.data()), array.shape, type);
+  }
+  torch::Tensor tensor = torch::empty(array.shape, type);
+  std::memcpy(tensor.mutable_data_ptr(), array.bytes.data(), array.bytes.size());
+  return tensor;
+}
+
+}  // namespace
+
+NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays) {
   NamedTensors tensors;
-  for (const safetensors::Array& array : arrays) {
-    auto tensor = tensor_of(array);
-    if (!tensor) return fail(std::move(tensor.error()));
-    tensors.emplace(array.name, std::move(*tensor));
+  for (const safetensors::Array& array : arrays) tensors.emplace(array.name, tensor_of(array));
+  return tensors;
+}
+
+NamedTensors described_by(const std::vector<safetensors::Place>& places) {
+  NamedTensors tensors;
+  for (const safetensors::Place& place : places) {
+    tensors.emplace(place.name,
+                    torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta)));
   }
   return tensors;
 }
 
-Result<void> check_storable(const NamedTensors& tensors) {
+ArrayReceiver::ArrayReceiver(std::vector<safetensors::Place> places, const NamedTensors& tensors)
+    : places_(std::move(places)), tensors_(tensors) {
+  std::erase_if(places_, [](const safetensors::Place& place) { return place.size == 0; });
+}
+
+void ArrayReceiver::begin_array() {
+  const torch::Tensor& tensor = tensors_.at(places_[array_].name);
+  values_ = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()
+                ? tensor
+                : torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
+  row_ = values_.view({-1}).view(torch::kUInt8);
+  taken_ = 0;
+}
+
+void ArrayReceiver::take(torch::Tensor bytes) {
+  const torch::NoGradGuard no_grad;
+  while (bytes.numel() > 0) {
+    if (!row_.defined()) begin_array();
+    const safetensors::Place& place = places_[array_];
+    const auto size =
+        std::min<std::int64_t>(bytes.numel(), static_cast<std::int64_t>(place.size - taken_));
+    row_.narrow(0, static_cast<std::int64_t>(taken_), size).copy_(bytes.narrow(0, 0, size));
+    bytes = bytes.narrow(0, size, bytes.numel() - size);
+    taken_ += static_cast<std::uint64_t>(size);
+    if (taken_ < place.size) return;
+    const torch::Tensor& tensor = tensors_.at(place.name);
+    if (!values_.is_same(tensor)) torch::Tensor(tensor).copy_(values_);
+    values_.reset();
+    row_.reset();
+    ++array_;
+  }
+}
+
+void check_storable(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (name == "__metadata__") {
-      return fail(ErrorCode::kInvalidArgument,
-                  "a tensor is called '__metadata__', which safetensors keeps for itself");
+      throw UsageError("a tensor is called '__metadata__', which safetensors keeps for itself");
     }
     if (tensor.layout() != torch::kStrided) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "the tensor '" + name + "' is sparse, which safetensors has no form for");
+      throw UsageError("the tensor '" + name + "' is sparse, which safetensors has no form for");
     }
     if (dtype_name(tensor.scalar_type()) == nullptr) {
-      return fail(ErrorCode::kInvalidArgument, "the tensor '" + name + "' is of " +
-                                                   c10::toString(tensor.scalar_type()) +
-                                                   ", which safetensors has no name for");
+      throw UsageError("the tensor '" + name + "' is of " + c10::toString(tensor.scalar_type()) +
+                       ", which safetensors has no name for");
     }
   }
-  return {};
 }
 
 // A tensor and its place in the buffer.
@@ -118,14 +155,15 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
     size_ += part.size();
   }
 
-  if (!memory_.defined() || static_cast<std::size_t>(memory_.numel()) < size_) {
-    const bool has_cuda = std::any_of(parts.begin(), parts.end(),
-                                      [](const Part& part) { return part.tensor->is_cuda(); });
-    memory_.reset();  // before the new one, not beside it
-    memory_ = torch::empty({static_cast<std::int64_t>(size_)},
-                           torch::dtype(torch::kUInt8).pinned_memory(has_cuda));
+  if (memory_.size() < size_) {
+    const auto on_gpu = std::find_if(parts.begin(), parts.end(),
+                                     [](const Part& part) { return part.tensor->is_cuda(); });
+    c10::OptionalDeviceGuard guard;
+    if (on_gpu != parts.end()) guard.reset_device(on_gpu->tensor->device());
+    memory_ = {};  // before the new one, not beside it
+    memory_ = PageMemory(size_, on_gpu != parts.end());
   }
-  char* const memory = static_cast<char*>(memory_.data_ptr());
+  char* const memory = memory_.data();
 
   const torch::NoGradGuard no_grad;
   arrays_.clear();
@@ -149,14 +187,13 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
                        const std::size_t end = std::min(part.begin + part.size(), last);
                        if (begin >= end || !is_plain(*part.tensor)) continue;
                        const auto* source = static_cast<const char*>(part.tensor->const_data_ptr());
-                       streaming_copy(memory + begin, source + (begin - part.begin), end - begin);
+                       std::memcpy(memory + begin, source + (begin - part.begin), end - begin);
                      }
                    });
 }
 
 std::string_view ArrayBuffer::bytes() const {
-  return size_ == 0 ? std::string_view()
-                    : std::string_view(static_cast<const char*>(memory_.const_data_ptr()), size_);
+  return size_ == 0 ? std::string_view() : std::string_view(memory_.data(), size_);
 }
 
 }  // namespace ddprun

@@ -8,20 +8,42 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/common/result.h"
 #include "worker_lib/checkpoint/safetensors.h"
+#include "worker_lib/process/page_memory.h"
 
 namespace ddprun {
 
 using NamedTensors = std::map<std::string, torch::Tensor>;
 
-// On the CPU, and in the array's own memory where its place there allows it: for as long as that
-// lives, and only to be read. Error: a type that Torch does not have.
-Result<torch::Tensor> tensor_of(const safetensors::Array& array);
-Result<NamedTensors> tensors_of(const std::vector<safetensors::Array>& arrays);
+// On the CPU, and where possible in the arrays' own memory: for as long as that lives, and only to be
+// read. Throws UsageError for a type that Torch does not have.
+NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays);
 
-// Error: a tensor that safetensors has no form for.
-Result<void> check_storable(const NamedTensors& tensors);
+// What the arrays of a file will be, without their values: on the device "meta". Throws as tensors_of().
+NamedTensors described_by(const std::vector<safetensors::Place>& places);
+
+// Puts a file's data, which comes in pieces, into tensors on whichever device.
+class ArrayReceiver {
+ public:
+  // `tensors` has those of all places, of their sizes and types.
+  ArrayReceiver(std::vector<safetensors::Place> places, const NamedTensors& tensors);
+
+  // The next bytes of the data (uint8, one dimension, on the CPU).
+  void take(torch::Tensor bytes);
+
+ private:
+  void begin_array();
+
+  std::vector<safetensors::Place> places_;
+  const NamedTensors& tensors_;
+  std::size_t array_ = 0;    // of which bytes come next
+  std::uint64_t taken_ = 0;  // of it
+  torch::Tensor values_;     // its tensor, or one that is copied there when it is full
+  torch::Tensor row_;        // the memory of values_ as bytes
+};
+
+// Throws UsageError for a tensor that safetensors has no form for.
+void check_storable(const NamedTensors& tensors);
 
 // A copy of tensors, laid out as the data of a file. The memory is kept from one copy to the next,
 // which makes the second one as fast as a memcpy: fresh pages cost more than the copying.
@@ -32,12 +54,14 @@ class ArrayBuffer {
 
   // Of the last copy.
   const std::vector<safetensors::Array>& arrays() const { return arrays_; }
+  // The memory's, in bytes: that of the largest copy so far, in whole pages.
+  std::size_t capacity() const { return memory_.size(); }
   std::string_view bytes() const;
 
  private:
   struct Part;
 
-  torch::Tensor memory_;  // bytes; may be larger than what is used
+  PageMemory memory_;  // may be larger than what is used
   std::size_t size_ = 0;
   std::vector<safetensors::Array> arrays_;
 };

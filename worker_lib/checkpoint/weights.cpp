@@ -34,37 +34,34 @@ NamedTensors without_wrapper(NamedTensors tensors, const NamedTensors& of_model)
   return without_prefix(std::move(tensors), kWrapper);
 }
 
-Result<void> load(const std::string& path, const torch::nn::Module& model) {
-  const auto bytes = read_file(path);
-  if (!bytes) return fail(bytes.error());
-  const auto content = safetensors::unpack(*bytes);
-  if (!content) return fail(content.error());
-  const bool is_checkpoint = content->metadata.count(kFormatKey) > 0;
-  if (is_checkpoint) {
-    if (const auto known = metadata_of(content->metadata); !known) return fail(known.error());
-  }
-  auto tensors = tensors_of(content->arrays);
-  if (!tensors) return fail(std::move(tensors.error()));
-  return restore_weights(is_checkpoint ? without_prefix(std::move(*tensors), kModelPrefix)
-                                       : without_wrapper(std::move(*tensors), weights_of(model)),
-                         model);
+void load(const std::string& path, const torch::nn::Module& model) {
+  const std::string bytes = read_file(path);
+  const auto content = safetensors::unpack(bytes);
+  const bool is_checkpoint = content.metadata.contains(kFormatKey);
+  if (is_checkpoint) metadata_of(content.metadata);  // throws for a format that is not known
+  NamedTensors tensors = tensors_of(content.arrays);
+  restore_weights(is_checkpoint ? without_prefix(std::move(tensors), kModelPrefix)
+                                : without_wrapper(std::move(tensors), weights_of(model)),
+                  model);
 }
 
 }  // namespace
 
 void save_weights(const BareModule& model, const std::string& path) {
   const NamedTensors weights = weights_of(model.get());
-  if (auto ok = check_storable(weights); !ok) throw UsageError(std::move(ok.error()));
+  check_storable(weights);
   ArrayBuffer buffer;
   buffer.copy(weights);
-  const std::string head =
-      value_or_throw(safetensors::pack_head({{{"format", "pt"}}, buffer.arrays()}));
-  value_or_throw(write_file_atomically(path, {head, buffer.bytes()}));
+  const std::string head = safetensors::pack_head({{{"format", "pt"}}, buffer.arrays()});
+  write_file_atomically(path, {head, buffer.bytes()});
 }
 
 void load_weights(const std::string& path, const BareModule& model) {
-  auto loaded = load(path, model.get());
-  if (!loaded) throw UsageError(std::move(loaded.error()).with("file", path));
+  try {
+    load(path, model.get());
+  } catch (const Failure& failure) {
+    throw UsageError(Error(failure.error()).with("file", path));
+  }
 }
 
 }  // namespace ddprun

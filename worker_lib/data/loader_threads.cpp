@@ -7,23 +7,17 @@
 #include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun {
+
 LoaderThreads::LoaderThreads(int count, const std::function<void()>& prepare) {
   const AllSignalsBlocked blocked;
-  try {
-    for (int thread = 0; thread < count; ++thread) {
-      threads_.emplace_back([this, thread, prepare] {
-        pthread_setname_np(pthread_self(), ("ddprun-load-" + std::to_string(thread)).c_str());
-        prepare();
-        run(thread);
-      });
-    }
-  } catch (...) {  // the system gives no further thread
-    stop();
-    throw;
+  for (int thread = 0; thread < count; ++thread) {
+    threads_.emplace_back([this, thread, prepare](const std::stop_token& stop) {
+      pthread_setname_np(pthread_self(), ("ddprun-load-" + std::to_string(thread)).c_str());
+      prepare();
+      run(stop, thread);
+    });
   }
 }
-
-LoaderThreads::~LoaderThreads() { stop(); }
 
 void LoaderThreads::add(Job job) {
   {
@@ -39,28 +33,17 @@ void LoaderThreads::drop_waiting() {
   dropped.swap(waiting_);
 }
 
-void LoaderThreads::run(int thread) {
+void LoaderThreads::run(const std::stop_token& stop, int thread) {
   for (;;) {
     Job job;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return is_stopping_ || !waiting_.empty(); });
-      if (is_stopping_) return;
+      if (!changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
       job = std::move(waiting_.front());
       waiting_.pop_front();
     }
     job(thread);
   }
-}
-
-void LoaderThreads::stop() {
-  drop_waiting();
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
 }
 
 }  // namespace ddprun

@@ -1,7 +1,5 @@
 #include "ddprun/ddp.h"
 
-#include <torch/nn/modules/embedding.h>
-
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <algorithm>
@@ -9,128 +7,24 @@
 #include <sstream>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <unordered_map>
-#include <unordered_set>
 
+#include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/ddp/bucket_layout.h"
-#include "worker_lib/ddp/model_comparison.h"
-#include "worker_lib/group/distinct_tensors.h"
+#include "worker_lib/ddp/module_parameters.h"
 
 namespace ddprun {
 namespace {
 
 // As in Python: what is broadcast at once at the start, and per forward for buffers.
 constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20;
-constexpr std::int64_t kFirstBucketBytes = c10d::kDefaultFirstBucketBytes;
 
-std::int64_t first_bucket_bytes_of(const DdpOptions& options) {
-  const bool is_default = options.bucket_cap_bytes == DdpOptions().bucket_cap_bytes;
-  return options.first_bucket_bytes.value_or(is_default ? kFirstBucketBytes
-                                                        : options.bucket_cap_bytes);
-}
-
-void all_reduce(c10d::ProcessGroup& group, torch::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
-  std::vector<torch::Tensor> tensors{tensor};
+torch::Tensor all_reduced(c10d::ProcessGroup& group, torch::Tensor tensor,
+                          c10d::ReduceOp::RedOpType op) {
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
   group.allreduce(tensors, options)->wait();
-}
-
-std::string description_of(const torch::nn::Module& module, const DdpOptions& options) {
-  std::ostringstream text;
-  text << std::boolalpha << "DdpOptions\t{bucket_cap_bytes=" << options.bucket_cap_bytes
-       << ", first_bucket_bytes=" << first_bucket_bytes_of(options)
-       << ", find_unused_parameters=" << options.find_unused_parameters
-       << ", static_graph=" << options.static_graph
-       << ", broadcast_buffers=" << options.broadcast_buffers
-       << ", hook=" << static_cast<bool>(options.hook) << "}\n";
-  const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
-    text << name << '\t' << tensor.sizes() << ' ' << tensor.scalar_type();
-  };
-  for (const auto& item : module.named_parameters()) {
-    describe(item.key(), item.value());
-    // Gradients lie in the buckets as their parameters do in memory.
-    if (!item.value().is_contiguous()) text << " strides " << item.value().strides();
-    text << (item.value().requires_grad() ? "\n" : " without gradient\n");
-  }
-  for (const auto& item : module.named_buffers()) {
-    describe(item.key(), item.value());
-    text << " buffer\n";
-  }
-  return text.str();
-}
-
-// Throws the same on all ranks. c10d's own check compares with rank 0 only, so that rank 0 goes on
-// into a collective that nobody else comes to, and names an index.
-void verify_same_model(Group& group, const torch::nn::Module& module, const DdpOptions& options) {
-  if (group.size() == 1) return;
-  const std::string description = description_of(module, options);
-  const auto prints = group.all_gather(fingerprint(description));
-  if (std::equal(prints.begin() + 1, prints.end(), prints.begin())) return;
-  throw UsageError(
-      "the ranks have built different models: " + first_difference(group.all_gather(description)) +
-      "; every rank must give DistributedDataParallel the same model and options");
-}
-
-struct Parameters {
-  std::vector<torch::Tensor> tensors;
-  std::unordered_map<std::size_t, std::string> names;  // by index into `tensors`
-  std::vector<bool> are_sparse;                        // whether their gradients are
-};
-
-bool gives_sparse_gradients(const torch::nn::Module& module) {
-  if (const auto* embedding = module.as<torch::nn::EmbeddingImpl>()) {
-    return embedding->options.sparse();
-  }
-  if (const auto* bag = module.as<torch::nn::EmbeddingBagImpl>()) return bag->options.sparse();
-  return false;
-}
-
-// Those that need a gradient, each once although modules may share it, in Python's order: a module's
-// own, then its children's.
-Parameters parameters_of(const torch::nn::Module& module) {
-  Parameters found;
-  std::unordered_set<const void*> seen;
-  const auto add = [&](const std::string& prefix, const torch::nn::Module& owner) {
-    for (const auto& item : owner.named_parameters(/*recurse=*/false)) {
-      const torch::Tensor& tensor = item.value();
-      if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-      found.names.emplace(found.tensors.size(),
-                          prefix.empty() ? item.key() : prefix + "." + item.key());
-      found.tensors.push_back(tensor);
-      found.are_sparse.push_back(gives_sparse_gradients(owner));
-    }
-  };
-  add("", module);
-  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
-    add(item.key(), *item.value());
-  }
-  if (found.tensors.empty()) {
-    throw UsageError(
-        "DistributedDataParallel needs a module with a parameter that requires a "
-        "gradient; this one has none: use it as it is");
-  }
-  for (std::size_t i = 1; i < found.tensors.size(); ++i) {
-    const torch::Device first = found.tensors[0].device();
-    const torch::Device other = found.tensors[i].device();
-    if (first.type() == other.type()) continue;
-    throw UsageError(found.names.at(0) + " is on " + first.str() + " and " + found.names.at(i) +
-                     " on " + other.str() +
-                     "; move the whole module to one device before it becomes distributed");
-  }
-  return found;
-}
-
-// NCCL says so in the first backward, by no name.
-void refuse_sparse_over_nccl(const Parameters& parameters, c10d::ProcessGroup& group) {
-  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
-    const torch::Device device = parameters.tensors[i].device();
-    if (!parameters.are_sparse[i] || !device.is_cuda()) continue;
-    if (group.getBackend(device.type())->getBackendName() != "nccl") continue;
-    throw UsageError("the gradient of " + parameters.names.at(i) +
-                     " is sparse, and NCCL adds up no sparse tensors: make the embedding without "
-                     "sparse(true), or choose the backend gloo");
-  }
+  return tensors[0];
 }
 
 // c10d's reducer, and what it keeps to itself about its buckets.
@@ -144,14 +38,14 @@ class Reducer : public c10d::Reducer {
   // Empty as long as the first step is to come. After it the new buckets are made by the next
   // forward only, in common with all ranks, by rank 0's order of gradients: told in advance here, so
   // that a state can be saved after the first step, and by one rank alone.
-  BucketLayout next_layout(std::int64_t first_bucket_bytes) const {
+  BucketLayout next_layout(std::int64_t first_bucket_bytes_cap) const {
     BucketLayout layout;
     if (!should_rebuild_buckets()) {
       for (const auto& bucket : buckets_) layout.push_back(bucket.variable_indices);
     } else if (rebuilt_params_.size() == params_.size()) {
       layout = std::get<0>(c10d::compute_bucket_assignment_by_size(
           rebuilt_params_,
-          {static_cast<std::size_t>(first_bucket_bytes),
+          {static_cast<std::size_t>(first_bucket_bytes_cap),
            static_cast<std::size_t>(bucket_bytes_cap_)},
           expect_sparse_gradients_, rebuilt_param_indices_));
     }
@@ -184,7 +78,7 @@ void route_through_sink(const std::vector<torch::Tensor*>& outputs,
     sources.push_back(*output);
   }
   if (differentiable.empty()) return;
-  const auto sink = std::make_shared<OutputSink>(std::move(on_backward));
+  const auto sink = compat::make_node<OutputSink>(std::move(on_backward));
   sink->set_next_edges(torch::autograd::collect_next_edges(sources));
   for (torch::Tensor* output : differentiable) {
     *output = output->detach();  // the same memory, with a history of its own
@@ -205,10 +99,6 @@ std::vector<std::size_t> indices_without_gradient(const std::string& message) {
 }
 
 }  // namespace
-
-std::vector<torch::Tensor> distinct_parameters(const torch::nn::Module& module) {
-  return distinct_tensors(module.parameters());
-}
 
 struct GradientReducer::Parts {
   const torch::nn::Module* module = nullptr;  // outlives this
@@ -253,7 +143,7 @@ BucketLayout GradientReducer::Parts::first_layout() const {
   std::vector<std::size_t> limits{std::numeric_limits<std::int64_t>::max()};
   if (looks_for_unused()) {
     limits = {static_cast<std::size_t>(first_bucket_bytes_of(options)),
-              static_cast<std::size_t>(options.bucket_cap_bytes)};
+              static_cast<std::size_t>(options.bucket_bytes_cap)};
   }
   auto layout = std::get<0>(
       c10d::compute_bucket_assignment_by_size(parameters.tensors, limits, parameters.are_sparse));
@@ -262,10 +152,10 @@ BucketLayout GradientReducer::Parts::first_layout() const {
   return layout;
 }
 
-// What DdpOptions::hook is called by.
+// What DdpOptions::comm_hook is called by.
 class HookCaller : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
-  HookCaller(const c10::intrusive_ptr<c10d::ProcessGroup>& group, CommunicationHook hook)
+  HookCaller(const c10::intrusive_ptr<c10d::ProcessGroup>& group, CommHook hook)
       : CppCommHookInterface(group), hook_(std::move(hook)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
@@ -273,7 +163,7 @@ class HookCaller : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::Pr
   }
 
  private:
-  CommunicationHook hook_;
+  CommHook hook_;
 };
 
 void GradientReducer::Parts::make_reducer(BucketLayout layout) {
@@ -282,15 +172,15 @@ void GradientReducer::Parts::make_reducer(BucketLayout layout) {
   const bool is_known = !layout.empty();
   reducer = std::make_shared<Reducer>(
       parameters.tensors, is_known ? std::move(layout) : first_layout(), group,
-      parameters.are_sparse, options.bucket_cap_bytes, options.find_unused_parameters,
+      parameters.are_sparse, options.bucket_bytes_cap, options.find_unused_parameters,
       options.gradient_as_bucket_view, parameters.names, first_bucket_bytes_of(options),
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<std::int64_t>{});
   if (is_known) reducer->keep_buckets();
   logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);
-  if (options.hook) {
-    reducer->register_comm_hook(std::make_unique<HookCaller>(group, options.hook));
+  if (options.comm_hook) {
+    reducer->register_comm_hook(std::make_unique<HookCaller>(group, options.comm_hook));
   }
   *has_delayed_first_reduction = false;
   if (options.static_graph) reducer->set_static_graph();
@@ -331,7 +221,7 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
                                  const DdpOptions& options)
     : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
-  if (options.bucket_cap_bytes <= 0 || first_bucket_bytes_of(options) <= 0) {
+  if (options.bucket_bytes_cap <= 0 || first_bucket_bytes_of(options) <= 0) {
     throw UsageError("DdpOptions: a bucket needs room for at least one byte");
   }
   parts.module = &module;
@@ -404,16 +294,13 @@ bool GradientReducer::set_synchronizing(bool is_on) {
 }
 
 float GradientReducer::Parts::sum_over_ranks(float value) const {
-  torch::Tensor sum = torch::full({1}, value, torch::TensorOptions(device()));
-  all_reduce(*group, sum, c10d::ReduceOp::SUM);
-  return sum.item<float>();
+  const torch::Tensor own = torch::full({1}, value, device());
+  return all_reduced(*group, own, c10d::ReduceOp::SUM).item<float>();
 }
 
 int GradientReducer::Parts::greatest(int value) const {
-  torch::Tensor greatest =
-      torch::full({1}, value, torch::TensorOptions(device()).dtype(torch::kInt64));
-  all_reduce(*group, greatest, c10d::ReduceOp::MAX);
-  return greatest.item<int>();
+  const auto own = torch::full({1}, value, torch::dtype(torch::kInt64).device(device()));
+  return all_reduced(*group, own, c10d::ReduceOp::MAX).item<int>();
 }
 
 void GradientReducer::Parts::tell_that_this_rank_trains() {
@@ -441,8 +328,7 @@ void GradientReducer::Parts::shadow_step() {
   }
   for (const auto& reduction : reductions) reduction->waitAndThrow();
   if (looks_for_unused()) {
-    torch::Tensor used = reducer->get_local_used_map_on_device();
-    all_reduce(*group, used, c10d::ReduceOp::SUM);
+    all_reduced(*group, reducer->get_local_used_map_on_device(), c10d::ReduceOp::SUM);
   }
   reducer->push_rebuilt_params_for_all_indices();
 }
@@ -479,11 +365,11 @@ void GradientReducer::abandon_join() {
   parts_->reducer->set_forward_pass_work_handle({}, /*useStaticWorldSize=*/true);
 }
 
-std::string GradientReducer::save_state() const {
+std::string GradientReducer::state_dict() const {
   return text_of(parts_->reducer->next_layout(first_bucket_bytes_of(parts_->options)));
 }
 
-void GradientReducer::load_state(const std::string& state) {
+void GradientReducer::load_state_dict(const std::string& state) {
   Parts& parts = *parts_;
   const auto& [tensors, names, are_sparse] = parts.parameters;
   auto layout = bucket_layout_from(state, tensors.size());

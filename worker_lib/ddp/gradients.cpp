@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "worker_lib/group/distinct_tensors.h"
+#include "worker_lib/ddp/module_parameters.h"
 
 namespace ddprun {
 namespace {

@@ -9,18 +9,18 @@
 
 namespace ddprun {
 
-Autocast::Autocast(torch::Device device, torch::ScalarType type, bool is_enabled)
+Autocast::Autocast(torch::Device device, torch::ScalarType dtype, bool enabled)
     : device_(device.type()),
       was_enabled_(at::autocast::is_autocast_enabled(device_)),
       type_before_(at::autocast::get_autocast_dtype(device_)) {
-  if (type != torch::kHalf && type != torch::kBFloat16) {
+  if (dtype != torch::kHalf && dtype != torch::kBFloat16) {
     throw UsageError(std::string("autocast computes in half precision, not in ") +
-                     c10::toString(type) + ": use torch::kHalf or torch::kBFloat16");
+                     c10::toString(dtype) + ": use torch::kHalf or torch::kBFloat16");
   }
-  at::autocast::set_autocast_enabled(device_, is_enabled);
-  at::autocast::set_autocast_dtype(device_, type);
+  at::autocast::set_autocast_enabled(device_, enabled);
+  at::autocast::set_autocast_dtype(device_, dtype);
   // The weights' copies in half precision are kept without a word on which half it is.
-  if (type != type_before_) at::autocast::clear_cache();
+  if (dtype != type_before_) at::autocast::clear_cache();
   at::autocast::increment_nesting();
 }
 
@@ -43,31 +43,30 @@ void check(const GradScalerOptions& options, double scale) {
   }
   throw UsageError(
       "a GradScaler needs a positive scale, a growth factor above 1, a backoff factor between 0 "
-      "and "
-      "1, and a positive growth interval");
+      "and 1, and a positive growth interval");
 }
 
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options)
-    : options_(options), scale_(static_cast<float>(options.initial_scale)) {
+    : options_(options), scale_(static_cast<float>(options.init_scale)) {
   check(options_, scale_);
 }
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
-  if (!options_.is_enabled) return loss;
+  if (!options_.enabled) return loss;
   if (!c10::isReducedFloatingType(loss.scalar_type())) return loss * scale_;
   // Of a half precision number the product is a float, which has room for it; as in Python.
   return loss * torch::full({}, scale_, loss.options().dtype(torch::kFloat32));
 }
 
-void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
-  if (!options_.is_enabled) return;
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
   const auto [at, is_new] = seen_.try_emplace(&optimizer);
   if (!is_new) {
     throw UsageError(at->second.has_stepped
-                         ? "GradScaler: unscale() after step(); call update() in between"
-                         : "GradScaler: unscale() was called already for this optimizer since the "
+                         ? "GradScaler: unscale_() after step(); call update() in between"
+                         : "GradScaler: unscale_() was called already for this optimizer since the "
                            "last update()");
   }
   const torch::NoGradGuard no_grad;
@@ -80,8 +79,7 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
         seen_.erase(at);
         throw UsageError(
             "GradScaler: a gradient is in float16; keep the parameters in float32 and compute "
-            "under "
-            "Autocast");
+            "under Autocast");
       }
       const torch::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
       by_kind[{values.device().str(), values.scalar_type()}].push_back(values);
@@ -99,8 +97,8 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
-  if (options_.is_enabled) {
-    if (!seen_.contains(&optimizer)) unscale(optimizer);
+  if (options_.enabled) {
+    if (!seen_.contains(&optimizer)) unscale_(optimizer);
     Seen& seen = seen_.at(&optimizer);
     if (seen.has_stepped) {
       throw UsageError("GradScaler: step() was called already since the last update()");
@@ -113,7 +111,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
 }
 
 void GradScaler::update() {
-  if (!options_.is_enabled) return;
+  if (!options_.enabled) return;
   bool is_finite = true;
   for (const auto& [optimizer, seen] : seen_) is_finite = is_finite && seen.is_finite;
   if (seen_.empty()) throw UsageError("GradScaler: update() without a step() before it");
@@ -128,7 +126,7 @@ void GradScaler::update() {
   }
 }
 
-std::string GradScaler::save_state() const {
+std::string GradScaler::state_dict() const {
   return boost::json::serialize(boost::json::object{{"scale", scale_},
                                                     {"growth_factor", options_.growth_factor},
                                                     {"backoff_factor", options_.backoff_factor},
@@ -136,7 +134,7 @@ std::string GradScaler::save_state() const {
                                                     {"_growth_tracker", good_steps_}});
 }
 
-void GradScaler::load_state(const std::string& state) {
+void GradScaler::load_state_dict(const std::string& state) {
   GradScalerOptions options = options_;
   double scale = 0;
   std::int64_t good_steps = 0;

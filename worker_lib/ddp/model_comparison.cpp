@@ -1,14 +1,16 @@
 #include "worker_lib/ddp/model_comparison.h"
 
 #include <algorithm>
-#include <optional>
+#include <string_view>
+
+#include "worker_lib/process/message_text.h"
 
 namespace ddprun {
 namespace {
 
 struct Line {
   std::string_view name, what;
-  bool operator==(const Line& other) const { return name == other.name && what == other.what; }
+  bool operator==(const Line& other) const = default;
 };
 
 std::vector<Line> lines_of(std::string_view description) {
@@ -22,30 +24,17 @@ std::vector<Line> lines_of(std::string_view description) {
   return lines;
 }
 
-// "rank 3", "ranks 0-2, 5"
-std::string ranks_text(const std::vector<std::size_t>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i;
-    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (end > i) text += "-" + std::to_string(ranks[end]);
-    i = end + 1;
-  }
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
-}
-
-// "A on rank 0 and B on ranks 1-3": what the ranks have, each different thing once.
+// "A on rank 0 and B on ranks 1 and 3": what the ranks have, each different thing once.
 std::string by_rank(const std::vector<std::string>& things) {
   std::string text;
   std::vector<bool> is_told(things.size(), false);
   for (std::size_t rank = 0; rank < things.size(); ++rank) {
     if (is_told[rank]) continue;
-    std::vector<std::size_t> ranks;
+    std::vector<int> ranks;
     for (std::size_t other = rank; other < things.size(); ++other) {
       if (things[other] != things[rank]) continue;
       is_told[other] = true;
-      ranks.push_back(other);
+      ranks.push_back(static_cast<int>(other));
     }
     text += (text.empty() ? "" : " and ") + things[rank] + " on " + ranks_text(ranks);
   }
@@ -54,44 +43,25 @@ std::string by_rank(const std::vector<std::string>& things) {
 
 }  // namespace
 
-std::uint64_t fingerprint(std::string_view description) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : description) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
-
 std::string first_difference(const std::vector<std::string>& descriptions) {
   std::vector<std::vector<Line>> models;
   std::size_t longest = 0;
   for (const auto& description : descriptions) {
-    models.push_back(lines_of(description));
-    longest = std::max(longest, models.back().size());
+    longest = std::max(longest, models.emplace_back(lines_of(description)).size());
   }
+  for (auto& model : models) model.resize(longest, {"nothing", ""});
   for (std::size_t at = 0; at < longest; ++at) {
-    const auto line_of = [&](const std::vector<Line>& model) {
-      return at < model.size() ? std::optional(model[at]) : std::nullopt;
+    const Line& first = models.front()[at];
+    const auto all = [&](auto is_so) {
+      return std::ranges::all_of(models, [&](const auto& model) { return is_so(model[at]); });
     };
-    const auto first = line_of(models.front());
-    if (std::all_of(models.begin(), models.end(),
-                    [&](const auto& model) { return line_of(model) == first; })) {
-      continue;
-    }
-    const bool is_same_name = std::all_of(models.begin(), models.end(), [&](const auto& model) {
-      const auto line = line_of(model);
-      return line && first && line->name == first->name;
+    if (all([&](const Line& line) { return line == first; })) continue;
+    const bool is_same_name = all([&](const Line& line) { return line.name == first.name; });
+    std::vector<std::string> things(models.size());
+    std::ranges::transform(models, things.begin(), [&](const auto& model) {
+      return is_same_name ? model[at].what : model[at].name;
     });
-    std::vector<std::string> things;
-    for (const auto& model : models) {
-      const auto line = line_of(model);
-      if (!line) {
-        things.emplace_back("nothing");
-      } else {
-        things.emplace_back(is_same_name ? line->what : line->name);
-      }
-    }
-    if (is_same_name) return std::string(first->name) + " is " + by_rank(things);
+    if (is_same_name) return std::string(first.name) + " is " + by_rank(things);
     return "number " + std::to_string(at + 1) + " of the parameters and buffers is " +
            by_rank(things);
   }

@@ -9,21 +9,20 @@ namespace ddprun {
 namespace {
 
 std::vector<std::int64_t> permutation(std::int64_t size, bool shuffle, std::uint64_t seed) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
   const torch::Tensor values =
       shuffle ? torch::randperm(size, at::make_generator<at::CPUGeneratorImpl>(seed), torch::kInt64)
               : torch::arange(size, torch::kInt64);
-  std::copy_n(values.const_data_ptr<std::int64_t>(), size, order.begin());
-  return order;
+  const auto* const first = values.const_data_ptr<std::int64_t>();
+  return {first, first + size};
 }
 
 }  // namespace
 
 struct DistributedSampler::State {
   std::int64_t size;
-  std::int64_t world_size;
+  std::int64_t num_replicas;
   std::int64_t rank;
-  SamplerOptions options;
+  DistributedSamplerOptions options;
 
   std::int64_t epoch = 0;
   std::int64_t begin = 0;  // of the pass, within the permutation
@@ -31,38 +30,40 @@ struct DistributedSampler::State {
   std::int64_t taken = 0;  // of them
   std::vector<std::int64_t> order;
 
-  // Rows of world_size, the last one filled up from the front, dropped, or left as it is.
+  // Rows of num_replicas, the last one filled up from the front, dropped, or left as it is.
   void start_at(std::int64_t consumed) {
     begin = std::clamp<std::int64_t>(consumed, 0, size);
     const std::int64_t rest = size - begin;
-    const std::int64_t full_rows = rest / world_size;
-    const std::int64_t tail = rest % world_size;
-    const bool is_in_tail = options.drop_last ? false : options.pad ? tail > 0 : rank < tail;
+    const std::int64_t full_rows = rest / num_replicas;
+    const std::int64_t tail = rest % num_replicas;
+    const bool is_in_tail = options.drop_last          ? false
+                            : options.allow_duplicates ? tail > 0
+                                                       : rank < tail;
     count = full_rows + (is_in_tail ? 1 : 0);
     taken = 0;
     order = permutation(size, options.shuffle, options.seed + static_cast<std::uint64_t>(epoch));
   }
   std::size_t index_of(std::int64_t nth) const {
-    const std::int64_t at = begin + nth * world_size + rank;
+    const std::int64_t at = begin + nth * num_replicas + rank;
     return static_cast<std::size_t>(order[static_cast<std::size_t>(at % size)]);
   }
 };
 
-DistributedSampler::DistributedSampler(std::int64_t dataset_size, int world_size, int rank,
-                                       const SamplerOptions& options)
+DistributedSampler::DistributedSampler(std::int64_t dataset_size, int num_replicas, int rank,
+                                       const DistributedSamplerOptions& options)
     : state_(std::make_shared<State>()) {
   if (dataset_size < 1) throw UsageError("the dataset is empty: there is nothing to sample");
-  if (world_size < 1 || rank < 0 || rank >= world_size) {
+  if (num_replicas < 1 || rank < 0 || rank >= num_replicas) {
     throw UsageError("there is no rank " + std::to_string(rank) + " among " +
-                     std::to_string(world_size));
+                     std::to_string(num_replicas));
   }
-  if (options.drop_last && dataset_size < world_size) {
+  if (options.drop_last && dataset_size < num_replicas) {
     throw UsageError("the dataset has " + std::to_string(dataset_size) + " samples for " +
-                     std::to_string(world_size) +
+                     std::to_string(num_replicas) +
                      " ranks, and drop_last leaves none of them: turn it off or use fewer ranks");
   }
   state_->size = dataset_size;
-  state_->world_size = world_size;
+  state_->num_replicas = num_replicas;
   state_->rank = rank;
   state_->options = options;
   state_->start_at(0);
@@ -76,11 +77,11 @@ void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
 std::int64_t DistributedSampler::remaining() const { return state_->count - state_->taken; }
 
 std::int64_t DistributedSampler::consumed() const {
-  return state_->begin + state_->taken * state_->world_size;
+  return state_->begin + state_->taken * state_->num_replicas;
 }
 
 std::int64_t DistributedSampler::dataset_size() const { return state_->size; }
-int DistributedSampler::world_size() const { return static_cast<int>(state_->world_size); }
+int DistributedSampler::num_replicas() const { return static_cast<int>(state_->num_replicas); }
 int DistributedSampler::rank() const { return static_cast<int>(state_->rank); }
 std::uint64_t DistributedSampler::seed() const { return state_->options.seed; }
 std::int64_t DistributedSampler::epoch() const { return state_->epoch; }

@@ -1,12 +1,17 @@
 #include "ddprun/sync_batch_norm.h"
 
 #include <ATen/AccumulateType.h>
+#include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/nn/functional/batchnorm.h>
 
 #include <numeric>
 #include <optional>
+#include <tuple>
+#include <utility>
+
+#include "worker_lib/c10d/torch_compat.h"
 
 namespace ddprun {
 namespace {
@@ -30,10 +35,51 @@ Tensor per_channel(const Tensor& values, const Tensor& like) {
   return values.view(shape);
 }
 
+// A call that NCCL has queued whole gives nothing to wait for.
+void wait(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (work) work->wait();
+}
+
 void sum_over_ranks(Tensor tensor, c10d::ProcessGroup& group) {
   std::vector<Tensor> tensors{std::move(tensor)};
-  group.allreduce(tensors)->wait();
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  wait(group.allreduce(tensors, options));
 }
+
+// [n] of each rank to [ranks, n].
+Tensor of_all_ranks(Tensor own, c10d::ProcessGroup& group) {
+  Tensor all = torch::empty({group.getSize(), own.size(0)}, own.options());
+  Tensor flat = all.view(-1);
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  wait(compat::all_gather_single(group, flat, own, options));
+  return all;
+}
+
+// What all ranks have added up is a constant to autograd, so a derivative of a backward would be wrong:
+// another backward throws.
+template <typename Derivative>
+tensor_list without_second_derivative(const Derivative& derivative) {
+  const bool may_be_derived_again = torch::GradMode::is_enabled();
+  tensor_list gradients;
+  {
+    const torch::NoGradGuard no_grad;
+    gradients = derivative();
+  }
+  if (!may_be_derived_again) return gradients;
+  for (Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    const auto refusal = compat::make_node<torch::autograd::DelayedError>(
+        "SyncBatchNorm has no second derivative: use BatchNorm where gradients of gradients are "
+        "needed (a gradient penalty)",
+        1);
+    gradient = refusal->apply({gradient.detach().requires_grad_()}).front();
+  }
+  return gradients;
+}
+
+// ---- on the CPU, where LibTorch has no kernels for it
 
 struct Statistics {
   Tensor mean, variance;  // biased, of all ranks' values
@@ -54,12 +100,7 @@ Statistics statistics_of_all(const Tensor& input, c10d::ProcessGroup& group) {
     own.narrow(0, channels, channels).copy_(variance);
     own[2 * channels].fill_(static_cast<double>(input.numel() / channels));
   }
-  std::vector<std::vector<Tensor>> gathered(1);
-  for (int rank = 0; rank < group.getSize(); ++rank) gathered[0].push_back(torch::empty_like(own));
-  std::vector<Tensor> inputs{own};
-  group.allgather(gathered, inputs)->wait();
-
-  const Tensor all = torch::stack(gathered[0]);
+  const Tensor all = of_all_ranks(own, group);
   const Tensor counts = all.narrow(1, 2 * channels, 1);
   const Tensor means = all.narrow(1, 0, channels);
   const Tensor variances = all.narrow(1, channels, channels);
@@ -91,31 +132,11 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
                           /*training=*/false, /*momentum=*/0, epsilon, /*cudnn_enabled=*/false);
   }
 
-  // What all ranks have added up is a constant to autograd, so a derivative of this one would be
-  // wrong: another backward throws.
   static tensor_list backward(AutogradContext* context, tensor_list gradients) {
-    const bool may_be_derived_again = torch::GradMode::is_enabled();
-    tensor_list result;
-    {
-      const torch::NoGradGuard no_grad;
-      result = derivative(context, std::move(gradients));
-    }
-    if (may_be_derived_again) refuse_second_derivative(result);
-    return result;
+    return without_second_derivative([&] { return derivative(context, std::move(gradients)); });
   }
 
  private:
-  static void refuse_second_derivative(tensor_list& gradients) {
-    for (Tensor& gradient : gradients) {
-      if (!gradient.defined()) continue;
-      const auto refusal = std::make_shared<torch::autograd::DelayedError>(
-          "SyncBatchNorm has no second derivative: use BatchNorm where gradients of gradients are "
-          "needed (a gradient penalty)",
-          1);
-      gradient = refusal->apply({gradient.detach().requires_grad_()}).front();
-    }
-  }
-
   static tensor_list derivative(AutogradContext* context, tensor_list gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
@@ -153,37 +174,142 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
   }
 };
 
+// ---- on a GPU: LibTorch's kernels, as Python calls them
+
+bool is_channels_last(const Tensor& tensor) {
+  return (tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+Tensor for_kernels(const Tensor& tensor) {
+  return is_channels_last(tensor) ? tensor : tensor.contiguous();
+}
+
+struct RunningStatistics {
+  std::optional<Tensor> mean, variance;  // none: not tracked
+  double factor = 0;                     // of the new ones
+};
+
+class FusedSyncBatchNormFunction : public torch::autograd::Function<FusedSyncBatchNormFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& its_input,
+                        const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                        const RunningStatistics& running, double epsilon,
+                        const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const Tensor input = for_kernels(its_input);
+    const auto channels = input.size(1);
+    const auto type = at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true);
+    // An empty batch is a count so small that it vanishes beside the others', which are 1 at least: with
+    // none the kernel divides by 0, and to leave it out the host would have to wait for the GPU.
+    constexpr double kNothing = 1e-30;
+    Tensor own = torch::empty({2 * channels + 1}, input.options().dtype(type));
+    if (input.numel() > 0) {
+      const auto [mean, inverse_deviation] = at::batch_norm_stats(input, epsilon);
+      own.narrow(0, 0, channels).copy_(mean);
+      own.narrow(0, channels, channels).copy_(inverse_deviation);
+      own.narrow(0, 2 * channels, 1).fill_(static_cast<double>(input.numel() / channels));
+    } else {
+      own.narrow(0, 0, channels).zero_();
+      own.narrow(0, channels, channels).fill_(1);
+      own.narrow(0, 2 * channels, 1).fill_(kNothing);
+    }
+    const Tensor all = of_all_ranks(own, *group);
+    Tensor counts = all.select(1, 2 * channels).contiguous();
+    const Tensor whole_counts = counts.to(torch::kInt32);
+    if (running.mean) counts = counts.to(running.mean->scalar_type());
+    const auto [mean, inverse_deviation] = at::batch_norm_gather_stats_with_counts(
+        input, all.narrow(1, 0, channels), all.narrow(1, channels, channels), running.mean,
+        running.variance, running.factor, epsilon, counts);
+    context->save_for_backward(
+        {input, weight.value_or(Tensor()), mean, inverse_deviation, whole_counts});
+    context->saved_data["group"] = group;
+    if (input.numel() == 0) return torch::empty_like(input);
+    return at::batch_norm_elemt(input, weight, bias, mean, inverse_deviation, epsilon);
+  }
+
+  static tensor_list backward(AutogradContext* context, tensor_list gradients) {
+    return without_second_derivative([&] { return derivative(context, gradients[0]); });
+  }
+
+ private:
+  static tensor_list derivative(AutogradContext* context, const Tensor& output_gradient) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3],
+                 &counts = saved[4];
+    const auto group = context->saved_data["group"].toCustomClass<c10d::ProcessGroup>();
+    const auto channels = input.size(1);
+    const bool is_affine = weight.defined();
+    const auto its_weight = [&](const Tensor& tensor) {
+      return is_affine ? std::optional(tensor) : std::nullopt;
+    };
+    const Tensor gradient = for_kernels(output_gradient);
+    Tensor sums = torch::zeros({2 * channels}, mean.options());
+    Tensor weight_gradient, bias_gradient;
+    if (input.numel() > 0) {
+      Tensor sum, sum_centered;
+      std::tie(sum, sum_centered, weight_gradient, bias_gradient) =
+          at::batch_norm_backward_reduce(gradient, input, mean, inverse, its_weight(weight),
+                                         context->needs_input_grad(0), is_affine, is_affine);
+      if (context->needs_input_grad(0)) sums = torch::cat({sum, sum_centered});
+    } else if (is_affine) {
+      weight_gradient = torch::zeros_like(weight);
+      bias_gradient = torch::zeros_like(weight);
+    }
+    Tensor input_gradient;
+    if (context->needs_input_grad(0)) {
+      sum_over_ranks(sums, *group);
+      input_gradient =
+          input.numel() == 0
+              ? torch::empty_like(input)
+              : at::batch_norm_backward_elemt(
+                    gradient, input, mean, inverse,
+                    its_weight(is_affine ? weight.to(mean.scalar_type()) : weight),
+                    sums.narrow(0, 0, channels), sums.narrow(0, channels, channels), counts);
+    }
+    return {input_gradient, weight_gradient, bias_gradient, {}, {}, {}};
+  }
+};
+
+std::optional<Tensor> defined(const Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
 }  // namespace
+
+// The share of this batch's statistics in the running ones.
+double SyncBatchNormImpl::count_batch() {
+  num_batches_tracked += 1;
+  return options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+}
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   if (!is_training() || group_->size() == 1) return BatchNormImplBase::forward(input);
   _check_input_dim(input);
   const auto& group = group_->process_group();
+  if (input.is_cuda()) {
+    RunningStatistics running;
+    if (options.track_running_stats()) running = {running_mean, running_var, count_batch()};
+    return FusedSyncBatchNormFunction::apply(input, defined(weight), defined(bias), running,
+                                             options.eps(), group);
+  }
   Statistics all;
   {
     const torch::NoGradGuard no_grad;
     all = statistics_of_all(input, *group);
-    // On a GPU the question would hold the host up in every layer; two ranks with a value each are
-    // enough there, as in Python.
-    if (all.count.is_cpu() && all.count.item<double>() < 2) {
+    // Two ranks with a value each are enough on a GPU, as in Python: to ask, the host would have to wait.
+    if (all.count.item<double>() < 2) {
       throw UsageError(
           "SyncBatchNorm needs more than one value per channel over all ranks' batches to train");
     }
     if (options.track_running_stats()) {
-      num_batches_tracked += 1;
-      const double factor =
-          options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+      const double factor = count_batch();
       running_mean.mul_(1 - factor).add_(all.mean.to(running_mean.scalar_type()), factor);
       running_var.mul_(1 - factor)
           .add_((all.variance * (all.count / (all.count - 1))).to(running_var.scalar_type()),
                 factor);
     }
   }
-  const auto optional = [](const Tensor& tensor) {
-    return tensor.defined() ? std::optional(tensor) : std::nullopt;
-  };
-  return SyncBatchNormFunction::apply(input, optional(weight), optional(bias), all.mean,
-                                      all.variance, all.count, options.eps(), group);
+  return SyncBatchNormFunction::apply(input, defined(weight), defined(bias), all.mean, all.variance,
+                                      all.count, options.eps(), group);
 }
 
 void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {

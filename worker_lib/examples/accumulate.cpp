@@ -28,15 +28,15 @@ constexpr int kNumbers = 8;
 void train(ddprun::Context& context) {
   // A communication hook sees every exchange; this model's gradients fit into one bucket.
   int exchanges = 0;
-  const auto all_reduce = ddprun::all_reduce_hook();
-  const ddprun::CommunicationHook counted = [&](auto& bucket, auto& group) {
+  const auto all_reduce = ddprun::allreduce_hook();
+  const ddprun::CommHook counted = [&](auto& bucket, auto& group) {
     ++exchanges;
     return all_reduce(bucket, group);
   };
   torch::nn::Sequential net(torch::nn::Linear(kNumbers, 64), torch::nn::ReLU(),
                             torch::nn::Linear(64, kNumbers));
   net->to(context.device());
-  ddprun::DistributedDataParallel model(net, context, {.hook = counted});
+  ddprun::DistributedDataParallel model(net, context, {.comm_hook = counted});
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 
   torch::manual_seed(static_cast<std::uint64_t>(context.rank()));

@@ -18,7 +18,7 @@
 
 #include "ddprun/error.h"
 
-enum class Part { kTrain, kTest };
+enum class Split { kTrain, kTest };
 
 struct FashionMnist {
   torch::Tensor images;  // [n, 1, 28, 28] uint8
@@ -38,7 +38,8 @@ struct FashionMnist {
   torch::Tensor targets(const torch::Tensor& indices) const {
     return labels.index_select(0, indices);
   }
-  torch::data::Example<> get_batch(const std::vector<std::size_t>& indices) const;  // for a Loader
+  torch::data::Example<> get_batch(
+      const std::vector<std::size_t>& indices) const;  // for a DataLoader
 };
 
 inline torch::Tensor as_tensor(const std::vector<std::size_t>& indices) {
@@ -86,15 +87,16 @@ inline torch::Tensor read_idx(const std::string& folder, const std::string& name
   return torch::from_blob(bytes.data() + header.size(), shape, torch::kUInt8).clone();
 }
 
-inline FashionMnist read_fashion_mnist(const std::string& folder, Part part) {
-  const std::string prefix = part == Part::kTrain ? "train" : "t10k";
-  const std::int64_t count = part == Part::kTrain ? 60'000 : 10'000;
+inline FashionMnist read_fashion_mnist(const std::string& folder, Split split) {
+  const std::string prefix = split == Split::kTrain ? "train" : "t10k";
+  const std::int64_t count = split == Split::kTrain ? 60'000 : 10'000;
   return {read_idx(folder, prefix + "-images-idx3-ubyte", {count, 28, 28}).unsqueeze(1),
           read_idx(folder, prefix + "-labels-idx1-ubyte", {count}).to(torch::kInt64)};
 }
 
 // Images [n, 784], normalised floats; labels [n], int64.
-inline std::pair<torch::Tensor, torch::Tensor> fashion_mnist(const std::string& folder, Part part) {
-  const FashionMnist all = read_fashion_mnist(folder, part);
+inline std::pair<torch::Tensor, torch::Tensor> fashion_mnist(const std::string& folder,
+                                                             Split split) {
+  const FashionMnist all = read_fashion_mnist(folder, split);
   return {all.pixels(torch::arange(all.size())).flatten(1), all.labels};
 }

@@ -13,7 +13,6 @@
 // Exit code: 0; 77, after a line that begins with "skipped:", where there is no GPU (what automake
 // and CTest's SKIP_RETURN_CODE take for "not run"); anything else is a failure.
 #include <torch/nn.h>
-#include <torch/optim.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +21,7 @@
 
 #include "ddprun/ddp.h"
 #include "ddprun/devices.h"
+#include "ddprun/optim.h"
 #include "ddprun/run.h"
 
 namespace {
@@ -50,7 +50,7 @@ double weights_after_a_step(ddprun::Context& context) {
       torch::nn::Linear(64, 256), torch::nn::ReLU(), torch::nn::Linear(256, 10));
   net->to(context.device());
   ddprun::DistributedDataParallel model(net, context);
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  ddprun::optim::SGD optimizer(model.parameters(), 0.1);
   torch::manual_seed(2 + static_cast<std::uint64_t>(context.rank()));
   const Tensor inputs = torch::randn({32, 64}).to(context.device());
   const Tensor targets = torch::randint(10, {32}, torch::kInt64).to(context.device());

@@ -20,9 +20,9 @@
 #include <memory>
 #include <string>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/ddp.h"
 #include "ddprun/inference.h"
-#include "ddprun/loader.h"
 #include "ddprun/metrics.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
@@ -45,11 +45,11 @@ constexpr std::int64_t kClasses = 10;
 
 // Over all ranks 48 images per step, so that the number of ranks does not change what is learnt.
 void train(const std::shared_ptr<Net>& net, const Settings& settings, ddprun::Context& context) {
-  const FashionMnist images = read_fashion_mnist(settings.data, Part::kTrain);
+  const FashionMnist images = read_fashion_mnist(settings.data, Split::kTrain);
   ddprun::DistributedDataParallel model(net, context);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   ddprun::DistributedSampler sampler(images.size(), context, {.seed = 1});
-  ddprun::Loader loader(images, sampler, {.total_batch_size = 48, .device = context.device()});
+  ddprun::DataLoader loader(images, sampler, {.total_batch_size = 48, .device = context.device()});
   int step = 0;
   for (std::int64_t epoch = 0; step < settings.train_steps; ++epoch) {
     sampler.set_epoch(epoch);
@@ -79,16 +79,16 @@ void classify(const Settings& settings, ddprun::Context& context) {
     ddprun::load_weights(settings.weights, net);
   }
 
-  FashionMnist images = read_fashion_mnist(settings.data, Part::kTest);
+  FashionMnist images = read_fashion_mnist(settings.data, Split::kTest);
   if (settings.limit > 0) images = images.first(settings.limit);
-  const torch::Tensor scores = ddprun::predict(
-      context, *net, images, {.batch_size = 250, .gather = ddprun::Gather::kMainProcess});
+  const torch::Tensor scores =
+      ddprun::predict(context, *net, images, {.batch_size = 250, .all_gather = false});
 
   // All answers are on the main process; to a metric the others are ranks that have seen nothing.
   ddprun::ConfusionMatrix matrix(kClasses);
   if (context.is_main_process()) {
     const torch::Tensor answers = scores.argmax(1);
-    matrix.add(answers, images.labels);
+    matrix.update(answers, images.labels);
     if (!settings.output.empty()) write_classes(settings.output, answers);
   }
   const ddprun::ClassScores result = matrix.scores(context);

@@ -24,7 +24,6 @@
 //   accuracy 97.4 % after 300 steps by 2 -> 2 -> 4 ranks        (about this)
 #include <signal.h>
 #include <torch/nn.h>
-#include <torch/optim/adam.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -37,6 +36,7 @@
 #include "ddprun/ddp.h"
 #include "ddprun/log.h"
 #include "ddprun/metrics.h"
+#include "ddprun/optim.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
 
@@ -95,12 +95,12 @@ class Training {
         share_(share_of(settings.batch_size, context.world_size())),
         sampler_(kPoints, context, {.seed = kSeed}),
         model_(make_net(), context),
-        optimizer_(model_.parameters(), torch::optim::AdamOptions(0.01)) {
+        optimizer_(model_.parameters(), ddprun::optim::AdamOptions(0.01).fused(true)) {
     at_.seed = kSeed;
     if (!settings.checkpoint_dir.empty()) {
       checkpoints_ = std::make_unique<ddprun::Checkpointer>(
-          context, settings.checkpoint_dir, ddprun::CheckpointOptions{.is_asynchronous = true});
-      checkpoints_->also_keep("buckets", model_);
+          context, settings.checkpoint_dir, ddprun::CheckpointOptions{.async_save = true});
+      checkpoints_->register_for_checkpointing("buckets", model_);
       if (auto saved = checkpoints_->resume(model_, optimizer_)) {
         at_ = *saved;
         ddprun::log::info("continuing after step ", at_.step, " with ", context.world_size(),
@@ -162,8 +162,8 @@ class Training {
                             .argmax(1)
                             .eq(points_.is_inside.index_select(0, mine));
     ddprun::Mean accuracy;
-    accuracy.add(hits.sum().item<double>(), hits.numel());
-    return accuracy.value(context_);
+    accuracy.update(hits.sum().item<double>(), hits.numel());
+    return accuracy.compute(context_);
   }
 
   const Settings& settings_;
@@ -172,7 +172,7 @@ class Training {
   Points points_;
   ddprun::DistributedSampler sampler_;
   ddprun::DistributedDataParallel<torch::nn::SequentialImpl> model_;
-  torch::optim::Adam optimizer_;
+  ddprun::optim::Adam optimizer_;
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
   ddprun::TrainingPosition at_;
 };

@@ -25,8 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/ddp.h"
-#include "ddprun/loader.h"
 #include "ddprun/metrics.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
@@ -199,7 +199,7 @@ void learn(const Settings& settings, ddprun::Context& context) {
   const Sentences train(std::move(corpus.train)), test(std::move(corpus.test));
   ddprun::DistributedSampler sampler(train.size(), context, {.seed = 1});
   // Over all ranks 24 sentences per step, so that their number does not change what is learnt.
-  ddprun::Loader loader(train, sampler, {.total_batch_size = 24, .device = context.device()});
+  ddprun::DataLoader loader(train, sampler, {.total_batch_size = 24, .device = context.device()});
   for (int epoch = 0; epoch < settings.epochs; ++epoch) {
     sampler.set_epoch(epoch);
     ddprun::Mean loss;
@@ -208,20 +208,22 @@ void learn(const Settings& settings, ddprun::Context& context) {
       const Tensor mean = torch::nn::functional::cross_entropy(model(batch), batch.documents);
       mean.backward();
       optimizer.step();
-      loss.add_mean(mean, batch.documents.size(0));
+      loss.update_mean(mean, batch.documents.size(0));
     }
-    const double value = loss.value(context);
+    const double value = loss.compute(context);
     if (context.is_main_process()) std::printf("epoch %d: loss %.4f\n", epoch + 1, value);
   }
 
   const torch::NoGradGuard no_grad;
   ddprun::Accuracy accuracy;
   // Without padding: each sentence is asked once.
-  ddprun::Loader questions(
-      test, ddprun::DistributedSampler(test.size(), context, {.shuffle = false, .pad = false}),
+  ddprun::DataLoader questions(
+      test,
+      ddprun::DistributedSampler(test.size(), context,
+                                 {.shuffle = false, .allow_duplicates = false}),
       {.batch_size = 32, .device = context.device()});
-  for (auto& batch : questions) accuracy.add(net->forward(batch), batch.documents);
-  const double recognised = accuracy.value(context);
+  for (auto& batch : questions) accuracy.update(net->forward(batch), batch.documents);
+  const double recognised = accuracy.compute(context);
   if (!context.is_main_process()) return;
   std::printf("of %lld new sentences %.2f %% were recognised\n",
               static_cast<long long>(test.size()), recognised * 100);

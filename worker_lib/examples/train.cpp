@@ -12,7 +12,6 @@
 // Data: Debian's dataset-fashion-mnist, or --data FOLDER with the four IDX files, gzipped or not.
 // Last line on stdout:  test accuracy: 89.07 %      (about this after the default 3 epochs)
 #include <torch/nn.h>
-#include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -26,6 +25,7 @@
 #include "ddprun/evaluation_mode.h"
 #include "ddprun/log.h"
 #include "ddprun/metrics.h"
+#include "ddprun/optim.h"
 #include "ddprun/progress.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
@@ -51,8 +51,8 @@ struct Settings {
   std::string sample_file;
 };
 
-FashionMnist load(const Settings& settings, Part part, torch::Device device) {
-  FashionMnist all = read_fashion_mnist(settings.data, part);
+FashionMnist load(const Settings& settings, Split split, torch::Device device) {
+  FashionMnist all = read_fashion_mnist(settings.data, split);
   if (settings.limit > 0) all = all.first(settings.limit);
   return all.to(device);
 }
@@ -72,10 +72,11 @@ double test_accuracy(Net& model, const FashionMnist& test, ddprun::Context& cont
   for (const Tensor& indices : mine.split(kBatch)) {
     if (indices.numel() == 0) continue;  // fewer samples than ranks
     const Tensor targets = test.targets(indices);
-    accuracy.add(static_cast<double>(count_correct(model.forward(test.pixels(indices)), targets)),
-                 targets.size(0));
+    accuracy.update(
+        static_cast<double>(count_correct(model.forward(test.pixels(indices)), targets)),
+        targets.size(0));
   }
-  return accuracy.value(context);
+  return accuracy.compute(context);
 }
 
 // What this rank did in each step, for tests: its loss, all bits of it ("<step> <float as hex>"), or
@@ -116,11 +117,11 @@ class Training {
   Training(const Settings& settings, ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        train_(load(settings, Part::kTrain, context.device())),
-        test_(load(settings, Part::kTest, context.device())),
+        train_(load(settings, Split::kTrain, context.device())),
+        test_(load(settings, Split::kTest, context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
-        optimizer_(model_.parameters(), torch::optim::SGDOptions(settings.lr).momentum(0.9)),
+        optimizer_(model_.parameters(), ddprun::optim::SGDOptions(settings.lr).momentum(0.9)),
         losses_(settings.loss_file, context.rank()),
         samples_(settings.sample_file, context.rank()) {
     at_.seed = settings.seed;
@@ -128,7 +129,7 @@ class Training {
     if (settings.checkpoint_dir.empty()) return;
     checkpoints_ = std::make_unique<ddprun::Checkpointer>(context, settings.checkpoint_dir);
     // Which gradients are summed together: with three and more ranks the bits depend on it.
-    checkpoints_->also_keep("buckets", model_);
+    checkpoints_->register_for_checkpointing("buckets", model_);
     if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
   }
 
@@ -185,7 +186,7 @@ class Training {
     long long count = 0;
     const auto note = notes.find("epoch_loss");
     if (note != notes.end() && std::sscanf(note->second.c_str(), "%la %lld", &sum, &count) == 2) {
-      epoch_loss_.add(sum, count);
+      epoch_loss_.update(sum, count);
     }
   }
 
@@ -195,8 +196,8 @@ class Training {
     loss.backward();
     optimizer_.step();
     const float value = loss.item<float>();
-    epoch_loss_.add(static_cast<double>(value) * static_cast<double>(indices.size(0)),
-                    indices.size(0));
+    epoch_loss_.update(static_cast<double>(value) * static_cast<double>(indices.size(0)),
+                       indices.size(0));
     return value;
   }
 
@@ -242,7 +243,7 @@ class Training {
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
     const auto samples = static_cast<double>(at_.consumed - consumed_before);
-    const double loss = epoch_loss_.value(context_);
+    const double loss = epoch_loss_.compute(context_);
     const double accuracy = test_accuracy(*model_, test_, context_);
     if (context_.is_main_process()) {
       std::printf("%s: train loss %.4f, test accuracy %.2f %%, %.0f samples/s\n", name.c_str(),
@@ -262,7 +263,7 @@ class Training {
   FashionMnist test_;
   ddprun::DistributedSampler sampler_;
   ddprun::DistributedDataParallel<Net> model_;
-  torch::optim::SGD optimizer_;
+  ddprun::optim::SGD optimizer_;
   StepFile losses_;
   StepFile samples_;
   ddprun::Mean epoch_loss_;  // of the epoch that is running

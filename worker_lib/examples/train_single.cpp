@@ -25,7 +25,7 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 void train(const std::string& folder) {
-  const auto [images, labels] = fashion_mnist(folder, Part::kTrain);
+  const auto [images, labels] = fashion_mnist(folder, Split::kTrain);
   torch::manual_seed(1);
   Net model;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
@@ -40,7 +40,7 @@ void train(const std::string& folder) {
       optimizer.step();
     }
   }
-  const auto [test_images, test_labels] = fashion_mnist(folder, Part::kTest);
+  const auto [test_images, test_labels] = fashion_mnist(folder, Split::kTest);
   const torch::NoGradGuard no_grad;
   const torch::Tensor is_right = model->forward(test_images).argmax(1).eq(test_labels);
   const double accuracy = is_right.to(torch::kFloat64).mean().item<double>();

@@ -6,20 +6,27 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <numeric>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "ddprun/devices.h"
+#include "ddprun/leave.h"
 #include "ddprun/log.h"
+#include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/nccl_module.h"
 #include "worker_lib/c10d/process_group.h"
-#include "worker_lib/c10d/words.h"
+#include "worker_lib/group/agreement.h"
+#include "worker_lib/group/context_access.h"
+#include "worker_lib/group/failure_diagnosis.h"
 #include "worker_lib/group/freed_memory.h"
+#include "worker_lib/group/group_broken_listener.h"
 #include "worker_lib/group/leave_vote.h"
 #include "worker_lib/group/membership.h"
-#include "worker_lib/group/roll_call.h"
 #include "worker_lib/process/agent_link.h"
+#include "worker_lib/process/log_setup.h"
+#include "worker_lib/process/zygote.h"
 
 namespace ddprun {
 namespace {
@@ -42,15 +49,18 @@ void set_up_log_of(const Environment& environment, const ContextOptions& options
                        "', but must be debug, info, warning or error");
     }
   }
-  const auto done = set_up_log(environment.rank, environment.world_size, log);
-  if (!done) throw UsageError(done.error());
+  set_up_log(environment.rank, environment.world_size, log);
+}
+
+std::chrono::milliseconds default_timeout(Backend backend) {
+  return backend == Backend::kNccl ? std::chrono::minutes(10) : std::chrono::minutes(30);
 }
 
 Environment take_place(const ContextOptions& options) {
-  auto environment = environment_of_this_process(options.meeting);
-  if (!environment) throw UsageError(std::move(environment.error()));
-  set_up_log_of(*environment, options);
-  return std::move(*environment);
+  zygote::wait_for_rank(options.can_be_standby);
+  auto environment = environment_of_this_process(options.init_method);
+  set_up_log_of(environment, options);
+  return environment;
 }
 
 bool wants_checks(const ContextOptions& options) {
@@ -77,23 +87,16 @@ torch::Device device_for(const Environment& environment, Backend backend,
     throw UsageError("there is no " + wanted->str() + ": this process sees " +
                      std::to_string(gpus) + " GPUs");
   }
-  auto gpu = gpu_of_worker(environment, gpus);
-  if (!gpu) throw UsageError(std::move(gpu.error()));
-  return {torch::kCUDA, static_cast<c10::DeviceIndex>(*gpu)};
-}
-
-std::string place_of(const Environment& environment) {
-  if (!environment.store_file.empty()) return environment.store_file;
-  if (environment.master_addr.empty()) return "the store that was given";
-  return environment.master_addr + ":" + std::to_string(environment.master_port);
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(gpu_of_worker(environment, gpus))};
 }
 
 // Who serves the store, for whoever finds it gone.
 std::string host_of_store(const Environment& environment, bool is_given) {
+  const std::string place = options_for(environment).place;
   if (is_given) return "whoever serves the store that the program was given";
   if (!environment.store_file.empty()) return "the file system of " + environment.store_file;
-  if (environment.agent_hosts_store) return "the launcher's agent at " + place_of(environment);
-  return "rank 0, at " + place_of(environment);
+  if (environment.agent_hosts_store) return "the launcher's agent at " + place;
+  return "rank 0, at " + place;
 }
 
 // Gloo and LibTorch's store write to sockets without asking for no SIGPIPE: when a peer ends at the
@@ -122,7 +125,9 @@ std::vector<int> ranks_below(int size) {
 
 }  // namespace
 
-Context::Context(const ContextOptions& options) : Context(take_place(options), options) {}
+Context::Context(const ContextOptions& options) : Context(take_place(options), options) {
+  if (link_ && zygote::can_be_zygote()) link_->offer_zygote();
+}
 
 Context::Context(Environment environment, const ContextOptions& options)
     : Context(std::move(environment), nullptr, options) {}
@@ -137,14 +142,14 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   if (link_) link_->enter(WorkerPhase::kJoining);
   const auto begun = std::chrono::steady_clock::now();
   const Backend backend = choose_backend(options.backend, options.device);
-  device_ = device_for(environment_, backend, options.device);
-  if (device_.is_cpu() && options.keep_freed_memory) keep_freed_memory();
-  if (device_.is_cuda()) use_gpu(device_.index());
+  const torch::Device device = device_for(environment_, backend, options.device);
+  if (device.is_cpu() && options.keep_freed_memory) keep_freed_memory();
+  if (device.is_cuda()) use_gpu(device.index());
   auto membership = std::make_shared<detail::Membership>();
-  membership->rank = rank();
+  membership->rank = environment_.rank;
   membership->global_ranks = ranks_below(world_size());
   membership->is_whole_job = true;
-  membership->device = device_;
+  membership->device = device;
   membership->link = link_.get();
   membership->compares_calls = wants_checks(options);
   const bool is_given = store_ != nullptr;
@@ -155,27 +160,30 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
     throw;
   } catch (const std::exception& error) {
     throw Failure(ErrorCode::kUnavailable,
-                  "rank " + std::to_string(rank()) + " cannot reach " +
+                  "rank " + std::to_string(environment_.rank) + " cannot reach " +
                       host_of_store(environment_, is_given) +
                       ", where the ranks meet: is it started, and do all have the same "
                       "MASTER_ADDR and MASTER_PORT? (" +
-                      words_of(error) + ")");
+                      error_line(error) + ")");
   }
   others_need_store_ = !is_given && is_distributed() && !environment_.agent_hosts_store &&
                        environment_.store_file.empty();
-  membership->maker = std::make_shared<GroupMaker>(
-      environment_, store_,
-      ProcessGroupOptions{.backend = backend,
-                          .device = device_,
-                          .join_timeout = options.join_timeout,
-                          .timeout = options.timeout,
-                          .shared_bytes_per_rank = options.shared_bytes_per_rank});
-  membership->group = membership->maker->make(membership->name, rank(), membership->global_ranks);
+  ProcessGroupOptions group_options = options_for(environment_);
+  group_options.backend = backend;
+  group_options.device = device;
+  group_options.join_timeout = options.join_timeout;
+  group_options.timeout = options.timeout.value_or(default_timeout(backend));
+  group_options.shared_bytes_per_rank = options.shared_bytes_per_rank;
+  membership->maker = std::make_shared<GroupMaker>(store_, std::move(group_options));
+  membership->group =
+      membership->maker->make(membership->name, membership->rank, membership->global_ranks);
   if (is_distributed()) {
-    membership->roll_call = std::make_shared<RollCall>(store_, membership->name, rank(),
-                                                       host_of_store(environment_, is_given));
+    membership->diagnosis = std::make_shared<FailureDiagnosis>(
+        store_, membership->name, membership->rank, membership->global_ranks,
+        host_of_store(environment_, is_given));
   }
-  open(std::move(membership));
+  membership_ = std::move(membership);
+  if (backend == Backend::kNccl) detail::ContextAccess::abort_when_broken(*this);
   const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begun;
   log::debug("joined a group of ", world_size(), " in ", passed.count(), " ms");
   if (link_) link_->enter(WorkerPhase::kRunning);
@@ -200,84 +208,93 @@ void Context::on_progress(std::function<void(const ProgressReport&)> listener) {
   progress_listeners_.push_back(std::move(listener));
 }
 
-bool Context::is_told_to_leave() {
-  if (!link_) return false;
-  link_->take_leave_requests();
-  return link_->is_told_to_leave();
-}
-
 bool Context::should_leave() {
   return leave_vote_->should_leave(
-      [this] { return is_told_to_leave(); },
-      [this](LeaveVote::Ballot ballot) {
-        if (is_distributed()) {
-          all_reduce(torch::from_blob(ballot.data(), {2}, torch::kInt64), c10d::ReduceOp::MIN);
-        }
-        return ballot;
-      });
+      [this] { return detail::ContextAccess::is_told_to_leave(*this); },
+      [this](LeaveVote::Ballot ballot) { return detail::least(*this, ballot); });
 }
 
-void Context::leave() {
-  detail::Membership& membership = *membership_;
+namespace detail {
+
+bool ContextAccess::is_told_to_leave(Context& context) {
+  if (!context.link_) return false;
+  context.link_->take_leave_requests();
+  return context.link_->is_told_to_leave();
+}
+
+std::shared_ptr<FailureDiagnosis> ContextAccess::diagnosis(const Context& context) {
+  return context.membership_->diagnosis;
+}
+
+void ContextAccess::abort_when_broken(Context& context) {
+  Membership& membership = *context.membership_;
+  if (!membership.diagnosis) return;
+  membership.hangs = true;
+  membership.diagnosis->abort_when_broken(membership.group);
+  if (context.link_) {
+    context.listener_ = std::make_unique<GroupBrokenListener>(*context.link_, membership.diagnosis);
+  }
+}
+
+void ContextAccess::leave(Context& context) {
+  Membership& membership = *context.membership_;
   if (!membership.group) return;
-  if (link_) link_->enter(WorkerPhase::kLeaving);
+  if (context.link_) context.link_->enter(WorkerPhase::kLeaving);
   shut_down(*membership.group);  // before the store goes, which NCCL's threads look at
-  if (membership.roll_call) membership.roll_call->leave();
+  if (membership.diagnosis && membership.diagnosis->is_broken()) {
+    throw membership.diagnosis->failure_of_broken();
+  }
+  if (membership.diagnosis) membership.diagnosis->leave();
+  context.listener_.reset();
   membership.group.reset();
-  if (others_need_store_ && is_main_process() &&
-      !membership.roll_call->await_end(membership.global_ranks, kLeaveTimeout)) {
+  if (context.others_need_store_ && context.is_main_process() &&
+      !membership.diagnosis->await_end(kLeaveTimeout)) {
     log::warning("not every rank left in an orderly way");
   }
-  membership.roll_call.reset();
+  membership.diagnosis.reset();
   membership.maker.reset();
-  store_.reset();
+  context.store_.reset();
 }
 
-std::string Context::last_words(const std::exception& error) noexcept {
-  std::string words = message_of(error);
-  const auto roll_call = membership_->roll_call;
-  if (!roll_call) return words;
-  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
-    words = roll_call->explain(membership_->global_ranks, error).what();
-  }
-  roll_call->fail(words.substr(0, words.find('\n')));
-  return words;
-}
-
-void Context::fail() {
-  detail::Membership& membership = *membership_;
-  const auto tell = [&](const std::string& why) {
-    if (!membership.roll_call) return;
-    membership.roll_call->fail(why);
-    // Those who wait on this rank are to hear of it now, while the store is there to tell them.
-    if (membership.group) close_connections(*membership.group);
-    if (others_need_store_ && is_main_process()) {
-      membership.roll_call->await_end(membership.global_ranks, kFailTimeout);
-    }
-  };
+void ContextAccess::fail(Context& context, const std::function<void()>& known) {
+  Membership& membership = *context.membership_;
+  if (!membership.diagnosis) throw;
+  std::exception_ptr thrown = std::current_exception();
   const auto explain = [&](const std::exception& error) {
-    if (!membership.roll_call) throw;
-    Failure failure = membership.roll_call->explain(membership.global_ranks, error);
-    tell(failure.what());
-    throw failure;
+    thrown = std::make_exception_ptr(membership.diagnosis->explain(membership.global_ranks, error));
   };
   try {
-    throw;
-  } catch (const Failure& failure) {
-    tell(failure.what());
     throw;
   } catch (const c10::DistError& error) {
     explain(error);
   } catch (const gloo::Exception& error) {
     explain(error);
+  } catch (const Failure&) {
   } catch (const std::exception& error) {
-    tell(words_of(error));
-    throw;
+    // What an aborted call has left in its tensors may be the reason ("the loss is NaN").
+    if (membership.diagnosis->is_broken()) explain(error);
   } catch (...) {
-    tell("something that is no std::exception was thrown");
-    throw;
   }
-  std::abort();  // every branch above throws
+  const std::string why = error_text(thrown);
+  membership.diagnosis->fail(why.substr(0, why.find('\n')));
+  // Those who wait on this rank are to hear of it now, while the store is there to tell them.
+  if (membership.group) close_connections(*membership.group);
+  if (known) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (...) {
+      known();
+    }
+  }
+  if (context.others_need_store_ && context.is_main_process()) {
+    membership.diagnosis->await_end(kFailTimeout);
+  }
+  std::rethrow_exception(thrown);
 }
+
+}  // namespace detail
+
+void leave(Context& context) { detail::ContextAccess::leave(context); }
+void leave_failed(Context& context) { detail::ContextAccess::fail(context); }
 
 }  // namespace ddprun

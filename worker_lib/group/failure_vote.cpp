@@ -5,35 +5,24 @@
 
 #include "ddprun/context.h"
 #include "ddprun/error.h"
-#include "worker_lib/c10d/words.h"
-#include "worker_lib/group/leave_vote.h"
+#include "worker_lib/c10d/error_text.h"
+#include "worker_lib/group/agreement.h"
+#include "worker_lib/group/context_access.h"
 
 namespace ddprun {
 namespace {
 
+using namespace detail;
+
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Of each element, over all ranks; through the CPU.
-LeaveVote::Ballot least(Group& group, LeaveVote::Ballot ballot) {
-  if (group.size() > 1) {
-    group.all_reduce(torch::from_blob(ballot.data(), {2}, torch::kInt64), c10d::ReduceOp::MIN);
-  }
-  return ballot;
-}
-
 std::string describe(std::int64_t step, const std::string& what) {
-  return std::string("the loss ") + (step > 0 ? "of step " + std::to_string(step) + " " : "") +
-         "is " + what + "; look at that batch, lower the learning rate, or clip gradients";
+  return "the loss of step " + std::to_string(step) + " is " + what +
+         "; look at that batch, lower the learning rate, or clip gradients";
 }
 
 std::string describe(std::int64_t step, double loss) {
   return describe(step, std::isnan(loss) ? "NaN" : loss > 0 ? "infinite" : "minus infinity");
-}
-
-// What `rank` has to say, on every rank of the group.
-Failure failure_of(Group& group, int rank, const std::string& mine) {
-  const std::string why = group.broadcast(mine, rank);
-  return {ErrorCode::kUnavailable, "rank " + std::to_string(group.global_rank(rank)) + ": " + why};
 }
 
 }  // namespace
@@ -52,7 +41,7 @@ void FailureVote::report(std::int64_t step, std::string why) {
 }
 
 void FailureVote::report(std::int64_t step, std::exception_ptr thrown) {
-  if (!trouble_) trouble_ = Trouble{step, message_of(thrown), thrown};
+  if (!trouble_) trouble_ = Trouble{step, error_text(thrown), thrown};
 }
 
 void FailureVote::poll() {
@@ -60,7 +49,8 @@ void FailureVote::poll() {
 }
 
 bool FailureVote::should_leave() {
-  if (is_leaving_ || !vote([this] { return context_->is_told_to_leave(); })) return is_leaving_;
+  if (is_leaving_ || !vote([this] { return detail::ContextAccess::is_told_to_leave(*context_); }))
+    return is_leaving_;
   settle();
   return is_leaving_ = true;
 }
@@ -84,11 +74,12 @@ void FailureVote::settle() {
 
 void FailureVote::end_together() {
   const std::int64_t step = least(group_, {trouble_ ? trouble_->step : kNever, 0})[0];
-  const bool is_candidate = trouble_ && trouble_->step == step;
-  const auto rank = static_cast<int>(least(group_, {is_candidate ? group_.rank() : kNever, 0})[0]);
-  const Failure failure = failure_of(group_, rank, trouble_ ? trouble_->why : std::string());
-  if (rank == group_.rank() && trouble_->thrown) std::rethrow_exception(trouble_->thrown);
-  throw failure;
+  std::optional<RankError> mine;
+  if (trouble_ && trouble_->step == step) mine.emplace().text = trouble_->why;
+  const auto first = first_error(group_, std::move(mine)).value();
+  if (first.rank == group_.rank() && trouble_->thrown) std::rethrow_exception(trouble_->thrown);
+  throw Failure(ErrorCode::kUnavailable,
+                "rank " + std::to_string(group_.global_rank(first.rank)) + ": " + first.text);
 }
 
 FiniteGuard::FiniteGuard(FailureVote& failures) : failures_(failures) {
@@ -116,14 +107,6 @@ void FiniteGuard::look() {
   const auto step = first_bad_.item<std::int64_t>();
   if (step == kNever) return;
   failures_.report(step, describe(step, "NaN or infinite"));
-}
-
-void check_finite(Group& group, const torch::Tensor& loss) {
-  const auto value = loss.item<double>();
-  const bool is_bad = !std::isfinite(value);
-  const std::int64_t first = least(group, {is_bad ? group.rank() : kNever, 0})[0];
-  if (first == kNever) return;
-  throw failure_of(group, static_cast<int>(first), is_bad ? describe(0, value) : std::string());
 }
 
 }  // namespace ddprun

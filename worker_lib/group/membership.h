@@ -1,4 +1,4 @@
-// What a Group knows of itself; shared with its operations in flight, which may outlive it. Private
+// The data of a Group; shared with its operations in flight, which may outlive it. Private
 // to worker_lib; one thread.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "worker_lib/c10d/process_group.h"
-#include "worker_lib/group/roll_call.h"
+#include "worker_lib/group/failure_diagnosis.h"
 
 namespace ddprun {
 
@@ -27,9 +27,10 @@ struct Membership {
   torch::Device device{torch::kCPU};
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // none after leaving
   std::shared_ptr<const GroupMaker> maker;       // makes the smaller ones
-  std::shared_ptr<RollCall> roll_call;           // none in a world of one
+  std::shared_ptr<FailureDiagnosis> diagnosis;   // none in a world of one
   AgentLink* link = nullptr;                     // the Context's
   bool compares_calls = false;                   // ContextOptions::check_collectives
+  bool hangs = false;  // a call does not end when a member is gone: the diagnosis aborts it
   bool is_comparing = false;
   std::int64_t calls = 0;  // of collectives, here
   int groups_made = 0;

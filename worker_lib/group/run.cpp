@@ -12,7 +12,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "worker_lib/c10d/words.h"
+#include "worker_lib/c10d/error_text.h"
+#include "worker_lib/group/context_access.h"
+#include "worker_lib/group/failure_diagnosis.h"
 #include "worker_lib/process/error_file.h"
 #include "worker_lib/process/stderr_line.h"
 
@@ -26,12 +28,24 @@ std::string readable_name(const std::type_info& type) {
   return status == 0 ? name.get() : type.name();
 }
 
-// What the handler of std::terminate needs: it is given nothing.
+// What the handler of std::terminate needs: it is given nothing. It may run while the main thread
+// leaves, or waits in the store.
 std::atomic<const char*> running_program = nullptr;
-std::atomic<Context*> running_context = nullptr;
 std::atomic<std::terminate_handler> handler_before = nullptr;
+std::mutex running_mutex;
+std::shared_ptr<FailureDiagnosis> running_diagnosis;
 std::mutex report_mutex;
 bool is_reported = false;
+
+void set_running(std::shared_ptr<FailureDiagnosis> diagnosis) {
+  const std::scoped_lock lock(running_mutex);
+  running_diagnosis.swap(diagnosis);
+}
+
+std::shared_ptr<FailureDiagnosis> running() {
+  const std::scoped_lock lock(running_mutex);
+  return running_diagnosis;
+}
 
 // One line on stderr, and the error file if the launcher wants one. The first report stands: what
 // another thread throws afterwards is a consequence.
@@ -49,19 +63,21 @@ void report(FailureDescription failure) {
 
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
-  if (const auto written = write_error_file(path, failure); !written) {
-    stderr_line::write(written.error().to_string() + "\n");
+  try {
+    write_error_file(path, failure);
+  } catch (const Failure& unwritten) {
+    stderr_line::write(std::string(unwritten.what()) + "\n");
   }
 }
 
 FailureDescription describe(const std::exception& error) {
   if (const auto* const from_torch = dynamic_cast<const c10::Error*>(&error)) {
     return {readable_name(typeid(error)),
-            message_of(error),
+            error_text(error),
             from_torch->backtrace() ? from_torch->backtrace()->get() : "",
             {}};
   }
-  return {readable_name(typeid(error)), message_of(error), {}, {}};
+  return {readable_name(typeid(error)), error_text(error), {}, {}};
 }
 
 // Reports what is being handled, and gives the process' exit code.
@@ -76,7 +92,7 @@ int report_current() {
   } catch (const std::exception& error) {
     report(describe(error));
   } catch (...) {
-    report({"unknown", message_of(std::current_exception()), {}, {}});
+    report({"unknown", error_text(std::current_exception()), {}, {}});
   }
   return kFailed;
 }
@@ -90,7 +106,7 @@ int report_current() {
       std::rethrow_exception(error);
     } catch (const std::exception& thrown) {
       FailureDescription failure = describe(thrown);
-      if (Context* const context = running_context) failure.message = context->last_words(thrown);
+      if (const auto diagnosis = running()) failure.message = diagnosis->explain_abort(thrown);
       report(std::move(failure));
     } catch (...) {
     }
@@ -102,16 +118,16 @@ int report_current() {
 }  // namespace
 
 int call(Context& context, const std::function<int()>& f) {
-  running_context = &context;
+  set_running(ContextAccess::diagnosis(context));
   try {
     const int code = f();
-    running_context = nullptr;
-    context.leave();
+    set_running(nullptr);
+    ContextAccess::leave(context);
     return code;
   } catch (...) {
-    running_context = nullptr;
+    set_running(nullptr);
     try {
-      context.fail();
+      ContextAccess::fail(context, report_current);
     } catch (...) {
       // Before the group ends: with NCCL that may take long, or abort the process.
       return report_current();

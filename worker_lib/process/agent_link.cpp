@@ -1,6 +1,7 @@
 #include "worker_lib/process/agent_link.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,17 +11,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <iterator>
+#include <tuple>
 #include <utility>
 
 namespace ddprun {
 namespace {
 
-// A clock that is a tick (4 ms) behind at most and costs a quarter of the exact one.
-std::int64_t coarse_ns() {
+std::int64_t now_ns(clockid_t clock) {
   timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  ::clock_gettime(clock, &now);
   return now.tv_sec * 1'000'000'000L + now.tv_nsec;
 }
+
+// A clock that is a tick (4 ms) behind at most and costs a quarter of the exact one.
+std::int64_t coarse_ns() { return now_ns(CLOCK_MONOTONIC_COARSE); }
 
 template <typename T>
 bool has_option(int socket, int name, T* value) {
@@ -66,8 +71,8 @@ const char* make_owner_mark() {
   return mark;
 }
 
-// Where a scheduler signals every process of the job, the agent's notice must not find a corpse. A
-// handler of the program's own stays, and so does what a stop signal does.
+// A scheduler may signal every process of the job: the signal must not end this one before the agent's
+// notice arrives. A handler of the program stays, and so does the effect of a stop signal.
 void survive(int preempt_signal) {
   const bool is_notice_only = preempt_signal == SIGUSR1 || preempt_signal == SIGUSR2;
   struct sigaction now {};
@@ -110,14 +115,38 @@ void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
   const std::size_t count = std::min(values.size(), link::kValuesMax);
   std::copy_n(values.begin(), count, note_.values.begin());
   if (count > 0) note_.value_count = static_cast<std::uint32_t>(count);
-  step_done(step, total_steps);
-}
-
-void AgentLink::step_done(std::int64_t step, std::int64_t total_steps) {
+  // Numbers that begin anew with each epoch say nothing about the whole training.
+  if (step < note_.step && note_.step_kind != StepKind::kCounted) {
+    note_.step_kind = StepKind::kCounted;
+    told_from_ = INT64_MIN;
+  }
   note_.step = step;
   note_.total_steps = total_steps;
   note_.step_at_ns = coarse_ns();
   publish();
+  if (step >= told_from_) [[unlikely]]
+    mark_step();
+}
+
+// The marks are written before the agent is told; an agent that does not know them is not told.
+void AgentLink::mark_step() {
+  const std::int64_t wanted = page_->header.wanted_step;
+  const bool is_first = told_from_ == INT64_MIN;
+  told_from_ = is_first && note_.step < wanted ? wanted : INT64_MAX;
+  if (*is_owner_ == 0 || page_->header.version < link::kMarksSince) return;
+  const std::int64_t now = now_ns(CLOCK_MONOTONIC);
+  link::Marks& marks = page_->marks;
+  if (is_first) {
+    marks.step_kind = static_cast<std::uint32_t>(note_.step_kind);
+    marks.first_step = note_.step;
+    marks.first_step_at_ns = now;
+    marks.wanted_step_at_ns = 0;
+  }
+  if (wanted > 0 && note_.step >= wanted) marks.wanted_step_at_ns = now;
+  link::Message stepped;
+  stepped.kind = static_cast<std::uint32_t>(link::Kind::kStepped);
+  stepped.pid = ::getpid();
+  std::ignore = ::send(socket_.get(), &stepped, sizeof stepped, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void AgentLink::collective_begins() {
@@ -136,32 +165,73 @@ void AgentLink::publish() {
 }
 
 void AgentLink::take_leave_requests() {
-  if (std::exchange(takes_leave_, true) || *is_owner_ == 0 || !socket_) return;
+  if (std::exchange(takes_leave_, true) || *is_owner_ == 0) return;
+  if (support(link::kTakesLeave)) survive(page_->header.preempt_signal);
+}
+
+void AgentLink::offer_zygote() {
+  if (*is_owner_ != 0) support(link::kCanBeZygote);
+}
+
+// The last hello counts, so each says all. False: there is no link any more.
+bool AgentLink::support(std::uint32_t request) {
+  const std::scoped_lock lock(mutex_);
+  if (!is_open_) return false;
   link::Message hello;
   hello.kind = static_cast<std::uint32_t>(link::Kind::kHello);
   hello.pid = ::getpid();
-  hello.requests = link::kTakesLeave;
-  if (::send(socket_.get(), &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof hello) {
-    socket_.reset();
-  } else {
-    survive(page_->header.preempt_signal);
+  hello.requests = supported_ |= request;
+  if (::send(socket_.get(), &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello) {
+    return true;
   }
+  close();
+  return false;
 }
 
 bool AgentLink::is_told_to_leave() {
-  while (!is_told_to_leave_ && socket_ && *is_owner_ != 0) {
-    link::Message message;
-    const ssize_t length = ::recv(socket_.get(), &message, sizeof message, MSG_DONTWAIT);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (length <= 0) {
-      socket_.reset();
-    } else if (length == sizeof message &&
-               message.kind == static_cast<std::uint32_t>(link::Kind::kLeave)) {
+  if (*is_owner_ == 0) return false;
+  const std::scoped_lock lock(mutex_);
+  if (!is_told_to_leave_) receive();
+  return is_told_to_leave_;
+}
+
+std::optional<link::GroupBroken> AgentLink::await_group_broken(int stop) {
+  for (;;) {
+    {
+      const std::scoped_lock lock(mutex_);
+      receive();
+      if (broken_ || !is_open_) return broken_;
+    }
+    pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop, POLLIN, 0}};
+    if (::poll(waits, std::size(waits), /*timeout=*/-1) < 0 && errno != EINTR) return std::nullopt;
+    if (waits[1].revents != 0) return std::nullopt;
+  }
+}
+
+// All that has come, whichever thread it is for.
+void AgentLink::receive() {
+  while (is_open_) {
+    link::GroupBroken message;
+    const ssize_t length =
+        TEMP_FAILURE_RETRY(::recv(socket_.get(), &message, sizeof message, MSG_DONTWAIT));
+    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (length <= 0) return close();
+    const auto is = [&](link::Kind kind, std::size_t size) {
+      return static_cast<std::size_t>(length) == size &&
+             message.head.kind == static_cast<std::uint32_t>(kind);
+    };
+    if (is(link::Kind::kLeave, sizeof message.head)) {
       is_told_to_leave_ = true;
+    } else if (is(link::Kind::kGroupBroken, sizeof message) && !broken_) {
+      broken_ = message;
     }  // else: a newer agent's, for newer workers
   }
-  return is_told_to_leave_ && *is_owner_ != 0;
+}
+
+// The agent sees it as closed; the descriptor stays, since another thread may wait for it.
+void AgentLink::close() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  is_open_ = false;
 }
 
 }  // namespace ddprun

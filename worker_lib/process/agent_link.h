@@ -1,6 +1,7 @@
 // The worker's end of its link (rendezvous/common/worker_abi/worker_link.h): notes how far this process is, and
-// hears what the agent asks for. Owned by the Context; one thread at a time. Without LibTorch and
-// without anything else of worker_lib, so that other programs can take it as it is.
+// hears what the agent asks for. Owned by the Context; one thread at a time, and beside it another one
+// in await_group_broken(). Without LibTorch and without anything else of worker_lib, so that other
+// programs can take it as it is.
 //
 // There is no link, and open() returns nothing, unless this very process is a worker that an agent
 // started: variables and descriptors that were inherited from a parent which is one, or through a
@@ -10,6 +11,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 
 #include "rendezvous/common/unique_fd.h"
@@ -26,10 +29,11 @@ class AgentLink {
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
 
-  // Some ten nanoseconds each, no system call.
-  void step_done(std::int64_t step, std::int64_t total_steps);
-  // With them; none: those of before stay. What is beyond link::kValuesMax is not noted.
-  void step_done(std::int64_t step, std::int64_t total_steps, std::span<const link::Value> values);
+  // Some ten nanoseconds each, no system call, except for the steps that the agent is told of: the
+  // first one, and Header::wanted_step.
+  // No values: those of before stay. What is beyond link::kValuesMax is not noted.
+  void step_done(std::int64_t step, std::int64_t total_steps,
+                 std::span<const link::Value> values = {});
   void collective_begins();
   void enter(WorkerPhase phase);
   WorkerPhase phase() const { return note_.phase; }
@@ -40,17 +44,34 @@ class AgentLink {
   void take_leave_requests();
   bool is_told_to_leave();  // stays true
 
+  // Says that this program can be a zygote (worker_lib/process/zygote.h).
+  void offer_zygote();
+
+  // Waits until the agent says that a worker of the round is gone. Nothing when `stop` (a descriptor)
+  // can be read, or the link is closed.
+  std::optional<link::GroupBroken> await_group_broken(int stop);
+
  private:
   AgentLink(rdzv::UniqueFd socket, link::Page* page, const char* is_owner);
 
   void publish();
+  bool support(std::uint32_t request);
+  void receive();
+  void close();
+  void mark_step();
 
-  rdzv::UniqueFd socket_;
+  const rdzv::UniqueFd socket_;
   link::Page* page_;
   const char* is_owner_;  // to memory that the kernel clears in a forked child
   link::Note note_;
+  std::int64_t told_from_ = INT64_MIN;  // the agent is told of the next step from this one on
   bool takes_leave_ = false;
+
+  std::mutex mutex_;  // guards the rest
+  bool is_open_ = true;
   bool is_told_to_leave_ = false;
+  std::uint32_t supported_ = 0;  // bits of link::Message::requests
+  std::optional<link::GroupBroken> broken_;
 };
 
 // The phase of a part of the program: the one before is back at its end.

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "ddprun/error.h"
+
 namespace ddprun {
 namespace {
 
@@ -15,12 +17,18 @@ class Driver {
     // Stays loaded, as CUDA's own libraries do with it.
     void* const driver = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (driver == nullptr) return;
+    find(driver, "cuDriverGetVersion", get_version_);
     const bool has_all =
         find(driver, "cuInit", init_) && find(driver, "cuDeviceGetCount", get_count_) &&
         find(driver, "cuDeviceGet", get_) && find(driver, "cuDeviceGetName", get_name_) &&
         find(driver, "cuDeviceTotalMem_v2", get_bytes_) &&
         find(driver, "cuDeviceGetAttribute", get_attribute_);
     is_usable_ = has_all && init_(0) == 0;
+  }
+
+  int newest_cuda() const {
+    int version = 0;
+    return get_version_ != nullptr && get_version_(&version) == 0 ? version : 0;
   }
 
   int count() const {
@@ -54,6 +62,7 @@ class Driver {
     return function != nullptr;
   }
 
+  int (*get_version_)(int* version) = nullptr;
   int (*init_)(unsigned flags) = nullptr;
   int (*get_count_)(int* count) = nullptr;
   int (*get_)(int* device, int index) = nullptr;
@@ -86,13 +95,14 @@ std::vector<Gpu> list_gpus(const char* driver) {
 
 int count_gpus(const char* driver) { return Driver(driver).count(); }
 
-Result<int> gpu_of_worker(const Environment& environment, int visible) {
+int cuda_of_driver(const char* driver) { return Driver(driver).newest_cuda(); }
+
+int gpu_of_worker(const Environment& environment, int visible) {
   if (environment.local_rank < visible) return environment.local_rank;
   if (visible == 1 && environment.is_slurm_step) return 0;  // the step gave each task one
-  return fail(ErrorCode::kInvalidArgument,
-              "local rank " + std::to_string(environment.local_rank) +
-                  " has no GPU of its own: this process sees " + std::to_string(visible) +
-                  "; start at most one worker per GPU, or use --backend gloo");
+  throw UsageError("local rank " + std::to_string(environment.local_rank) +
+                   " has no GPU of its own: this process sees " + std::to_string(visible) +
+                   "; start at most one worker per GPU, or use --backend gloo");
 }
 
 }  // namespace ddprun

@@ -16,9 +16,8 @@ std::string error_file_json(const FailureDescription& failure) {
   return boost::json::serialize(document);
 }
 
-Result<void> write_error_file(const std::string& path, const FailureDescription& failure) {
-  const std::string text = error_file_json(failure);
-  return write_file_atomically(path, {text});
+void write_error_file(const std::string& path, const FailureDescription& failure) {
+  write_file_atomically(path, {error_file_json(failure)});
 }
 
 }  // namespace ddprun

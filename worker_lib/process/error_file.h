@@ -1,12 +1,10 @@
 // The error file: how a worker tells its agent why it failed (TORCHELASTIC_ERROR_FILE), in the
-// words of PyTorch's @record, so that ddprun and torchrun both read it. Pure but for
+// format of PyTorch's @record, so that ddprun and torchrun both read it. Pure but for
 // write_error_file().
 #pragma once
 
 #include <chrono>
 #include <string>
-
-#include "rendezvous/common/result.h"
 
 namespace ddprun {
 
@@ -20,6 +18,7 @@ struct FailureDescription {
 // {"message": {"message": "<type>: <text>", "extraInfo": {"py_callstack": …, "timestamp": "<s>"}}}
 std::string error_file_json(const FailureDescription& failure);
 
-Result<void> write_error_file(const std::string& path, const FailureDescription& failure);
+// Throws Failure.
+void write_error_file(const std::string& path, const FailureDescription& failure);
 
 }  // namespace ddprun

@@ -1,16 +1,19 @@
-#include "ddprun/log.h"
+#include "worker_lib/process/log_setup.h"
 
 #include <fcntl.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 
+#include "ddprun/error.h"
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/process/files.h"
 #include "worker_lib/process/stderr_line.h"
 
 namespace ddprun {
@@ -36,8 +39,8 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    while (::write(file_.get(), line.data(), line.size()) < 0 && errno == EINTR) {
-    }  // a full disk costs lines, not the training
+    write_all(file_.get(),
+              {line.data(), line.size()});  // a full disk costs lines, not the training
   }
   void flush_() override {}
 
@@ -45,32 +48,26 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
   rdzv::UniqueFd file_;
 };
 
-Result<rdzv::UniqueFd> open_file_of(int rank, const std::string& folder) {
+rdzv::UniqueFd open_file_of(int rank, const std::string& folder) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   const std::string name = folder + "/rank" + std::to_string(rank) + ".log";
   rdzv::UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file) return fail(error_from_errno(errno, "the log file " + name + " cannot be written"));
+  if (!file) {
+    throw UsageError(error_from_errno(errno, "the log file " + name + " cannot be written"));
+  }
   return file;
 }
 
 spdlog::level::level_enum to_spdlog(log::Level level) {
-  switch (level) {
-    case log::Level::kDebug:
-      return spdlog::level::debug;
-    case log::Level::kInfo:
-      return spdlog::level::info;
-    case log::Level::kWarning:
-      return spdlog::level::warn;
-    case log::Level::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                   spdlog::level::warn, spdlog::level::err};
+  return kLevels[static_cast<std::size_t>(level)];
 }
 
 }  // namespace
 
-Result<void> set_up_log(int rank, int world_size, const LogOptions& options) {
+void set_up_log(int rank, int world_size, const LogOptions& options) {
   const std::string who = world_size > 1 ? "[rank " + std::to_string(rank) + "] " : "";
   const auto own_level = options.level ? to_spdlog(*options.level)
                          : rank == 0   ? spdlog::level::info
@@ -82,25 +79,21 @@ Result<void> set_up_log(int rank, int world_size, const LogOptions& options) {
   logger->set_level(own_level);
   if (!options.folder.empty()) {
     const auto file_level = options.level ? own_level : spdlog::level::info;
-    auto file = open_file_of(rank, options.folder);
-    if (!file) return fail(std::move(file.error()));
-    auto sink = std::make_shared<FileSink>(std::move(*file));
+    auto sink = std::make_shared<FileSink>(open_file_of(rank, options.folder));
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + who + "%v");
     logger->sinks().push_back(std::move(sink));
     logger->set_level(file_level);
   }
   spdlog::set_default_logger(std::move(logger));
-  return {};
 }
 
 namespace log {
 
 std::optional<Level> level_from(std::string_view name) {
-  if (name == "debug") return Level::kDebug;
-  if (name == "info") return Level::kInfo;
-  if (name == "warning") return Level::kWarning;
-  if (name == "error") return Level::kError;
-  return std::nullopt;
+  constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
+  const auto* const found = std::ranges::find(kNames, name);
+  if (found == std::end(kNames)) return std::nullopt;
+  return static_cast<Level>(found - kNames);
 }
 
 bool is_on(Level level) { return spdlog::default_logger_raw()->should_log(to_spdlog(level)); }

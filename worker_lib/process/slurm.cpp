@@ -2,44 +2,30 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
+#include <limits>
 #include <utility>
 
+#include "ddprun/error.h"
 #include "rendezvous/common/parse_number.h"
 #include "rendezvous/common/slurm.h"
 
 namespace ddprun {
 namespace {
 
-// The first of these variables that is set must be a number in [least, most].
-Result<std::optional<int>> number(const VariableLookup& lookup,
-                                  std::initializer_list<const char*> names, int least) {
-  for (const char* const name : names) {
-    const auto text = lookup(name);
-    if (!text) continue;
-    const auto value = parse_number<int>(*text);
-    if (value && *value >= least) return value;
-    return fail(ErrorCode::kInvalidArgument,
-                std::string(name) + " is '" + *text + "', but must be a whole number from " +
-                    std::to_string(least) +
-                    "; start the program with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
-                    "MASTER_PORT yourself");
-  }
-  return std::optional<int>{};
-}
+constexpr const char* kHowToStart =
+    "start the program with srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself";
 
 // The first of the step's nodes, which runs rank 0; empty where nothing names them.
-Result<std::string> first_host(const VariableLookup& lookup) {
+std::string first_host(const VariableLookup& lookup) {
   for (const char* const name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
     const auto list = lookup(name);
     if (!list) continue;
     auto hosts = expand_host_list(*list);
     if (hosts) return std::move(hosts->front());
-    return fail(ErrorCode::kInvalidArgument,
-                std::string(name) + " is '" + *list + "', which cannot be read: " +
-                    hosts.error().message + "; set MASTER_ADDR and MASTER_PORT yourself");
+    throw UsageError(std::string(name) + " is '" + *list + "', which cannot be read: " +
+                     hosts.error().message + "; set MASTER_ADDR and MASTER_PORT yourself");
   }
-  return std::string{};
+  return {};
 }
 
 }  // namespace
@@ -62,31 +48,28 @@ std::optional<int> tasks_on_node(std::string_view tasks_per_node, int index) {
   return std::nullopt;
 }
 
-Result<std::optional<Environment>> slurm_environment(const VariableLookup& lookup) {
+std::optional<Environment> slurm_environment(const VariableLookup& lookup) {
   const auto step = slurm_step(lookup("SLURM_STEP_ID").value_or(""));
-  if (!step || !lookup("SLURM_PROCID")) return std::optional<Environment>{};
-  const auto rank = number(lookup, {"SLURM_PROCID"}, 0);
-  if (!rank) return fail(rank.error());
-  const auto world = number(lookup, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1);
-  if (!world) return fail(world.error());
-  const auto local_rank = number(lookup, {"SLURM_LOCALID"}, 0);
-  if (!local_rank) return fail(local_rank.error());
-  if (!*world) {
-    return fail(ErrorCode::kInvalidArgument,
-                "SLURM_PROCID is set and neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is: start "
-                "the program with srun, or with ddprun");
-  }
-  if (**rank >= **world) {
-    return fail(ErrorCode::kInvalidArgument, "SLURM_PROCID=" + std::to_string(**rank) +
-                                                 " contradicts the number of tasks, which is " +
-                                                 std::to_string(**world));
-  }
-
+  if (!step || !lookup("SLURM_PROCID")) return std::nullopt;
+  const auto number = [&](const char* name, int least) {
+    return number_variable(lookup, name, least, std::numeric_limits<int>::max(), kHowToStart);
+  };
   Environment environment;
   environment.is_slurm_step = true;
-  environment.rank = **rank;
-  environment.world_size = **world;
-  environment.local_rank = local_rank->value_or(0);
+  environment.rank = *number("SLURM_PROCID", 0);
+  auto world = number("SLURM_STEP_NUM_TASKS", 1);
+  if (!world) world = number("SLURM_NTASKS", 1);
+  if (!world) {
+    throw UsageError(
+        "SLURM_PROCID is set and neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is: start the "
+        "program with srun, or with ddprun");
+  }
+  environment.world_size = *world;
+  if (environment.rank >= environment.world_size) {
+    throw UsageError("SLURM_PROCID=" + std::to_string(environment.rank) +
+                     " contradicts the number of tasks, which is " + std::to_string(*world));
+  }
+  environment.local_rank = number("SLURM_LOCALID", 0).value_or(0);
   std::optional<int> local_world;
   const auto per_node = lookup("SLURM_STEP_TASKS_PER_NODE");
   const auto node = parse_number<int>(lookup("SLURM_NODEID").value_or("0"));
@@ -99,9 +82,7 @@ Result<std::optional<Environment>> slurm_environment(const VariableLookup& looku
   }
 
   if (environment.world_size > 1 && !lookup("MASTER_ADDR")) {
-    auto host = first_host(lookup);
-    if (!host) return fail(std::move(host.error()));
-    environment.master_addr = *std::move(host);
+    environment.master_addr = first_host(lookup);
   }
   environment.master_port = slurm_port(
       parse_number<std::uint64_t>(lookup("SLURM_JOB_ID").value_or("")).value_or(0), *step);

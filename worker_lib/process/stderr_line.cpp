@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <mutex>
 #include <string>
+
+#include "worker_lib/process/files.h"
 
 namespace ddprun::stderr_line {
 namespace {
@@ -21,36 +22,26 @@ State& state() {
   return *kept;
 }
 
-void write_all(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads stderr: training goes on
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
-
 }  // namespace
 
+// Training continues if nobody reads stderr: the result of write_all() is ignored.
 void write(std::string_view line) {
   const std::scoped_lock lock(state().mutex);
-  if (state().live.empty()) return write_all(line);
-  std::string text(kEraseLine);
-  text.append(line).append(state().live);
-  write_all(text);
+  std::string text(state().live.empty() ? "" : kEraseLine);
+  write_all(STDERR_FILENO, text.append(line).append(state().live));
 }
 
 void set_live(std::string_view text) {
   const std::scoped_lock lock(state().mutex);
   state().live = text;
-  write_all(std::string(kEraseLine).append(text));
+  write_all(STDERR_FILENO, std::string(kEraseLine).append(text));
 }
 
 void finish_live() {
   const std::scoped_lock lock(state().mutex);
   if (state().live.empty()) return;
   state().live.clear();
-  write_all("\n");
+  write_all(STDERR_FILENO, "\n");
 }
 
 }  // namespace ddprun::stderr_line

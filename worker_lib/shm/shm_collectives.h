@@ -1,10 +1,10 @@
-// The collectives as sequences of rounds (shm_rounds.h): what a rank writes for each round and what
+// The collectives as sequences of rounds (shm_slot_exchange.h): what a rank writes for each round and what
 // it does with what the others wrote. On plain memory, which must live and not be touched until the
 // end. Each is begun on all ranks in the same order; the first round carries a Call, and ranks whose
 // Calls differ all get a Failure that says how. What stays on its own rank never goes through
 // shared memory, so that a group of one needs none.
 //
-//   Run run(rounds, std::make_unique<AllReduce>(…), patience.until);
+//   Run run(exchange, std::make_unique<Reduction>(…), limits.until);
 //   run.begin();         // writes and publishes the first piece; never waits
 //   run.finish(spin);    // all the rest
 //
@@ -17,21 +17,9 @@
 #include <vector>
 
 #include "worker_lib/shm/shm_reduce.h"
-#include "worker_lib/shm/shm_rounds.h"
+#include "worker_lib/shm/shm_slot_exchange.h"
 
 namespace ddprun::shm {
-
-enum class Kind : std::uint32_t {
-  kBarrier,
-  kBroadcast,
-  kAllReduce,
-  kReduce,
-  kGather,
-  kAllGather,
-  kScatter,
-  kReduceScatter,
-  kAllToAll,
-};
 
 class Collective {
  public:
@@ -40,23 +28,21 @@ class Collective {
   const Call& call() const { return call_; }
   // Known to be so many; all_to_all learns in the first one how many there are.
   std::uint64_t rounds() const { return rounds_; }
-  bool has_one_round() const {
-    return rounds_ <= 1 && call_.kind != static_cast<std::uint32_t>(Kind::kAllToAll);
-  }
+  bool has_one_round() const { return rounds_ <= 1 && call_.kind != Kind::kAllToAll; }
 
   // What is moved, for comparison: bytes, if nobody says more.
-  void say(Type type) { call_.type = static_cast<std::uint32_t>(type); }
+  void say(Type type) { call_.type = type; }
 
   // Once, before all rounds: what this rank keeps to itself.
   virtual void keep_own() {}
-  // Writes to rounds.mine(); what the others published for the round before can be read meanwhile.
-  virtual void fill(std::uint64_t round, Rounds& rounds) = 0;
+  // Writes to exchange.mine(); what the others published for the round before can be read meanwhile.
+  virtual void fill(std::uint64_t round, SlotExchange& exchange) = 0;
   // Reads what all have published.
-  virtual void consume(std::uint64_t round, Rounds& rounds) = 0;
+  virtual void consume(std::uint64_t round, SlotExchange& exchange) = 0;
 
  protected:
   Collective(Kind kind, std::uint64_t count, std::uint64_t rounds) : rounds_(rounds) {
-    call_.kind = static_cast<std::uint32_t>(kind);
+    call_.kind = kind;
     call_.count = count;
   }
 
@@ -66,16 +52,16 @@ class Collective {
 
 class Barrier : public Collective {
  public:
-  explicit Barrier(const Rounds& rounds);
-  void fill(std::uint64_t, Rounds&) override {}
-  void consume(std::uint64_t, Rounds&) override {}
+  explicit Barrier(const SlotExchange& exchange);
+  void fill(std::uint64_t, SlotExchange&) override {}
+  void consume(std::uint64_t, SlotExchange&) override {}
 };
 
 class Broadcast : public Collective {
  public:
-  Broadcast(const Rounds& rounds, void* data, std::size_t bytes, int root);
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  Broadcast(const SlotExchange& exchange, void* data, std::size_t bytes, int root);
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
   std::byte* data_;
@@ -87,17 +73,18 @@ class Broadcast : public Collective {
 class Reduction : public Collective {
  public:
   static constexpr int kAll = -1;
-  Reduction(const Rounds& rounds, void* data, std::size_t count, Type type, Op op, int root = kAll);
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  Reduction(const SlotExchange& exchange, void* data, std::size_t count, Type type, Op op,
+            int root = kAll);
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
   struct Piece {
     std::size_t begin;  // in elements
     std::size_t count;
   };
-  Piece piece(std::uint64_t index, const Rounds& rounds) const;
-  Piece share_of(const Piece& piece, int rank, const Rounds& rounds) const;
+  Piece piece(std::uint64_t index, const SlotExchange& exchange) const;
+  Piece share_of(const Piece& piece, int rank, const SlotExchange& exchange) const;
   std::byte* at(std::size_t element) const { return data_ + element * element_; }
 
   std::byte* data_;
@@ -112,11 +99,11 @@ class Reduction : public Collective {
 class Gather : public Collective {
  public:
   static constexpr int kAll = -1;
-  Gather(const Rounds& rounds, const void* own, std::size_t bytes, std::vector<void*> all,
+  Gather(const SlotExchange& exchange, const void* own, std::size_t bytes, std::vector<void*> all,
          int root = kAll);
   void keep_own() override;
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
   const std::byte* own_;
@@ -125,35 +112,42 @@ class Gather : public Collective {
   int rank_;
 };
 
-// `parts`: one of `bytes` for each rank, empty but at `root`.
+// What a rank has for another one, and where it puts what comes from there.
+struct Source {
+  const void* data;
+  std::uint64_t bytes;
+};
+struct Place {
+  void* data;
+  std::uint64_t bytes;
+};
+
+// `parts`: one as long as `own` for each rank, empty but at `root`.
 class Scatter : public Collective {
  public:
-  Scatter(const Rounds& rounds, void* own, std::size_t bytes, std::vector<const void*> parts,
-          int root);
+  Scatter(const SlotExchange& exchange, Place own, std::vector<Source> parts, int root);
   void keep_own() override;
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
-  std::byte* own_;
-  std::size_t bytes_;
-  std::vector<const void*> parts_;
+  Place own_;
+  std::vector<Source> parts_;
   int rank_;
 };
 
-// `parts`: one of `count` elements for each rank; `own` becomes the reduction of this rank's.
+// `parts`: one for each rank, `own` becomes the reduction of this rank's; all of elements of one type.
 class ReduceScatter : public Collective {
  public:
-  ReduceScatter(const Rounds& rounds, void* own, std::size_t count, std::vector<const void*> parts,
-                Type type, Op op);
+  ReduceScatter(const SlotExchange& exchange, Place own, std::vector<Source> parts, Type type,
+                Op op);
   void keep_own() override;
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
-  std::byte* own_;
-  std::size_t bytes_;
-  std::vector<const void*> parts_;
+  Place own_;
+  std::vector<Source> parts_;
   Type type_;
   Op op_;
   int rank_;
@@ -163,33 +157,25 @@ class ReduceScatter : public Collective {
 // everybody all lengths.
 class AllToAll : public Collective {
  public:
-  struct Out {
-    const void* data;
-    std::uint64_t bytes;
-  };
-  struct In {
-    void* data;
-    std::uint64_t bytes;
-  };
-  AllToAll(const Rounds& rounds, std::vector<Out> sent, std::vector<In> received);
+  AllToAll(const SlotExchange& exchange, std::vector<Source> sent, std::vector<Place> received);
   void keep_own() override;
-  void fill(std::uint64_t round, Rounds& rounds) override;
-  void consume(std::uint64_t round, Rounds& rounds) override;
+  void fill(std::uint64_t round, SlotExchange& exchange) override;
+  void consume(std::uint64_t round, SlotExchange& exchange) override;
 
  private:
-  void compare_lengths(Rounds& rounds);
+  void compare_lengths(SlotExchange& exchange);
 
-  std::vector<Out> sent_;
-  std::vector<In> received_;
+  std::vector<Source> sent_;
+  std::vector<Place> received_;
   int rank_;
 };
 
 // One collective on its way.
 class Run {
  public:
-  Run(Rounds& rounds, std::unique_ptr<Collective> collective, Clock::time_point until);
+  Run(SlotExchange& exchange, std::unique_ptr<Collective> collective, Clock::time_point until);
 
-  // Never waits. Both throw a Failure, after which the rounds are given up.
+  // Never waits. Both throw a Failure, after which the exchange is given up.
   void begin();
   void finish(std::chrono::nanoseconds spin);
 
@@ -197,18 +183,18 @@ class Run {
   bool is_quick() const { return collective_->has_one_round(); }
   // Whether finish() would return without waiting, for a quick one that has begun.
   bool can_finish(std::chrono::nanoseconds spin) {
-    return collective_->rounds() == 0 || rounds_.can_read(spin);
+    return collective_->rounds() == 0 || exchange_.can_read(spin);
   }
 
  private:
   void compare_calls();
 
-  Rounds& rounds_;
+  SlotExchange& exchange_;
   std::unique_ptr<Collective> collective_;
   Clock::time_point until_;
   Call call_;
 };
 
-std::string text_of(const Call& call, const Rounds& rounds);
+std::string text_of(const Call& call, const SlotExchange& exchange);
 
 }  // namespace ddprun::shm

@@ -14,30 +14,23 @@ constexpr Queue::Spins kSpins{.waiting = 100us, .beside = 20us};
 
 }  // namespace
 
-NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int rank, std::vector<int> global_ranks)
-    : rounds_(std::move(segment), rank, std::move(global_ranks)),
-      mail_(rounds_),
-      queue_(rounds_.may_spin() ? kSpins : Queue::Spins{}) {}
+NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, int rank, std::vector<int> global_ranks,
+                     const std::shared_ptr<PeerWatch>& watch)
+    : exchange_(std::move(segment), rank, std::move(global_ranks)),
+      messages_(exchange_),
+      queue_(exchange_.may_spin() ? kSpins : Queue::Spins{}) {
+  for (int other = 0; other < exchange_.size(); ++other) {
+    const pid_t pid = exchange_.segment().page(other).pid;
+    if (pid == ::getpid()) continue;  // this very rank, or one in another thread of its process
+    try {
+      watched_.push_back(PeerWatch::watch(watch, pid, [this, other] { exchange_.died(other); }));
+    } catch (const Failure& failure) {
+      throw Failure(
+          Error(failure.error()).with("rank", std::to_string(exchange_.global_rank(other))));
+    }
+  }
+}
 
 NodeGroup::~NodeGroup() { close(); }
-
-Result<std::shared_ptr<NodeGroup>> NodeGroup::make(std::shared_ptr<Segment> segment, int rank,
-                                                   std::vector<int> global_ranks,
-                                                   const std::shared_ptr<PeerWatch>& watch) {
-  std::shared_ptr<NodeGroup> group(
-      new NodeGroup(std::move(segment), rank, std::move(global_ranks)));
-  Rounds& rounds = group->rounds_;
-  for (int other = 0; other < rounds.size(); ++other) {
-    const pid_t pid = rounds.segment().page(other).pid;
-    if (pid == ::getpid()) continue;  // this very rank, or one in another thread of its process
-    auto watched = PeerWatch::watch(watch, pid, [at = &rounds, other] { at->died(other); });
-    if (!watched) {
-      return fail(
-          std::move(watched.error()).with("rank", std::to_string(rounds.global_rank(other))));
-    }
-    group->watched_.push_back(std::move(*watched));
-  }
-  return group;
-}
 
 }  // namespace ddprun::shm

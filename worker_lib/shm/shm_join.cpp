@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace ddprun::shm {
@@ -38,130 +39,140 @@ std::vector<std::string> keys_of(const char* what, std::size_t count) {
   return keys;
 }
 
-// What follows a rank's identity in the store: the address of its door, or why it has none.
-constexpr std::string_view kDoor = "door=";
-constexpr std::string_view kNoDoor = "none: ";
+// What follows a rank's identity in the store: the address of its listener, or why it has none.
+constexpr std::string_view kAddress = "address=";
+constexpr std::string_view kNoAddress = "none: ";
 
 class Joiner {
  public:
   Joiner(const Joining& joining, const std::shared_ptr<PeerWatch>& watch)
       : joining_(joining), watch_(watch) {}
 
-  Result<Joined> join() {
-    const auto door = Door::open();
-    introduce(door);
+  Joined join() {
+    std::optional<Listener> listener;
+    std::string trouble;
+    try {
+      listener.emplace();
+    } catch (const Failure& failure) {
+      trouble = failure.error().message;
+    }
+    introduce(listener ? listener->address() : std::string(kNoAddress) + trouble);
     Joined joined;
     joined.placement = placement_of(identities_, joining_.global_ranks);
+    const auto& nodes = joined.placement.nodes;
     if (!joined.placement.why_not.empty()) {
-      return fail(ErrorCode::kUnavailable, joined.placement.why_not);
+      throw Failure(ErrorCode::kUnavailable, joined.placement.why_not);
     }
     if (!joined.placement.has_neighbours()) return joined;
-    for (std::size_t rank = 0; rank < doors_.size(); ++rank) {
-      if (!doors_[rank].starts_with(kNoDoor)) continue;
-      return fail(ErrorCode::kUnavailable, by_rank(rank, doors_[rank].substr(kNoDoor.size())));
+    for (std::size_t rank = 0; rank < addresses_.size(); ++rank) {
+      if (!addresses_[rank].starts_with(kNoAddress)) continue;
+      throw Failure(ErrorCode::kUnavailable,
+                    by_rank(rank, addresses_[rank].substr(kNoAddress.size())));
     }
-    for (const auto& node : joined.placement.nodes) {
+    for (const auto& node : nodes) {
       if (node.size() <= kMostRanks) continue;
-      return fail(ErrorCode::kResourceExhausted,
-                  "more than " + std::to_string(kMostRanks) + " ranks on a node");
+      throw Failure(ErrorCode::kResourceExhausted,
+                    "more than " + std::to_string(kMostRanks) + " ranks on a node");
     }
-    auto node = join_node(*door, joined.placement.node_of(joining_.rank));
-    if (auto well = hear_of_nodes(joined.placement.nodes, node); !well) return fail(well.error());
-    if (!node) return fail(std::move(node.error()));
-    joined.node = std::move(*node);
+    try {
+      joined.node = join_node(*listener, joined.placement.node_of(joining_.rank));
+    } catch (const Failure& failure) {
+      trouble = failure.what();
+    }
+    if (nodes.size() > 1) hear_of_nodes(nodes, trouble);
+    if (!joined.node) throw Failure(ErrorCode::kUnavailable, trouble);
     return joined;
   }
 
  private:
-  void introduce(const Result<Door>& door) {
+  void introduce(const std::string& address) {
     const auto keys = keys_of("who", joining_.global_ranks.size());
-    const std::string own = door ? door->address() : std::string(kNoDoor) + door.error().message;
-    joining_.exchange.set(keys[static_cast<std::size_t>(joining_.rank)],
-                          joining_.identity + std::string(kDoor) + own);
-    for (const std::string& said : joining_.exchange.get(keys)) {
-      const std::size_t end = std::min(said.rfind(kDoor), said.size());
+    joining_.store.set(keys[static_cast<std::size_t>(joining_.rank)],
+                       joining_.identity + std::string(kAddress) + address);
+    for (const std::string& said : joining_.store.get(keys)) {
+      const std::size_t end = std::min(said.rfind(kAddress), said.size());
       identities_.push_back(said.substr(0, end));
-      doors_.push_back(said.substr(std::min(end + kDoor.size(), said.size())));
+      addresses_.push_back(said.substr(std::min(end + kAddress.size(), said.size())));
     }
   }
 
-  // Whatever comes, every rank of the node says what came of it, and hears the same of all.
-  Result<std::shared_ptr<NodeGroup>> join_node(const Door& door, const std::vector<int>& members) {
+  // Each part is made on every rank of the node or on none.
+  std::shared_ptr<NodeGroup> join_node(const Listener& listener, const std::vector<int>& members) {
     // Who is alone on its node has no use for more than what there has to be.
     const std::size_t bytes = members.size() == 1 ? 0 : joining_.bytes_per_rank;
     const int size = static_cast<int>(members.size());
     const Geometry geometry = geometry_for(size, bytes);
     const auto at = std::find(members.begin(), members.end(), joining_.rank);
-    const int place = static_cast<int>(at - members.begin());
-    std::optional<Result<Segment>> made;
-    if (place == 0) made.emplace(Segment::make(geometry));
-    auto circle = place == 0 ? Circle::host(door, size, joining_.until)
-                             : Circle::visit(doors_[static_cast<std::size_t>(members[0])], place,
-                                             joining_.until);
-    if (!circle) return fail(std::move(circle.error()));
-    auto segment = made ? hand_out(*circle, std::move(*made)) : fetch(*circle, geometry);
-    if (segment) {
-      if (auto ok = segment->touch(place); !ok) segment = fail(std::move(ok.error()));
-    }
-    if (segment) announce(*segment, place);
-    if (auto ok = all_have(segment, *circle); !ok) return fail(std::move(ok.error()));
-    std::vector<int> global_ranks;
-    for (const int member : members) {
-      global_ranks.push_back(joining_.global_ranks[static_cast<std::size_t>(member)]);
-    }
-    auto node = NodeGroup::make(std::make_shared<Segment>(std::move(*segment)), place,
-                                std::move(global_ranks), watch_);
-    if (auto ok = all_have(node, *circle); !ok) return fail(std::move(ok.error()));
-    return node;
+    const int index = static_cast<int>(at - members.begin());
+    Handshake handshake = index == 0
+                              ? Handshake::accept(listener, size, joining_.until)
+                              : Handshake::connect(addresses_[static_cast<std::size_t>(members[0])],
+                                                   index, joining_.until);
+    auto segment = together(handshake, [&] {
+      auto own = std::make_shared<Segment>(
+          index == 0 ? hand_out(handshake, geometry)
+                     : Segment::map(handshake.receive_memory(), geometry));
+      own->allocate(index);
+      announce(*own, index);
+      return own;
+    });
+    std::vector<int> global_ranks(members.size());
+    std::ranges::transform(members, global_ranks.begin(), [this](int member) {
+      return joining_.global_ranks[static_cast<std::size_t>(member)];
+    });
+    return together(handshake, [&] {
+      return std::make_shared<NodeGroup>(std::move(segment), index, std::move(global_ranks),
+                                         watch_);
+    });
   }
 
-  static Result<Segment> hand_out(Circle& circle, Result<Segment> segment) {
-    const rdzv::UniqueFd none;
-    auto given = circle.give(segment ? segment->memory() : none);
-    if (segment && !given) return fail(std::move(given.error()));
+  static Segment hand_out(Handshake& handshake, const Geometry& geometry) {
+    auto segment = [&] {
+      try {
+        return Segment::make(geometry);
+      } catch (const Failure&) {
+        handshake.send_memory({});
+        throw;
+      }
+    }();
+    handshake.send_memory(segment.memory());
     return segment;
   }
 
-  static Result<Segment> fetch(Circle& circle, const Geometry& geometry) {
-    auto memory = circle.take();
-    if (!memory) return fail(std::move(memory.error()));
-    return Segment::map(std::move(*memory), geometry);
+  // What f() gives, if it throws on no rank of the node; else the first such rank's error on all.
+  template <typename Function>
+  std::invoke_result_t<Function> together(Handshake& handshake, const Function& f) const {
+    std::invoke_result_t<Function> own;
+    std::string trouble;
+    try {
+      own = f();
+    } catch (const Failure& failure) {
+      trouble = by_rank(static_cast<std::size_t>(joining_.rank), failure.what());
+    }
+    const std::string first = handshake.agree(trouble);
+    if (!first.empty()) throw Failure(ErrorCode::kUnavailable, first);
+    return own;
   }
 
-  // An error on all ranks of the node when one of them has one.
-  template <typename T>
-  Result<void> all_have(const Result<T>& own, Circle& circle) const {
-    const std::string trouble =
-        own ? "" : by_rank(static_cast<std::size_t>(joining_.rank), own.error().to_string());
-    auto first = circle.agree(trouble);
-    if (!first) return fail(std::move(first.error()));
-    if (!first->empty()) return fail(ErrorCode::kUnavailable, std::move(*first));
-    return {};
-  }
-
-  // Fails everywhere with the words of the first node that has failed.
-  Result<void> hear_of_nodes(const std::vector<std::vector<int>>& nodes,
-                             const Result<std::shared_ptr<NodeGroup>>& own) {
-    if (nodes.size() == 1) return {};
+  // Throws everywhere the text of the first node that has failed.
+  void hear_of_nodes(const std::vector<std::vector<int>>& nodes, const std::string& trouble) {
     const auto keys = keys_of("well", nodes.size());
     for (std::size_t node = 0; node < nodes.size(); ++node) {
-      if (nodes[node].front() != joining_.rank) continue;
-      joining_.exchange.set(keys[node], own ? "" : own.error().to_string());
+      if (nodes[node].front() == joining_.rank) joining_.store.set(keys[node], trouble);
     }
-    for (const std::string& words : joining_.exchange.get(keys)) {
-      if (!words.empty()) return fail(ErrorCode::kUnavailable, words);
+    for (const std::string& text : joining_.store.get(keys)) {
+      if (!text.empty()) throw Failure(ErrorCode::kUnavailable, text);
     }
-    return {};
   }
 
-  std::string by_rank(std::size_t rank, const std::string& words) const {
-    return "rank " + std::to_string(joining_.global_ranks[rank]) + ": " + words;
+  std::string by_rank(std::size_t rank, const std::string& text) const {
+    return "rank " + std::to_string(joining_.global_ranks[rank]) + ": " + text;
   }
 
   const Joining& joining_;
   const std::shared_ptr<PeerWatch>& watch_;
   std::vector<std::string> identities_;
-  std::vector<std::string> doors_;
+  std::vector<std::string> addresses_;
 };
 
 }  // namespace
@@ -190,12 +201,6 @@ const std::vector<int>& Placement::node_of(int rank) const {
   return *std::find_if(nodes.begin(), nodes.end(), [rank](const std::vector<int>& members) {
     return std::find(members.begin(), members.end(), rank) != members.end();
   });
-}
-
-std::size_t Placement::members() const {
-  std::size_t count = 0;
-  for (const auto& node : nodes) count += node.size();
-  return count;
 }
 
 Placement placement_of(const std::vector<std::string>& identities,
@@ -227,7 +232,7 @@ Placement placement_of(const std::vector<std::string>& identities,
   return placement;
 }
 
-Result<Joined> join(const Joining& joining, const std::shared_ptr<PeerWatch>& watch) {
+Joined join(const Joining& joining, const std::shared_ptr<PeerWatch>& watch) {
   return Joiner(joining, watch).join();
 }
 

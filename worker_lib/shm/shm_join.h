@@ -1,21 +1,21 @@
 // How the ranks of a group find out which of them are on one node and get the memory that they
-// share: through the store that they meet at, given as two functions, so without LibTorch, and the
-// ranks of a node at the door of their first (shm_door.h). All members
-// call; all come to the same answer, also when it is that shared memory cannot be had. Blocking; one
-// thread.
+// share: through the store that they meet at, given as two functions, so without LibTorch, and within
+// a node by a handshake with its first rank (shm_handshake.h). All members call; all come to the same
+// answer, also when it is that shared memory cannot be had. Blocking; one thread.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "worker_lib/shm/shm_door.h"
 #include "worker_lib/shm/shm_group.h"
+#include "worker_lib/shm/shm_handshake.h"
 
 namespace ddprun::shm {
 
-struct Exchange {
+struct StoreAccess {
   std::function<void(const std::string& key, const std::string& value)> set;
   // The values of all of them, when all are there; throws at the store's time limit.
   std::function<std::vector<std::string>(const std::vector<std::string>& keys)> get;
@@ -34,14 +34,15 @@ struct Placement {
   std::string why_not;
 
   const std::vector<int>& node_of(int rank) const;
-  bool has_neighbours() const { return !nodes.empty() && nodes.size() < members(); }
-  std::size_t members() const;
+  bool has_neighbours() const {
+    return std::ranges::any_of(nodes, [](const auto& members) { return members.size() > 1; });
+  }
 };
 Placement placement_of(const std::vector<std::string>& identities,
                        const std::vector<int>& global_ranks);
 
 struct Joining {
-  Exchange exchange;
+  StoreAccess store;
   std::string identity;
   int rank = 0;
   std::vector<int> global_ranks;
@@ -54,7 +55,7 @@ struct Joined {
   std::shared_ptr<NodeGroup> node;  // none where no two members are on one node
 };
 
-// Errors: the same sentence on all ranks, for a group that has to do without.
-Result<Joined> join(const Joining& joining, const std::shared_ptr<PeerWatch>& watch);
+// Throws Failure, with the same sentence on all ranks, for a group that has to do without.
+Joined join(const Joining& joining, const std::shared_ptr<PeerWatch>& watch);
 
 }  // namespace ddprun::shm

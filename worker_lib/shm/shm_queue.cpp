@@ -107,9 +107,9 @@ bool Queue::is_over(Task& task) {
   return false;
 }
 
-void Queue::run_on(Task& last) {
+bool Queue::run_on(Task& last) {
   Lock lock(mutex_);
-  if (last.is_over_ || is_wanted_) return;
+  if (last.is_over_ || is_wanted_) return last.is_over_;
   if (!is_at_work_ && tasks_.size() == 1 && tasks_.front().get() == &last && last.is_quick()) {
     is_at_work_ = true;
     lock.unlock();
@@ -117,9 +117,13 @@ void Queue::run_on(Task& last) {
     lock.lock();
     is_at_work_ = false;
     changed_.notify_all();
-    if (can_finish) return do_front(lock, spins_.waiting);
+    if (can_finish) {
+      do_front(lock, spins_.waiting);
+      return true;
+    }
   }
   wake_thread(lock);
+  return false;
 }
 
 void Queue::work() {

@@ -4,8 +4,8 @@
 // when first needed, does what nobody waits for, so that it goes on while the program calculates.
 // So a small collective that is waited for costs no change of threads, and a large one overlaps.
 //
-// Any thread may call; the owner destroys it when nobody does. A task that fails leaves the rounds
-// given up, so those behind it fail too.
+// Any thread may call; the owner destroys it when nobody does. A task that fails gives the exchange
+// up, so those behind it fail too.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@
 #include <mutex>
 #include <thread>
 
-#include "worker_lib/shm/shm_bell.h"
+#include "worker_lib/shm/shm_futex.h"
 
 namespace ddprun::shm {
 
@@ -66,8 +66,8 @@ class Queue {
   bool wait_until(Task& task, Clock::time_point until);
   bool is_over(Task& task);
   // Nobody may come to wait for what was posted: the queue's thread does it, unless the last one is
-  // over within a moment of looking.
-  void run_on(Task& last);
+  // over within a moment of looking. Returns whether it is over.
+  bool run_on(Task& last);
 
  private:
   using Lock = std::unique_lock<std::mutex>;

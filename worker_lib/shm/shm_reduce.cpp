@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <functional>
 #include <type_traits>
 
 // A copy of what follows for processors with AVX2, chosen when the program starts. Not where a
@@ -76,7 +77,7 @@ struct Bool {
   static DDPRUN_PART_OF_IT Element store(Value value) { return value; }
 };
 
-// Integers wrap around: calculated as their unsigned kin, at least as wide as int so that nothing
+// Integers wrap around: calculated as unsigned ones, at least as wide as int so that nothing
 // is promoted to a signed type in between.
 template <typename Value>
 DDPRUN_PART_OF_IT auto wrapping(Value value) {
@@ -90,47 +91,28 @@ DDPRUN_PART_OF_IT auto wrapping(Value value) {
 
 struct Sum {
   template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
+  DDPRUN_PART_OF_IT Value operator()(Value a, Value b) const {
     return static_cast<Value>(wrapping(a) + wrapping(b));
   }
 };
 struct Product {
   template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
+  DDPRUN_PART_OF_IT Value operator()(Value a, Value b) const {
     return static_cast<Value>(wrapping(a) * wrapping(b));
   }
 };
 struct Minimum {
   template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
-    return a < b || a != a ? a : b;
+  DDPRUN_PART_OF_IT Value operator()(Value a, Value b) const {
+    return a < b || a != a ? a : b;  // NOLINT(misc-redundant-expression): of a NaN it is not
   }
 };
 struct Maximum {
   template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
-    return a > b || a != a ? a : b;
+  DDPRUN_PART_OF_IT Value operator()(Value a, Value b) const {
+    return a > b || a != a ? a : b;  // NOLINT(misc-redundant-expression): as above
   }
 };
-struct And {
-  template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
-    return static_cast<Value>(a & b);
-  }
-};
-struct Or {
-  template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
-    return static_cast<Value>(a | b);
-  }
-};
-struct Xor {
-  template <typename Value>
-  static DDPRUN_PART_OF_IT Value of(Value a, Value b) {
-    return static_cast<Value>(a ^ b);
-  }
-};
-
 // Block by block through an array of its own, which overlaps with nothing: so the compiler makes
 // vectors of it, and `to` may be where something comes from.
 template <typename Kind, typename Operation>
@@ -148,7 +130,7 @@ DDPRUN_PART_OF_IT void reduce_as(void* to, const void* const* from, int ranks, s
     for (int rank = 1; rank < ranks; ++rank) {
       const auto* const next = static_cast<const Element*>(from[rank]) + begin;
       for (std::size_t i = 0; i < size; ++i) {
-        sum[i] = Operation::of(sum[i], Kind::load(next[i]));
+        sum[i] = static_cast<Value>(Operation()(sum[i], Kind::load(next[i])));
       }
     }
     if (is_average) {
@@ -180,9 +162,9 @@ DDPRUN_PART_OF_IT void reduce_type(Op op, void* to, const void* const* from, int
     case Op::kOr:
     case Op::kXor:
       if constexpr (std::is_integral_v<typename Kind::Value>) {
-        if (op == Op::kAnd) return reduce_as<Kind, And>(to, from, ranks, count, false);
-        if (op == Op::kOr) return reduce_as<Kind, Or>(to, from, ranks, count, false);
-        return reduce_as<Kind, Xor>(to, from, ranks, count, false);
+        if (op == Op::kAnd) return reduce_as<Kind, std::bit_and<>>(to, from, ranks, count, false);
+        if (op == Op::kOr) return reduce_as<Kind, std::bit_or<>>(to, from, ranks, count, false);
+        return reduce_as<Kind, std::bit_xor<>>(to, from, ranks, count, false);
       }
       break;
     case Op::kNone:
@@ -236,27 +218,8 @@ const char* name_of(Op op) {
 }
 
 std::size_t size_of(Type type) {
-  switch (type) {
-    case Type::kFloat64:
-    case Type::kInt64:
-    case Type::kUInt64:
-      return 8;
-    case Type::kFloat32:
-    case Type::kInt32:
-    case Type::kUInt32:
-      return 4;
-    case Type::kBFloat16:
-    case Type::kFloat16:
-    case Type::kInt16:
-    case Type::kUInt16:
-      return 2;
-    case Type::kInt8:
-    case Type::kUInt8:
-    case Type::kBool:
-    case Type::kUnknown:
-      return 1;
-  }
-  return 1;
+  constexpr std::size_t kSizes[] = {1, 4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+  return kSizes[static_cast<std::size_t>(type)];
 }
 
 std::string why_not(Type type, Op op) {
@@ -270,37 +233,14 @@ std::string why_not(Type type, Op op) {
 }
 
 void reduce(Type type, Op op, void* to, const void* const* from, int ranks, std::size_t count) {
-  switch (type) {
-    case Type::kFloat32:
-      return reduce_float32(op, to, from, ranks, count);
-    case Type::kFloat64:
-      return reduce_float64(op, to, from, ranks, count);
-    case Type::kBFloat16:
-      return reduce_bfloat16(op, to, from, ranks, count);
-    case Type::kFloat16:
-      return reduce_float16(op, to, from, ranks, count);
-    case Type::kInt8:
-      return reduce_int8(op, to, from, ranks, count);
-    case Type::kInt16:
-      return reduce_int16(op, to, from, ranks, count);
-    case Type::kInt32:
-      return reduce_int32(op, to, from, ranks, count);
-    case Type::kInt64:
-      return reduce_int64(op, to, from, ranks, count);
-    case Type::kUInt8:
-      return reduce_uint8(op, to, from, ranks, count);
-    case Type::kUInt16:
-      return reduce_uint16(op, to, from, ranks, count);
-    case Type::kUInt32:
-      return reduce_uint32(op, to, from, ranks, count);
-    case Type::kUInt64:
-      return reduce_uint64(op, to, from, ranks, count);
-    case Type::kBool:
-      return reduce_bool(for_bool(op), to, from, ranks, count);
-    case Type::kUnknown:
-      break;
-  }
-  std::abort();  // why_not() says so before
+  using Reduce = void (*)(Op, void*, const void* const*, int, std::size_t);
+  static const Reduce kOf[] = {nullptr,        reduce_float32, reduce_float64, reduce_bfloat16,
+                               reduce_float16, reduce_int8,    reduce_int16,   reduce_int32,
+                               reduce_int64,   reduce_uint8,   reduce_uint16,  reduce_uint32,
+                               reduce_uint64,  reduce_bool};
+  if (type == Type::kUnknown) std::abort();  // why_not() says so before
+  kOf[static_cast<std::size_t>(type)](type == Type::kBool ? for_bool(op) : op, to, from, ranks,
+                                      count);
 }
 
 }  // namespace ddprun::shm

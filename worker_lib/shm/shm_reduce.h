@@ -10,6 +10,7 @@
 
 namespace ddprun::shm {
 
+// The tables of shm_reduce.cpp are in these orders.
 enum class Type : std::uint32_t {
   kUnknown,  // may be moved, not reduced
   kFloat32,
@@ -47,7 +48,7 @@ std::size_t size_of(Type type);
 std::string why_not(Type type, Op op);
 
 // to[i] = from[0][i] op from[1][i] op … from[ranks - 1][i]. `to` may be one of those it comes from.
-// All aligned as the type is; a pair that why_not() has no word against.
+// All aligned as the type is; a pair for which why_not() is empty.
 void reduce(Type type, Op op, void* to, const void* const* from, int ranks, std::size_t count);
 
 }  // namespace ddprun::shm

@@ -1,13 +1,12 @@
-// ShmSegment: the memory that the ranks of one node share for their collectives (shm_rounds.h) and
-// messages (shm_mail.h): a memfd of sealed size, mapped by each of them. It has no name anywhere
+// ShmSegment: the memory that the ranks of one node share for their collectives (shm_slot_exchange.h) and
+// messages (shm_messages.h): a memfd of sealed size, mapped by each of them. It has no name anywhere
 // and goes with its last process, however that ends. One rank makes it, the others get its
-// descriptor (shm_door.h). Owned by whoever communicates through it; what lies in it is for the
+// descriptor (shm_handshake.h). Owned by whoever communicates through it; what lies in it is for the
 // protocols to use: atomics for what is shared, slots and mailboxes for what was published.
 //
-//   | slots of rank 0 | … | slots of rank n-1 | mailboxes 0→0, 0→1 … | Header | RankPage 0 … n-1 |
+//   | slots of rank 0 | … | slots of rank n-1 | mailboxes 0→0, 0→1 … | RankPage 0 … n-1 |
 //
-// A rank has two slots, which rounds use in turn. Where they fill huge pages they begin at one, and
-// get it where the system lets them. Everything begins at zero.
+// A rank has two slots, which rounds use in turn. Everything begins at zero.
 #pragma once
 
 #include <array>
@@ -15,27 +14,36 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/shm/shm_reduce.h"
 
 namespace ddprun::shm {
 
-inline constexpr std::uint32_t kMagic = 0x6d687364;  // "dshm"
-inline constexpr std::uint32_t kVersion = 2;         // of the layout and of all that is said in it
+inline constexpr std::uint32_t kVersion = 4;  // of the layout and of all that is said in it
 inline constexpr std::size_t kPage = 4096;
-inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 inline constexpr std::size_t kLine = 64;
 inline constexpr int kSlots = 2;
 inline constexpr int kMostRanks = 1024;
 
+enum class Kind : std::uint32_t {
+  kBarrier,
+  kBroadcast,
+  kAllReduce,
+  kReduce,
+  kGather,
+  kAllGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+};
+
 // What a rank is about to do, compared with the others' in the first round of every collective.
-// What a field means is for shm_collectives.h to say.
 struct Call {
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;
-  std::uint32_t kind = 0;
-  std::uint32_t type = 0;
-  std::uint32_t op = 0;
+  Kind kind = Kind::kBarrier;
+  Type type = Type::kUnknown;
+  Op op = Op::kNone;
   std::int32_t root = -1;
 
   bool operator==(const Call&) const = default;
@@ -43,20 +51,20 @@ struct Call {
 
 enum class State : std::uint32_t {
   kAbsent,
-  kThere,
+  kPresent,
   kLeft,    // in good order, or on its way out after an error of its own
   kDead,    // its process has ended; written by those who saw it
   kGaveUp,  // on a round that did not come about, see RankPage::culprit
 };
 
 // A futex that one rank sleeps on, with any number of its threads. Whoever changes what these wait
-// for rings afterwards; see ring() and wait_for() in shm_bell.h.
-struct alignas(kLine) Bell {
-  std::atomic<std::uint32_t> rung;
+// for notifies it afterwards; see notify() and wait_for() in shm_futex.h.
+struct alignas(kLine) Futex {
+  std::atomic<std::uint32_t> wakes;
   std::atomic<std::uint32_t> sleepers;
 };
 
-// What a rank says of itself; written by it alone, but for State::kDead and the bells.
+// What a rank says of itself; written by it alone, but for State::kDead and the futexes.
 struct alignas(kPage) RankPage {
   std::atomic<std::uint32_t> published;  // rounds, modulo 2^32
   alignas(kLine) std::array<Call, kSlots> calls;
@@ -64,8 +72,8 @@ struct alignas(kPage) RankPage {
   std::atomic<std::int32_t> pid;
   std::atomic<std::int32_t> culprit;  // for whom a rank that gave up had waited; -1: nobody
   alignas(kLine) std::array<std::atomic<std::uint64_t>, 16> cpus;  // where it may run, one bit each
-  Bell bell;
-  Bell mail_bell;
+  Futex futex;
+  Futex message_futex;
 };
 
 // One direction between two ranks: a ring of bytes.
@@ -83,38 +91,36 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
 // Sizes that all ranks must have the same of.
 struct Geometry {
   std::uint32_t ranks = 0;
-  std::uint64_t slot_bytes = 0;  // a multiple of kPage
-  std::uint64_t mail_bytes = 0;  // of a mailbox with its head, too
+  std::uint64_t slot_bytes = 0;     // a multiple of kPage
+  std::uint64_t mailbox_bytes = 0;  // of a mailbox with its head, too
 
   bool operator==(const Geometry&) const = default;
   std::size_t slots_bytes() const { return kSlots * slot_bytes; }  // of a rank
-  std::size_t mail_offset() const { return ranks * slots_bytes(); }
-  std::size_t header_offset() const {
-    return mail_offset() + std::size_t{ranks} * ranks * mail_bytes;
+  std::size_t mailboxes_offset() const { return ranks * slots_bytes(); }
+  std::size_t pages_offset() const {
+    return mailboxes_offset() + std::size_t{ranks} * ranks * mailbox_bytes;
   }
-  std::size_t pages_offset() const { return header_offset() + kPage; }
   std::size_t total() const { return pages_offset() + ranks * sizeof(RankPage); }
 };
 
-// For `ranks` of a node and so many bytes for each: a fifth of it at most for the mailboxes, the slots
-// in whole huge pages where there is room for one.
+// For `ranks` of a node and so many bytes for each: a fifth of it at most for the mailboxes.
 Geometry geometry_for(int ranks, std::size_t bytes_per_rank);
 
 class Segment {
  public:
-  // A new one, and its descriptor for the others. Errors: kResourceExhausted where memory or a
-  // limit is short: of files, of addresses, or of the control group that the process is in.
-  static Result<Segment> make(const Geometry& geometry);
-  // One that another rank has made. kProtocol: it is no segment of this version and geometry, or
-  // its size could change under us.
-  static Result<Segment> map(rdzv::UniqueFd memory, const Geometry& geometry);
+  // All throw Failure. A new one: kResourceExhausted where memory or a limit is short: of files, of
+  // addresses, or of the control group that the process is in.
+  static Segment make(const Geometry& geometry);
+  // One that another rank of this version has made. kProtocol: it is not of this size, or its size
+  // could change under us.
+  static Segment map(rdzv::UniqueFd memory, const Geometry& geometry);
   ~Segment();
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&&) = delete;
 
-  // Takes the memory that is `rank`'s to write, now and not at the first collective; maps the rest.
+  // Takes the memory that is `rank`'s to write, now and not at the first collective.
   // kResourceExhausted where it is short, which later would be a SIGBUS or a SIGKILL.
-  Result<void> touch(int rank);
+  void allocate(int rank);
 
   const Geometry& geometry() const { return geometry_; }
   int ranks() const { return static_cast<int>(geometry_.ranks); }
@@ -123,16 +129,11 @@ class Segment {
   RankPage& page(int rank);
   std::byte* slot(int rank, std::uint32_t round);
   Mailbox& mailbox(int from, int to);
-  std::size_t ring_bytes() const { return geometry_.mail_bytes - Mailbox::kHead; }
+  std::size_t ring_bytes() const { return geometry_.mailbox_bytes - Mailbox::kHead; }
 
  private:
   Segment(rdzv::UniqueFd memory, const Geometry& geometry);
-  struct Header;
-
-  Result<void> open();
-  Header& header();
-  Result<void> take(std::size_t offset, std::size_t size);
-  void take_huge_pages(std::size_t offset, std::size_t size);
+  void take(std::size_t offset, std::size_t size);
 
   rdzv::UniqueFd memory_;
   Geometry geometry_;

@@ -1,94 +1,68 @@
 #include "worker_lib/shm/shm_watch.h"
 
-#include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
-#include <vector>
 
+#include "ddprun/error.h"
 #include "rendezvous/common/signals_blocked.h"
 
 namespace ddprun::shm {
+namespace {
 
-Result<std::shared_ptr<PeerWatch>> PeerWatch::start() {
-  rdzv::UniqueFd changed(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!changed) return fail(error_from_errno(errno, "eventfd"));
-  return std::shared_ptr<PeerWatch>(new PeerWatch(std::move(changed)));
+constexpr std::uint64_t kStop = 0;  // beside the peers' numbers
+
+bool add(const rdzv::UniqueFd& epoll, const rdzv::UniqueFd& fd, std::uint64_t id) {
+  epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = id}};
+  return ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
 }
 
-PeerWatch::PeerWatch(rdzv::UniqueFd changed) : changed_(std::move(changed)) {
+}  // namespace
+
+PeerWatch::PeerWatch() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+  if (!epoll_ || !stop_ || !add(epoll_, stop_, kStop)) {
+    throw Failure(error_from_errno(errno, "epoll"));
+  }
   const AllSignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
   ::pthread_setname_np(thread_.native_handle(), "ddprun-peers");
 }
 
 PeerWatch::~PeerWatch() {
-  {
-    const std::scoped_lock lock(mutex_);
-    is_stopping_ = true;
-  }
-  nudge();
+  ::eventfd_write(stop_.get(), 1);
   thread_.join();
 }
 
-void PeerWatch::nudge() {
-  const std::uint64_t one = 1;
-  // Full means that it is nudged already.
-  [[maybe_unused]] const auto written = ::write(changed_.get(), &one, sizeof one);
-}
-
-Result<PeerWatch::Watched> PeerWatch::watch(const std::shared_ptr<PeerWatch>& watch, pid_t pid,
-                                            std::function<void()> at_end) {
+PeerWatch::Watched PeerWatch::watch(const std::shared_ptr<PeerWatch>& watch, pid_t pid,
+                                    std::function<void()> at_end) {
   rdzv::UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process) return fail(error_from_errno(errno, "pidfd_open"));
-  int id = 0;
-  {
-    const std::scoped_lock lock(watch->mutex_);
-    id = watch->next_id_++;
-    watch->peers_.emplace(id, Peer{std::move(process), std::move(at_end)});
-  }
-  watch->nudge();
+  if (!process) throw Failure(error_from_errno(errno, "pidfd_open"));
+  const std::scoped_lock lock(watch->mutex_);
+  const std::uint64_t id = ++watch->last_id_;
+  if (!add(watch->epoll_, process, id)) throw Failure(error_from_errno(errno, "epoll"));
+  watch->peers_.emplace(id, Peer{std::move(process), std::move(at_end)});
   return Watched(watch, id);
 }
 
-void PeerWatch::forget(int id) {
-  {
-    const std::scoped_lock lock(mutex_);
-    peers_.erase(id);
-  }
-  nudge();
+void PeerWatch::forget(std::uint64_t id) {
+  const std::scoped_lock lock(mutex_);
+  peers_.erase(id);  // epoll forgets what is closed
 }
 
 void PeerWatch::run() {
-  std::vector<pollfd> polled;
-  std::vector<int> ids;
   while (true) {
-    polled.assign(1, pollfd{changed_.get(), POLLIN, 0});
-    ids.clear();
-    {
-      const std::scoped_lock lock(mutex_);
-      if (is_stopping_) return;
-      for (const auto& [id, peer] : peers_) {
-        if (!peer.process) continue;  // told of already
-        polled.push_back({peer.process.get(), POLLIN, 0});
-        ids.push_back(id);
-      }
-    }
-    if (::poll(polled.data(), polled.size(), -1) < 0) continue;
-    std::uint64_t nudges = 0;
-    [[maybe_unused]] const auto got = ::read(changed_.get(), &nudges, sizeof nudges);
+    epoll_event event{};
+    if (::epoll_wait(epoll_.get(), &event, 1, -1) < 1) continue;
+    if (event.data.u64 == kStop) return;
     const std::scoped_lock lock(mutex_);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const auto peer = peers_.find(ids[i]);
-      // One that was forgotten in between: its descriptor's number may be another's by now.
-      if ((polled[i + 1].revents & POLLIN) == 0 || peer == peers_.end()) continue;
-      peer->second.process.reset();
-      peer->second.at_end();
-    }
+    // One that was forgotten meanwhile is not there.
+    const auto peer = peers_.find(event.data.u64);
+    if (peer != peers_.end()) peer->second.at_end();
   }
 }
 

@@ -1,25 +1,25 @@
 // PeerWatch: calls a function within a millisecond of the end of a process, however it ended: one
-// thread that sleeps in poll() on their pidfds. Owned by the Context (through its GroupMaker) and
+// thread that sleeps in epoll on their pidfds. Owned by the Context (through its GroupMaker) and
 // shared by the groups. Any thread may call; a function is called on the watch's thread, at most
 // once, and must not call back.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 
-#include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::shm {
 
 class PeerWatch {
  public:
-  static Result<std::shared_ptr<PeerWatch>> start();
+  PeerWatch();  // throws Failure
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -27,7 +27,8 @@ class PeerWatch {
   // Ends the watch when it goes; the function is not being called then, nor called later.
   class Watched {
    public:
-    Watched(std::shared_ptr<PeerWatch> watch, int id) : watch_(std::move(watch)), id_(id) {}
+    Watched(std::shared_ptr<PeerWatch> watch, std::uint64_t id)
+        : watch_(std::move(watch)), id_(id) {}
     Watched(Watched&& other) noexcept : watch_(std::move(other.watch_)), id_(other.id_) {}
     Watched& operator=(Watched&&) = delete;
     ~Watched() {
@@ -36,12 +37,12 @@ class PeerWatch {
 
    private:
     std::shared_ptr<PeerWatch> watch_;
-    int id_;
+    std::uint64_t id_;
   };
 
-  // `pid` is of this process' namespace. kNotFound: it is gone already.
-  static Result<Watched> watch(const std::shared_ptr<PeerWatch>& watch, pid_t pid,
-                               std::function<void()> at_end);
+  // `pid` is of this process' namespace. Throws Failure, kNotFound: it is gone already.
+  static Watched watch(const std::shared_ptr<PeerWatch>& watch, pid_t pid,
+                       std::function<void()> at_end);
 
  private:
   struct Peer {
@@ -49,16 +50,14 @@ class PeerWatch {
     std::function<void()> at_end;
   };
 
-  explicit PeerWatch(rdzv::UniqueFd changed);
-  void forget(int id);
-  void nudge();
+  void forget(std::uint64_t id);
   void run();
 
-  rdzv::UniqueFd changed_;  // an eventfd: the list is another, or it is time to end
+  rdzv::UniqueFd epoll_;
+  rdzv::UniqueFd stop_;
   std::mutex mutex_;
-  std::map<int, Peer> peers_;
-  int next_id_ = 0;
-  bool is_stopping_ = false;
+  std::map<std::uint64_t, Peer> peers_;
+  std::uint64_t last_id_ = 0;
   std::thread thread_;
 };
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "ddprun/error.h"
-#include "ddprun/tensorboard.h"
 
 namespace ddprun {
 
@@ -12,12 +11,10 @@ TensorBoard::TensorBoard(std::string folder, const TensorBoardOptions& options)
   if (options.every_steps < 1) throw UsageError("TensorBoard: every_steps must be at least 1");
 }
 
-TensorBoard::~TensorBoard() = default;
-
 void TensorBoard::on_train_begin(const TrainingView& training) {
-  EventFileOptions options;
-  if (training.step() > 0) options.resumed_at = training.step() + 1;
-  events_ = std::make_unique<EventFile>(folder_, options);
+  SummaryWriterOptions options;
+  if (training.step() > 0) options.purge_step = training.step() + 1;
+  events_.emplace(folder_, options);
 }
 
 void TensorBoard::on_step_end(const TrainingView& training) {

@@ -4,11 +4,8 @@
 #include "worker_lib/checkpoint/state_text.h"
 
 namespace ddprun {
-namespace {
 
 constexpr auto kWhat = "early stopping";
-
-}  // namespace
 
 EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(options) {
   if (options.patience < 1) {
@@ -23,7 +20,7 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options) : options_(opt
 
 bool EarlyStopping::add(double value) {
   if (is_over()) return true;
-  if (is_better(value, best_, options_.better, options_.min_delta)) {
+  if (is_better(value, best_, options_.mode, options_.min_delta)) {
     best_ = value;
     without_improvement_ = 0;
   } else {
@@ -32,14 +29,14 @@ bool EarlyStopping::add(double value) {
   return is_over();
 }
 
-std::string EarlyStopping::save_state() const {
+std::string EarlyStopping::state_dict() const {
   StateText state(kWhat);
   state.put("without_improvement", std::int64_t{without_improvement_});
   if (best_) state.put("best", *best_);
   return state.to_string();
 }
 
-void EarlyStopping::load_state(const std::string& text) {
+void EarlyStopping::load_state_dict(const std::string& text) {
   const StateText state = StateText::parse(kWhat, text);
   const auto count = static_cast<int>(state.integer("without_improvement"));
   best_ = state.has("best") ? std::optional(state.number("best")) : std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <type_traits>
 
 namespace ddprun::event_record {
 namespace {
@@ -56,19 +57,17 @@ void append_integer(std::string& message, unsigned field, std::int64_t value) {
   append_varint(message, static_cast<std::uint64_t>(value));
 }
 
-void append_double(std::string& message, unsigned field, double value) {
-  append_key(message, field, Wire::k64Bit);
-  append_little_endian(message, std::bit_cast<std::uint64_t>(value));
+template <typename Float>
+void append_float(std::string& message, unsigned field, Float value) {
+  using Bits = std::conditional_t<sizeof value == 8, std::uint64_t, std::uint32_t>;
+  append_key(message, field, sizeof value == 8 ? Wire::k64Bit : Wire::k32Bit);
+  append_little_endian(message, std::bit_cast<Bits>(value));
 }
 
-void append_float(std::string& message, unsigned field, float value) {
-  append_key(message, field, Wire::k32Bit);
-  append_little_endian(message, std::bit_cast<std::uint32_t>(value));
-}
-
-std::string event_at(double wall_time) {
+std::string event_at(double wall_time, std::int64_t step) {
   std::string event;
-  append_double(event, 1, wall_time);
+  append_float(event, 1, wall_time);
+  append_integer(event, 2, step);
   return event;
 }
 
@@ -84,7 +83,8 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 std::string version_event(double wall_time) {
-  std::string event = event_at(wall_time);
+  std::string event;
+  append_float(event, 1, wall_time);
   append_bytes(event, 3, "brain.Event:2");
   return event;
 }
@@ -92,8 +92,7 @@ std::string version_event(double wall_time) {
 std::string start_event(double wall_time, std::int64_t step) {
   std::string session_log;
   append_integer(session_log, 1, 1);
-  std::string event = event_at(wall_time);
-  append_integer(event, 2, step);
+  std::string event = event_at(wall_time, step);
   append_bytes(event, 7, session_log);
   return event;
 }
@@ -104,8 +103,7 @@ std::string scalar_event(double wall_time, std::int64_t step, std::string_view t
   append_float(scalar, 2, value);
   std::string summary;
   append_bytes(summary, 1, scalar);
-  std::string event = event_at(wall_time);
-  append_integer(event, 2, step);
+  std::string event = event_at(wall_time, step);
   append_bytes(event, 5, summary);
   return event;
 }

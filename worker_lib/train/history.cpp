@@ -5,18 +5,15 @@
 #include "worker_lib/checkpoint/state_text.h"
 
 namespace ddprun {
-namespace {
 
 constexpr auto kWhat = "a training's history";
 
-}  // namespace
-
-const EvaluationRecord* History::best(const std::string& metric, Better better) const {
+const EvaluationRecord* History::best(const std::string& metric, MetricMode mode) const {
   const EvaluationRecord* best = nullptr;
   for (const EvaluationRecord& record : evaluations) {
     const auto found = record.metrics.find(metric);
     if (found == record.metrics.end()) continue;
-    if (best == nullptr || is_better(found->second, best->metrics.at(metric), better)) {
+    if (best == nullptr || is_better(found->second, best->metrics.at(metric), mode)) {
       best = &record;
     }
   }

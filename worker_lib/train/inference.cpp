@@ -1,6 +1,7 @@
 #include "ddprun/inference.h"
 
-#include <sstream>
+#include <c10/util/accumulate.h>
+
 #include <string>
 
 namespace ddprun::detail {
@@ -11,21 +12,11 @@ struct RowKind {
   torch::ScalarType type = torch::kFloat32;
   std::vector<std::int64_t> sizes;  // of a row
 
-  std::string text() const {
-    std::ostringstream out;
-    out << static_cast<int>(type);
-    for (const std::int64_t size : sizes) out << ' ' << size;
-    return out.str();
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(type, sizes);
   }
-  static RowKind from(const std::string& text) {
-    std::istringstream in(text);
-    RowKind kind;
-    int type = 0;
-    in >> type;
-    kind.type = static_cast<torch::ScalarType>(type);
-    for (std::int64_t size = 0; in >> size;) kind.sizes.push_back(size);
-    return kind;
-  }
+  bool operator==(const RowKind&) const = default;
   static RowKind of(const torch::Tensor& rows) {
     return {rows.scalar_type(), rows.sizes().slice(1).vec()};
   }
@@ -35,9 +26,7 @@ struct RowKind {
     return shape;
   }
   std::int64_t bytes() const {
-    std::int64_t product = static_cast<std::int64_t>(c10::elementSize(type));
-    for (const std::int64_t size : sizes) product *= size;
-    return product;
+    return static_cast<std::int64_t>(c10::elementSize(type)) * c10::multiply_integers(sizes);
   }
 };
 
@@ -51,11 +40,11 @@ void check_rows(const torch::Tensor& output, std::size_t samples) {
 }
 
 torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int64_t total,
-                          Gather where) {
+                          bool is_for_all) {
   if (!context.is_distributed()) return mine;
-  const RowKind kind = RowKind::from(
-      context.broadcast(context.is_main_process() ? RowKind::of(mine).text() : std::string()));
-  if (mine.defined() && RowKind::of(mine).text() != kind.text()) {
+  const RowKind kind =
+      context.broadcast_object(context.is_main_process() ? RowKind::of(mine) : RowKind());
+  if (mine.defined() && RowKind::of(mine) != kind) {
     throw UsageError("the model's outputs differ between ranks: rows of shape " +
                      c10::str(RowKind::of(mine).sizes) + " on rank " +
                      std::to_string(context.rank()) + ", of " + c10::str(kind.sizes) +
@@ -64,20 +53,19 @@ torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int6
   const std::int64_t world = context.world_size();
   const std::int64_t rows = (total + world - 1) / world;
   const std::int64_t row_bytes = kind.bytes();
-  const bool is_wanted = where == Gather::kEverywhere || context.is_main_process();
+  const bool is_wanted = is_for_all || context.is_main_process();
   if (row_bytes == 0) {
     return is_wanted ? torch::empty(kind.shape_of(total), kind.type) : torch::Tensor();
   }
   // As bytes, which carry every type, and from CPU to CPU: all outputs together may be more than a
-  // GPU has memory for. The ranks behind those of the last,
-  // incomplete row send one row more that nobody reads.
+  // GPU has memory for. The ranks behind those of the last, incomplete row send one row more that
+  // nobody reads.
   torch::Tensor padded = torch::zeros({rows, row_bytes}, torch::kUInt8);
   if (mine.defined() && mine.size(0) > 0) {
     padded.narrow(0, 0, mine.size(0))
         .copy_(mine.contiguous().view({mine.size(0), -1}).view(torch::kUInt8));
   }
-  const auto gathered =
-      where == Gather::kEverywhere ? context.all_gather(padded) : context.gather(padded);
+  const auto gathered = is_for_all ? context.all_gather(padded) : context.gather(padded);
   if (!is_wanted) return {};
   // [rows, ranks, bytes]: row by row, rank by rank is the dataset's order.
   const torch::Tensor in_order =

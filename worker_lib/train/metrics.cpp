@@ -14,56 +14,84 @@ void check_one_target_each(std::int64_t samples, const torch::Tensor& target) {
                    ": it needs one target for each");
 }
 
-void check_classes(const torch::Tensor& values, std::int64_t classes, const char* what) {
-  if (!c10::isIntegralType(values.scalar_type(), /*includeBool=*/false)) {
-    throw UsageError(std::string("the ") + what + " of a metric are classes, of an integer type");
-  }
-  if (values.numel() == 0) return;
-  const torch::Tensor numbers = values.to(torch::kInt64);
-  const auto low = numbers.min().item<std::int64_t>();
-  const auto high = numbers.max().item<std::int64_t>();
-  if (low >= 0 && high < classes) return;
-  throw UsageError("among the " + std::string(what) + " of a metric is " +
-                   std::to_string(low < 0 ? low : high) + ", and its classes are 0 to " +
-                   std::to_string(classes - 1));
-}
-
-double ratio(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-Scores scores_of(std::int64_t hits, std::int64_t predicted, std::int64_t actual) {
-  return {.precision = ratio(hits, predicted),
-          .recall = ratio(hits, actual),
-          .f1 = ratio(2 * hits, predicted + actual)};
-}
-
-void add_weighted(Scores& sum, const Scores& scores, double weight) {
-  sum.precision += weight * scores.precision;
-  sum.recall += weight * scores.recall;
-  sum.f1 += weight * scores.f1;
-}
-
-void divide(Scores& scores, double by) {
-  if (by == 0) return;
-  scores.precision /= by;
-  scores.recall /= by;
-  scores.f1 /= by;
+Scores scores_of(const torch::Tensor& three) {
+  return {three[0].item<double>(), three[1].item<double>(), three[2].item<double>()};
 }
 
 }  // namespace
 
-void Mean::add(const torch::Tensor& values) {
-  add(values.detach().sum(torch::kFloat64).item<double>(), values.numel());
+namespace detail {
+
+void DeferredSum::add(const torch::Tensor& number) {
+  if (number.is_cpu()) return add(number.item<double>());
+  const torch::Tensor more = number.detach().to(torch::kFloat64).reshape({});
+  if (there_.defined() && there_.device() != more.device()) {
+    here_ += there_.item<double>();
+    there_.reset();
+  }
+  there_ = there_.defined() ? there_ + more : more;
+}
+
+double DeferredSum::value() const {
+  return there_.defined() ? here_ + there_.item<double>() : here_;
+}
+
+torch::Tensor ClassCheck::checked(const torch::Tensor& values, std::int64_t classes,
+                                  const char* what) {
+  if (!c10::isIntegralType(values.scalar_type(), /*includeBool=*/false)) {
+    throw UsageError(std::string("the ") + what + " of a metric are classes, of an integer type");
+  }
+  const torch::Tensor numbers = values.to(torch::kInt64);
+  if (numbers.numel() == 0) return numbers;
+  ClassCheck now;
+  now.range_ = torch::stack({numbers.min(), numbers.max()});
+  now.classes_ = classes;
+  now.what_ = what;
+  if (numbers.is_cpu()) {
+    now.check();
+    return numbers;
+  }
+  if (range_.defined() && (range_.device() != now.range_.device() || classes_ != classes)) {
+    check();
+  } else if (range_.defined()) {
+    now.range_ = torch::stack(
+        {torch::minimum(range_[0], now.range_[0]), torch::maximum(range_[1], now.range_[1])});
+  }
+  *this = now;
+  return numbers.clamp(0, classes - 1);
+}
+
+void ClassCheck::check() const {
+  if (!range_.defined()) return;
+  const torch::Tensor range = range_.cpu();
+  const auto low = range[0].item<std::int64_t>();
+  const auto high = range[1].item<std::int64_t>();
+  if (low >= 0 && high < classes_) return;
+  throw UsageError("among the " + std::string(what_) + " of a metric is " +
+                   std::to_string(low < 0 ? low : high) + ", and its classes are 0 to " +
+                   std::to_string(classes_ - 1));
+}
+
+}  // namespace detail
+
+void Mean::update(const torch::Tensor& values) {
+  sum_.add(values.detach().sum(torch::kFloat64));
+  count_ += values.numel();
+}
+
+void Mean::update_mean(const torch::Tensor& mean, std::int64_t count) {
+  sum_.add(mean.detach().to(torch::kFloat64) * static_cast<double>(count));
+  count_ += count;
 }
 
 Mean::Total Mean::total(Context& context) const {
-  const torch::Tensor all = torch::tensor({sum_, static_cast<double>(count_)}, torch::kFloat64);
+  const torch::Tensor all =
+      torch::tensor({sum_.value(), static_cast<double>(count_)}, torch::kFloat64);
   context.all_reduce(all);
   return {all[0].item<double>(), all[1].item<std::int64_t>()};
 }
 
-double Mean::value(Context& context) const {
+double Mean::compute(Context& context) const {
   const Total all = total(context);
   if (all.count == 0) return std::numeric_limits<double>::quiet_NaN();
   return all.sum / static_cast<double>(all.count);
@@ -73,22 +101,21 @@ Accuracy::Accuracy(int k) : k_(k) {
   if (k < 1) throw UsageError("an accuracy is over the k highest scores, k at least 1");
 }
 
-void Accuracy::add(const torch::Tensor& scores, const torch::Tensor& target) {
+void Accuracy::update(const torch::Tensor& scores, const torch::Tensor& target) {
   if (scores.dim() != 2) {
     throw UsageError("an accuracy needs scores of shape [n, classes], not " +
                      c10::str(scores.sizes()));
   }
   check_one_target_each(scores.size(0), target);
-  check_classes(target, scores.size(1), "targets");
   const torch::NoGradGuard no_grad;
-  const torch::Tensor column = target.to(torch::kInt64).unsqueeze(1);
+  const torch::Tensor column = targets_.checked(target, scores.size(1), "targets").unsqueeze(1);
   const torch::Tensor own = scores.gather(1, column);
   const torch::Tensor number = torch::arange(scores.size(1), column.options());
   // What stands before the own score. Not "greater": a NaN is neither greater nor less.
   const torch::Tensor is_before =
       (scores <= own).logical_not_().logical_or_((scores == own).logical_and_(number < column));
   const torch::Tensor is_correct = is_before.sum(1) < k_;
-  correct_.add(static_cast<double>(is_correct.sum().item<std::int64_t>()), is_correct.numel());
+  correct_.update(is_correct);
 }
 
 ConfusionMatrix::ConfusionMatrix(std::int64_t classes)
@@ -96,60 +123,53 @@ ConfusionMatrix::ConfusionMatrix(std::int64_t classes)
   if (classes < 1) throw UsageError("a confusion matrix needs at least one class");
 }
 
-void ConfusionMatrix::add(const torch::Tensor& predicted, const torch::Tensor& target) {
+void ConfusionMatrix::update(const torch::Tensor& predicted, const torch::Tensor& target) {
   const bool are_scores = predicted.dim() == 2;
   if (are_scores && predicted.size(1) != classes_) {
     throw UsageError("a confusion matrix of " + std::to_string(classes_) +
                      " classes got scores of shape " + c10::str(predicted.sizes()));
   }
-  const torch::Tensor chosen = are_scores ? predicted.argmax(1) : predicted;
+  torch::Tensor chosen = are_scores ? predicted.argmax(1) : predicted;
   if (chosen.dim() != 1) throw UsageError("predictions are of shape [n] or [n, classes]");
   check_one_target_each(chosen.size(0), target);
-  check_classes(chosen, classes_, "predictions");
-  check_classes(target, classes_, "targets");
-  const torch::Tensor cells = target.to(torch::kInt64) * classes_ + chosen.to(torch::kInt64);
-  // A new tensor: a copy of this matrix counts for itself.
-  counts_ =
-      counts_ + torch::bincount(cells, {}, classes_ * classes_).cpu().view({classes_, classes_});
+  chosen = predictions_.checked(chosen, classes_, "predictions");
+  const torch::Tensor wanted = targets_.checked(target, classes_, "targets");
+  const torch::Tensor cells = wanted * classes_ + chosen;
+  // Not bincount(), for whose size the host waits for a GPU. A new tensor: a copy of this matrix counts
+  // for itself.
+  counts_ = counts_.to(cells.device())
+                .view(-1)
+                .scatter_add(0, cells, torch::ones_like(cells))
+                .view({classes_, classes_});
 }
 
-torch::Tensor ConfusionMatrix::counts(Context& context) const {
-  torch::Tensor all = counts_.clone();
+torch::Tensor ConfusionMatrix::compute(Context& context) const {
+  predictions_.check();
+  targets_.check();
+  torch::Tensor all = counts_.cpu().clone();
   context.all_reduce(all);
   return all;
 }
 
 ClassScores ConfusionMatrix::scores(Context& context) const {
-  const torch::Tensor all = counts(context);
-  const auto* const first = all.const_data_ptr<std::int64_t>();
-  return scores_from({first, first + all.numel()}, classes_);
-}
-
-ClassScores scores_from(const std::vector<std::int64_t>& counts, std::int64_t classes) {
-  const auto cell = [&](std::int64_t target, std::int64_t predicted) {
-    return counts[static_cast<std::size_t>(target * classes + predicted)];
-  };
+  const torch::Tensor counts = compute(context).to(torch::kFloat64);
+  const torch::Tensor hits = counts.diag();
+  const torch::Tensor actual = counts.sum(1);
+  const torch::Tensor predicted = counts.sum(0);
+  // A ratio without a denominator is 0: so is its numerator.
+  const torch::Tensor ratios =
+      torch::stack({hits / predicted.clamp_min(1), hits / actual.clamp_min(1),
+                    2 * hits / (predicted + actual).clamp_min(1)});
+  const torch::Tensor samples = actual.sum();
+  const torch::Tensor present = (actual + predicted > 0).sum().clamp_min(1);
   ClassScores result;
-  std::int64_t samples = 0, hits = 0, present = 0;
-  for (std::int64_t c = 0; c < classes; ++c) {
-    std::int64_t actual = 0, predicted = 0;
-    for (std::int64_t other = 0; other < classes; ++other) {
-      actual += cell(c, other);
-      predicted += cell(other, c);
-    }
-    const Scores scores = scores_of(cell(c, c), predicted, actual);
-    result.of_class.push_back(scores);
-    result.support.push_back(actual);
-    samples += actual;
-    hits += cell(c, c);
-    if (actual + predicted > 0) ++present;
-    add_weighted(result.macro, scores, 1);
-    add_weighted(result.weighted, scores, static_cast<double>(actual));
-  }
-  divide(result.macro, static_cast<double>(present));
-  divide(result.weighted, static_cast<double>(samples));
-  result.micro = scores_of(hits, samples, samples);
-  result.accuracy = samples == 0 ? std::numeric_limits<double>::quiet_NaN() : ratio(hits, samples);
+  for (const torch::Tensor& of_one : ratios.unbind(1)) result.of_class.push_back(scores_of(of_one));
+  const torch::Tensor support = actual.to(torch::kInt64);
+  const auto* const first = support.const_data_ptr<std::int64_t>();
+  result.support.assign(first, first + classes_);
+  result.macro = scores_of(ratios.sum(1) / present);
+  result.weighted = scores_of((ratios * actual).sum(1) / samples.clamp_min(1));
+  result.accuracy = (hits.sum() / samples).item<double>();
   return result;
 }
 

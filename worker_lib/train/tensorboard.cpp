@@ -11,6 +11,7 @@
 
 #include "ddprun/error.h"
 #include "ddprun/log.h"
+#include "worker_lib/process/files.h"
 #include "worker_lib/train/event_record.h"
 
 namespace ddprun {
@@ -39,7 +40,7 @@ std::string new_file_name() {
 
 }  // namespace
 
-EventFile::EventFile(const std::string& folder, const EventFileOptions& options)
+SummaryWriter::SummaryWriter(const std::string& folder, const SummaryWriterOptions& options)
     : path_((fs::path(folder) / new_file_name()).string()) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -51,33 +52,29 @@ EventFile::EventFile(const std::string& folder, const EventFileOptions& options)
     throw UsageError(error_from_errno(errno, "the event file " + path_ + " cannot be written"));
   }
   append(event_record::version_event(now()));
-  if (options.resumed_at) append(event_record::start_event(now(), *options.resumed_at));
+  if (options.purge_step) append(event_record::start_event(now(), *options.purge_step));
 }
 
-EventFile::~EventFile() {
+SummaryWriter::~SummaryWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void EventFile::add_scalar(std::string_view tag, double value, std::int64_t step) {
+void SummaryWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
   if (fd_ < 0) return;
   append(event_record::scalar_event(now(), step, tag, static_cast<float>(value)));
 }
 
-void EventFile::append(const std::string& event) {
-  const std::string bytes = event_record::record(event);
-  ssize_t written = 0;
-  do {
-    written = ::write(fd_, bytes.data(), bytes.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(bytes.size())) return;
+void SummaryWriter::append(const std::string& event) {
+  if (write_all(fd_, event_record::record(event))) return;
   // A part of a record, if that much fitted, is where TensorBoard stops reading.
-  const Error error = error_from_errno(written < 0 ? errno : ENOSPC, path_);
+  const Error error = error_from_errno(errno, path_);
   log::warning("no more scalars are recorded for TensorBoard: ", error.to_string());
   ::close(fd_);
   fd_ = -1;
 }
 
-std::function<void(const ProgressReport&)> scalars_to(EventFile& events, std::int64_t every_steps) {
+std::function<void(const ProgressReport&)> scalars_to(SummaryWriter& events,
+                                                      std::int64_t every_steps) {
   if (every_steps < 1) throw UsageError("scalars_to: every_steps must be at least 1");
   return [&events, every_steps](const ProgressReport& report) {
     if (report.step % every_steps != 0) return;

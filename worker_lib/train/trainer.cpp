@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 
+#include "ddprun/early_stopping.h"
 #include "ddprun/error.h"
 #include "ddprun/evaluation_mode.h"
 #include "ddprun/failure_vote.h"
@@ -15,6 +16,7 @@
 #include "ddprun/log.h"
 #include "ddprun/progress.h"
 #include "worker_lib/checkpoint/state_text.h"
+#include "worker_lib/train/epoch_meter.h"
 
 namespace ddprun {
 namespace {
@@ -24,79 +26,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWhat = "a Trainer";
 constexpr auto kLossOfGpuPeriod = std::chrono::seconds(1);
 
-// A loss that was computed on a GPU stays there: reading it would wait for the GPU.
-struct BatchLoss {
-  explicit BatchLoss(const torch::Tensor& loss) {
-    if (loss.device().is_cpu()) {
-      value = loss.item<double>();
-    } else {
-      on_gpu = loss.detach();
-    }
-  }
-  double read() const { return on_gpu.defined() ? on_gpu.item<double>() : value; }
-
-  torch::Tensor on_gpu;
-  double value = 0;
-};
-
-// Sums of an epoch, of which the means are made.
-struct EpochSums {
-  double loss = 0;
-  Metrics metrics;
-  std::int64_t count = 0;
-
-  EpochRecord means() const {
-    EpochRecord record;
-    const auto samples = static_cast<double>(count);
-    record.loss = loss / samples;
-    for (const auto& [name, sum] : metrics) record.metrics[name] = sum / samples;
-    return record;
-  }
-};
-
-class EpochMeter {
- public:
-  void add(const BatchLoss& loss, const BatchResult& result) {
-    const auto weight = static_cast<double>(result.count);
-    if (loss.on_gpu.defined()) {
-      const torch::Tensor weighted = loss.on_gpu.to(torch::kFloat64) * weight;
-      loss_on_gpu_ = loss_on_gpu_.defined() ? loss_on_gpu_ + weighted : weighted;
-    } else {
-      sums_.loss += loss.value * weight;
-    }
-    sums_.count += result.count;
-    for (const auto& [name, value] : result.metrics) sums_.metrics[name] += value * weight;
-  }
-
-  // Over all ranks; collective. Which metrics there are is rank 0's to say.
-  EpochSums over_ranks(Context& context) const {
-    EpochSums mine = sums_;
-    if (loss_on_gpu_.defined()) mine.loss += loss_on_gpu_.item<double>();
-    std::map<std::string, double> names;
-    for (const auto& entry : mine.metrics) names[entry.first] = 0;
-    const std::string rank_0s = context.broadcast(StateText(kWhat).put("names", names).to_string());
-    names = StateText::parse(kWhat, rank_0s).numbers("names");
-
-    std::vector<double> sums{static_cast<double>(mine.count), mine.loss};
-    for (const auto& entry : names) sums.push_back(mine.metrics[entry.first]);
-    context.all_reduce(
-        torch::from_blob(sums.data(), {static_cast<std::int64_t>(sums.size())}, torch::kFloat64));
-    EpochSums all{.loss = sums[1], .metrics = {}, .count = static_cast<std::int64_t>(sums[0])};
-    auto next = sums.begin() + 2;
-    for (const auto& entry : names) all.metrics[entry.first] = *next++;
-    return all;
-  }
-
-  void continue_from(EpochSums sums) {
-    sums_ = std::move(sums);
-    loss_on_gpu_.reset();
-  }
-
- private:
-  EpochSums sums_;  // of this rank
-  torch::Tensor loss_on_gpu_;
-};
-
 std::string text_of(const Metrics& metrics) {
   std::ostringstream text;
   for (const auto& [name, value] : metrics) text << ", " << name << " " << value;
@@ -105,14 +34,16 @@ std::string text_of(const Metrics& metrics) {
 
 void check(const TrainerOptions& options) {
   const auto refuse = [](const std::string& what) { throw UsageError("Trainer: " + what); };
-  if (options.epochs < 0) refuse("the number of epochs is negative");
-  if (options.update_every < 1) refuse("update_every must be at least 1");
-  if (options.steps < 0 || options.evaluate_every_steps < 0 || options.evaluate_every_epochs < 0) {
+  if (options.max_epochs < 0) refuse("the number of epochs is negative");
+  if (options.accumulate_grad_batches < 1) refuse("accumulate_grad_batches must be at least 1");
+  if (options.max_steps < 0 || options.evaluate_every_steps < 0 ||
+      options.evaluate_every_epochs < 0) {
     refuse("a number of steps or epochs is negative");
   }
-  if (options.clip_norm < 0 || options.clip_value < 0) refuse("what to clip at is negative");
+  if (options.clip_grad_norm < 0 || options.clip_grad_value < 0)
+    refuse("what to clip at is negative");
   if (options.patience < 0) refuse("patience is negative");
-  if (options.patience > 0 && options.metric.empty()) {
+  if (options.patience > 0 && options.monitor.empty()) {
     refuse("early stopping (patience) needs to know by which metric");
   }
 }
@@ -120,26 +51,26 @@ void check(const TrainerOptions& options) {
 }  // namespace
 
 struct TrainerBase::Parts final : TrainingView, Stateful {
-  Parts(Context& its_context, torch::nn::Module& its_module, Stateful* its_state,
+  Parts(Context& its_context, torch::nn::Module& its_module, Stateful& its_model,
         torch::optim::Optimizer& its_optimizer, const TrainerOptions& its_options)
       : context(its_context),
         module(its_module),
-        module_state(its_state),
+        model(its_model),
         optimizer(its_optimizer),
         options(its_options),
         parameters(its_module.parameters()),
         failures(its_context),
         finite(failures) {
-    if (options.epochs == 0 && options.steps == 0) options.epochs = 1;
+    if (options.max_epochs == 0 && options.max_steps == 0) options.max_epochs = 1;
     if (options.patience > 0) {
-      stopping.emplace(EarlyStoppingOptions{options.patience, options.min_delta, options.better});
+      stopping.emplace(EarlyStoppingOptions{options.patience, options.min_delta, options.mode});
     }
   }
 
   // --- TrainingView
   bool is_main_process() const override { return context.is_main_process(); }
   std::int64_t epoch() const override { return at.epoch; }
-  std::int64_t epochs() const override { return options.epochs; }
+  std::int64_t epochs() const override { return options.max_epochs; }
   std::int64_t step() const override { return at.step; }
   double loss() const override {
     if (window_losses.empty()) return saved_loss;
@@ -153,33 +84,29 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   const History& history() const override { return record; }
 
   // --- Stateful: what the position does not say. save() has gathered the sums before.
-  std::string save_state() const override {
+  std::string state_dict() const override {
     StateText state(kWhat);
     state.put("world_size", std::int64_t{context.world_size()}).put("batches_done", batches_done);
     state.put("samples", saved_sums.count).put("loss_sum", saved_sums.loss);
     state.put("metric_sums", saved_sums.metrics);
     state.put("history", record.to_state());
     state.put("last_loss", loss()).put("last_learning_rate", last_learning_rate);
-    if (stopping) state.put("stopping", stopping->save_state());
+    if (stopping) state.put("stopping", stopping->state_dict());
     return state.to_string();
   }
-  void load_state(const std::string& text) override {
+  void load_state_dict(const std::string& text) override {
     const StateText state = StateText::parse(kWhat, text);
     History loaded = History::from_state(state.text("history"));
-    EpochSums sums;
-    if (state.has(
-            "loss_sum")) {  // an older checkpoint's are of another form: that epoch begins anew
-      sums = {.loss = state.number("loss_sum"),
-              .metrics = state.numbers("metric_sums"),
-              .count = state.integer("samples")};
-    }
+    EpochSums sums{.loss = state.number("loss_sum"),
+                   .metrics = state.numbers("metric_sums"),
+                   .count = state.integer("samples")};
     const std::int64_t batches = state.integer("batches_done");
     const auto world_size = static_cast<int>(state.integer("world_size"));
-    if (stopping && state.has("stopping")) stopping->load_state(state.text("stopping"));
-    if (state.has("last_loss")) {
-      saved_loss = state.number("last_loss");
-      last_learning_rate = state.number("last_learning_rate");
-    }
+    const double loss_then = state.number("last_loss");
+    const double learning_rate_then = state.number("last_learning_rate");
+    if (stopping && state.has("stopping")) stopping->load_state_dict(state.text("stopping"));
+    saved_loss = loss_then;
+    last_learning_rate = learning_rate_then;
     batches_done = batches;
     saved_world_size = world_size;
     record = std::move(loaded);
@@ -190,40 +117,35 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   void evaluate();
   void save();
   void tell_progress(std::int64_t total);
-  void show_epoch(const EpochRecord& epoch_record) const;
   bool is_evaluated() const {
     return !record.evaluations.empty() && record.evaluations.back().step == at.step;
   }
-  bool are_epochs_done() const { return options.epochs > 0 && at.epoch >= options.epochs; }
+  bool are_epochs_done() const { return options.max_epochs > 0 && at.epoch >= options.max_epochs; }
   // "3/10", from 1; "3" where it is not known how many there will be.
   std::string number_of(std::int64_t epoch) const {
     std::string text = std::to_string(epoch + 1);
-    if (options.epochs > 0) text.append("/").append(std::to_string(options.epochs));
+    if (options.max_epochs > 0) text.append("/").append(std::to_string(options.max_epochs));
     return text;
   }
   std::int64_t updates_in(std::int64_t batches) const {
-    return (batches + options.update_every - 1) / options.update_every;
+    return (batches + options.accumulate_grad_batches - 1) / options.accumulate_grad_batches;
   }
 
   Context& context;
   torch::nn::Module& module;
-  Stateful* module_state;
+  Stateful& model;
   torch::optim::Optimizer& optimizer;
   TrainerOptions options;
   std::vector<torch::Tensor> parameters;
   Evaluation evaluation;
 
-  Schedule* schedule = nullptr;
-  Every schedule_every = Every::kStep;
+  LRScheduler* schedule = nullptr;
+  LRScheduler::Interval schedule_interval = LRScheduler::Interval::kStep;
   Checkpointer* checkpoints = nullptr;
   CheckpointCadence cadence;
   std::optional<DistributedSampler> sampler;
-  std::optional<Scaling> scaling;
-  struct Added {
-    std::shared_ptr<Callback> callback;
-    On on;
-  };
-  std::vector<Added> callbacks;
+  GradScaler* scaler = nullptr;
+  std::vector<std::pair<std::shared_ptr<Callback>, Callback::On>> callbacks;
 
   FailureVote failures;
   FiniteGuard finite;
@@ -234,7 +156,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   // Where the training stands.
   TrainingPosition at;
   std::int64_t batches_done = 0;  // of the epoch, on this rank
-  std::optional<Ending> ending;
+  std::optional<History::Ending> ending;
   History record;
   EpochMeter meter;
   int saved_world_size = 0;
@@ -258,12 +180,12 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
 // What a callback on the main process throws is kept for the next vote: the others are not in this
 // hook and would wait for ever. After that no more of them are called.
 void TrainerBase::Parts::call(void (Callback::*hook)(const TrainingView&)) {
-  for (const Added& added : callbacks) {
-    if (added.on == On::kAllRanks) {
-      ((*added.callback).*hook)(*this);
+  for (const auto& [callback, on] : callbacks) {
+    if (on == Callback::On::kAllRanks) {
+      ((*callback).*hook)(*this);
     } else if (context.is_main_process() && !failures.has_report()) {
       try {
-        ((*added.callback).*hook)(*this);
+        ((*callback).*hook)(*this);
       } catch (...) {
         failures.report(at.step, std::current_exception());
       }
@@ -278,26 +200,22 @@ void TrainerBase::Parts::evaluate() {
     const EvaluationMode mode(module);
     metrics = evaluation();
   }
-  if (context.is_distributed()) {
-    const std::string rank_0s =
-        context.broadcast(StateText(kWhat).put("metrics", metrics).to_string());
-    metrics = StateText::parse(kWhat, rank_0s).numbers("metrics");
-  }
-  const EvaluationRecord* best = record.best(options.metric, options.better);
-  if (!options.metric.empty()) {
-    const auto found = metrics.find(options.metric);
+  metrics = context.broadcast_object(std::move(metrics));
+  if (!options.monitor.empty()) {
+    const EvaluationRecord* best = record.best(options.monitor, options.mode);
+    const auto found = metrics.find(options.monitor);
     if (found == metrics.end()) {
-      throw UsageError("Trainer: the evaluation gave no '" + options.metric + "', only" +
+      throw UsageError("Trainer: the evaluation gave no '" + options.monitor + "', only" +
                        (metrics.empty() ? " nothing" : text_of(metrics).substr(1)));
     }
     is_new_best = best == nullptr ||
-                  is_better(found->second, best->metrics.at(options.metric), options.better);
-    if (stopping && stopping->add(found->second)) ending = Ending::kEarlyStopped;
+                  is_better(found->second, best->metrics.at(options.monitor), options.mode);
+    if (stopping && stopping->add(found->second)) ending = History::Ending::kEarlyStopped;
   }
   record.evaluations.push_back({at.epoch, at.step, std::move(metrics)});
   is_evaluation_saved = false;
   call(&Callback::on_evaluation_end);
-  if (options.shows_progress) {
+  if (options.enable_progress_bar) {
     log::info("step ", at.step, text_of(record.evaluations.back().metrics));
   }
 }
@@ -306,8 +224,8 @@ void TrainerBase::Parts::save() {
   failures.settle();
   saved_sums = meter.over_ranks(context);
   std::optional<double> metric;
-  if (is_evaluated() && !options.metric.empty()) {
-    metric = record.evaluations.back().metrics.at(options.metric);
+  if (is_evaluated() && !options.monitor.empty()) {
+    metric = record.evaluations.back().metrics.at(options.monitor);
   }
   checkpoints->save(module, optimizer, at, metric);
   saved_step = at.step;
@@ -325,14 +243,7 @@ void TrainerBase::Parts::tell_progress(std::int64_t total) {
   context.progress(at.step, total, {{"loss", loss()}, {"learning_rate", last_learning_rate}});
 }
 
-void TrainerBase::Parts::show_epoch(const EpochRecord& epoch_record) const {
-  if (!options.shows_progress) return;
-  log::info("epoch ", number_of(epoch_record.epoch), ": loss ", epoch_record.loss,
-            text_of(epoch_record.metrics), ", learning rate ", epoch_record.learning_rate, ", ",
-            epoch_record.seconds, " s");
-}
-
-TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful* state,
+TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful& model,
                          torch::optim::Optimizer& optimizer, const TrainerOptions& options) {
   check(options);
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
@@ -340,14 +251,14 @@ TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful* 
         "Trainer: LBFGS computes the loss several times within a step, for which it needs a "
         "closure of yours: write this loop by hand, with DistributedDataParallel");
   }
-  parts_ = std::make_unique<Parts>(context, module, state, optimizer, options);
+  parts_ = std::make_unique<Parts>(context, module, model, optimizer, options);
 }
 
 TrainerBase::~TrainerBase() = default;
 
-void TrainerBase::use(Schedule& schedule, Every every) {
+void TrainerBase::use(LRScheduler& schedule, LRScheduler::Interval interval) {
   parts_->schedule = &schedule;
-  parts_->schedule_every = every;
+  parts_->schedule_interval = interval;
 }
 
 void TrainerBase::use(Checkpointer& checkpoints, const CheckpointCadence& cadence) {
@@ -355,21 +266,19 @@ void TrainerBase::use(Checkpointer& checkpoints, const CheckpointCadence& cadenc
   parts_->cadence = cadence;
 }
 
-void TrainerBase::use(const DistributedSampler& sampler) { set_sampler(sampler); }
+void TrainerBase::use(GradScaler& scaler) { parts_->scaler = &scaler; }
 
-void TrainerBase::add(std::shared_ptr<Callback> callback, On on) {
-  if (!callback) throw UsageError("Trainer: the callback that was added is a null pointer");
-  parts_->callbacks.push_back({std::move(callback), on});
-}
-
-int TrainerBase::update_every() const { return parts_->options.update_every; }
-
-void TrainerBase::set_scaling(Scaling scaling) { parts_->scaling = std::move(scaling); }
-
-void TrainerBase::set_sampler(const DistributedSampler& sampler) {
+void TrainerBase::use(const DistributedSampler& sampler) {
   parts_->sampler = sampler;
   parts_->at.seed = sampler.seed();
 }
+
+void TrainerBase::add_callback(std::shared_ptr<Callback> callback, Callback::On on) {
+  if (!callback) throw UsageError("Trainer: the callback that was added is a null pointer");
+  parts_->callbacks.emplace_back(std::move(callback), on);
+}
+
+int TrainerBase::accumulate_grad_batches() const { return parts_->options.accumulate_grad_batches; }
 
 void TrainerBase::begin(Evaluation evaluation) {
   Parts& p = *parts_;
@@ -378,16 +287,16 @@ void TrainerBase::begin(Evaluation evaluation) {
         "Trainer: fit() can be called once; make another Trainer for another training");
   }
   p.evaluation = std::move(evaluation);
-  if (!p.options.metric.empty() && !p.evaluation) {
-    throw UsageError("Trainer: there is no evaluation that could give '" + p.options.metric + "'");
+  if (!p.options.monitor.empty() && !p.evaluation) {
+    throw UsageError("Trainer: there is no evaluation that could give '" + p.options.monitor + "'");
   }
   if (p.checkpoints != nullptr) {
-    p.checkpoints->also_keep("trainer", p);
-    if (p.module_state != nullptr) p.checkpoints->also_keep("trainer.model", *p.module_state);
-    if (p.schedule != nullptr) p.checkpoints->also_keep("trainer.schedule", *p.schedule);
-    if (p.scaling && p.scaling->state != nullptr) {
-      p.checkpoints->also_keep("trainer.scaler", *p.scaling->state);
+    p.checkpoints->register_for_checkpointing("trainer", p);
+    p.checkpoints->register_for_checkpointing("trainer.model", p.model);
+    if (p.schedule != nullptr) {
+      p.checkpoints->register_for_checkpointing("trainer.schedule", *p.schedule);
     }
+    if (p.scaler != nullptr) p.checkpoints->register_for_checkpointing("trainer.scaler", *p.scaler);
     if (auto saved = p.checkpoints->resume(p.module, p.optimizer)) {
       if (p.sampler && saved->seed != p.at.seed) {
         throw UsageError("Trainer: the checkpoint is of a sampler with seed " +
@@ -402,15 +311,16 @@ void TrainerBase::begin(Evaluation evaluation) {
             "Trainer: the checkpoint was made inside an epoch by " +
             std::to_string(p.saved_world_size) + " ranks, and there are " +
             std::to_string(p.context.world_size()) +
-            " now; only a range with a DistributedSampler (a Loader) can go on from there");
+            " now; only a range with a DistributedSampler (a DataLoader) can go on from there");
       }
       log::info("continuing in epoch ", p.at.epoch + 1, " after step ", p.at.step);
     }
   }
-  if (p.are_epochs_done()) p.ending = Ending::kDone;
-  if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
+  if (p.are_epochs_done()) p.ending = History::Ending::kDone;
+  if (p.options.max_steps > 0 && p.at.step >= p.options.max_steps)
+    p.ending = History::Ending::kDone;
   // As in the run that came to it: there the evaluation is the last to speak.
-  if (p.stopping && p.stopping->is_over()) p.ending = Ending::kEarlyStopped;
+  if (p.stopping && p.stopping->is_over()) p.ending = History::Ending::kEarlyStopped;
   if (p.sampler) p.sampler->set_epoch(p.at.epoch, p.at.consumed);  // fit() asks what is left
   p.call(&Callback::on_train_begin);
 }
@@ -437,7 +347,7 @@ void TrainerBase::expect_batches(std::int64_t batches) {
   Parts& p = *parts_;
   // A sampler stands after what is done already; other ranges begin anew.
   p.batches_expected = p.sampler ? p.batches_done + batches : batches;
-  if (p.options.shows_progress && p.context.is_main_process()) {
+  if (p.options.enable_progress_bar && p.context.is_main_process()) {
     p.bar.emplace(true, "epoch " + p.number_of(p.at.epoch), p.updates_in(p.batches_expected),
                   p.updates_in(p.batches_done));
   }
@@ -462,21 +372,21 @@ torch::Tensor TrainerBase::part_of_update(const BatchResult& result, std::size_t
     throw UsageError("Trainer: the loss is to be a tensor of one element, not " +
                      (result.loss.defined() ? "of shape " + shape.str() : "undefined"));
   }
-  p.meter.add(p.window_losses.emplace_back(result.loss), result);
+  p.meter.add(p.window_losses.emplace_back(result.loss), result.metrics, result.count);
   const torch::Tensor part = window == 1 ? result.loss : result.loss / static_cast<double>(window);
-  return p.scaling ? p.scaling->scale(part) : part;
+  return p.scaler == nullptr ? part : p.scaler->scale(part);
 }
 
 void TrainerBase::end_update() {
   Parts& p = *parts_;
-  if (p.scaling && (p.options.clip_norm > 0 || p.options.clip_value > 0)) {
-    p.scaling->unscale(p.optimizer);
+  if (p.scaler != nullptr && (p.options.clip_grad_norm > 0 || p.options.clip_grad_value > 0)) {
+    p.scaler->unscale_(p.optimizer);
   }
-  if (p.options.clip_norm > 0) clip_grad_norm_(p.parameters, p.options.clip_norm);
-  if (p.options.clip_value > 0) clip_grad_value_(p.parameters, p.options.clip_value);
-  if (p.scaling) {
-    p.scaling->step(p.optimizer);
-    p.scaling->update();
+  if (p.options.clip_grad_norm > 0) clip_grad_norm_(p.parameters, p.options.clip_grad_norm);
+  if (p.options.clip_grad_value > 0) clip_grad_value_(p.parameters, p.options.clip_grad_value);
+  if (p.scaler != nullptr) {
+    p.scaler->step(p.optimizer);
+    p.scaler->update();
   } else {
     p.optimizer.step();
   }
@@ -484,9 +394,10 @@ void TrainerBase::end_update() {
   p.batches_done += static_cast<std::int64_t>(p.window_losses.size());
   if (p.sampler) p.at.consumed = p.sampler->consumed();
   p.last_learning_rate = p.learning_rate();
-  if (p.schedule != nullptr && p.schedule_every == Every::kStep) p.schedule->step();
+  if (p.schedule != nullptr && p.schedule_interval == LRScheduler::Interval::kStep)
+    p.schedule->step();
 
-  if (p.options.stops_on_nan) {
+  if (p.options.terminate_on_nan) {
     for (const BatchLoss& loss : p.window_losses) {
       if (loss.on_gpu.defined()) {
         p.finite.watch(loss.on_gpu, p.at.step);
@@ -497,24 +408,22 @@ void TrainerBase::end_update() {
   }
   p.call(&Callback::on_step_end);
   const bool is_leaving = p.failures.should_leave();
-  if (p.bar) {
-    const bool is_due = p.bar->is_due();
-    p.bar->advance(1, is_due ? "loss " + std::to_string(p.loss()) : std::string());
-  }
+  if (p.bar) p.bar->advance(1, p.bar->is_due() ? "loss " + std::to_string(p.loss()) : "");
   const std::int64_t left_in_epoch = p.updates_in(p.batches_expected - p.batches_done);
   const std::int64_t by_epochs =
-      p.batches_expected == 0 || p.options.epochs == 0
+      p.batches_expected == 0 || p.options.max_epochs == 0
           ? 0
           : p.at.step + left_in_epoch +
-                (p.options.epochs - p.at.epoch - 1) * p.updates_in(p.batches_expected);
-  p.tell_progress(p.options.steps > 0 ? p.options.steps : by_epochs);
+                (p.options.max_epochs - p.at.epoch - 1) * p.updates_in(p.batches_expected);
+  p.tell_progress(p.options.max_steps > 0 ? p.options.max_steps : by_epochs);
 
-  if (p.options.steps > 0 && p.at.step >= p.options.steps) p.ending = Ending::kDone;
+  if (p.options.max_steps > 0 && p.at.step >= p.options.max_steps)
+    p.ending = History::Ending::kDone;
   if (p.evaluation && p.options.evaluate_every_steps > 0 &&
       p.at.step % p.options.evaluate_every_steps == 0) {
     p.evaluate();
   }
-  if (is_leaving) p.ending = Ending::kLeft;
+  if (is_leaving) p.ending = History::Ending::kLeft;
   if (p.checkpoints == nullptr) return;
   if (is_leaving || p.is_new_best ||
       (p.cadence.every_steps > 0 && p.at.step % p.cadence.every_steps == 0)) {
@@ -526,7 +435,7 @@ void TrainerBase::end_epoch(bool is_whole) {
   Parts& p = *parts_;
   p.bar.reset();
   // One that is left after its last batch ends in the run that goes on.
-  if (p.ending == Ending::kLeft) return;
+  if (p.ending == History::Ending::kLeft) return;
   if (!is_whole && (p.batches_expected == 0 || p.batches_done < p.batches_expected)) return;
 
   const EpochSums sums = p.meter.over_ranks(p.context);
@@ -536,19 +445,28 @@ void TrainerBase::end_epoch(bool is_whole) {
                                          : " has no batches: is the dataset empty, or smaller than "
                                            "a batch where drop_last leaves a short one out?"));
   }
-  EpochRecord epoch = sums.means();
-  epoch.epoch = p.at.epoch;
-  epoch.step = p.at.step;
-  epoch.learning_rate = p.last_learning_rate;
-  epoch.seconds = std::chrono::duration<double>(Clock::now() - p.epoch_begun).count();
+  const auto samples = static_cast<double>(sums.count);
+  EpochRecord epoch{
+      .epoch = p.at.epoch,
+      .step = p.at.step,
+      .loss = sums.loss / samples,
+      .metrics = sums.metrics,
+      .learning_rate = p.last_learning_rate,
+      .seconds = std::chrono::duration<double>(Clock::now() - p.epoch_begun).count(),
+  };
+  for (auto& [name, value] : epoch.metrics) value /= samples;
+  if (p.options.enable_progress_bar) {
+    log::info("epoch ", p.number_of(epoch.epoch), ": loss ", epoch.loss, text_of(epoch.metrics),
+              ", learning rate ", epoch.learning_rate, ", ", epoch.seconds, " s");
+  }
   p.record.epochs.push_back(std::move(epoch));
-  p.show_epoch(p.record.epochs.back());
 
   if (p.evaluation && p.options.evaluate_every_epochs > 0 &&
       (p.at.epoch + 1) % p.options.evaluate_every_epochs == 0 && !p.is_evaluated()) {
     p.evaluate();
   }
-  if (p.schedule != nullptr && p.schedule_every == Every::kEpoch) p.schedule->step();
+  if (p.schedule != nullptr && p.schedule_interval == LRScheduler::Interval::kEpoch)
+    p.schedule->step();
   p.call(&Callback::on_epoch_end);
 
   ++p.at.epoch;
@@ -556,7 +474,7 @@ void TrainerBase::end_epoch(bool is_whole) {
   p.batches_done = 0;
   p.meter = EpochMeter();
   p.is_epoch_saved = false;
-  if (p.are_epochs_done() && !p.ending) p.ending = Ending::kDone;
+  if (p.are_epochs_done() && !p.ending) p.ending = History::Ending::kDone;
   if (p.checkpoints != nullptr &&
       (p.is_new_best || (p.cadence.every_epochs > 0 && p.at.epoch % p.cadence.every_epochs == 0))) {
     p.save();
@@ -565,7 +483,7 @@ void TrainerBase::end_epoch(bool is_whole) {
 
 History TrainerBase::end() {
   Parts& p = *parts_;
-  const bool is_leaving = p.ending == Ending::kLeft;
+  const bool is_leaving = p.ending == History::Ending::kLeft;
   if (p.evaluation && !is_leaving && !p.is_evaluated() && p.at.step > 0) p.evaluate();
   if (p.checkpoints != nullptr) {
     if (p.saved_step != p.at.step || !p.is_epoch_saved || !p.is_evaluation_saved) p.save();

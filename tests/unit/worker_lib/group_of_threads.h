@@ -31,19 +31,18 @@ inline Backend backend_under_test() {
   return name == nullptr ? Backend::kGloo : backend_from(name);
 }
 
-// DDPRUN_TEST_RANKS_PER_NODE: the ranks are as if on nodes of so many; else on one.
-inline int ranks_per_node(int world_size) {
+// DDPRUN_TEST_RANKS_PER_NODE: the ranks are as if on nodes of so many; 0: on one.
+inline int ranks_per_node_under_test() {
   const char* const number = std::getenv("DDPRUN_TEST_RANKS_PER_NODE");
-  return number == nullptr ? world_size : std::min(world_size, std::atoi(number));
+  return number == nullptr ? 0 : std::atoi(number);
 }
 
 // For bodies that make their Contexts themselves. `environment_of` gives what a rank has besides its
 // place.
 inline void run_rank_threads(
     int world_size, const std::function<void(const Environment&)>& body,
-    const std::function<Environment(int rank)>& environment_of = [](int) {
-      return Environment{};
-    }) {
+    const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
+    int ranks_per_node = ranks_per_node_under_test()) {
   switch_flight_recorder_off();
   std::vector<std::string> thrown(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -52,7 +51,8 @@ inline void run_rank_threads(
       Environment environment = environment_of(rank);
       environment.rank = rank;
       environment.world_size = world_size;
-      environment.local_world_size = ranks_per_node(world_size);
+      environment.local_world_size =
+          ranks_per_node == 0 ? world_size : std::min(world_size, ranks_per_node);
       environment.local_rank = rank % environment.local_world_size;
       try {
         body(environment);
@@ -70,8 +70,9 @@ inline void run_rank_threads(
 inline void run_ranks(
     int world_size, const std::function<void(Context&)>& body,
     const std::function<Environment(int rank)>& environment_of = [](int) { return Environment{}; },
-    ContextOptions options = {.backend = backend_under_test()}) {
-  options.join_timeout = options.timeout = std::chrono::seconds(20);
+    ContextOptions options = {.backend = backend_under_test()},
+    int ranks_per_node = ranks_per_node_under_test()) {
+  options.timeout = options.join_timeout = std::chrono::seconds(20);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   run_rank_threads(
       world_size,
@@ -79,7 +80,7 @@ inline void run_ranks(
         Context context(environment, store, options);
         body(context);
       },
-      environment_of);
+      environment_of, ranks_per_node);
 }
 
 }  // namespace ddprun::test

@@ -15,11 +15,12 @@
 #include <set>
 
 #include "ddprun/ddp.h"
+#include "ddprun/optim.h"
+#include "tests/unit/worker_lib/checkpoint/pack.h"
 #include "tests/unit/worker_lib/gpu.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "tests/unit/worker_lib/temp_folder.h"
 #include "worker_lib/checkpoint/rng_state.h"
-#include "worker_lib/checkpoint/safetensors.h"
 
 namespace ddprun {
 namespace {
@@ -112,6 +113,73 @@ TEST(Checkpoint, ResumedAdagradHasTheSameBits) {
   expect_same_bits<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.01));
 }
 
+TEST(Checkpoint, ResumedOptimizersOfOursHaveTheSameBits) {
+  expect_same_bits<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).fused(true));
+  expect_same_bits<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true));
+  expect_same_bits<optim::AdamW>(optim::AdamWOptions(0.01).foreach (true));
+  expect_same_bits<optim::AdamW>(optim::AdamWOptions(0.01).amsgrad(true).fused(true));
+}
+
+// Steps of `From`, a checkpoint, steps of `To`: near what `To` alone makes, which without the state it is not.
+template <typename From, typename To, typename FromOptions, typename ToOptions>
+void expect_taken_over(const FromOptions& from_options, const ToOptions& to_options) {
+  test::run_ranks(1, [&](Context& context) {
+    const test::TempFolder folder;
+    torch::manual_seed(1);
+    Net whole;
+    To whole_optimizer(whole.parameters(), to_options);
+    train(whole, whole_optimizer, 0, 6);
+
+    torch::manual_seed(1);
+    Net first;
+    From first_optimizer(first.parameters(), from_options);
+    train(first, first_optimizer, 0, 3);
+    Checkpointer(context, folder.path()).save(first, first_optimizer, {.step = 3});
+    Net second;
+    To second_optimizer(second.parameters(), to_options);
+    Checkpointer(context, folder.path()).resume(second, second_optimizer);
+    train(second, second_optimizer, 3, 6);
+    EXPECT_TRUE(torch::allclose(second.fc->weight, whole.fc->weight, 1e-4, 1e-5))
+        << "but for rounding";
+    To without_state(first.parameters(), to_options);
+    train(first, without_state, 3, 6);
+    EXPECT_FALSE(torch::allclose(first.fc->weight, whole.fc->weight, 1e-4, 1e-5));
+  });
+}
+
+TEST(Checkpoint, OursAndLibTorchsOptimizersReadEachOthersStates) {
+  const auto adam = torch::optim::AdamOptions(0.01).amsgrad(true);
+  expect_taken_over<torch::optim::Adam, optim::Adam>(
+      adam, optim::AdamOptions(0.01).amsgrad(true).fused(true));
+  expect_taken_over<optim::Adam, torch::optim::Adam>(optim::AdamOptions(0.01).amsgrad(true), adam);
+  expect_taken_over<torch::optim::AdamW, optim::AdamW>(torch::optim::AdamWOptions(0.01),
+                                                       optim::AdamWOptions(0.01));
+  const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  expect_taken_over<torch::optim::SGD, optim::SGD>(sgd, optim::SGDOptions(0.1).momentum(0.9));
+  expect_taken_over<optim::SGD, torch::optim::SGD>(optim::SGDOptions(0.1).momentum(0.9), sgd);
+}
+
+TEST(Checkpoint, AStateHasTheStridesOfItsParameter) {
+  test::run_ranks(1, [](Context& context) {
+    const test::TempFolder folder;
+    torch::nn::Conv2d layer(2, 3, 3);
+    layer->weight.set_data(layer->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    optim::Adam optimizer(layer->parameters(), optim::AdamOptions().fused(true));
+    layer(torch::randn({1, 2, 5, 5})).sum().backward();
+    optimizer.step();
+    Checkpointer checkpoints(context, folder.path());
+    checkpoints.save(*layer, optimizer, {.step = 1});
+    const auto average = [&] {
+      auto& state = *optimizer.state().at(layer->weight.unsafeGetTensorImpl());
+      return static_cast<optim::AdamParamState&>(state).exp_avg();
+    };
+    const Tensor before = average();
+    checkpoints.resume(*layer, optimizer);
+    EXPECT_TRUE(torch::equal(average(), before));
+    EXPECT_EQ(average().strides(), layer->weight.strides());
+  });
+}
+
 TEST(Checkpoint, NothingThereMeansNothingResumed) {
   test::run_ranks(2, [](Context& context) {
     static const test::TempFolder folder;
@@ -193,7 +261,7 @@ TEST(Checkpoint, AnotherModelsIsRefusedWithTheNamesThatDiffer) {
       checkpoints.resume(*other, other_optimizer);
       ADD_FAILURE() << "accepted other names";
     } catch (const Failure& failure) {
-      EXPECT_THAT(failure.what(), HasSubstr("lacks model.bias, model.weight"));
+      EXPECT_THAT(failure.what(), HasSubstr("lacks model.bias and model.weight"));
       EXPECT_THAT(failure.what(), HasSubstr("model.fc.bias"));
     }
 
@@ -243,16 +311,16 @@ TEST(Checkpoint, TheWrappedAndTheBareModuleResumeEachOther) {
 
 struct Counter : Stateful {
   int count = 0;
-  std::string save_state() const override { return std::to_string(count); }
-  void load_state(const std::string& state) override {
+  std::string state_dict() const override { return std::to_string(count); }
+  void load_state_dict(const std::string& state) override {
     if (state.find_first_not_of("0123456789") != std::string::npos) throw UsageError("no number");
     count = std::stoi(state);
   }
 };
 
 struct Word : Stateful {
-  std::string save_state() const override { return "a word"; }
-  void load_state(const std::string&) override {}
+  std::string state_dict() const override { return "a word"; }
+  void load_state_dict(const std::string&) override {}
 };
 
 TEST(Checkpoint, OtherPartsComeBackByTheirNames) {
@@ -264,9 +332,9 @@ TEST(Checkpoint, OtherPartsComeBackByTheirNames) {
     Counter scaler;
     {
       Checkpointer checkpoints(context, folder.path());
-      checkpoints.also_keep("schedule", schedule);
-      checkpoints.also_keep("scaler", scaler);
-      EXPECT_THROW(checkpoints.also_keep("scaler", schedule), UsageError);
+      checkpoints.register_for_checkpointing("schedule", schedule);
+      checkpoints.register_for_checkpointing("scaler", scaler);
+      EXPECT_THROW(checkpoints.register_for_checkpointing("scaler", schedule), UsageError);
       schedule.count = 3;
       scaler.count = 65536;
       checkpoints.save(net, optimizer, {});
@@ -275,9 +343,9 @@ TEST(Checkpoint, OtherPartsComeBackByTheirNames) {
     Counter new_one;
     new_one.count = 7;
     Checkpointer checkpoints(context, folder.path());
-    checkpoints.also_keep("scaler", scaler);
-    checkpoints.also_keep("schedule", schedule);
-    checkpoints.also_keep("new", new_one);  // not in the file: a warning
+    checkpoints.register_for_checkpointing("scaler", scaler);
+    checkpoints.register_for_checkpointing("schedule", schedule);
+    checkpoints.register_for_checkpointing("new", new_one);  // not in the file: a warning
     ASSERT_TRUE(checkpoints.resume(net, optimizer));
     EXPECT_EQ(schedule.count, 3);
     EXPECT_EQ(scaler.count, 65536);
@@ -293,12 +361,12 @@ TEST(Checkpoint, APartThatRefusesItsStateIsNamed) {
     Word word;
     {
       Checkpointer checkpoints(context, folder.path());
-      checkpoints.also_keep("schedule", word);
+      checkpoints.register_for_checkpointing("schedule", word);
       checkpoints.save(net, optimizer, {});
     }
     Counter counter;
     Checkpointer checkpoints(context, folder.path());
-    checkpoints.also_keep("schedule", counter);
+    checkpoints.register_for_checkpointing("schedule", counter);
     try {
       checkpoints.resume(net, optimizer);
       ADD_FAILURE() << "a counter became a word";
@@ -354,7 +422,7 @@ TEST(Checkpoint, TheBestIsRememberedByTheNextRun) {
     };
     Net net;
     torch::optim::SGD optimizer(net.parameters(), 0.1);
-    const CheckpointOptions options{.keep_last = 1, .best = Best::kLowest};
+    const CheckpointOptions options{.keep_last = 1, .best = MetricMode::kMin};
     {
       Checkpointer checkpoints(context, folder.path(), options);
       checkpoints.save(net, optimizer, {.step = 1}, 0.5);
@@ -378,7 +446,7 @@ TEST(Checkpoint, OneThatWasNotWrittenIsNotTheBest) {
     const test::TempFolder folder;
     Net net;
     torch::optim::SGD optimizer(net.parameters(), 0.1);
-    Checkpointer checkpoints(context, folder.path(), {.best = Best::kHighest});
+    Checkpointer checkpoints(context, folder.path(), {.best = MetricMode::kMax});
     std::filesystem::create_symlink("/dev/full",
                                     folder.file("step-000000000001.safetensors.unfinished"));
     EXPECT_THROW(checkpoints.save(net, optimizer, {.step = 1}, 0.9), Failure);
@@ -397,7 +465,7 @@ TEST(Checkpoint, AnAsynchronousOneIsOfTheMomentOfTheCall) {
     torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     train(net, optimizer, 0, 2);
     Checkpointer(context, now.path()).save(net, optimizer, {.step = 2});
-    Checkpointer asynchronous(context, later.path(), {.is_asynchronous = true});
+    Checkpointer asynchronous(context, later.path(), {.async_save = true});
     asynchronous.save(net, optimizer, {.step = 2});
     train(net, optimizer, 2, 4);  // over the same memory
     asynchronous.save(net, optimizer, {.step = 4});
@@ -411,12 +479,31 @@ TEST(Checkpoint, AnAsynchronousOneIsOfTheMomentOfTheCall) {
   });
 }
 
+TEST(Checkpoint, MemoryThatWasGivenBackIsTakenAgain) {
+  test::run_ranks(2, [](Context& context) {
+    static const test::TempFolder folder;
+    Net net;
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    Checkpointer checkpoints(context, folder.path(), {.async_save = true});
+    checkpoints.release_memory();
+    checkpoints.save(net, optimizer, {.step = 1});
+    checkpoints.release_memory();  // while it is being written
+    const std::string first = folder.file("step-000000000001.safetensors");
+    if (context.is_main_process()) {
+      EXPECT_TRUE(std::filesystem::exists(first));
+    }
+    checkpoints.save(net, optimizer, {.step = 2});
+    checkpoints.wait();
+    EXPECT_EQ(checkpoints.resume(net, optimizer)->step, 2);
+  });
+}
+
 TEST(Checkpoint, AnAsynchronousOneIsOnTheDiskWhenItsCheckpointerIsGone) {
   test::run_ranks(1, [](Context& context) {
     const test::TempFolder folder;
     Net net;
     torch::optim::SGD optimizer(net.parameters(), 0.1);
-    Checkpointer(context, folder.path(), {.is_asynchronous = true}).save(net, optimizer, {});
+    Checkpointer(context, folder.path(), {.async_save = true}).save(net, optimizer, {});
     EXPECT_TRUE(std::filesystem::exists(folder.file("latest.safetensors")));
   });
 }
@@ -426,7 +513,7 @@ TEST(Checkpoint, AFullDiskIsAnErrorOnEveryRankAndTheOneBeforeRemains) {
     SCOPED_TRACE(is_asynchronous);
     const test::TempFolder folder;
     test::run_ranks(2, [&](Context& context) {
-      Checkpointer checkpoints(context, folder.path(), {.is_asynchronous = is_asynchronous});
+      Checkpointer checkpoints(context, folder.path(), {.async_save = is_asynchronous});
       Net net;
       torch::optim::SGD optimizer(net.parameters(), 0.1);
       checkpoints.save(net, optimizer, {.step = 1});
@@ -457,17 +544,16 @@ TEST(Checkpoint, AFullDiskIsAnErrorOnEveryRankAndTheOneBeforeRemains) {
 void change_format(const std::string& path, const std::string& format) {
   const std::string bytes = test::read(path);
   auto content = safetensors::unpack(bytes);
-  ASSERT_TRUE(content);
-  content->metadata["ddprun_format"] = format;
+  content.metadata["ddprun_format"] = format;
   if (format == "1") {
-    std::erase_if(content->arrays, [](const auto& array) { return array.name == "rng.cpu"; });
+    std::erase_if(content.arrays, [](const auto& array) { return array.name == "rng.cpu"; });
   }
-  test::write(path, *safetensors::pack(*content));
+  test::write(path, safetensors::pack(content));
 }
 
 struct Throws : Stateful {
-  std::string save_state() const override { throw std::runtime_error("no state today"); }
-  void load_state(const std::string&) override {}
+  std::string state_dict() const override { throw std::runtime_error("no state today"); }
+  void load_state_dict(const std::string&) override {}
 };
 
 // Rank 0 alone asks for the state: the others hear of what it throws.
@@ -494,7 +580,7 @@ TEST(Checkpoint, WhatCannotBeResumedIsNotSavedAndAllRanksHearOfIt) {
     }
     Throws part;
     Checkpointer checkpoints(context, folder.path());
-    checkpoints.also_keep("part", part);
+    checkpoints.register_for_checkpointing("part", part);
     EXPECT_THAT(thrown(checkpoints, {.step = 1}), HasSubstr("no state today"));
     EXPECT_FALSE(checkpoints.resume(net, optimizer));
   });

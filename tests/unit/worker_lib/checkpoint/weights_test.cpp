@@ -11,9 +11,9 @@
 #include <filesystem>
 
 #include "ddprun/checkpoint.h"
+#include "tests/unit/worker_lib/checkpoint/pack.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "tests/unit/worker_lib/temp_folder.h"
-#include "worker_lib/checkpoint/safetensors.h"
 
 namespace ddprun {
 namespace {
@@ -111,7 +111,7 @@ TEST(Weights, ArraysThatAreNotAlignedAreRead) {
   const float numbers[] = {1.5F, -2.0F};
   test::write(
       folder.file("weights.safetensors"),
-      *safetensors::pack(
+      safetensors::pack(
           {{},
            {{"odd", "U8", {1}, "x"},
             {"numbers", "F32", {2}, {reinterpret_cast<const char*>(numbers), sizeof numbers}}}}));

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/error.h"
-#include "ddprun/loader.h"
 
 namespace ddprun {
 namespace {
@@ -20,8 +20,8 @@ TEST(Datasets, TensorsGiveTheirRows) {
 
 TEST(Datasets, ALoadersThreadsShareThem) {
   static_assert(detail::is_const_to_get<TensorDataset>());
-  Loader loader(TensorDataset(torch::arange(10)), DistributedSampler(10, 1, 0, {.shuffle = false}),
-                {.batch_size = 10});
+  DataLoader loader(TensorDataset(torch::arange(10)),
+                    DistributedSampler(10, 1, 0, {.shuffle = false}), {.batch_size = 10});
   for (auto& batch : loader) EXPECT_TRUE(torch::equal(batch.data, torch::arange(10)));
 }
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/gradients.h"
-#include "ddprun/loader.h"
 #include "ddprun/metrics.h"
 #include "tests/unit/worker_lib/drawn.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
@@ -220,7 +220,7 @@ void expect_seen(Context& context, std::function<Output(const Tensor&)> wrap,
   }
 }
 
-// This file includes loader.h, which has to find the tensors of a batch.
+// This file includes data_loader.h, which has to find the tensors of a batch.
 TEST(Ddp, TheTensorsOfAnyOutputAreFound) {
   test::run_ranks(1, [](Context& context) {
     expect_seen<mine::Free>(
@@ -349,24 +349,7 @@ TEST(Ddp, AParameterThatModulesShareCountsOnce) {
     model(inputs_of(context.rank())).sum().backward();
     EXPECT_EQ(model->parameters().size(), 4);  // LibTorch's: by name
     EXPECT_EQ(model.parameters().size(), 2);
-    EXPECT_EQ(model.save_state(), R"({"buckets":[[1,0]]})");
-  });
-}
-
-TEST(Ddp, BuffersFollowRankZero) {
-  test::run_ranks(2, [](Context& context) {
-    DistributedDataParallel model(net_of(context), context);
-    for (int step = 0; step < 2; ++step) {
-      model(inputs_of(context.rank())).first.sum().backward();
-    }
-    // Each rank's forward updated the mean with its own batch; the next forward begins with rank
-    // 0's.
-    const torch::NoGradGuard no_grad;
-    model->eval();
-    model(inputs_of(context.rank()));
-    Tensor reference = model->norm->running_mean.clone();
-    context.broadcast(reference);
-    EXPECT_TRUE(torch::equal(model->norm->running_mean, reference));
+    EXPECT_EQ(model.state_dict(), R"({"buckets":[[1,0]]})");
   });
 }
 
@@ -379,23 +362,23 @@ TEST(Ddp, RanksThatBuildDifferentModelsAllHearWhatDiffers) {
   };
   const std::vector<Case> cases = {
       {[](bool is_odd) { return Sequential(Linear(3, is_odd ? 2 : 1)); },
-       "0.weight is [1, 3] Float on ranks 0, 2 and [2, 3] Float on rank 1"},
+       "0.weight is [1, 3] Float on ranks 0 and 2 and [2, 3] Float on rank 1"},
       {[](bool is_odd) {
          return is_odd ? Sequential(Linear(3, 1), Linear(1, 1)) : Sequential(Linear(3, 1));
        },
-       "is nothing on ranks 0, 2 and 1.weight on rank 1"},
+       "is nothing on ranks 0 and 2 and 1.weight on rank 1"},
       {[](bool is_odd) {
          Sequential net(Linear(3, 1));
          if (is_odd) net->to(torch::kFloat64);
          return net;
        },
-       "0.weight is [1, 3] Float on ranks 0, 2 and [1, 3] Double on rank 1"},
+       "0.weight is [1, 3] Float on ranks 0 and 2 and [1, 3] Double on rank 1"},
       {[](bool is_odd) {
          Sequential net(Linear(3, 1));
          net->parameters()[1].set_requires_grad(!is_odd);
          return net;
        },
-       "0.bias is [1] Float on ranks 0, 2 and [1] Float without gradient on rank 1"},
+       "0.bias is [1] Float on ranks 0 and 2 and [1] Float without gradient on rank 1"},
   };
   for (const Case& each : cases) {
     test::run_ranks(3, [&](Context& context) {
@@ -428,7 +411,7 @@ TEST(Ddp, AModuleOnSeveralKindsOfDevicesAndEmptyBucketsAreRefused) {
                 testing::HasSubstr("weight is on cpu and elsewhere on meta"));
     EXPECT_THAT(refusal_of([&] {
                   DistributedDataParallel(torch::nn::Linear(3, 1), context,
-                                          {.bucket_cap_bytes = 0});
+                                          {.bucket_bytes_cap = 0});
                 }),
                 testing::HasSubstr("bucket"));
   });
@@ -470,10 +453,10 @@ std::vector<Tensor> trained(Context& context, const DdpOptions& options, int ste
       std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(net, context, options);
   for (int step = 0; step < steps; ++step) {
     if (step == stop_after) {
-      const std::string state = model->save_state();
+      const std::string state = model->state_dict();
       model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(net, context,
                                                                                    options);
-      if (layout == Layout::kCarried) model->load_state(state);
+      if (layout == Layout::kCarried) model->load_state_dict(state);
     }
     net->zero_grad();
     const Tensor inputs = drawn({6, 7}, static_cast<std::uint64_t>(1000 * step + context.rank()));
@@ -489,8 +472,8 @@ TEST(Ddp, AResumedRunHasTheSameBitsWithTheLayoutOfTheInterruptedOne) {
   for (const int world_size : {3, 4}) {
     for (const std::int64_t bucket_bytes : {std::int64_t{1} << 20, std::int64_t{700}}) {
       test::run_ranks(world_size, [&](Context& context) {
-        const DdpOptions options{.bucket_cap_bytes = bucket_bytes,
-                                 .first_bucket_bytes = bucket_bytes};
+        const DdpOptions options{.bucket_bytes_cap = bucket_bytes,
+                                 .first_bucket_bytes_cap = bucket_bytes};
         const auto expected = trained(context, options, kSteps, kSteps, Layout::kCarried);
         // After no step there is nothing to carry over, after one the reducer itself has not used
         // its new layout yet.
@@ -514,20 +497,20 @@ TEST(Ddp, TheLayoutStaysAsItWasLoaded) {
   test::run_ranks(2, [](Context& context) {
     auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1);
     DistributedDataParallel model(linear, context);
-    EXPECT_EQ(model.save_state(), R"({"buckets":[]})");
+    EXPECT_EQ(model.state_dict(), R"({"buckets":[]})");
     // Not the one that a first step would find.
     const std::string state = R"({"buckets":[[0],[1]]})";
-    model.load_state(state);
+    model.load_state_dict(state);
     for (int step = 0; step < 3; ++step) {
-      EXPECT_EQ(model.save_state(), state);
+      EXPECT_EQ(model.state_dict(), state);
       model(inputs_of(context.rank())).sum().backward();
     }
-    EXPECT_THROW(model.load_state(R"({"buckets":[[0]]})"), UsageError);
-    EXPECT_EQ(model.save_state(), state);
+    EXPECT_THROW(model.load_state_dict(R"({"buckets":[[0]]})"), UsageError);
+    EXPECT_EQ(model.state_dict(), state);
     // Back to a state from before the first step.
-    model.load_state(R"({"buckets":[]})");
+    model.load_state_dict(R"({"buckets":[]})");
     model(inputs_of(context.rank())).sum().backward();
-    EXPECT_EQ(model.save_state(), R"({"buckets":[[1,0]]})");
+    EXPECT_EQ(model.state_dict(), R"({"buckets":[[1,0]]})");
   });
 }
 
@@ -543,7 +526,7 @@ TEST(Ddp, ALayoutThatMixesTypesIsRefusedByName) {
     };
     DistributedDataParallel model(std::make_shared<Mixed>(), context);
     try {
-      model.load_state(R"({"buckets":[[0,1]]})");
+      model.load_state_dict(R"({"buckets":[[0,1]]})");
       ADD_FAILURE() << "accepted";
     } catch (const UsageError& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("puts a and b into one bucket"));
@@ -552,14 +535,14 @@ TEST(Ddp, ALayoutThatMixesTypesIsRefusedByName) {
 }
 
 // The gradients of two layers after some steps, under a hook or without.
-std::vector<Tensor> gradients_with(Context& context, const CommunicationHook& hook) {
+std::vector<Tensor> gradients_with(Context& context, const CommHook& hook) {
   const auto net = std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(40, 30),
                                                                torch::nn::Linear(30, 20));
   std::uint64_t seed = 1;
   for (Tensor& parameter : net->parameters()) {
     parameter.detach().copy_(drawn(parameter.sizes(), seed++));
   }
-  DistributedDataParallel model(net, context, {.hook = hook});
+  DistributedDataParallel model(net, context, {.comm_hook = hook});
   for (int step = 0; step < 6; ++step) {
     net->zero_grad();
     model(drawn({3, 40}, static_cast<std::uint64_t>(10 * step + context.rank())))
@@ -583,10 +566,10 @@ double greatest_relative_error(const std::vector<Tensor>& values,
 }
 
 // Without a hook gradients are multiplied by 1 / ranks, with it divided: equal for powers of two.
-TEST(CommunicationHooks, AllReduceDoesWhatIsDoneWithoutAHook) {
+TEST(CommHooks, AllReduceDoesWhatIsDoneWithoutAHook) {
   for (const int world_size : {2, 3}) {
     test::run_ranks(world_size, [&](Context& context) {
-      const auto with_hook = gradients_with(context, all_reduce_hook());
+      const auto with_hook = gradients_with(context, allreduce_hook());
       const auto without = gradients_with(context, {});
       EXPECT_LT(greatest_relative_error(with_hook, without), 1e-7);
       EXPECT_EQ(have_equal_bits(with_hook, without), world_size == 2);
@@ -594,12 +577,14 @@ TEST(CommunicationHooks, AllReduceDoesWhatIsDoneWithoutAHook) {
   }
 }
 
-TEST(CommunicationHooks, CompressionKeepsThePrecisionOfItsType) {
+TEST(CommHooks, CompressionKeepsThePrecisionOfItsType) {
   test::run_ranks(2, [](Context& context) {
     const auto expected = gradients_with(context, {});
     // Rounded when sent and when summed: twice half a unit in the last of 11 and of 8 bits.
-    EXPECT_LT(greatest_relative_error(gradients_with(context, fp16_hook()), expected), 1e-3);
-    const double error = greatest_relative_error(gradients_with(context, bf16_hook()), expected);
+    EXPECT_LT(greatest_relative_error(gradients_with(context, fp16_compress_hook()), expected),
+              1e-3);
+    const double error =
+        greatest_relative_error(gradients_with(context, bf16_compress_hook()), expected);
     EXPECT_LT(error, 8e-3);
     EXPECT_GT(error, 1e-4);  // and it was compressed
   });
@@ -607,15 +592,15 @@ TEST(CommunicationHooks, CompressionKeepsThePrecisionOfItsType) {
 
 // Each gradient above is a sum of three outer products, and two ranks' average one of six: matrices
 // of rank six give it back, those of one do not.
-TEST(CommunicationHooks, PowerSgdIsExactForGradientsOfItsRank) {
+TEST(CommHooks, PowerSgdIsExactForGradientsOfItsRank) {
   test::run_ranks(2, [](Context& context) {
     const auto expected = gradients_with(context, {});
     const auto with_rank = [&](std::int64_t rank, bool batched) {
-      return gradients_with(context, power_sgd_hook({.rank = rank,
-                                                     .start_step = 2,
+      return gradients_with(context, power_sgd_hook({.matrix_approximation_rank = rank,
+                                                     .start_power_sgd_iter = 2,
                                                      .min_compression_rate = 1,
                                                      .use_error_feedback = false,
-                                                     .batch_equal_shapes = batched}));
+                                                     .batch_tensors_with_same_shape = batched}));
     };
     EXPECT_LT(greatest_relative_error(with_rank(6, false), expected), 1e-4);
     EXPECT_LT(greatest_relative_error(with_rank(6, true), expected), 1e-4);
@@ -624,15 +609,15 @@ TEST(CommunicationHooks, PowerSgdIsExactForGradientsOfItsRank) {
 }
 
 // A bucket of complex gradients is one of their parts, and one of sparse gradients shows none.
-TEST(CommunicationHooks, PowerSgdSendsSparseAndComplexGradientsAsTheyAre) {
+TEST(CommHooks, PowerSgdSendsSparseAndComplexGradientsAsTheyAre) {
   struct Complex : torch::nn::Module {
     Complex() { w = register_parameter("w", torch::randn({6, 8}, torch::kComplexFloat)); }
     Tensor forward(const Tensor& x) { return (w * x).abs(); }
     Tensor w;
   };
   test::run_ranks(2, [](Context& context) {
-    const auto check = [&](auto net, const Tensor& input, const CommunicationHook& hook) {
-      DistributedDataParallel model(net, context, {.hook = hook});
+    const auto check = [&](auto net, const Tensor& input, const CommHook& hook) {
+      DistributedDataParallel model(net, context, {.comm_hook = hook});
       for (int step = 0; step < 4; ++step) {
         model->zero_grad();
         model(input).pow(2).sum().backward();
@@ -646,24 +631,25 @@ TEST(CommunicationHooks, PowerSgdSendsSparseAndComplexGradientsAsTheyAre) {
     };
     const auto options = torch::nn::EmbeddingOptions(20, 6).sparse(true);
     const Tensor words = torch::tensor({context.rank(), 3});
-    check(torch::nn::Embedding(options), words, power_sgd_hook({.start_step = 2}));
-    check(torch::nn::Embedding(options), words, fp16_hook());
-    check(torch::nn::Embedding(options), words, bf16_hook());
+    check(torch::nn::Embedding(options), words, power_sgd_hook({.start_power_sgd_iter = 2}));
+    check(torch::nn::Embedding(options), words, fp16_compress_hook());
+    check(torch::nn::Embedding(options), words, bf16_compress_hook());
     check(std::make_shared<Complex>(), torch::full({}, context.rank() + 1.0),
-          power_sgd_hook({.start_step = 2}));
+          power_sgd_hook({.start_power_sgd_iter = 2}));
   });
 }
 
 // What compression loses comes back in later steps: the sum over steps is nearer with feedback.
-TEST(CommunicationHooks, PowerSgdFeedsBackItsError) {
+TEST(CommHooks, PowerSgdFeedsBackItsError) {
   test::run_ranks(2, [](Context& context) {
     const auto error_of = [&](bool use_feedback) {
       auto linear =
           std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(16, 16).bias(false));
       DistributedDataParallel model(
           linear, context,
-          {.hook =
-               power_sgd_hook({.rank = 1, .start_step = 2, .use_error_feedback = use_feedback})});
+          {.comm_hook = power_sgd_hook({.matrix_approximation_rank = 1,
+                                        .start_power_sgd_iter = 2,
+                                        .use_error_feedback = use_feedback})});
       Tensor sum = torch::zeros({16, 16});
       Tensor expected = torch::zeros({16, 16});
       for (int step = 0; step < 40; ++step) {
@@ -684,23 +670,23 @@ TEST(CommunicationHooks, PowerSgdFeedsBackItsError) {
   });
 }
 
-TEST(CommunicationHooks, OnesOfYourOwnReplaceTheReduction) {
+TEST(CommHooks, OnesOfYourOwnReplaceTheReduction) {
   test::run_ranks(2, [](Context& context) {
-    const CommunicationHook keep = [](c10d::GradBucket& bucket, c10d::ProcessGroup&) {
+    const CommHook keep = [](c10d::GradBucket& bucket, c10d::ProcessGroup&) {
       auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
       done->markCompleted(c10::IValue(std::vector<Tensor>{bucket.getBuffer() * 3}));
       return done;
     };
     auto linear = std::make_shared<torch::nn::LinearImpl>(3, 1);
-    DistributedDataParallel model(linear, context, {.hook = keep});
+    DistributedDataParallel model(linear, context, {.comm_hook = keep});
     model(inputs_of(context.rank())).sum().backward();
     EXPECT_TRUE(torch::allclose(linear->weight.grad(), 3 * inputs_of(context.rank()).sum(0, true)));
   });
 }
 
-TEST(CommunicationHooks, PowerSgdOptionsThatCannotWorkAreRefused) {
-  EXPECT_THROW(power_sgd_hook({.rank = 0}), UsageError);
-  EXPECT_THROW(power_sgd_hook({.start_step = 1}), UsageError);
+TEST(CommHooks, PowerSgdOptionsThatCannotWorkAreRefused) {
+  EXPECT_THROW(power_sgd_hook({.matrix_approximation_rank = 0}), UsageError);
+  EXPECT_THROW(power_sgd_hook({.start_power_sgd_iter = 1}), UsageError);
 }
 
 // Rank r has r + 2 inputs; gradients are r + 1 each.
@@ -769,38 +755,6 @@ TEST(Join, ItMayEndWithTheFirstRankThatIsThrough) {
     EXPECT_THROW(model.join(loop, {.throw_on_early_termination = true}), Failure);
     EXPECT_EQ(steps, 2);
   });
-}
-
-TEST(Metrics, MeanUsesTheTrueNumberOfSamples) {
-  // 5, 2 and no samples: the mean of the seven values, not of the ranks' means.
-  const std::vector<std::vector<double>> values = {{1, 2, 3, 4, 5}, {10, 20}, {}};
-  test::run_ranks(3, [&](Context& context) {
-    Mean mean;
-    for (const double value : values[static_cast<std::size_t>(context.rank())]) mean.add(value, 1);
-    EXPECT_DOUBLE_EQ(mean.value(context), 45.0 / 7);
-  });
-}
-
-TEST(Metrics, MeanOfNothingIsNotANumber) {
-  test::run_ranks(2, [](Context& context) { EXPECT_TRUE(std::isnan(Mean().value(context))); });
-}
-
-TEST(Context, CollectivesAreDefinedForAnyWorld) {
-  for (const int world_size : {1, 3}) {
-    test::run_ranks(world_size, [&](Context& context) {
-      context.barrier();
-      EXPECT_EQ(context.all_reduce_sum(context.rank() + 1.0), world_size * (world_size + 1) / 2.0);
-      const Tensor tensor = torch::full({2}, context.rank() + 1);
-      context.all_reduce(tensor, c10d::ReduceOp::MAX);
-      EXPECT_EQ(tensor[0].item<int>(), world_size);
-      const int last = world_size - 1;
-      EXPECT_EQ(context.broadcast(std::string("from ") + std::to_string(context.rank()), last),
-                "from " + std::to_string(last));
-      EXPECT_EQ(context.broadcast(std::string(context.rank() == 0 ? "" : "x")), "");
-      EXPECT_EQ(context.is_distributed(), world_size > 1);
-      context.leave();
-    });
-  }
 }
 
 TEST(Context, AnUnknownBackendIsRefused) {

@@ -6,6 +6,7 @@
 #include <torch/data/datasets/base.h>
 #include <torch/data/datasets/map.h>
 #include <torch/data/transforms/stack.h>
+#include <torch/serialize/archive.h>
 
 #include <fstream>
 #include <random>
@@ -41,7 +42,7 @@ TEST(Sampler, GivesPythonsIndices) {
     std::istringstream text(line);
     std::int64_t size = 0, epoch = 0;
     int world = 0, rank = 0;
-    SamplerOptions options;
+    DistributedSamplerOptions options;
     char kind = 0;
     text >> size >> world >> rank >> options.seed >> epoch >> options.shuffle >>
         options.drop_last >> kind;
@@ -125,7 +126,7 @@ TEST(Sampler, NoSequenceOfWorldSizesLosesOrRepeatsASample) {
   const auto up_to = [&random](unsigned most) { return static_cast<int>(random() % most) + 1; };
   for (int sequence = 0; sequence < 2000; ++sequence) {
     const std::int64_t size = up_to(60);
-    const SamplerOptions options{.seed = static_cast<std::uint64_t>(sequence)};
+    const DistributedSamplerOptions options{.seed = static_cast<std::uint64_t>(sequence)};
     const std::int64_t epoch = up_to(3);
     Indices permutation;
     {
@@ -172,7 +173,7 @@ TEST(Sampler, WithoutPaddingEverySampleIsOnOneRank) {
     for (int world = 1; world < 6; ++world) {
       std::multiset<std::int64_t> seen;
       for (int rank = 0; rank < world; ++rank) {
-        DistributedSampler sampler(size, world, rank, {.pad = false});
+        DistributedSampler sampler(size, world, rank, {.allow_duplicates = false});
         const std::int64_t promised = sampler.remaining();
         const Indices mine = take_all(sampler, 2);
         EXPECT_EQ(static_cast<std::int64_t>(mine.size()), promised);

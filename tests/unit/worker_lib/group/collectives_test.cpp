@@ -7,6 +7,7 @@
 #include <future>
 #include <limits>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "ddprun/context.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
@@ -363,7 +364,7 @@ TEST_P(Collectives, TheMainProcessGoesFirst) {
                 EXPECT_TRUE(context.is_main_process()) << "the others are not to begin";
                 throw Failure(ErrorCode::kNotFound, "no such host");
               },
-              First::kOfNode);
+              Context::First::kOfNode);
         },
         ThrowsMessage<Failure>(HasSubstr("no such host")));
     EXPECT_EQ(context.all_reduce(1), context.size());
@@ -527,6 +528,58 @@ TEST(WrongArguments, AreRefusedWithASentence) {
     EXPECT_THAT(refused([&] { context.all_gather_uneven(torch::tensor(1)); }),
                 HasSubstr("0 dimensions"));
     EXPECT_EQ(context.all_reduce(1), 2);
+  });
+}
+
+// As NCCL's: a blocking call is done where it was queued, and gives nothing to wait for.
+class RecordingBackend : public c10d::Backend {
+ public:
+  RecordingBackend() : Backend(0, 1) {}
+  const std::string getBackendName() const override { return "recording"; }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&,
+                                           const c10d::BroadcastOptions& options) override {
+    return done("broadcast", options.asyncOp);
+  }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&,
+                                           const c10d::AllreduceOptions& options) override {
+    return done("all_reduce", options.asyncOp);
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override {
+    output.copy_(input);
+    return done("all_gather", options.asyncOp);
+  }
+
+  std::vector<std::string> calls;
+
+ private:
+  class Done : public c10d::Work {
+   public:
+    bool isCompleted() override { return true; }
+    bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  c10::intrusive_ptr<c10d::Work> done(const std::string& call, bool is_async) {
+    calls.push_back(call + (is_async ? " async" : " blocking"));
+    if (!is_async) return {};
+    return c10::make_intrusive<Done>();
+  }
+};
+
+TEST(BlockingCalls, SayThatTheyAreToTheBackend) {
+  run_ranks(1, [](Context& context) {
+    const auto backend = c10::make_intrusive<RecordingBackend>();
+    context.process_group()->setBackend(c10::DeviceType::CPU,
+                                        c10d::ProcessGroup::BackendType::CUSTOM, backend);
+    const Tensor tensor = torch::ones({2, 2});
+    context.broadcast(tensor);
+    context.broadcast_async(tensor).wait();
+    context.all_reduce(tensor.t());
+    context.all_reduce_async(tensor).wait();
+    EXPECT_TRUE(equal(context.all_gather(tensor).at(0), tensor));
+    EXPECT_TRUE(equal(context.all_gather_async(tensor).wait().at(0), tensor));
+    EXPECT_THAT(backend->calls, testing::ElementsAre("broadcast blocking", "broadcast async",
+                                                     "all_reduce blocking", "all_reduce async",
+                                                     "all_gather blocking", "all_gather async"));
   });
 }
 

@@ -1,6 +1,6 @@
 // What the other ranks hear when one fails, leaves, does not come or does something else. Ranks are
 // threads, each with a connection of its own to a store that the first one serves, as between
-// processes; dying without a word is in tests/integration/endings_test.cpp.
+// processes; dying without a report is in tests/integration/endings_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,11 +8,15 @@
 #include <latch>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "ddprun/leave.h"
 #include "ddprun/run.h"
 #include "rendezvous/net/listener.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "tests/unit/worker_lib/temp_folder.h"
 #include "worker_lib/c10d/process_group.h"
+#include "worker_lib/group/context_access.h"
+#include "worker_lib/group/failure_diagnosis.h"
+#include "worker_lib/process/parse_environment.h"
 
 namespace ddprun::test {
 namespace {
@@ -46,9 +50,9 @@ std::vector<std::string> thrown_by_ranks(int world_size, std::chrono::millisecon
         Context context(environment, options);
         try {
           body(context);
-          context.leave();
+          leave(context);
         } catch (...) {
-          context.fail();
+          leave_failed(context);
         }
       } catch (const std::exception& error) {
         thrown[static_cast<std::size_t>(rank)] = error.what();
@@ -138,9 +142,14 @@ TEST(Endings, AStrayExceptionOfAConnectionIsExplainedByFail) {
   EXPECT_THAT(thrown[1], HasSubstr("rank 0 is alive but not in this call"));
 }
 
+std::string explain_abort(const Context& context, const std::string& error) {
+  return detail::ContextAccess::diagnosis(context)->explain_abort(
+      c10::DistBackendError({__func__, __FILE__, __LINE__}, error));
+}
+
 // As on a thread of NCCL, which nobody can catch.
-TEST(Endings, TheLastWordsOfAnAbortNameTheRankThatIsMissing) {
-  std::string words;
+TEST(Endings, AnAbortIsExplainedByTheRankThatIsMissing) {
+  std::string text;
   const auto thrown = thrown_by_ranks(3, 20s, [&](Context& context) {
     context.barrier();
     if (context.rank() == 1) throw UsageError("cannot read the labels");
@@ -150,14 +159,38 @@ TEST(Endings, TheLastWordsOfAnAbortNameTheRankThatIsMissing) {
     } catch (...) {  // rank 1 has failed by now
     }
     std::thread watchdog([&] {
-      words = context.last_words(c10::DistBackendError(
-          {__func__, __FILE__, __LINE__}, "Watchdog caught a collective operation's time-out"));
+      text = explain_abort(context, "Watchdog caught a collective operation's time-out");
     });
     watchdog.join();
   });
   EXPECT_EQ(thrown[1], "cannot read the labels");
-  EXPECT_THAT(words, AllOf(HasSubstr("rank 1 failed: cannot read the labels"),
-                           HasSubstr("Watchdog caught a collective operation's time-out")));
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 1 failed: cannot read the labels"),
+                          HasSubstr("Watchdog caught a collective operation's time-out")));
+}
+
+TEST(Endings, AnAbortIsExplainedWhileTheMainThreadWaitsInTheStore) {
+  constexpr auto kWait = 20s;
+  std::latch is_explained(1);
+  std::chrono::steady_clock::duration taken{};
+  const auto thrown = thrown_by_ranks(2, kWait, [&](Context& context) {
+    context.barrier();
+    const auto store = context.process_group()->getStore();
+    if (context.rank() == 1) {
+      is_explained.wait();
+      return store->set("explained", std::vector<std::uint8_t>{1});
+    }
+    std::thread watchdog([&] {
+      std::this_thread::sleep_for(50ms);  // for the main thread to be in its wait, as a rule
+      const auto begun = std::chrono::steady_clock::now();
+      explain_abort(context, "time-out");
+      taken = std::chrono::steady_clock::now() - begun;
+      is_explained.count_down();
+    });
+    store->wait({"explained"}, kWait);
+    watchdog.join();
+  });
+  EXPECT_LT(taken, kWait / 2);
+  EXPECT_EQ(thrown[0], "");
 }
 
 TEST(Endings, AfterAllLeftInOrderNobodyComplains) {
@@ -204,10 +237,10 @@ TEST(Endings, AnotherContextMayFollowInTheSameStore) {
                         {.backend = backend, .join_timeout = 20s, .timeout = 2s});
         EXPECT_EQ(context.all_reduce(number), 3 * number);
         if (number < 3) {
-          context.leave();
+          leave(context);
           continue;
         }
-        // Nobody has left this one: the first ones' words say nothing about it.
+        // Nobody has left this one: the first ones' reports say nothing about it.
         if (context.rank() == 2) continue;
         try {
           context.all_reduce(1);
@@ -295,14 +328,13 @@ TEST(Joining, AFileWillDo) {
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       ContextOptions options{.backend = Backend::kGloo};
-      options.join_timeout = options.timeout = 20s;
-      options.meeting = {"file://" + folder.path() + "/store", rank, 3};
+      options.timeout = options.join_timeout = 20s;
+      options.init_method = {"file://" + folder.path() + "/store", rank, 3};
       const auto environment =
-          parse_environment([](const char*) { return std::nullopt; }, options.meeting);
-      ASSERT_TRUE(environment) << environment.error().message;
-      Context context(*environment, options);
+          parse_environment([](const char*) { return std::nullopt; }, options.init_method);
+      Context context(environment, options);
       EXPECT_EQ(context.all_reduce(rank), 3);
-      context.leave();
+      leave(context);
     });
   }
   for (std::thread& thread : threads) thread.join();

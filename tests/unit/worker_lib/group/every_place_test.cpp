@@ -1,6 +1,7 @@
-// Every part of the library wherever ranks can be: on the CPU, over Gloo and over shared memory; alone
-// on a GPU, over NCCL; two on one GPU, over Gloo. What they come to together is compared with plain LibTorch in one process on the
-// CPU. On a GPU skipped, not passed, where there is none; several GPUs: the example gpu_smoke.
+// Every part of the library wherever ranks can be: on the CPU, over Gloo, over shared memory, and over
+// that of several nodes; alone on a GPU, over NCCL; two on one GPU, over Gloo. What they come to
+// together is compared with plain LibTorch in one process on the CPU. On a GPU skipped, not passed,
+// where there is none; several GPUs: the example gpu_smoke.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
@@ -11,12 +12,12 @@
 #include <mutex>
 #include <numeric>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/datasets.h"
 #include "ddprun/ddp.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
 #include "ddprun/inference.h"
-#include "ddprun/loader.h"
 #include "ddprun/metrics.h"
 #include "ddprun/mixed_precision.h"
 #include "ddprun/sync_batch_norm.h"
@@ -40,6 +41,7 @@ struct Place {
   Backend backend;
   torch::Device device;
   int ranks;
+  int ranks_per_node = 0;  // 0: all on one
 };
 void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
 
@@ -50,8 +52,9 @@ class EveryPlace : public testing::TestWithParam<Place> {
   }
   static void on_all_ranks(const std::function<void(Context&)>& body) {
     const Place& place = GetParam();
-    test::run_ranks(place.ranks, body, [](int) { return Environment{}; },
-                    {.backend = place.backend, .device = place.device});
+    test::run_ranks(
+        place.ranks, body, [](int) { return Environment{}; },
+        {.backend = place.backend, .device = place.device}, place.ranks_per_node);
   }
   static bool is_over_nccl() { return GetParam().backend == Backend::kNccl; }
 };
@@ -59,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
     Ranks, EveryPlace,
     testing::Values(Place{"OnTheCpu", Backend::kGloo, torch::kCPU, 2},
                     Place{"OverSharedMemory", Backend::kShm, torch::kCPU, 2},
+                    Place{"OverThatOfTwoNodes", Backend::kShm, torch::kCPU, 4, 2},
                     Place{"AloneOnAGpuOverNccl", Backend::kNccl, {torch::kCUDA, 0}, 1},
                     Place{"TwoOnAGpuOverGloo", Backend::kGloo, {torch::kCUDA, 0}, 2}),
     [](const auto& place) { return place.param.name; });
@@ -142,7 +146,7 @@ torch::optim::SGD sgd(const Tensors& parameters) {
   return torch::optim::SGD(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// `steps` steps of `model`, whose batches `batch_of(step)` gives, in windows of `update_every`.
+// `steps` steps of `model`, whose batches `batch_of(step)` gives.
 template <typename Model, typename BatchOf>
 void train(Model& model, const Tensors& parameters, const BatchOf& batch_of, int steps) {
   auto optimizer = sgd(parameters);
@@ -266,11 +270,11 @@ TEST_P(EveryPlace, TrainingIsThatOfOneRankWithAllBatches) {
   const Tensors expected = trained_alone(5);
   on_all_ranks([&](Context& context) {
     const auto options = {DdpOptions{},
-                          DdpOptions{.bucket_cap_bytes = 64, .first_bucket_bytes = 64},
+                          DdpOptions{.bucket_bytes_cap = 64, .first_bucket_bytes_cap = 64},
                           DdpOptions{.find_unused_parameters = true},
                           DdpOptions{.static_graph = true},
                           DdpOptions{.gradient_as_bucket_view = true},
-                          DdpOptions{.hook = all_reduce_hook()}};
+                          DdpOptions{.comm_hook = allreduce_hook()}};
     for (const DdpOptions& each : options) {
       const auto net = make(context.device());
       DistributedDataParallel model(net, context, each);
@@ -286,10 +290,11 @@ TEST_P(EveryPlace, TrainingIsThatOfOneRankWithAllBatches) {
 TEST_P(EveryPlace, CompressionKeepsThePrecisionOfItsType) {
   const Tensors expected = trained_alone(5);
   on_all_ranks([&](Context& context) {
-    const std::pair<CommunicationHook, double> hooks[] = {{fp16_hook(), 2e-3}, {bf16_hook(), 2e-2}};
+    const std::pair<CommHook, double> hooks[] = {{fp16_compress_hook(), 2e-3},
+                                                 {bf16_compress_hook(), 2e-2}};
     for (const auto& [hook, tolerance] : hooks) {
       const auto net = make(context.device());
-      DistributedDataParallel model(net, context, {.hook = hook});
+      DistributedDataParallel model(net, context, {.comm_hook = hook});
       train(
           model, net->parameters(), [&](int step) { return share(context, whole_batch(step)); }, 5);
       expect_near(net->parameters(), expected, tolerance);
@@ -298,15 +303,15 @@ TEST_P(EveryPlace, CompressionKeepsThePrecisionOfItsType) {
   });
 }
 
-// A gradient of a batch of one row is an outer product: two ranks' average has rank two.
+// A gradient of a batch of one row is an outer product: n ranks' average has rank n.
 TEST_P(EveryPlace, PowerSgdIsExactForGradientsOfItsRank) {
   on_all_ranks([](Context& context) {
     for (const bool is_batched : {false, true}) {
-      const auto hook = power_sgd_hook({.rank = 2,
-                                        .start_step = 2,
+      const auto hook = power_sgd_hook({.matrix_approximation_rank = context.size(),
+                                        .start_power_sgd_iter = 2,
                                         .min_compression_rate = 1,
                                         .use_error_feedback = false,
-                                        .batch_equal_shapes = is_batched});
+                                        .batch_tensors_with_same_shape = is_batched});
       const auto linear = make<torch::nn::SequentialImpl>(context.device());
       linear->push_back(torch::nn::Linear(torch::nn::LinearOptions(20, 20).bias(false)));
       linear->push_back(torch::nn::Linear(torch::nn::LinearOptions(20, 20).bias(false)));
@@ -314,7 +319,7 @@ TEST_P(EveryPlace, PowerSgdIsExactForGradientsOfItsRank) {
       linear->to(context.device());
       const auto alone = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(linear->clone());
       alone->to(torch::kCPU);
-      DistributedDataParallel model(linear, context, {.hook = hook});
+      DistributedDataParallel model(linear, context, {.comm_hook = hook});
       for (std::uint64_t step = 0; step < 4; ++step) {
         const Tensor rows = drawn({context.size(), 20}, step);
         zero_grad(linear->parameters());
@@ -493,7 +498,7 @@ TEST_P(EveryPlace, MixedPrecisionTrainsAndSkipsWhatIsInfinite) {
     const auto net = make(context.device());
     DistributedDataParallel model(net, context);
     auto optimizer = sgd(net->parameters());
-    GradScaler scaler({.initial_scale = 1024});
+    GradScaler scaler({.init_scale = 1024});
     for (int step = 0; step < 4; ++step) {
       Batch batch = share(context, whole_batch(step));
       // One row on one rank: no rank makes this step.
@@ -508,12 +513,12 @@ TEST_P(EveryPlace, MixedPrecisionTrainsAndSkipsWhatIsInfinite) {
       zero_grad(net->parameters());
       scaler.scale(torch::nn::functional::cross_entropy(scores.to(torch::kFloat32), batch.targets))
           .backward();
-      scaler.unscale(optimizer);
+      scaler.unscale_(optimizer);
       clip_grad_norm_(net->parameters(), 100);
       EXPECT_EQ(scaler.step(optimizer), !is_bad);
       scaler.update();
     }
-    EXPECT_EQ(scaler.current_scale(), 512);
+    EXPECT_EQ(scaler.get_scale(), 512);
     expect_equal_on_all_ranks(context, net->parameters());
 
     const auto alone = make(torch::kCPU);
@@ -525,13 +530,18 @@ TEST_P(EveryPlace, MixedPrecisionTrainsAndSkipsWhatIsInfinite) {
 
 TEST_P(EveryPlace, ALossThatIsNotFiniteIsNamedOnAllRanks) {
   on_all_ranks([](Context& context) {
-    check_finite(context, torch::ones({}, context.device()));
+    FailureVote failures(context);
+    FiniteGuard finite(failures);
+    finite.watch(torch::ones({}, context.device()), 1);
+    failures.settle();
     const bool is_mine = context.rank() == context.size() - 1;
+    finite.watch(torch::full({}, is_mine ? NAN : 1.0F, context.device()), 2);
     try {
-      check_finite(context, torch::full({}, is_mine ? NAN : 1.0F, context.device()));
+      failures.settle();
       ADD_FAILURE() << "nothing was said";
     } catch (const Failure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("rank " + std::to_string(context.size() - 1)));
+      EXPECT_THAT(failure.what(), HasSubstr("the loss of step 2 is"));
     }
   });
 }
@@ -548,9 +558,10 @@ TEST_P(EveryPlace, ALoadersBatchesAreOnTheDevice) {
   on_all_ranks([](Context& context) {
     const Rows rows;
     for (const int threads : {0, 2}) {
-      DistributedSampler sampler(21, context, {.shuffle = true, .seed = 1, .pad = false});
-      Loader loader(rows.dataset(), sampler,
-                    {.batch_size = 4, .threads = threads, .device = context.device()});
+      DistributedSampler sampler(21, context,
+                                 {.shuffle = true, .seed = 1, .allow_duplicates = false});
+      DataLoader loader(rows.dataset(), sampler,
+                        {.batch_size = 4, .num_workers = threads, .device = context.device()});
       Tensor sum = torch::zeros({6}, context.device());
       for (auto& batch : loader) {
         EXPECT_EQ(batch.data.device(), context.device());
@@ -580,24 +591,24 @@ TEST_P(EveryPlace, MetricsAreThoseOfOneRankWithAllSamples) {
     ConfusionMatrix confusion(kClasses);
     const Tensor my_scores = own(scores), my_targets = own(targets), my_values = own(values);
     for (std::int64_t at = 0; at < my_scores.size(0); at += 3) {
-      mean.add(my_values.slice(0, at, at + 3));
-      top1.add(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
-      top2.add(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
-      confusion.add(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
+      mean.update(my_values.slice(0, at, at + 3));
+      top1.update(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
+      top2.update(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
+      confusion.update(my_scores.slice(0, at, at + 3), my_targets.slice(0, at, at + 3));
     }
-    return Numbers{mean.value(context), top1.value(context), top2.value(context),
-                   confusion.counts(context)};
+    return Numbers{mean.compute(context), top1.compute(context), top2.compute(context),
+                   confusion.compute(context)};
   };
   Context alone(Environment{}, {.device = torch::kCPU});
   const Numbers expected = measure(alone, [](const Tensor& all) { return all; });
   on_all_ranks([&](Context& context) {
     const Numbers numbers =
         measure(context, [&](const Tensor& all) { return share(context, all); });
-    EXPECT_EQ(numbers.mean, expected.mean) << "to the last bit";
+    EXPECT_DOUBLE_EQ(numbers.mean, expected.mean);
     EXPECT_EQ(numbers.top1, expected.top1);
     EXPECT_EQ(numbers.top2, expected.top2);
     EXPECT_TRUE(torch::equal(numbers.confusion, expected.confusion));
-    EXPECT_THROW(Accuracy().add(share(context, scores), share(context, targets) + kClasses),
+    EXPECT_THROW(Accuracy().update(share(context, scores), share(context, targets) + kClasses),
                  UsageError);
   });
 }
@@ -636,31 +647,32 @@ Trained fit(Context& context, const std::string& folder, std::int64_t stop_at) {
   const auto net = make(context.device());
   DistributedDataParallel model(net, context);
   torch::optim::Adam optimizer(model.parameters(), torch::optim::AdamOptions(0.05));
-  Schedule schedule(optimizer, schedules::cosine(/*steps=*/12));
-  GradScaler scaler({.initial_scale = 8, .growth_interval = 3});
-  Checkpointer checkpoints(context, folder, {.best = Best::kLowest, .is_asynchronous = true});
+  LRScheduler schedule(optimizer, lr_scheduler::cosine_annealing_lr(/*t_max=*/12));
+  GradScaler scaler({.init_scale = 8, .growth_interval = 3});
+  Checkpointer checkpoints(context, folder, {.best = MetricMode::kMin, .async_save = true});
   Trainer trainer(context, model, optimizer,
-                  {.epochs = 3,
-                   .update_every = 2,
-                   .clip_norm = 1,
-                   .metric = "loss",
-                   .better = Better::kLower,
-                   .shows_progress = false});
-  trainer.use(schedule, Every::kStep);
+                  {.max_epochs = 3,
+                   .accumulate_grad_batches = 2,
+                   .clip_grad_norm = 1,
+                   .monitor = "loss",
+                   .mode = MetricMode::kMin,
+                   .enable_progress_bar = false});
+  trainer.use(schedule, LRScheduler::Interval::kStep);
   trainer.use(scaler);
   trainer.use(checkpoints, {.every_steps = 2});
-  if (stop_at > 0) trainer.add(std::make_shared<StopAt>(stop_at));
+  if (stop_at > 0) trainer.add_callback(std::make_shared<StopAt>(stop_at));
   DistributedSampler sampler(21, context, {.seed = 3});
-  Loader loader(rows.dataset(), sampler,
-                {.batch_size = 4 / context.size(), .threads = 1, .device = context.device()});
+  DataLoader loader(
+      rows.dataset(), sampler,
+      {.batch_size = 4 / context.size(), .num_workers = 1, .device = context.device()});
   const auto loss = [](auto& wrapped, const torch::data::Example<>& batch) {
     return BatchResult{loss_of(wrapped, Batch{batch.data, batch.target}), batch.target.size(0)};
   };
   const auto evaluation = [&]() -> Metrics {
     Mean mean;
     const Batch batch = share(context, whole_batch(99));
-    mean.add_mean(loss_of(*net, batch), batch.targets.size(0));
-    return {{"loss", mean.value(context)}};
+    mean.update_mean(loss_of(*net, batch), batch.targets.size(0));
+    return {{"loss", mean.compute(context)}};
   };
   Trained trained;
   try {
@@ -704,7 +716,7 @@ TEST_P(EveryPlace, ACheckpointGoesFromDeviceToDevice) {
     }
     Tensor next;
     {
-      Checkpointer checkpoints(context, folder.path(), {.is_asynchronous = true});
+      Checkpointer checkpoints(context, folder.path(), {.async_save = true});
       checkpoints.save(model, optimizer, {.step = 1});
       // The ranks share their generators, as threads of a process.
       if (context.size() == 1) next = torch::rand({3}, context.device()).cpu();

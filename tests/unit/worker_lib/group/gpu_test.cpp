@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "ddprun/context.h"
+#include "ddprun/leave.h"
 #include "tests/unit/worker_lib/gpu.h"
 #include "tests/unit/worker_lib/temp_folder.h"
 
@@ -23,7 +24,7 @@ TEST(Gpu, AProgramAloneGoesThroughNccl) {
   context.all_reduce(tensor);
   EXPECT_EQ(tensor.sum().item<int>(), 4);
   EXPECT_EQ(context.all_reduce(1), 1) << "on the CPU beside it";
-  context.leave();
+  leave(context);
 }
 
 TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
@@ -34,6 +35,19 @@ TEST(Cuda, IsLoadedEarlyWhereAGpuMayBeSeen) {
   EXPECT_TRUE(may_see_gpus(folder.path().c_str(), "0,2"));
   EXPECT_FALSE(may_see_gpus(folder.path().c_str(), ""));
   EXPECT_FALSE(may_see_gpus(folder.path().c_str(), "-1"));
+}
+
+TEST(Cuda, OfAnotherMajorVersionIsSaid) {
+  EXPECT_EQ(nccl_misfit({.cuda = 13000, .nccl = 22809, .loaded_nccl = 22703}), "");
+  EXPECT_EQ(nccl_misfit({.cuda = 13000, .nccl = 22809, .loaded_nccl = 0}), "") << "not known";
+  EXPECT_THAT(
+      nccl_misfit({.cuda = 13000, .nccl = 22809, .loaded_nccl = 30102}),
+      HasSubstr("the NCCL that is loaded is 3.1.2, but libddprun_nccl.so is built for 2.28.9"));
+  EXPECT_EQ(driver_misfit({.cuda = 13000}, 13010), "");
+  EXPECT_EQ(driver_misfit({.cuda = 13020}, 13000), "") << "minor versions fit each other";
+  EXPECT_EQ(driver_misfit({.cuda = 13000}, 0), "") << "not known";
+  EXPECT_THAT(driver_misfit({.cuda = 13000}, 12080),
+              HasSubstr("knows CUDA up to 12.8 and this LibTorch is built for CUDA 13.0"));
 }
 
 // Here LibTorch has answered that there is no CUDA, as it does when it was asked too early.

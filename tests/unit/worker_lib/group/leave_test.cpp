@@ -9,6 +9,7 @@
 #include "agent/process/worker_link.h"
 #include "ddprun/context.h"
 #include "ddprun/failure_vote.h"
+#include "ddprun/leave.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "worker_lib/process/agent_link.h"
 
@@ -31,7 +32,8 @@ struct Agent {
     }
     environment.link_fd = ::dup(link->worker_socket());
     environment.link_page_fd = ::dup(link->worker_page());
-    link->started(::getpid(), [](std::string_view what) { ADD_FAILURE() << what; });
+    link->started(
+        ::getpid(), [](std::string_view what) { ADD_FAILURE() << what; }, [](const StepMarks&) {});
   }
   boost::asio::io_context io;
   std::shared_ptr<agent::WorkerLink> link;
@@ -50,7 +52,7 @@ TEST(Leave, TheAgentSeesWhatTheContextDoes) {
         EXPECT_EQ(progress().step, 3);
         EXPECT_EQ(progress().total_steps, 10);
         context.barrier();
-        context.all_reduce_sum(1);
+        context.all_reduce(1);
         EXPECT_EQ(progress().collectives, 2U);
         EXPECT_EQ(progress().phase, WorkerPhase::kRunning) << "again";
         EXPECT_FALSE(context.should_leave());
@@ -59,7 +61,7 @@ TEST(Leave, TheAgentSeesWhatTheContextDoes) {
         while (!context.should_leave() && ++calls < 5000) {
         }
         EXPECT_TRUE(context.should_leave());
-        context.leave();
+        leave(context);
         EXPECT_EQ(progress().phase, WorkerPhase::kLeaving);
       },
       [&](int) { return agent.environment; });
@@ -77,7 +79,7 @@ TEST(Leave, AllRanksLeaveAfterTheSameStepWhenOneIsTold) {
         [&](Context& context) {
           const int rank = context.rank();
           for (int step = 1; step < 100'000; ++step) {
-            context.all_reduce_sum(1);
+            context.all_reduce(1);
             context.progress(step);
             if (rank == told && step == 20) {
               EXPECT_TRUE(agents[told].link->ask_to_leave());
@@ -132,7 +134,7 @@ TEST(Leave, AFailureVoteLeavesTooUnlessARankHasFailed) {
           const int rank = context.rank();
           FailureVote failures(context);
           for (int step = 1; step < 100'000; ++step) {
-            context.all_reduce_sum(1);
+            context.all_reduce(1);
             if (rank == 2 && step == 20) {
               EXPECT_TRUE(agents[2].link->ask_to_leave());
               if (fails) failures.report(step, "the disk is full");

@@ -1,4 +1,4 @@
-#include "ddprun/environment.h"
+#include "worker_lib/process/parse_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,16 +6,20 @@
 #include <map>
 #include <string>
 
+#include "tests/unit/worker_lib/outcome.h"
+
 namespace ddprun {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
 
 Result<Environment> parse(const Variables& variables) {
-  return parse_environment([&](const char* name) -> std::optional<std::string> {
-    const auto at = variables.find(name);
-    if (at == variables.end()) return std::nullopt;
-    return at->second;
+  return test::outcome([&] {
+    return parse_environment([&](const char* name) -> std::optional<std::string> {
+      const auto at = variables.find(name);
+      if (at == variables.end()) return std::nullopt;
+      return at->second;
+    });
   });
 }
 

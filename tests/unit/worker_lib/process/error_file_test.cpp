@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/worker_lib/outcome.h"
 #include "tests/unit/worker_lib/temp_folder.h"
 
 namespace ddprun {
@@ -20,12 +21,12 @@ TEST(ErrorFile, IsWhatTheRecordDecoratorWrites) {
 
 TEST(ErrorFile, IsWrittenWhole) {
   const test::TempFolder folder;
-  ASSERT_TRUE(write_error_file(folder.file("error.json"), sample()));
+  write_error_file(folder.file("error.json"), sample());
   EXPECT_EQ(test::read(folder.file("error.json")), error_file_json(sample()));
 }
 
 TEST(ErrorFile, AFolderThatIsNotThereIsAnErrorThatNamesTheFile) {
-  const auto written = write_error_file("/nonexistent/error.json", sample());
+  const auto written = test::outcome([] { write_error_file("/nonexistent/error.json", sample()); });
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().message.find("/nonexistent/error.json"), std::string::npos);
 }

@@ -11,7 +11,9 @@
 #include <sstream>
 #include <thread>
 
+#include "ddprun/error.h"
 #include "tests/unit/worker_lib/temp_folder.h"
+#include "worker_lib/process/log_setup.h"
 
 namespace ddprun::test {
 namespace {
@@ -19,6 +21,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::ThrowsMessage;
 
 // What a child process that does this writes to its stderr.
 std::string stderr_of(const std::function<void()>& body) {
@@ -53,17 +56,17 @@ void say_everything() {
 TEST(Log, TheMainProcessSaysInfoAndTheOthersOnlyWarnings) {
   EXPECT_THAT(
       stderr_of([] {
-        EXPECT_TRUE(set_up_log(0, 2));
+        set_up_log(0, 2);
         say_everything();
       }),
       AllOf(HasSubstr("[rank 0] an info line\n"), HasSubstr("a warning"), Not(HasSubstr("debug"))));
   EXPECT_THAT(stderr_of([] {
-                EXPECT_TRUE(set_up_log(1, 2));
+                set_up_log(1, 2);
                 say_everything();
               }),
               AllOf(HasSubstr("[rank 1] a warning\n"), Not(HasSubstr("info"))));
   EXPECT_THAT(stderr_of([] {
-                EXPECT_TRUE(set_up_log(0, 1));
+                set_up_log(0, 1);
                 say_everything();
               }),
               Not(HasSubstr("rank")));
@@ -71,12 +74,12 @@ TEST(Log, TheMainProcessSaysInfoAndTheOthersOnlyWarnings) {
 
 TEST(Log, ALevelThatIsAskedForIsEveryRanks) {
   EXPECT_THAT(stderr_of([] {
-                EXPECT_TRUE(set_up_log(1, 2, {.level = log::level_from("debug")}));
+                set_up_log(1, 2, {.level = log::level_from("debug")});
                 say_everything();
               }),
               HasSubstr("[rank 1] a debug line"));
   EXPECT_EQ(stderr_of([] {
-              EXPECT_TRUE(set_up_log(0, 2, {.level = log::level_from("error")}));
+              set_up_log(0, 2, {.level = log::level_from("error")});
               say_everything();
             }),
             "");
@@ -88,7 +91,7 @@ TEST(Log, EveryRankHasAFileWhenOneIsAskedFor) {
   const std::string logs = folder.path() + "/a/new/folder";
   for (int round = 0; round < 2; ++round) {
     EXPECT_THAT(stderr_of([&] {
-                  EXPECT_TRUE(set_up_log(3, 4, {.folder = logs}));
+                  set_up_log(3, 4, {.folder = logs});
                   say_everything();
                 }),
                 Not(HasSubstr("info")));
@@ -99,9 +102,8 @@ TEST(Log, EveryRankHasAFileWhenOneIsAskedFor) {
 }
 
 TEST(Log, AFolderThatCannotBeWrittenIsAnError) {
-  const auto done = set_up_log(0, 2, {.folder = "/proc/no/such"});
-  ASSERT_FALSE(done);
-  EXPECT_THAT(done.error().message, HasSubstr("/proc/no/such/rank0.log cannot be written"));
+  EXPECT_THAT([] { set_up_log(0, 2, {.folder = "/proc/no/such"}); },
+              ThrowsMessage<UsageError>(HasSubstr("/proc/no/such/rank0.log cannot be written")));
 }
 
 TEST(Log, LinesOfManyThreadsAndProcessesNeverMixWithinALine) {
@@ -111,7 +113,7 @@ TEST(Log, LinesOfManyThreadsAndProcessesNeverMixWithinALine) {
   const TempFolder folder;
   constexpr int kLines = 500;
   const auto shout = [&] {
-    EXPECT_TRUE(set_up_log(0, 2, {.folder = folder.path()}));
+    set_up_log(0, 2, {.folder = folder.path()});
     std::vector<std::thread> threads;
     for (char letter : {'a', 'b', 'c'}) {
       threads.emplace_back([letter] {

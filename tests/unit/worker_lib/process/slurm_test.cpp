@@ -6,6 +6,8 @@
 
 #include <map>
 
+#include "tests/unit/worker_lib/outcome.h"
+
 namespace ddprun {
 namespace {
 
@@ -20,8 +22,8 @@ VariableLookup lookup_in(const Variables& variables) {
   };
 }
 
-Result<Environment> parse(const Variables& variables, const Meeting& meeting = {}) {
-  return parse_environment(lookup_in(variables), meeting);
+Result<Environment> parse(const Variables& variables, const InitMethod& init_method = {}) {
+  return test::outcome([&] { return parse_environment(lookup_in(variables), init_method); });
 }
 
 // As srun of Slurm 22 sets them for the sixth of 3 x 4 tasks, shortened.
@@ -150,20 +152,20 @@ const Variables kOfTorchrun = {{"RANK", "1"},
                                {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
 TEST(InitMethod, TcpSaysWhereAndTheVariablesWho) {
-  const auto environment = parse(kOfTorchrun, {.init_method = "tcp://10.0.0.5:23456"});
+  const auto environment = parse(kOfTorchrun, {.url = "tcp://10.0.0.5:23456"});
   ASSERT_TRUE(environment) << environment.error().message;
   EXPECT_EQ(environment->rank, 1);
   EXPECT_EQ(environment->world_size, 4);
   EXPECT_EQ(environment->master_addr, "10.0.0.5");
   EXPECT_EQ(environment->master_port, 23456);
   EXPECT_FALSE(environment->agent_hosts_store) << "the agent's store is elsewhere";
-  EXPECT_TRUE(parse(kOfTorchrun, {.init_method = "tcp://m:9"})->agent_hosts_store);
+  EXPECT_TRUE(parse(kOfTorchrun, {.url = "tcp://m:9"})->agent_hosts_store);
 }
 
 TEST(InitMethod, TheProgramMaySayWhoItIs) {
-  for (const Meeting& meeting :
-       {Meeting{"tcp://h:5?rank=2&world_size=3", {}, {}}, Meeting{"tcp://h:5", 2, 3}}) {
-    const auto environment = parse({}, meeting);
+  for (const InitMethod& init_method :
+       {InitMethod{"tcp://h:5?rank=2&world_size=3", {}, {}}, InitMethod{"tcp://h:5", 2, 3}}) {
+    const auto environment = parse({}, init_method);
     ASSERT_TRUE(environment) << environment.error().message;
     EXPECT_EQ(environment->rank, 2);
     EXPECT_EQ(environment->world_size, 3);
@@ -184,8 +186,8 @@ TEST(InitMethod, AFileNeedsNoAddress) {
 }
 
 TEST(InitMethod, WhatMakesNoSenseIsNamed) {
-  const auto said = [](const Meeting& meeting, const Variables& variables = {}) {
-    const auto environment = parse(variables, meeting);
+  const auto said = [](const InitMethod& init_method, const Variables& variables = {}) {
+    const auto environment = parse(variables, init_method);
     return environment ? std::string("accepted") : environment.error().message;
   };
   EXPECT_THAT(said({"tcp://h"}), HasSubstr("'tcp://h' has no port"));

@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ShmCollectives,
 
 TEST_P(ShmCollectives, AllReduceAndReduceGiveTheSum) {
   on_all([](NodeGroup& node) {
-    const int rank = node.rounds().rank();
+    const int rank = node.exchange().rank();
     Numbers numbers = numbers_of(rank, count());
     run<Reduction>(node, numbers.data(), count(), Type::kInt32, Op::kSum);
     EXPECT_EQ(numbers, sum_of(ranks(), count()));
@@ -84,7 +84,7 @@ TEST_P(ShmCollectives, AllReduceAndReduceGiveTheSum) {
 TEST_P(ShmCollectives, BroadcastGivesTheRootsNumbers) {
   on_all([](NodeGroup& node) {
     for (int root = 0; root < ranks(); ++root) {
-      Numbers numbers = numbers_of(node.rounds().rank(), count());
+      Numbers numbers = numbers_of(node.exchange().rank(), count());
       run<Broadcast>(node, numbers.data(), bytes(), root);
       EXPECT_EQ(numbers, numbers_of(root, count()));
     }
@@ -93,16 +93,16 @@ TEST_P(ShmCollectives, BroadcastGivesTheRootsNumbers) {
 
 TEST_P(ShmCollectives, GatherScatterAndTheirKinMoveEveryPart) {
   on_all([](NodeGroup& node) {
-    const int rank = node.rounds().rank();
+    const int rank = node.exchange().rank();
     const auto places = [](std::vector<Numbers>& parts) {
       std::vector<void*> pointers;
       for (Numbers& part : parts) pointers.push_back(part.data());
       return pointers;
     };
     const auto sources = [](const std::vector<Numbers>& parts) {
-      std::vector<const void*> pointers;
-      for (const Numbers& part : parts) pointers.push_back(part.data());
-      return pointers;
+      std::vector<Source> all_of_them;
+      for (const Numbers& part : parts) all_of_them.push_back({part.data(), bytes()});
+      return all_of_them;
     };
     const auto made = static_cast<std::size_t>(ranks());
     const Numbers own = numbers_of(rank, count());
@@ -123,19 +123,19 @@ TEST_P(ShmCollectives, GatherScatterAndTheirKinMoveEveryPart) {
       parts.push_back(numbers_of(other, count(), 5));
     }
     Numbers part(count());
-    run<Scatter>(node, part.data(), bytes(), sources(parts), root);
+    run<Scatter>(node, Place{part.data(), bytes()}, sources(parts), root);
     EXPECT_EQ(part, numbers_of(rank, count(), 5));
 
     parts.clear();
     for (int other = 0; other < ranks(); ++other) parts.push_back(numbers_of(rank, count(), other));
-    run<ReduceScatter>(node, part.data(), count(), sources(parts), Type::kInt32, Op::kSum);
+    run<ReduceScatter>(node, Place{part.data(), bytes()}, sources(parts), Type::kInt32, Op::kSum);
     EXPECT_EQ(part, sum_of(ranks(), count(), rank));
   });
 }
 
 TEST_P(ShmCollectives, AllToAllTakesPartsOfAnyLength) {
   on_all([](NodeGroup& node) {
-    const int rank = node.rounds().rank();
+    const int rank = node.exchange().rank();
     // Longer from and to higher ranks, and nothing between some.
     const auto length = [](int from, int to) {
       return (from + to) % 3 == 0
@@ -144,8 +144,8 @@ TEST_P(ShmCollectives, AllToAllTakesPartsOfAnyLength) {
     };
     std::vector<Numbers> sent;
     std::vector<Numbers> received;
-    std::vector<AllToAll::Out> out;
-    std::vector<AllToAll::In> in;
+    std::vector<Source> out;
+    std::vector<Place> in;
     for (int other = 0; other < ranks(); ++other) {
       sent.push_back(numbers_of(rank, length(rank, other), other));
       received.emplace_back(length(other, rank));
@@ -165,7 +165,7 @@ TEST_P(ShmCollectives, SeveralInFlightEndInAnyOrderOfWaiting) {
     std::vector<Numbers> numbers;
     std::vector<std::shared_ptr<CollectiveTask>> tasks;
     for (int i = 0; i < 6; ++i) {
-      numbers.push_back(numbers_of(node.rounds().rank(), count(), i));
+      numbers.push_back(numbers_of(node.exchange().rank(), count(), i));
     }
     for (Numbers& some : numbers) {
       tasks.push_back(post<Reduction>(node, Clock::time_point::max(), some.data(), count(),
@@ -181,7 +181,7 @@ TEST_P(ShmCollectives, SeveralInFlightEndInAnyOrderOfWaiting) {
 // Nobody waits for it, and it is done all the same.
 TEST_P(ShmCollectives, WhatNobodyWaitsForIsDoneBeside) {
   on_all([](NodeGroup& node) {
-    Numbers numbers = numbers_of(node.rounds().rank(), count());
+    Numbers numbers = numbers_of(node.exchange().rank(), count());
     const auto task = post<Reduction>(node, Clock::time_point::max(), numbers.data(), count(),
                                       Type::kInt32, Op::kSum);
     const auto until = Clock::now() + 20s;
@@ -192,7 +192,7 @@ TEST_P(ShmCollectives, WhatNobodyWaitsForIsDoneBeside) {
   });
 }
 
-std::string words_of(const std::function<void()>& call) {
+std::string error_of(const std::function<void()>& call) {
   try {
     call();
   } catch (const Failure& failure) {
@@ -204,30 +204,30 @@ std::string words_of(const std::function<void()>& call) {
 TEST(ShmMismatch, EveryRankHearsWhoMakesWhichCall) {
   on_threads(3, kTiny, [](NodeGroup& node) {
     Numbers numbers(100);
-    const std::size_t count = node.rounds().rank() == 2 ? 99 : 100;
+    const std::size_t count = node.exchange().rank() == 2 ? 99 : 100;
     const auto call = [&] { run<Reduction>(node, numbers.data(), count, Type::kInt32, Op::kSum); };
     const auto said = AllOf(HasSubstr("rank 0 makes all_reduce SUM of 100 int32 (number 1)"),
                             HasSubstr("rank 2 makes all_reduce SUM of 99 int32 (number 1)"));
-    EXPECT_THAT(words_of(call), said);
-    EXPECT_THAT(words_of(call), said) << "and the group is of no further use";
+    EXPECT_THAT(error_of(call), said);
+    EXPECT_THAT(error_of(call), said) << "and the group is of no further use";
   });
   on_threads(2, kTiny, [](NodeGroup& node) {
     Numbers numbers(100);
     const auto call = [&] {
-      if (node.rounds().rank() == 0) run<Barrier>(node);
+      if (node.exchange().rank() == 0) run<Barrier>(node);
       run<Broadcast>(node, numbers.data(), 400, 0);
     };
-    EXPECT_THAT(words_of(call), HasSubstr("rank 0 makes barrier (number 1), rank 1 makes broadcast "
+    EXPECT_THAT(error_of(call), HasSubstr("rank 0 makes barrier (number 1), rank 1 makes broadcast "
                                           "of 400 bytes with the root 0 (number 1)"));
   });
   on_threads(2, kTiny, [](NodeGroup& node) {
     char bytes[16] = {};
-    const std::uint64_t expected = node.rounds().rank() == 0 ? 9 : 8;
+    const std::uint64_t expected = node.exchange().rank() == 0 ? 9 : 8;
     const auto call = [&] {
-      run<AllToAll>(node, std::vector<AllToAll::Out>{{bytes, 8}, {bytes, 8}},
-                    std::vector<AllToAll::In>{{bytes, expected}, {bytes, expected}});
+      run<AllToAll>(node, std::vector<Source>{{bytes, 8}, {bytes, 8}},
+                    std::vector<Place>{{bytes, expected}, {bytes, expected}});
     };
-    EXPECT_THAT(words_of(call), HasSubstr("sends 8 bytes to rank 0, which expects 9"));
+    EXPECT_THAT(error_of(call), HasSubstr("sends 8 bytes to rank 0, which expects 9"));
   });
 }
 
@@ -245,11 +245,11 @@ TEST(ShmMismatch, TypesOperationsAndRootsAreComparedToo) {
   for (const Side& other : others) {
     on_threads(2, kTiny, [&](NodeGroup& node) {
       Numbers numbers(100);
-      const Side& side = node.rounds().rank() == 0 ? usual : other;
+      const Side& side = node.exchange().rank() == 0 ? usual : other;
       const auto call = [&] {
         run<Reduction>(node, numbers.data(), numbers.size(), side.type, side.op, side.root);
       };
-      EXPECT_THAT(words_of(call), AllOf(HasSubstr(std::string("rank 0 makes ") + usual.said),
+      EXPECT_THAT(error_of(call), AllOf(HasSubstr(std::string("rank 0 makes ") + usual.said),
                                         HasSubstr("rank 1 makes "), HasSubstr(other.said)));
     });
   }
@@ -267,7 +267,7 @@ TEST(ShmWait, CostsNoProcessorTimeWhenItIsLong) {
   std::chrono::nanoseconds spent{0};
   on_threads(3, kTiny, [&](NodeGroup& node) {
     run<Barrier>(node);
-    if (node.rounds().rank() == 0) {
+    if (node.exchange().rank() == 0) {
       const auto before = processor_time();
       run<Barrier>(node);
       spent = processor_time() - before;
@@ -283,17 +283,17 @@ TEST(ShmWait, CostsNoProcessorTimeWhenItIsLong) {
 TEST(ShmTimeLimit, NamesTheRankThatDidNotCome) {
   std::atomic<int> failed = 0;
   on_threads(3, kTiny, [&](NodeGroup& node) {
-    if (node.rounds().rank() == 1) {  // elsewhere until the others have given up
+    if (node.exchange().rank() == 1) {  // elsewhere until the others have given up
       while (failed < 2) std::this_thread::sleep_for(1ms);
       run<Barrier>(node);  // for which the others had come
-      EXPECT_THAT(words_of([&] { run<Barrier>(node); }),
+      EXPECT_THAT(error_of([&] { run<Barrier>(node); }),
                   HasSubstr("has given up waiting for rank 1"));
       return;
     }
     const auto task = post<Barrier>(node, Clock::now() + 50ms);
     node.queue().wait(*task);
     EXPECT_THAT(
-        words_of([&] { task->rethrow(); }),
+        error_of([&] { task->rethrow(); }),
         testing::AnyOf(HasSubstr("barrier (number 1) timed out: rank 1 did not come within"),
                        HasSubstr("has given up waiting for rank 1")));
     ++failed;
@@ -303,22 +303,22 @@ TEST(ShmTimeLimit, NamesTheRankThatDidNotCome) {
 TEST(ShmLoss, WhoLeavesIsMissedOnlyByThoseWhoStillNeedIt) {
   on_threads(2, kTiny, [](NodeGroup& node) {
     run<Barrier>(node);  // one may be through, and gone, before the other has looked
-    if (node.rounds().rank() == 1) return;
-    EXPECT_THAT(words_of([&] { run<Barrier>(node); }), HasSubstr("rank 1 has left the group"));
+    if (node.exchange().rank() == 1) return;
+    EXPECT_THAT(error_of([&] { run<Barrier>(node); }), HasSubstr("rank 1 has left the group"));
   });
 }
 
 TEST(ShmLoss, ClosingEndsAWaitOfItsOwn) {
   on_threads(2, kTiny, [](NodeGroup& node) {
-    if (node.rounds().rank() == 1) {
-      while (!node.rounds().is_lost(0)) std::this_thread::sleep_for(1ms);
+    if (node.exchange().rank() == 1) {
+      while (!node.exchange().is_lost(0)) std::this_thread::sleep_for(1ms);
       return;
     }
     const auto task = post<Barrier>(node, Clock::time_point::max());
     std::thread closing([&] { node.close(); });
     node.queue().wait(*task);
     closing.join();
-    EXPECT_THAT(words_of([&] { task->rethrow(); }), HasSubstr("rank 0 has left the group"));
+    EXPECT_THAT(error_of([&] { task->rethrow(); }), HasSubstr("rank 0 has left the group"));
   });
 }
 
@@ -352,8 +352,8 @@ constexpr int kNamedAnother = 5;
 // Collectives drawn from a seed, the same on all ranks, each with its result checked, until one
 // throws; ends the process with what came of it.
 [[noreturn]] void communicate(NodeGroup& node, unsigned seed, int victim, Notes& notes) {
-  const int ranks = node.rounds().size();
-  const int rank = node.rounds().rank();
+  const int ranks = node.exchange().size();
+  const int rank = node.exchange().rank();
   std::mt19937 random(seed);
   try {
     for (int salt = 0;; ++salt) {
@@ -385,11 +385,11 @@ constexpr int kNamedAnother = 5;
     }
   } catch (const Failure& failure) {
     notes.seen_at_ns = now_ns();
-    const std::string_view words = failure.what();
+    const std::string_view text = failure.what();
     // Who gave up first says for whom.
     const std::string name = "rank " + std::to_string(victim);
-    const bool is_named = words.find(name + " (process") != std::string_view::npos ||
-                          words.find("waiting for " + name) != std::string_view::npos;
+    const bool is_named = text.find(name + " (process") != std::string_view::npos ||
+                          text.find("waiting for " + name) != std::string_view::npos;
     if (!is_named) std::fprintf(stderr, "rank %d: %s\n", rank, failure.what());
     ::_exit(is_named ? kNamedTheDead : kNamedAnother);
   }
@@ -409,7 +409,7 @@ TEST(ShmDeath, EveryOtherRankNamesWhoWasKilledAndNobodyGetsAWrongSum) {
     const auto after = std::chrono::microseconds(random() % 300);
     SharedNotes notes;
     Children children(ranks, random() % 2 ? kTiny : 512 << 10, [&](NodeGroup& node) {
-      communicate(node, seed, victim, notes.of(node.rounds().rank()));
+      communicate(node, seed, victim, notes.of(node.exchange().rank()));
     });
     // From the first one on, which all have joined then.
     const auto until = Clock::now() + 20s;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/unit/worker_lib/outcome.h"
 #include "tests/unit/worker_lib/shm/shm_node.h"
 #include "worker_lib/shm/shm_join.h"
 
@@ -49,7 +50,7 @@ TEST(ShmPlacement, AProcessIsLikeItselfAndUnlikeAnotherNode) {
 // A store as process groups have one, as far as joining goes.
 class MapStore {
  public:
-  Exchange exchange() {
+  StoreAccess access() {
     return {.set =
                 [this](const std::string& key, const std::string& value) {
                   const std::scoped_lock lock(mutex_);
@@ -79,20 +80,22 @@ class MapStore {
 std::vector<Result<Joined>> join_all(const std::vector<std::string>& identities,
                                      std::size_t bytes) {
   MapStore store;
-  const auto watch = value_or_throw(PeerWatch::start());
+  const auto watch = std::make_shared<PeerWatch>();
   const int size = static_cast<int>(identities.size());
   std::vector<Result<Joined>> results(identities.size());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto own = static_cast<std::size_t>(rank);
-      results[own] = join({.exchange = store.exchange(),
-                           .identity = identities[own],
-                           .rank = rank,
-                           .global_ranks = ranks_below(size),
-                           .bytes_per_rank = bytes,
-                           .until = Clock::now() + 20s},
-                          watch);
+      results[own] = ddprun::test::outcome([&] {
+        return join({.store = store.access(),
+                     .identity = identities[own],
+                     .rank = rank,
+                     .global_ranks = ranks_below(size),
+                     .bytes_per_rank = bytes,
+                     .until = Clock::now() + 20s},
+                    watch);
+      });
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -103,10 +106,10 @@ TEST(ShmJoin, RanksOfANodeShareOneMemory) {
   const auto joined =
       join_all({identity("a"), identity("b"), identity("a"), identity("a")}, kUsual);
   for (const auto& one : joined) ASSERT_TRUE(one) << one.error().message;
-  EXPECT_EQ(joined[0]->node->rounds().size(), 3);
-  EXPECT_EQ(joined[3]->node->rounds().rank(), 2);
-  EXPECT_EQ(joined[2]->node->rounds().global_rank(1), 2);
-  EXPECT_EQ(joined[1]->node->rounds().size(), 1);
+  EXPECT_EQ(joined[0]->node->exchange().size(), 3);
+  EXPECT_EQ(joined[3]->node->exchange().rank(), 2);
+  EXPECT_EQ(joined[2]->node->exchange().global_rank(1), 2);
+  EXPECT_EQ(joined[1]->node->exchange().size(), 1);
   std::vector<std::thread> threads;
   for (const std::size_t rank : {0, 2, 3}) {
     threads.emplace_back([&, rank] { run<Barrier>(*joined[rank]->node); });
@@ -136,14 +139,16 @@ TEST(ShmJoin, AllHearTheSameOfMemoryThatCannotBeHad) {
 
 TEST(ShmJoin, ARankThatTheOthersCannotReachSaysWhy) {
   MapStore store;
-  store.exchange().set("who/1", identity("a") + "door=none: too many open files");
-  const auto joined = join({.exchange = store.exchange(),
-                            .identity = identity("a"),
-                            .rank = 0,
-                            .global_ranks = {4, 7},
-                            .bytes_per_rank = kUsual,
-                            .until = Clock::now() + 20s},
-                           value_or_throw(PeerWatch::start()));
+  store.access().set("who/1", identity("a") + "address=none: too many open files");
+  const auto joined = ddprun::test::outcome([&] {
+    return join({.store = store.access(),
+                 .identity = identity("a"),
+                 .rank = 0,
+                 .global_ranks = {4, 7},
+                 .bytes_per_rank = kUsual,
+                 .until = Clock::now() + 20s},
+                std::make_shared<PeerWatch>());
+  });
   ASSERT_FALSE(joined);
   EXPECT_EQ(joined.error().message, "rank 7: too many open files");
 }

@@ -20,8 +20,7 @@
 namespace ddprun::shm::test {
 
 inline std::shared_ptr<Segment> make_segment(int ranks, std::size_t bytes_per_rank) {
-  return std::make_shared<Segment>(
-      value_or_throw(Segment::make(geometry_for(ranks, bytes_per_rank))));
+  return std::make_shared<Segment>(Segment::make(geometry_for(ranks, bytes_per_rank)));
 }
 
 // One collective or what else there is to do, as the queue wants it.
@@ -29,7 +28,7 @@ class CollectiveTask : public Task {
  public:
   CollectiveTask(NodeGroup& node, std::unique_ptr<Collective> collective,
                  Clock::time_point until = Clock::time_point::max())
-      : run_(node.rounds(), std::move(collective), until) {}
+      : run_(node.exchange(), std::move(collective), until) {}
   void begin() override { run_.begin(); }
   void finish(std::chrono::nanoseconds spin) override { run_.finish(spin); }
   bool is_quick() const override { return run_.is_quick(); }
@@ -47,7 +46,7 @@ template <typename What, typename... Arguments>
 std::shared_ptr<CollectiveTask> post(NodeGroup& node, Clock::time_point until,
                                      Arguments&&... arguments) {
   auto task = std::make_shared<CollectiveTask>(
-      node, std::make_unique<What>(node.rounds(), std::forward<Arguments>(arguments)...), until);
+      node, std::make_unique<What>(node.exchange(), std::forward<Arguments>(arguments)...), until);
   node.queue().post(task);
   return task;
 }
@@ -73,12 +72,13 @@ using Body = std::function<void(NodeGroup& node)>;
 inline void on_threads(int ranks, std::size_t bytes_per_rank, const Body& body) {
   const auto segment = make_segment(ranks, bytes_per_rank);
   for (int rank = 0; rank < ranks; ++rank) announce(*segment, rank);
-  const auto watch = value_or_throw(PeerWatch::start());
+  const auto watch = std::make_shared<PeerWatch>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        body(*value_or_throw(NodeGroup::make(segment, rank, ranks_below(ranks), watch)));
+        NodeGroup node(segment, rank, ranks_below(ranks), watch);
+        body(node);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "thrown by rank " << rank << ": " << error.what();
       }
@@ -130,9 +130,9 @@ class Children {
       for (int other = 0; other < ranks; ++other) {
         while (segment_->page(other).state == State::kAbsent) std::this_thread::yield();
       }
-      const auto watch = value_or_throw(PeerWatch::start());
-      const auto node = value_or_throw(NodeGroup::make(segment_, rank, ranks_below(ranks), watch));
-      body(*node);
+      const auto watch = std::make_shared<PeerWatch>();
+      NodeGroup node(segment_, rank, ranks_below(ranks), watch);
+      body(node);
       return 0;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());

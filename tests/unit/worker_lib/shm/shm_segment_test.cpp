@@ -8,13 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <optional>
 
 #include "rendezvous/common/cgroup.h"
+#include "tests/unit/worker_lib/outcome.h"
 #include "worker_lib/shm/shm_segment.h"
 
 namespace ddprun::shm {
@@ -39,12 +39,10 @@ TEST(ShmSegment, StaysWithinWhatItMayTake) {
 }
 
 TEST(ShmSegment, PartsOfDifferentRanksDoNotOverlap) {
-  auto made = Segment::make(geometry_for(3, 1));
-  ASSERT_TRUE(made);
-  Segment& segment = *made;
+  auto segment = Segment::make(geometry_for(3, 1));
   const std::size_t slot = segment.geometry().slot_bytes;
   for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(segment.touch(rank));
+    segment.allocate(rank);
     for (std::uint32_t round = 0; round < 2; ++round) {
       std::fill_n(segment.slot(rank, round), slot, std::byte(2 * rank + static_cast<int>(round)));
     }
@@ -57,67 +55,31 @@ TEST(ShmSegment, PartsOfDifferentRanksDoNotOverlap) {
   }
 }
 
-// The kilobytes of a huge page that this process has mapped there; as /proc/self/smaps says.
-std::size_t huge_kib_at(const std::byte* address) {
-  std::ifstream maps("/proc/self/smaps");
-  bool is_there = false;
-  for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0;
-    std::uintptr_t end = 0;
-    std::size_t kib = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
-      const auto at = reinterpret_cast<std::uintptr_t>(address);
-      is_there = begin <= at && at < end;
-    } else if (is_there && std::sscanf(line.c_str(), "ShmemPmdMapped: %zu", &kib) == 1) {
-      return kib;
-    }
+TEST(ShmSegment, ARanksMemoryIsTakenBeforehand) {
+  auto segment = Segment::make(geometry_for(2, kUsual));
+  const auto bytes_taken = [&] {
+    struct stat found {};
+    EXPECT_EQ(::fstat(segment.memory().get(), &found), 0);
+    return static_cast<std::size_t>(found.st_blocks) * 512;
+  };
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    segment.allocate(static_cast<int>(rank));
+    EXPECT_GE(bytes_taken(), (rank + 1) * segment.geometry().slots_bytes());
   }
-  return 0;
-}
-
-bool kernel_makes_huge_pages() {
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE
-  const std::size_t size = 2 * kHugePage;
-  const rdzv::UniqueFd memory(::memfd_create("test", MFD_CLOEXEC));
-  if (::ftruncate(memory.get(), static_cast<off_t>(size)) != 0) return false;
-  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  const auto begin = reinterpret_cast<std::uintptr_t>(at);
-  // The first of the file's where the first of the addresses begins.
-  void* const aligned = reinterpret_cast<void*>((begin + kHugePage - 1) / kHugePage * kHugePage);
-  bool is_made = ::mmap(aligned, kHugePage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                        memory.get(), 0) == aligned;
-  if (is_made) *static_cast<char*>(aligned) = 1;
-  is_made = is_made && ::madvise(aligned, kHugePage, kCollapse) == 0;
-  ::munmap(at, size);
-  return is_made;
-}
-
-TEST(ShmSegment, SlotsAreInHugePagesWhereTheKernelMakesThem) {
-  if (!kernel_makes_huge_pages()) GTEST_SKIP() << "no huge pages of shared memory here";
-  auto segment = Segment::make(geometry_for(3, kUsual));
-  ASSERT_TRUE(segment);
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(segment->touch(rank));
-    EXPECT_EQ(huge_kib_at(segment->slot(rank, 0)), (rank + 1) * kHugePage / 1024);
-  }
-  EXPECT_EQ(geometry_for(3, kUsual).slots_bytes(), kHugePage);
-  EXPECT_EQ(geometry_for(2, 10 * kHugePage).slots_bytes() % kHugePage, 0U);
 }
 
 TEST(ShmSegment, RefusesMemoryThatIsNotWhatItShouldBe) {
   const Geometry geometry = geometry_for(2, 1);
   const auto segment = Segment::make(geometry);
-  ASSERT_TRUE(segment);
-  EXPECT_TRUE(Segment::map(copy_of(segment->memory()), geometry));
-  EXPECT_THAT(Segment::map(copy_of(segment->memory()), geometry_for(3, 1)).error().message,
-              HasSubstr("bytes, not the"));
+  const auto error_of = [](const rdzv::UniqueFd& memory, const Geometry& expected) {
+    const auto mapped = test::outcome([&] { return Segment::map(copy_of(memory), expected); });
+    return mapped ? std::string() : mapped.error().message;
+  };
+  EXPECT_EQ(error_of(segment.memory(), geometry), "");
+  EXPECT_THAT(error_of(segment.memory(), geometry_for(3, 1)), HasSubstr("bytes, not the"));
   rdzv::UniqueFd open_ended(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(open_ended.get(), static_cast<off_t>(geometry.total())), 0);
-  EXPECT_THAT(Segment::map(copy_of(open_ended), geometry).error().message,
-              HasSubstr("none of sealed size"));
-  ASSERT_EQ(::fcntl(open_ended.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  EXPECT_THAT(Segment::map(std::move(open_ended), geometry).error().message,
-              HasSubstr("another layout (version 0)"));
+  EXPECT_THAT(error_of(open_ended, geometry), HasSubstr("none of sealed size"));
 }
 
 rlim_t addresses_taken() {
@@ -134,9 +96,10 @@ TEST(ShmSegment, ALimitThatIsTooSmallIsAnErrorAndNoSignal) {
       // Of addresses, room for what else a process does, be it a sanitizer.
       const rlim_t taken = limit == RLIMIT_AS ? addresses_taken() : 0;
       const rlimit low{taken + (4 << 20), taken + (4 << 20)};
-      const auto segment = ::setrlimit(static_cast<__rlimit_resource>(limit), &low) == 0
-                               ? Segment::make(geometry_for(8, kUsual))
-                               : Result<Segment>(fail(ErrorCode::kIo, "setrlimit"));
+      const auto segment = test::outcome([&] {
+        if (::setrlimit(static_cast<__rlimit_resource>(limit), &low) != 0) std::abort();
+        return Segment::make(geometry_for(8, kUsual));
+      });
       const bool is_said = !segment && segment.error().code == ErrorCode::kResourceExhausted &&
                            segment.error().message.find("MiB of memory") != std::string::npos;
       ::_exit(is_said ? 0 : 1);
@@ -202,24 +165,24 @@ TEST(ShmSegment, AControlGroupThatIsTooSmallIsAnErrorAndNoKill) {
   const auto folder = SmallGroup::make(16 << 20);
   if (!folder) GTEST_SKIP() << "no control group for memory can be made here";
   const SmallGroup group(*folder);
-  const auto make_and_touch = [](const Geometry& geometry) -> Result<void> {
-    auto segment = Segment::make(geometry);
-    if (!segment) return fail(segment.error());
-    for (int rank = 0; rank < segment->ranks(); ++rank) {
-      if (auto ok = segment->touch(rank); !ok) return ok;
-    }
-    return {};
+  const auto make_and_allocate = [](const Geometry& geometry) {
+    return test::outcome([&] {
+      auto segment = Segment::make(geometry);
+      for (int rank = 0; rank < segment.ranks(); ++rank) segment.allocate(rank);
+    });
   };
   EXPECT_EQ(group.run([&] {
-    return speaks_of_the_group(make_and_touch(geometry_for(8, kUsual))) ? 0 : 1;
+    return speaks_of_the_group(make_and_allocate(geometry_for(8, kUsual))) ? 0 : 1;
   }),
             0);
-  EXPECT_EQ(group.run([&] { return make_and_touch(geometry_for(2, kUsual)) ? 0 : 1; }), 0)
+  EXPECT_EQ(group.run([&] { return make_and_allocate(geometry_for(2, kUsual)) ? 0 : 1; }), 0)
       << "and what there is room for can be had";
   // Made by a rank outside.
   auto segment = Segment::make(geometry_for(2, 20 << 20));
-  ASSERT_TRUE(segment);
-  EXPECT_EQ(group.run([&] { return speaks_of_the_group(segment->touch(1)) ? 0 : 1; }), 0);
+  EXPECT_EQ(group.run([&] {
+    return speaks_of_the_group(test::outcome([&] { segment.allocate(1); })) ? 0 : 1;
+  }),
+            0);
 }
 
 }  // namespace

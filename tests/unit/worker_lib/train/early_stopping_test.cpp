@@ -31,7 +31,7 @@ TEST(EarlyStopping, EndsAfterSoManyValuesInARowWithoutImprovement) {
 TEST(EarlyStopping, AnImprovementIsMoreThanMinDelta) {
   EarlyStopping higher({.patience = 2, .min_delta = 0.5});
   EXPECT_EQ(over_after(higher, {1, 1.5, 1.5}), 3);
-  EarlyStopping lower({.patience = 2, .min_delta = 0.5, .better = Better::kLower});
+  EarlyStopping lower({.patience = 2, .min_delta = 0.5, .mode = MetricMode::kMin});
   EXPECT_EQ(over_after(lower, {1, 0.4, 0.3, 0.2}), 4);
   EXPECT_EQ(lower.best(), 0.4);
 }
@@ -46,7 +46,7 @@ TEST(EarlyStopping, ContinuesWhereItWas) {
   EarlyStopping first({.patience = 3});
   over_after(first, {0.1, 0.05, 0.07});
   EarlyStopping second({.patience = 3});
-  second.load_state(first.save_state());
+  second.load_state_dict(first.state_dict());
   EXPECT_EQ(second.best(), 0.1);
   EXPECT_TRUE(second.add(0.1));
 }
@@ -64,7 +64,7 @@ TEST(History, FindsTheFirstOfTheBest) {
     history.evaluations.push_back({0, step, {{"x", value}}});
   }
   EXPECT_EQ(history.best("x")->step, 2);
-  EXPECT_EQ(history.best("x", Better::kLower)->step, 4);
+  EXPECT_EQ(history.best("x", MetricMode::kMin)->step, 4);
   EXPECT_EQ(history.best("y"), nullptr);
 }
 

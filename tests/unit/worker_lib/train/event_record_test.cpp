@@ -36,22 +36,22 @@ TEST(EventRecord, AScalarIsTheseBytes) {
                         24));
 }
 
-TEST(EventFile, EveryScalarIsInTheFileAtOnce) {
+TEST(SummaryWriter, EveryScalarIsInTheFileAtOnce) {
   const test::TempFolder folder;
-  EventFile events(folder.path() + "/deep/er");
+  SummaryWriter events(folder.path() + "/deep/er");
   const auto before = std::filesystem::file_size(events.path());
   events.add_scalar("a", 1, 1);
   EXPECT_EQ(std::filesystem::file_size(events.path()), before + 8 + 4 + 23 + 4);
 }
 
-TEST(EventFile, EveryObjectHasAFileOfItsOwn) {
+TEST(SummaryWriter, EveryObjectHasAFileOfItsOwn) {
   const test::TempFolder folder;
-  EXPECT_NE(EventFile(folder.path()).path(), EventFile(folder.path()).path());
+  EXPECT_NE(SummaryWriter(folder.path()).path(), SummaryWriter(folder.path()).path());
 }
 
-TEST(EventFile, KeepsEverySoManiethReportOfProgress) {
+TEST(SummaryWriter, KeepsEverySoManiethReportOfProgress) {
   const test::TempFolder folder;
-  EventFile events(folder.path());
+  SummaryWriter events(folder.path());
   const auto report = scalars_to(events, 10);
   const std::array<ProgressValue, 2> values{{{"loss", 0.5}, {"rate", 0.1}}};
   const auto size = [&] { return std::filesystem::file_size(events.path()); };
@@ -66,11 +66,11 @@ TEST(EventFile, KeepsEverySoManiethReportOfProgress) {
   EXPECT_THROW(scalars_to(events, 0), UsageError);
 }
 
-TEST(EventFile, AFolderThatCannotBeMadeIsNamed) {
+TEST(SummaryWriter, AFolderThatCannotBeMadeIsNamed) {
   const test::TempFolder folder;
   std::ofstream(folder.path() + "/file") << "x";
   try {
-    EventFile events(folder.path() + "/file/runs");
+    SummaryWriter events(folder.path() + "/file/runs");
     FAIL() << "it was made";
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("/file/runs"), std::string::npos) << error.what();

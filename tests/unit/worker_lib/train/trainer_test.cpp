@@ -14,11 +14,11 @@
 #include <locale>
 #include <mutex>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/ddp.h"
 #include "ddprun/error.h"
 #include "ddprun/failure_vote.h"
 #include "ddprun/gradients.h"
-#include "ddprun/loader.h"
 #include "tests/unit/worker_lib/gpu.h"
 #include "tests/unit/worker_lib/group_of_threads.h"
 #include "tests/unit/worker_lib/temp_folder.h"
@@ -28,6 +28,7 @@ namespace {
 
 using test::run_ranks;
 using torch::Tensor;
+using Interval = LRScheduler::Interval;
 
 struct Net : torch::nn::Module {
   Net() {
@@ -83,7 +84,7 @@ bool are_equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 }
 
 TrainerOptions quiet(TrainerOptions options) {
-  options.shows_progress = false;
+  options.enable_progress_bar = false;
   return options;
 }
 
@@ -107,7 +108,8 @@ Trained train(Context& context, const TrainerOptions& options, int batches,
 
 TEST(Trainer, AShortLastWindowIsTheMeanOfWhatItHas) {
   run_ranks(2, [](Context& context) {
-    const Trained trained = train(context, {.epochs = 2, .update_every = 3}, /*batches=*/7);
+    const Trained trained =
+        train(context, {.max_epochs = 2, .accumulate_grad_batches = 3}, /*batches=*/7);
 
     DistributedDataParallel model(make_net(), context);
     auto optimizer = sgd(model.parameters());
@@ -132,7 +134,7 @@ TEST(Trainer, AShortLastWindowIsTheMeanOfWhatItHas) {
     }
     EXPECT_TRUE(are_equal(trained.weights, weights_of(*model)));
     EXPECT_EQ(trained.history.epochs.back().step, 6);
-    EXPECT_EQ(trained.history.ending, Ending::kDone);
+    EXPECT_EQ(trained.history.ending, History::Ending::kDone);
   });
 }
 
@@ -158,11 +160,12 @@ TEST(Trainer, CallsHooksInOrderAndThoseOfTheMainProcessThereAlone) {
   run_ranks(2, [](Context& context) {
     std::vector<std::string> lines;
     train(
-        context, {.epochs = 2}, /*batches=*/2,
+        context, {.max_epochs = 2}, /*batches=*/2,
         [&](TrainerBase& trainer) {
-          trainer.add(std::make_shared<Recorder>("a", lines));
-          trainer.add(std::make_shared<Recorder>("main", lines), On::kMainProcess);
-          trainer.add(std::make_shared<Recorder>("b", lines), On::kAllRanks);
+          trainer.add_callback(std::make_shared<Recorder>("a", lines));
+          trainer.add_callback(std::make_shared<Recorder>("main", lines),
+                               Callback::On::kMainProcess);
+          trainer.add_callback(std::make_shared<Recorder>("b", lines), Callback::On::kAllRanks);
         },
         [] {
           return Metrics{{"x", 1}};
@@ -191,12 +194,12 @@ TEST(Trainer, EvaluatesAsOftenAsToldAndAfterTheLastStep) {
     return steps;
   };
   using Steps = std::vector<std::int64_t>;
-  EXPECT_EQ(steps_of({.epochs = 3, .evaluate_every_epochs = 2}, 4), (Steps{8, 12}));
-  EXPECT_EQ(steps_of({.epochs = 2, .evaluate_every_steps = 3, .evaluate_every_epochs = 0}, 4),
+  EXPECT_EQ(steps_of({.max_epochs = 3, .evaluate_every_epochs = 2}, 4), (Steps{8, 12}));
+  EXPECT_EQ(steps_of({.max_epochs = 2, .evaluate_every_steps = 3, .evaluate_every_epochs = 0}, 4),
             (Steps{3, 6, 8}));
   // Both at step 4: once.
-  EXPECT_EQ(steps_of({.epochs = 2, .evaluate_every_steps = 2}, 4), (Steps{2, 4, 6, 8}));
-  EXPECT_EQ(steps_of({.epochs = 9, .steps = 5, .evaluate_every_epochs = 0}, 4), (Steps{5}));
+  EXPECT_EQ(steps_of({.max_epochs = 2, .evaluate_every_steps = 2}, 4), (Steps{2, 4, 6, 8}));
+  EXPECT_EQ(steps_of({.max_epochs = 9, .max_steps = 5, .evaluate_every_epochs = 0}, 4), (Steps{5}));
 }
 
 TEST(Trainer, EvaluatesWithoutGradientsAndGivesEveryPartItsModeBack) {
@@ -233,9 +236,9 @@ TEST(Trainer, StopsEarlyAfterTheSameStepOnAllRanks) {
       return {{"accuracy", mine}};
     };
     const Trained trained =
-        train(context, {.epochs = 7, .metric = "accuracy", .patience = 3, .min_delta = 0.1}, 2,
+        train(context, {.max_epochs = 7, .monitor = "accuracy", .patience = 3, .min_delta = 0.1}, 2,
               nullptr, evaluation);
-    EXPECT_EQ(trained.history.ending, Ending::kEarlyStopped);
+    EXPECT_EQ(trained.history.ending, History::Ending::kEarlyStopped);
     EXPECT_EQ(trained.history.epochs.size(), 5u);
     EXPECT_EQ(trained.history.best("accuracy")->step, 8);
     EXPECT_EQ(trained.history.best("accuracy")->metrics.at("accuracy"), 0.55);
@@ -244,13 +247,13 @@ TEST(Trainer, StopsEarlyAfterTheSameStepOnAllRanks) {
 
 TEST(Trainer, EndsAfterSoManySteps) {
   run_ranks(1, [](Context& context) {
-    const Trained in_the_middle = train(context, {.epochs = 9, .steps = 6}, 4);
+    const Trained in_the_middle = train(context, {.max_epochs = 9, .max_steps = 6}, 4);
     EXPECT_EQ(in_the_middle.history.epochs.size(), 1u);
     // Step 8 is the last of an epoch, which is therefore complete.
-    const Trained at_the_end = train(context, {.epochs = 9, .steps = 8}, 4);
+    const Trained at_the_end = train(context, {.max_epochs = 9, .max_steps = 8}, 4);
     EXPECT_EQ(at_the_end.history.epochs.size(), 2u);
     // Without a number of epochs as many as that takes.
-    const Trained without = train(context, {.steps = 8}, 4);
+    const Trained without = train(context, {.max_steps = 8}, 4);
     EXPECT_TRUE(are_equal(without.weights, at_the_end.weights));
     EXPECT_EQ(train(context, {}, 4).history.epochs.size(), 1u);
   });
@@ -271,12 +274,14 @@ TEST(Trainer, ASharedParameterCountsOnceInTheNorm) {
     const Tensor before = net->first->weight.detach().clone();
     DistributedDataParallel model(net, context);
     torch::optim::SGD optimizer(model.parameters(), 1);
-    Trainer trainer(context, model, optimizer, quiet({.clip_norm = 0.5}));
+    Trainer trainer(context, model, optimizer, quiet({.clip_grad_norm = 0.5}));
     trainer.fit(batches_of(0, 1), [](auto& wrapped, const Batch& batch) {
       return wrapped(batch.inputs).square().sum() * 100;
     });
-    const double moved = std::hypot((net->first->weight.detach() - before).norm().item<double>(),
-                                    net->first->bias.grad().norm().item<double>());
+    const double moved = torch::stack({(net->first->weight.detach() - before).norm(),
+                                       net->first->bias.grad().norm()})
+                             .norm()
+                             .item<double>();
     EXPECT_NEAR(moved, 0.5, 1e-4);
     EXPECT_NEAR(clip_grad_norm_(net->parameters(), 9).item<double>(), 0.5, 1e-4);
   });
@@ -287,7 +292,7 @@ TEST(Trainer, AccumulatesWithAStaticGraphToo) {
     const auto trained_with = [&](const DdpOptions& ddp_options) {
       DistributedDataParallel model(make_net(), context, ddp_options);
       auto optimizer = sgd(model.parameters());
-      Trainer(context, model, optimizer, quiet({.epochs = 2, .update_every = 3}))
+      Trainer(context, model, optimizer, quiet({.max_epochs = 2, .accumulate_grad_batches = 3}))
           .fit(batches_of(context.rank(), 7), kLossOf);
       return weights_of(*model);
     };
@@ -322,49 +327,32 @@ TEST(Trainer, MeansAreOverAllSamplesOfAllRanks) {
 }
 
 TEST(Trainer, MovesTheRateByStepOrByEpoch) {
-  for (const Every every : {Every::kStep, Every::kEpoch}) {
-    run_ranks(1, [every](Context& context) {
+  for (const Interval interval : {Interval::kStep, Interval::kEpoch}) {
+    run_ranks(1, [interval](Context& context) {
       DistributedDataParallel model(make_net(), context);
       auto optimizer = sgd(model.parameters());
-      Schedule schedule(optimizer, schedules::exponential(0.5));
-      Trainer trainer(context, model, optimizer, quiet({.epochs = 2}));
-      trainer.use(schedule, every);
+      LRScheduler schedule(optimizer, lr_scheduler::exponential_lr(0.5));
+      Trainer trainer(context, model, optimizer, quiet({.max_epochs = 2}));
+      trainer.use(schedule, interval);
       const History history = trainer.fit(batches_of(0, 3), kLossOf);
-      EXPECT_EQ(schedule.steps(), every == Every::kStep ? 6 : 2);
-      EXPECT_EQ(history.epochs[0].learning_rate, every == Every::kStep ? 0.025 : 0.1);
-      EXPECT_EQ(history.epochs[1].learning_rate, every == Every::kStep ? 0.1 / 32 : 0.05);
+      EXPECT_EQ(schedule.steps(), interval == Interval::kStep ? 6 : 2);
+      EXPECT_EQ(history.epochs[0].learning_rate, interval == Interval::kStep ? 0.025 : 0.1);
+      EXPECT_EQ(history.epochs[1].learning_rate, interval == Interval::kStep ? 0.1 / 32 : 0.05);
     });
   }
 }
 
-struct FakeScaler {
-  std::vector<std::string>& calls;
-  Tensor scale(const Tensor& loss) {
-    calls.push_back("scale");
-    return loss * 4;
-  }
-  void unscale(torch::optim::Optimizer& optimizer) {
-    calls.push_back("unscale");
-    for (Tensor& parameter : optimizer.parameters()) parameter.mutable_grad().div_(4);
-  }
-  void step(torch::optim::Optimizer& optimizer) {
-    calls.push_back("step");
-    optimizer.step();
-  }
-  void update() { calls.push_back("update"); }
-};
-
 TEST(Trainer, UnscalesBeforeItClipsAndStepsThroughTheScaler) {
   run_ranks(1, [](Context& context) {
-    std::vector<std::string> calls;
-    FakeScaler scaler{calls};
-    const TrainerOptions options{.steps = 1, .update_every = 2, .clip_norm = 0.01};
+    GradScaler scaler({.init_scale = 4, .growth_interval = 1});
+    const TrainerOptions options{
+        .max_steps = 1, .accumulate_grad_batches = 2, .clip_grad_norm = 0.01};
     const Trained scaled =
         train(context, options, 2, [&](TrainerBase& trainer) { trainer.use(scaler); });
-    EXPECT_EQ(calls, (std::vector<std::string>{"scale", "scale", "unscale", "step", "update"}));
+    EXPECT_EQ(scaler.get_scale(), 8) << "one step, one update";
     EXPECT_TRUE(are_equal(scaled.weights, train(context, options, 2).weights));
-    EXPECT_FALSE(
-        are_equal(scaled.weights, train(context, {.steps = 1, .update_every = 2}, 2).weights));
+    EXPECT_FALSE(are_equal(
+        scaled.weights, train(context, {.max_steps = 1, .accumulate_grad_batches = 2}, 2).weights));
   });
 }
 
@@ -386,7 +374,7 @@ TEST(Trainer, ANanOnOneRankEndsAllAndNamesIt) {
       DistributedDataParallel model(make_net(), context);
       auto optimizer = sgd(model.parameters());
       Trainer trainer(context, model, optimizer,
-                      quiet({.epochs = epochs, .evaluate_every_steps = evaluate_every_steps}));
+                      quiet({.max_epochs = epochs, .evaluate_every_steps = evaluate_every_steps}));
       int calls = 0;
       trainer.fit(
           batches_of(context.rank(), 4),
@@ -425,8 +413,8 @@ struct ThrowsAt : Callback {
 TEST(Trainer, WhatTheMainProcessCallbackThrowsEndsAllRanks) {
   run_ranks(3, [](Context& context) {
     const auto fit = [&] {
-      train(context, {.epochs = 100000}, 2, [](TrainerBase& trainer) {
-        trainer.add(std::make_shared<ThrowsAt>(5), On::kMainProcess);
+      train(context, {.max_epochs = 100000}, 2, [](TrainerBase& trainer) {
+        trainer.add_callback(std::make_shared<ThrowsAt>(5), Callback::On::kMainProcess);
       });
     };
     if (context.is_main_process()) {
@@ -444,13 +432,15 @@ TEST(Trainer, RefusesOptionsAndResultsThatCannotBe) {
     const auto make = [&](const TrainerOptions& options) {
       return thrown_by([&] { Trainer(context, model, optimizer, options); });
     };
-    EXPECT_NE(make({.epochs = -1}).find("number of epochs is negative"), std::string::npos);
+    EXPECT_NE(make({.max_epochs = -1}).find("number of epochs is negative"), std::string::npos);
     torch::optim::LBFGS lbfgs(model.parameters());
     EXPECT_NE(thrown_by([&] { Trainer(context, model, lbfgs); }).find("LBFGS"), std::string::npos);
-    EXPECT_NE(
-        thrown_by([&] { Trainer(context, model, optimizer).add(nullptr); }).find("null pointer"),
-        std::string::npos);
-    EXPECT_NE(make({.update_every = 0}).find("update_every"), std::string::npos);
+    EXPECT_NE(thrown_by([&] {
+                Trainer(context, model, optimizer).add_callback(nullptr);
+              }).find("null pointer"),
+              std::string::npos);
+    EXPECT_NE(make({.accumulate_grad_batches = 0}).find("accumulate_grad_batches"),
+              std::string::npos);
     EXPECT_NE(make({.patience = 2}).find("by which metric"), std::string::npos);
 
     const auto fit = [&](auto&& batches, auto&& loss_of, const TrainerOptions& options,
@@ -465,16 +455,16 @@ TEST(Trainer, RefusesOptionsAndResultsThatCannotBe) {
     EXPECT_NE(fit(batches_of(0, 1), whole, {}, nullptr).find("not of shape [4, 3]"),
               std::string::npos);
     const auto evaluation = [] { return Metrics{{"loss", 1}}; };
-    EXPECT_NE(fit(batches_of(0, 1), kLossOf, {.metric = "accuracy"}, evaluation)
+    EXPECT_NE(fit(batches_of(0, 1), kLossOf, {.monitor = "accuracy"}, evaluation)
                   .find("no 'accuracy', only loss 1"),
               std::string::npos);
-    EXPECT_NE(fit(batches_of(0, 1), kLossOf, {.metric = "accuracy"}, nullptr)
+    EXPECT_NE(fit(batches_of(0, 1), kLossOf, {.monitor = "accuracy"}, nullptr)
                   .find("there is no evaluation"),
               std::string::npos);
   });
 }
 
-// A dataset of 50 samples for a Loader.
+// A dataset of 50 samples for a DataLoader.
 struct Samples {
   std::size_t size() const { return 50; }
   torch::data::Example<> get(std::size_t index) const {
@@ -497,19 +487,19 @@ Trained train_resumably(Context& context, const std::string& folder, bool with_l
                         std::int64_t interrupt_at) {
   DistributedDataParallel model(make_net(), context);
   auto optimizer = sgd(model.parameters());
-  Schedule schedule(optimizer, schedules::one_cycle({.max_lr = {0.2}, .total_steps = 40}));
-  Checkpointer checkpoints(context, folder, {.best = Best::kLowest});
-  const int update_every = 2;
+  LRScheduler schedule(optimizer, lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = 40}));
+  Checkpointer checkpoints(context, folder, {.best = MetricMode::kMin});
+  const int accumulate_grad_batches = 2;
   Trainer trainer(context, model, optimizer,
-                  quiet({.epochs = 4,
-                         .update_every = update_every,
+                  quiet({.max_epochs = 4,
+                         .accumulate_grad_batches = accumulate_grad_batches,
                          .evaluate_every_steps = 3,
-                         .metric = "loss",
-                         .better = Better::kLower,
+                         .monitor = "loss",
+                         .mode = MetricMode::kMin,
                          .patience = 100}));
-  trainer.use(schedule, Every::kStep);
+  trainer.use(schedule, Interval::kStep);
   trainer.use(checkpoints, {.every_steps = 2});
-  if (interrupt_at > 0) trainer.add(std::make_shared<InterruptAt>(interrupt_at));
+  if (interrupt_at > 0) trainer.add_callback(std::make_shared<InterruptAt>(interrupt_at));
 
   const auto evaluation = [&]() -> Metrics {
     return {{"loss", kLossOf(*model.module(), batch_of(99, 0)).item<double>()}};
@@ -518,7 +508,7 @@ Trained train_resumably(Context& context, const std::string& folder, bool with_l
   try {
     if (with_loader) {
       DistributedSampler sampler(50, context, {.seed = 3});
-      Loader loader(Samples(), sampler, {.batch_size = 3, .threads = 1});
+      DataLoader loader(Samples(), sampler, {.batch_size = 3, .num_workers = 1});
       const auto loss_of = [](auto& net, const torch::data::Example<>& batch) {
         BatchResult result{torch::nn::functional::cross_entropy(net(batch.data), batch.target)};
         result.count = batch.target.size(0);
@@ -579,9 +569,9 @@ TEST(Trainer, TheLastEvaluationIsSavedToo) {
   const test::TempFolder folder;
   run_ranks(2, [&](Context& context) {
     const auto run = [&] {
-      Checkpointer checkpoints(context, folder.path(), {.best = Best::kHighest});
+      Checkpointer checkpoints(context, folder.path(), {.best = MetricMode::kMax});
       return train(
-          context, {.epochs = 2, .evaluate_every_epochs = 0, .metric = "m"}, 3,
+          context, {.max_epochs = 2, .evaluate_every_epochs = 0, .monitor = "m"}, 3,
           [&](TrainerBase& trainer) { trainer.use(checkpoints); },
           [] {
             return Metrics{{"m", 1}};
@@ -606,8 +596,9 @@ struct InterruptAtEpochEnd : Callback {
 // All steps of the epoch are done, and it has not ended: nothing is trained, and all is recorded.
 TEST(Trainer, ARunThatIsResumedBeforeItsEpochsEndRecordsTheEpochAsItWas) {
   for (const TrainerOptions& options :
-       {TrainerOptions{.epochs = 1}, TrainerOptions{.epochs = 2, .steps = 3},
-        TrainerOptions{.epochs = 2, .evaluate_every_steps = 1, .metric = "m", .patience = 2}}) {
+       {TrainerOptions{.max_epochs = 1}, TrainerOptions{.max_epochs = 2, .max_steps = 3},
+        TrainerOptions{
+            .max_epochs = 2, .evaluate_every_steps = 1, .monitor = "m", .patience = 2}}) {
     const test::TempFolder folder;
     run_ranks(1, [&](Context& context) {
       const auto run = [&](bool throws) {
@@ -620,7 +611,7 @@ TEST(Trainer, ARunThatIsResumedBeforeItsEpochsEndRecordsTheEpochAsItWas) {
               context, options, 3,
               [&](TrainerBase& trainer) {
                 trainer.use(checkpoints, {.every_steps = 1, .every_epochs = 0});
-                trainer.add(callback);
+                trainer.add_callback(callback);
               },
               [] {
                 return Metrics{{"m", 1}};
@@ -638,7 +629,7 @@ TEST(Trainer, ARunThatIsResumedBeforeItsEpochsEndRecordsTheEpochAsItWas) {
       EXPECT_EQ(resumed.first.history.epochs[0].learning_rate, 0.1);
       EXPECT_EQ(resumed.first.history.epochs[0].step, 3);
       EXPECT_EQ(resumed.first.history.ending,
-                options.patience > 0 ? Ending::kEarlyStopped : Ending::kDone);
+                options.patience > 0 ? History::Ending::kEarlyStopped : History::Ending::kDone);
     });
   }
 }
@@ -672,11 +663,11 @@ TEST(Trainer, ARangeOfASamplerThatWasGivenGoesOnWhereItStopped) {
       DistributedDataParallel model(make_net(), context);
       auto optimizer = sgd(model.parameters());
       Checkpointer checkpoints(context, folder.path());
-      Trainer trainer(context, model, optimizer, quiet({.epochs = 1}));
+      Trainer trainer(context, model, optimizer, quiet({.max_epochs = 1}));
       Numbers numbers(context);
       trainer.use(checkpoints, {.every_steps = 1});
       trainer.use(numbers.sampler);
-      if (is_first) trainer.add(std::make_shared<InterruptAt>(3));
+      if (is_first) trainer.add_callback(std::make_shared<InterruptAt>(3));
       try {
         trainer.fit(numbers, [&](auto& net, const std::vector<std::size_t>& indices) {
           seen.insert(seen.end(), indices.begin(), indices.end());
@@ -777,17 +768,6 @@ TEST(FiniteGuard, ALossOnAGpuIsLookedAtBeforeAVote) {
       finite.watch(torch::tensor(loss, torch::kCUDA), ++step);
     }
     EXPECT_EQ(thrown_by([&] { failures.settle(); }).find("rank 0: the loss of step 3 is"), 0u);
-  });
-}
-
-TEST(CheckFinite, NamesTheRankOnAllRanks) {
-  run_ranks(2, [](Context& context) {
-    check_finite(context, torch::tensor(1.0));
-    const double mine = context.rank() == 1 ? HUGE_VAL : 1.0;
-    EXPECT_EQ(thrown_by([&] {
-                check_finite(context, torch::tensor(mine));
-              }).find("rank 1: the loss is infinite"),
-              0u);
   });
 }
 

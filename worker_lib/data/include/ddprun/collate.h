@@ -1,6 +1,5 @@
-// How samples become a batch: collate() stacks them as Python's default_collate does, and
-// for_each_batch_tensor() finds the tensors of a batch, to pin and to move them. Pure functions; any
-// thread.
+// default_collate(): samples become a batch as Python's torch.utils.data.default_collate makes one.
+// Pure; any thread.
 //
 //   Tensor                 stacked along a new first dimension; all of one shape
 //   float, double, bool,   one tensor of that type, int64 for every kind of integer
@@ -14,189 +13,53 @@
 #include <torch/data/example.h>
 #include <torch/types.h>
 
-#include <array>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <optional>
-#include <string>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "ddprun/output_tensors.h"
 
 namespace ddprun {
-namespace detail {
-
-template <typename Part, typename Sample, typename Get>
-auto collate_part(std::vector<Sample>& samples, Get get);
 
 template <typename T>
-struct Collate {
-  static auto apply(std::vector<T> samples) {
-    if constexpr (std::is_same_v<T, torch::Tensor>) {
-      return torch::stack(samples);
-    } else if constexpr (std::is_same_v<T, bool>) {
-      return torch::tensor(std::vector<std::int64_t>(samples.begin(), samples.end()))
-          .to(torch::kBool);
-    } else if constexpr (std::is_integral_v<T>) {
-      return torch::tensor(std::vector<std::int64_t>(samples.begin(), samples.end()));
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return torch::tensor(samples);
+auto default_collate(std::vector<T> samples) {
+  using detail::kIs;
+  // One part of all samples, collated.
+  [[maybe_unused]] const auto part = [&samples](auto get) {
+    std::vector<std::remove_cvref_t<decltype(get(samples.front()))>> parts;
+    parts.reserve(samples.size());
+    for (T& sample : samples) parts.push_back(std::move(get(sample)));
+    return default_collate(std::move(parts));
+  };
+  if constexpr (std::is_same_v<T, torch::Tensor>) {
+    return torch::stack(samples);
+  } else if constexpr (std::is_integral_v<T>) {
+    const auto type = std::is_same_v<T, bool> ? torch::kBool : torch::kInt64;
+    return torch::tensor(std::vector<std::int64_t>(samples.begin(), samples.end())).to(type);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return torch::tensor(samples);
+  } else if constexpr (kIs<torch::data::Example, T>) {
+    auto data = part([](T & sample) -> auto& { return sample.data; });
+    if constexpr (requires(T & sample) { sample.target; }) {
+      auto target = part([](T & sample) -> auto& { return sample.target; });
+      return torch::data::Example<decltype(data), decltype(target)>(std::move(data),
+                                                                    std::move(target));
     } else {
-      return samples;
+      return torch::data::Example<decltype(data), torch::data::example::NoTarget>(std::move(data));
     }
-  }
-};
-
-template <typename Data, typename Target>
-struct Collate<torch::data::Example<Data, Target>> {
-  using Sample = torch::data::Example<Data, Target>;
-  static auto apply(std::vector<Sample> samples) {
-    auto data = collate_part<Data>(samples, [](Sample& s) -> Data& { return s.data; });
-    auto target = collate_part<Target>(samples, [](Sample& s) -> Target& { return s.target; });
-    return torch::data::Example<decltype(data), decltype(target)>(std::move(data),
-                                                                  std::move(target));
-  }
-};
-
-template <typename Data>
-struct Collate<torch::data::Example<Data, torch::data::example::NoTarget>> {
-  using Sample = torch::data::Example<Data, torch::data::example::NoTarget>;
-  static auto apply(std::vector<Sample> samples) {
-    auto data = collate_part<Data>(samples, [](Sample& s) -> Data& { return s.data; });
-    return torch::data::Example<decltype(data), torch::data::example::NoTarget>(std::move(data));
-  }
-};
-
-template <typename First, typename Second>
-struct Collate<std::pair<First, Second>> {
-  using Sample = std::pair<First, Second>;
-  static auto apply(std::vector<Sample> samples) {
-    return std::pair(collate_part<First>(samples, [](Sample& s) -> First& { return s.first; }),
-                     collate_part<Second>(samples, [](Sample& s) -> Second& { return s.second; }));
-  }
-};
-
-template <typename... Parts>
-struct Collate<std::tuple<Parts...>> {
-  using Sample = std::tuple<Parts...>;
-  static auto apply(std::vector<Sample> samples) {
-    return apply(samples, std::index_sequence_for<Parts...>());
-  }
-  template <std::size_t... I>
-  static auto apply(std::vector<Sample>& samples, std::index_sequence<I...>) {
-    return std::tuple(
-        collate_part<Parts>(samples, [](Sample& s) -> Parts& { return std::get<I>(s); })...);
-  }
-};
-
-template <typename Part, typename Sample, typename Get>
-auto collate_part(std::vector<Sample>& samples, Get get) {
-  std::vector<Part> parts;
-  parts.reserve(samples.size());
-  for (Sample& sample : samples) parts.push_back(std::move(get(sample)));
-  return Collate<Part>::apply(std::move(parts));
-}
-
-// A class for its partial specialisations: each is found whatever the order of declaration.
-template <typename T>
-struct Tensors {
-  template <typename F>
-  static void visit(T& value, F& f) {
-    if constexpr (std::is_same_v<T, torch::Tensor>) {
-      if (value.defined()) f(value);
-    } else if constexpr (requires { value.for_each_tensor(f); }) {
-      value.for_each_tensor(f);
-    } else if constexpr (HasVisibleTensors<T>) {
-      for_each_tensor(value, TensorVisitor(std::ref(f)));
+  } else if constexpr (kIs<std::pair, T>) {
+    return std::pair(part([](T & sample) -> auto& { return sample.first; }),
+                     part([](T & sample) -> auto& { return sample.second; }));
+  } else if constexpr (kIs<std::tuple, T>) {
+    return [&part]<std::size_t... i>(std::index_sequence<i...>) {
+      return std::tuple(part([](T & sample) -> auto& { return std::get<i>(sample); })...);
     }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
+  } else {
+    return samples;
   }
-};
-
-template <typename Data, typename Target>
-struct Tensors<torch::data::Example<Data, Target>> {
-  template <typename F>
-  static void visit(torch::data::Example<Data, Target>& example, F& f) {
-    Tensors<Data>::visit(example.data, f);
-    if constexpr (!std::is_void_v<Target>) Tensors<Target>::visit(example.target, f);
-  }
-};
-
-template <typename First, typename Second>
-struct Tensors<std::pair<First, Second>> {
-  template <typename F>
-  static void visit(std::pair<First, Second>& pair, F& f) {
-    Tensors<First>::visit(pair.first, f);
-    Tensors<Second>::visit(pair.second, f);
-  }
-};
-
-template <typename... Parts>
-struct Tensors<std::tuple<Parts...>> {
-  template <typename F>
-  static void visit(std::tuple<Parts...>& tuple, F& f) {
-    std::apply([&f](auto&... part) { (Tensors<Parts>::visit(part, f), ...); }, tuple);
-  }
-};
-
-template <typename T>
-struct Tensors<std::vector<T>> {
-  template <typename F>
-  static void visit(std::vector<T>& values, F& f) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      for (T& value : values) Tensors<T>::visit(value, f);
-    }
-  }
-};
-
-template <typename T, std::size_t size>
-struct Tensors<std::array<T, size>> {
-  template <typename F>
-  static void visit(std::array<T, size>& values, F& f) {
-    for (T& value : values) Tensors<T>::visit(value, f);
-  }
-};
-
-template <typename Key, typename T>
-struct Tensors<std::map<Key, T>> {
-  template <typename F>
-  static void visit(std::map<Key, T>& values, F& f) {
-    for (auto& [key, value] : values) Tensors<T>::visit(value, f);
-  }
-};
-
-template <typename Key, typename T>
-struct Tensors<std::unordered_map<Key, T>> {
-  template <typename F>
-  static void visit(std::unordered_map<Key, T>& values, F& f) {
-    for (auto& [key, value] : values) Tensors<T>::visit(value, f);
-  }
-};
-
-template <typename T>
-struct Tensors<std::optional<T>> {
-  template <typename F>
-  static void visit(std::optional<T>& value, F& f) {
-    if (value) Tensors<T>::visit(*value, f);
-  }
-};
-
-}  // namespace detail
-
-template <typename Sample>
-auto collate(std::vector<Sample> samples) {
-  return detail::Collate<Sample>::apply(std::move(samples));
-}
-
-// Calls f(Tensor&) for each defined tensor in a tensor, Example, pair, tuple, vector, array, map,
-// optional of such, or in a type of yours that shows its tensors (output_tensors.h). Others have none.
-template <typename T, typename F>
-void for_each_batch_tensor(T& value, F f) {
-  detail::Tensors<T>::visit(value, f);
 }
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// TensorDataset: a dataset for Loader (loader.h) that lies in memory. Its get_batch is const: a loader's
+// TensorDataset: a dataset for DataLoader (data_loader.h) in memory. Its get_batch is const: a loader's
 // threads share it. A dataset of your own is any class with these two members.
 #pragma once
 
@@ -19,8 +19,6 @@ class TensorDataset {
 
   std::int64_t size() const { return data_.size(0); }
   torch::data::Example<> get_batch(const std::vector<std::size_t>& indices) const;
-  const torch::Tensor& data() const { return data_; }
-  const torch::Tensor& target() const { return target_; }
 
  private:
   torch::Tensor data_;

@@ -1,7 +1,8 @@
-// LoaderThreads: a few threads that load data beside the one that trains; what Loader (loader.h) is
-// made of. Nothing of Torch. Jobs begin in the order in which they were added. One owner, who adds
-// and drops; the destructor drops what waits and joins what runs, so everything that a job touches
-// must outlive this object. A job must not throw (a std::packaged_task keeps what it throws).
+// LoaderThreads: a few threads that load data beside the one that trains; what DataLoader
+// (data_loader.h) is made of. Nothing of Torch. Jobs begin in the order in which they were added. One
+// owner, who adds and drops; the destructor drops what waits and joins what runs, so everything that
+// a job touches must outlive this object. A job must not throw (a std::packaged_task keeps what it
+// throws).
 //
 // The threads take no signals: a program's handlers run where they ran without a loader.
 #pragma once
@@ -21,7 +22,7 @@ class LoaderThreads {
 
   // Each thread calls `prepare` first.
   LoaderThreads(int count, const std::function<void()>& prepare);
-  ~LoaderThreads();
+  ~LoaderThreads() { drop_waiting(); }
   LoaderThreads(const LoaderThreads&) = delete;
   LoaderThreads& operator=(const LoaderThreads&) = delete;
 
@@ -30,14 +31,12 @@ class LoaderThreads {
   void drop_waiting();
 
  private:
-  void run(int thread);
-  void stop();
+  void run(const std::stop_token& stop, int thread);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::deque<Job> waiting_;
-  bool is_stopping_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;  // last: they use the rest
 };
 
 }  // namespace ddprun

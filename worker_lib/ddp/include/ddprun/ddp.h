@@ -9,10 +9,11 @@
 //   loss.backward();   // afterwards every rank's gradients are the average
 //
 // Made collectively (all ranks, the same order), used by one thread. The Context, or the smaller
-// Group that it was given, must outlive it. The module is on its device already, and so are the
-// inputs. Evaluate on the bare module, *model: ranks whose last batches are uneven would wait for
-// each other. With gradient_as_bucket_view clear gradients by zero_grad() (gradients.h): C++'s
-// Optimizer::zero_grad() detaches them, which such views refuse.
+// Group that it was given, must outlive it. Module and inputs are on the module's device already.
+// Evaluate on the bare module, *model: ranks whose last batches are uneven would wait for each other.
+// With gradient_as_bucket_view clear gradients by zero_grad() (gradients.h): Optimizer::zero_grad()
+// detaches them, which such views refuse. Models that differ between ranks, parameters without a
+// gradient and what the options refuse are UsageErrors.
 //
 // Follows torch/nn/parallel/distributed.py and torch/distributed/algorithms/join.py of PyTorch 2.11.
 #pragma once
@@ -29,7 +30,7 @@
 #include <vector>
 
 #include "ddprun/collectives.h"
-#include "ddprun/communication_hooks.h"
+#include "ddprun/comm_hooks.h"
 #include "ddprun/error.h"
 #include "ddprun/output_tensors.h"
 #include "ddprun/stateful.h"
@@ -38,9 +39,9 @@ namespace ddprun {
 
 // Defaults are Python's. The same on all ranks.
 struct DdpOptions {
-  std::int64_t bucket_cap_bytes = std::int64_t{25} << 20;
+  std::int64_t bucket_bytes_cap = std::int64_t{25} << 20;
   // Small: its all-reduce begins early. Nothing: 1 MiB beside the default above, else as above.
-  std::optional<std::int64_t> first_bucket_bytes = std::nullopt;
+  std::optional<std::int64_t> first_bucket_bytes_cap = std::nullopt;
   // For forwards that do not use every parameter. Costs a walk over the graph in each step.
   bool find_unused_parameters = false;
   // Promises that every step uses the same parameters, the same number of times each: unused ones
@@ -50,7 +51,7 @@ struct DdpOptions {
   bool static_graph = false;
   bool gradient_as_bucket_view = false;
   bool broadcast_buffers = true;  // rank 0's buffers (BatchNorm's) to all before each forward
-  CommunicationHook hook = {};    // communication_hooks.h; empty: all-reduce
+  CommHook comm_hook = {};        // comm_hooks.h; empty: all-reduce
 };
 
 // What happens to the ranks whose inputs last longer than others': see join() below.
@@ -90,8 +91,8 @@ class GradientReducer {
   void abandon_join();
 
   // The layout of buckets that the next step uses; see DistributedDataParallel.
-  std::string save_state() const;
-  void load_state(const std::string& state);
+  std::string state_dict() const;
+  void load_state_dict(const std::string& state);
 
  private:
   struct Parts;
@@ -127,13 +128,9 @@ class DistributedDataParallel : public Stateful {
       reducer_->after_forward(tensors);
     } else {
       auto output = module_->forward(std::forward<Args>(args)...);
-      if (reducer_->needs_outputs()) {
-        if constexpr (HasVisibleTensors<decltype(output)>) {
-          const TensorVisitor visit = [&](torch::Tensor& tensor) { tensors.push_back(&tensor); };
-          for_each_tensor(output, visit);
-        } else {
-          refuse_output();
-        }
+      if (reducer_->needs_outputs() &&
+          !visit_tensors(output, [&](torch::Tensor& tensor) { tensors.push_back(&tensor); })) {
+        refuse_output();
       }
       reducer_->after_forward(tensors);
       return output;
@@ -185,8 +182,8 @@ class DistributedDataParallel : public Stateful {
     }
   }
 
-  std::string save_state() const override { return reducer_->save_state(); }
-  void load_state(const std::string& state) override { reducer_->load_state(state); }
+  std::string state_dict() const override { return reducer_->state_dict(); }
+  void load_state_dict(const std::string& state) override { reducer_->load_state_dict(state); }
 
   // The module itself: to evaluate, to save, to read its members.
   Module& operator*() const { return *module_; }

@@ -1,7 +1,7 @@
 // What a training loop does with gradients between backward and the optimizer's step: clip them,
 // clear them. Under DistributedDataParallel every rank's gradients are the average already, so every
-// rank clips alike without speaking to the others. Sparse gradients are coalesced where that is
-// needed. Parameters without a gradient are skipped. One thread; not collective.
+// rank clips alike without speaking to the others. Parameters without a gradient are skipped. One
+// thread; not collective.
 //
 //   loss.backward();
 //   ddprun::clip_grad_norm_(model.parameters(), 1.0);

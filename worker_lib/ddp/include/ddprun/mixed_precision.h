@@ -10,7 +10,7 @@
 //       loss = criterion(model(inputs), targets);
 //     }
 //     scaler.scale(loss).backward();
-//     scaler.unscale(optimizer);                                   // only to clip before the step
+//     scaler.unscale_(optimizer);                                   // only to clip before the step
 //     ddprun::clip_grad_norm_(model.parameters(), 1.0);
 //     scaler.step(optimizer);   // skipped when a gradient is infinite or not a number
 //     scaler.update();          // which halves the scale; it doubles after 2000 good steps
@@ -34,11 +34,11 @@
 
 namespace ddprun {
 
-// For the calling thread, while it lives; nests. `type`: kHalf or kBFloat16, else a UsageError.
+// For the calling thread, while it lives; nests. `dtype`: kHalf or kBFloat16, else a UsageError.
 class Autocast {
  public:
-  explicit Autocast(torch::Device device, torch::ScalarType type = torch::kBFloat16,
-                    bool is_enabled = true);
+  explicit Autocast(torch::Device device, torch::ScalarType dtype = torch::kBFloat16,
+                    bool enabled = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -51,11 +51,11 @@ class Autocast {
 
 // Defaults are Python's.
 struct GradScalerOptions {
-  double initial_scale = 65536;
+  double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;  // steps without an infinite gradient before it grows
-  bool is_enabled = true;               // false: every call below is what it would be without
+  bool enabled = true;                  // false: every call below is what it would be without
 };
 
 // Its state (stateful.h) has the fields of Python's state_dict(). Save it after update().
@@ -67,18 +67,18 @@ class GradScaler : public Stateful {
   torch::Tensor scale(const torch::Tensor& loss);
   // Divides the optimizer's gradients by the scale and notes whether one is not finite. step() does
   // it unless it was done; twice before update() is a UsageError, as are float16 gradients.
-  void unscale(torch::optim::Optimizer& optimizer);
+  void unscale_(torch::optim::Optimizer& optimizer);
   // The optimizer's step, unless a gradient is not finite. Returns whether it was made. Once for each
   // optimizer before update().
   bool step(torch::optim::Optimizer& optimizer);
   // Adjusts the scale after the steps of all optimizers.
   void update();
 
-  double current_scale() const { return scale_; }
-  bool is_enabled() const { return options_.is_enabled; }
+  double get_scale() const { return scale_; }
+  bool is_enabled() const { return options_.enabled; }
 
-  std::string save_state() const override;
-  void load_state(const std::string& state) override;
+  std::string state_dict() const override;
+  void load_state_dict(const std::string& state) override;
 
  private:
   struct Seen {

@@ -1,7 +1,7 @@
-// Finding the tensors inside what a module's forward returns: tensors, and optionals, pairs, tuples,
-// vectors, arrays and maps of them; anything else that is a number or text has none. For a type of
-// your own write a function beside it, found by its namespace, or the same as a member without the
-// first argument; both also show the tensors of a batch (collate.h):
+// Finding the tensors inside what a module's forward returns, or inside a batch: tensors, and
+// optionals, pairs, tuples, arrays, vectors, maps and torch::data::Examples of them; numbers and text
+// have none. For a type of your own write a function beside it, found by its namespace, or the same
+// as a member without the first argument:
 //
 //   struct Prediction { torch::Tensor scores, boxes; };
 //   void for_each_tensor(Prediction& value, const ddprun::TensorVisitor& visit) {
@@ -12,111 +12,89 @@
 // Pure; any thread. A visitor may put another tensor in place of the one that it is shown.
 #pragma once
 
+#include <torch/data/example.h>
 #include <torch/types.h>
 
-#include <array>
 #include <functional>
-#include <map>
-#include <optional>
-#include <string>
+#include <ranges>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace ddprun {
 
 using TensorVisitor = std::function<void(torch::Tensor&)>;
 
-inline void for_each_tensor(torch::Tensor& tensor, const TensorVisitor& visit) {
-  if (tensor.defined()) visit(tensor);
-}
-inline void for_each_tensor(const std::string&, const TensorVisitor&) {}
-inline void for_each_tensor(const std::string_view&, const TensorVisitor&) {}
-inline void for_each_tensor(std::vector<bool>&, const TensorVisitor&) {}
-template <typename T>
-requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) void for_each_tensor(const T&,
-                                                                            const TensorVisitor&) {}
-template <typename T>
-requires requires(T& value, const TensorVisitor& visit) { value.for_each_tensor(visit); }
-void for_each_tensor(T& value, const TensorVisitor& visit) { value.for_each_tensor(visit); }
-// Declared before defined, since each may contain the others.
-template <typename T>
-void for_each_tensor(std::optional<T>& value, const TensorVisitor& visit);
-template <typename T>
-void for_each_tensor(std::vector<T>& values, const TensorVisitor& visit);
-template <typename T, std::size_t size>
-void for_each_tensor(std::array<T, size>& values, const TensorVisitor& visit);
-template <typename K, typename V>
-void for_each_tensor(std::map<K, V>& values, const TensorVisitor& visit);
-template <typename K, typename V>
-void for_each_tensor(std::unordered_map<K, V>& values, const TensorVisitor& visit);
-template <typename A, typename B>
-void for_each_tensor(std::pair<A, B>& values, const TensorVisitor& visit);
-template <typename... Ts>
-void for_each_tensor(std::tuple<Ts...>& values, const TensorVisitor& visit);
-
-template <typename T>
-void for_each_tensor(std::optional<T>& value, const TensorVisitor& visit) {
-  if (value) for_each_tensor(*value, visit);
-}
-template <typename T>
-void for_each_tensor(std::vector<T>& values, const TensorVisitor& visit) {
-  for (auto& value : values) for_each_tensor(value, visit);
-}
-template <typename T, std::size_t size>
-void for_each_tensor(std::array<T, size>& values, const TensorVisitor& visit) {
-  for (auto& value : values) for_each_tensor(value, visit);
-}
-template <typename K, typename V>
-void for_each_tensor(std::map<K, V>& values, const TensorVisitor& visit) {
-  for (auto& entry : values) for_each_tensor(entry.second, visit);
-}
-template <typename K, typename V>
-void for_each_tensor(std::unordered_map<K, V>& values, const TensorVisitor& visit) {
-  for (auto& entry : values) for_each_tensor(entry.second, visit);
-}
-template <typename A, typename B>
-void for_each_tensor(std::pair<A, B>& values, const TensorVisitor& visit) {
-  for_each_tensor(values.first, visit);
-  for_each_tensor(values.second, visit);
-}
-template <typename... Ts>
-void for_each_tensor(std::tuple<Ts...>& values, const TensorVisitor& visit) {
-  std::apply([&](auto&... value) { (for_each_tensor(value, visit), ...); }, values);
-}
-
 namespace detail {
 
 template <typename T>
-concept IsShown = requires(T& value, const TensorVisitor& visit) {
+concept HasMember = requires(T& value, const TensorVisitor& visit) {
+  value.for_each_tensor(visit);
+};
+template <typename T>
+concept HasFunction = requires(T& value, const TensorVisitor& visit) {
   for_each_tensor(value, visit);
 };
+template <typename T>
+concept HasNone = std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+    std::is_convertible_v<const T&, std::string_view>;
+template <typename T>
+concept IsTuple = requires {
+  std::tuple_size<T>::value;
+};  // pairs and arrays too
+template <typename T>
+concept IsOptional = requires(T& value) {
+  value.has_value();
+  *value;
+};
+template <typename T>  // a path is a range of paths
+concept IsRange = std::ranges::range<T> && !std::is_same_v<std::ranges::range_value_t<T>, T>;
 
-// Of a container whose parts are not, too, a function above would be found, and not compile.
-template <typename T>
-struct ShowsTensors : std::bool_constant<IsShown<T>> {};
-template <typename T>
-struct ShowsTensors<std::optional<T>> : ShowsTensors<T> {};
-template <typename T>
-struct ShowsTensors<std::vector<T>> : ShowsTensors<T> {};
-template <typename T, std::size_t size>
-struct ShowsTensors<std::array<T, size>> : ShowsTensors<T> {};
-template <typename K, typename V>
-struct ShowsTensors<std::map<K, V>> : ShowsTensors<V> {};
-template <typename K, typename V>
-struct ShowsTensors<std::unordered_map<K, V>> : ShowsTensors<V> {};
-template <typename A, typename B>
-struct ShowsTensors<std::pair<A, B>> : std::conjunction<ShowsTensors<A>, ShowsTensors<B>> {};
-template <typename... Ts>
-struct ShowsTensors<std::tuple<Ts...>> : std::conjunction<ShowsTensors<Ts>...> {};
+template <template <typename...> class Template, typename T>
+inline constexpr bool kIs = false;
+template <template <typename...> class Template, typename... Arguments>
+inline constexpr bool kIs<Template, Template<Arguments...>> = true;
 
 }  // namespace detail
 
-// Every part of it is of a kind that the functions above, or one of yours, know.
+// Shows the defined tensors in `value`. Parts of other kinds than those named above are passed over:
+// std::false_type if its type has any.
 template <typename T>
-concept HasVisibleTensors = detail::ShowsTensors<T>::value;
+auto visit_tensors(T& value, const TensorVisitor& visit) {
+  if constexpr (std::is_same_v<T, torch::Tensor>) {
+    if (value.defined()) visit(value);
+    return std::true_type();
+  } else if constexpr (detail::HasMember<T>) {
+    value.for_each_tensor(visit);
+    return std::true_type();
+  } else if constexpr (detail::HasFunction<T>) {
+    for_each_tensor(value, visit);
+    return std::true_type();
+  } else if constexpr (detail::kIs<torch::data::Example, T>) {
+    if constexpr (requires { value.target; }) {
+      auto both = std::tie(value.data, value.target);
+      return visit_tensors(both, visit);
+    } else {
+      return visit_tensors(value.data, visit);
+    }
+  } else if constexpr (detail::IsTuple<T>) {
+    return std::apply(
+        [&](auto&... part) {
+          (visit_tensors(part, visit), ...);
+          return std::bool_constant<(true && ... && decltype(visit_tensors(part, visit))::value)>();
+        },
+        value);
+  } else if constexpr (detail::IsOptional<T>) {
+    using Found = decltype(visit_tensors(*value, visit));
+    if (value.has_value()) visit_tensors(*value, visit);
+    return Found();
+  } else if constexpr (detail::IsRange<T> && !detail::HasNone<T>) {
+    for (auto&& part : value) visit_tensors(part, visit);
+    return decltype(visit_tensors(std::declval<std::ranges::range_value_t<T>&>(), visit))();
+  } else {
+    return std::bool_constant<detail::HasNone<T>>();
+  }
+}
 
 }  // namespace ddprun

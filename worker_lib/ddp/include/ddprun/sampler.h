@@ -1,15 +1,13 @@
-// DistributedSampler: which samples this rank reads, in which order. The permutation is PyTorch's
-// own: the same seed and epoch give the same batches as torch.utils.data.DistributedSampler in
-// Python. Fits torch::data loaders and hand-written loops. A copy is a handle on the same sampler,
-// because a loader keeps a copy of its own: set_epoch() on yours reaches the loader's. One thread.
+// DistributedSampler: which samples this rank reads, in which order: the same seed and epoch give the
+// same batches as torch.utils.data.DistributedSampler in Python. Fits torch::data loaders and
+// hand-written loops. A copy is a handle on the same sampler, because a loader keeps a copy of its
+// own: set_epoch() on yours reaches the loader's. One thread.
 //
 //   ddprun::DistributedSampler sampler(dataset_size, context, {.seed = 1});
 //   for (epoch ...) {
-//     sampler.set_epoch(epoch);
+//     sampler.set_epoch(epoch);  // else every epoch has the same order
 //     while (auto indices = sampler.next(64)) ...
 //   }
-//
-// Forgetting set_epoch() repeats the same order in every epoch.
 #pragma once
 
 #include <torch/data/samplers/base.h>
@@ -23,7 +21,7 @@
 
 namespace ddprun {
 
-struct SamplerOptions {
+struct DistributedSamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
   // The tail that does not divide by the number of ranks: dropped, or filled up with samples from
@@ -31,16 +29,16 @@ struct SamplerOptions {
   bool drop_last = false;
   // False (without drop_last): the tail stays as it is, so that every sample is read exactly once
   // and the first ranks may have one more than the others. For evaluation, where ranks do not meet
-  // after each step; a dataset may be smaller than the world.
-  bool pad = true;
+  // after each step; a dataset may be smaller than the number of ranks.
+  bool allow_duplicates = true;
 };
 
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  DistributedSampler(std::int64_t dataset_size, int world_size, int rank,
-                     const SamplerOptions& options = {});
+  DistributedSampler(std::int64_t dataset_size, int num_replicas, int rank,
+                     const DistributedSamplerOptions& options = {});
   DistributedSampler(std::int64_t dataset_size, const Context& context,
-                     const SamplerOptions& options = {})
+                     const DistributedSamplerOptions& options = {})
       : DistributedSampler(dataset_size, context.world_size(), context.rank(), options) {}
 
   // The next pass is that of `epoch`, beginning after the first `consumed` samples of its
@@ -58,7 +56,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::vector<std::size_t> peek(std::int64_t skip, std::size_t batch_size) const;
 
   std::int64_t dataset_size() const;
-  int world_size() const;
+  int num_replicas() const;
   int rank() const;
   std::uint64_t seed() const;
   std::int64_t epoch() const;

@@ -1,6 +1,7 @@
 // SyncBatchNorm: BatchNorm1d/2d/3d whose mean and variance are those of all ranks' batches together:
 // for batches that are small on each rank. The names in its state are BatchNorm's, so that weights
-// pass from one to the other. On CPU and GPU (Python's works on GPU only).
+// pass from one to the other. On CPU and GPU (Python's works on GPU only), there by the same kernels of
+// LibTorch as Python's.
 //
 //   struct Net : torch::nn::Module {
 //     explicit Net(ddprun::Context& context)
@@ -38,6 +39,7 @@ class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<2, SyncBatchNormIm
 
  private:
   void _check_input_dim(const torch::Tensor& input) override;
+  double count_batch();
 
   Group* group_;
 };

@@ -9,9 +9,9 @@
 //   auto pending = context.all_gather_async(features);              // meanwhile ...
 //   for (const torch::Tensor& part : pending.wait()) use(part);
 //
-// The mistake to avoid: a collective that not every rank of the group calls, in the same order and
-// with tensors of the same type and, where not said otherwise, shape. The others wait for the
-// missing one until it ends or the time limit (ContextOptions::timeout) is over.
+// Every rank of the group must make the same calls in the same order, with tensors of the same type
+// and, where not said otherwise, shape. Otherwise the others wait for the one that is missing until it
+// ends or the time limit (ContextOptions::timeout) is over.
 //
 // Tensors: on the CPU (shm or Gloo) or on the rank's GPU (NCCL; with Gloo as the only backend
 // through Gloo). Written in place they must be dense; what is only read may be laid out anyhow.
@@ -42,6 +42,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ddprun/error.h"
@@ -60,27 +61,28 @@ class Operation {
  public:
   Operation() = default;  // one that is over
   using Begin = std::function<c10::intrusive_ptr<c10d::Work>()>;
-  // `kept` begins with the tensor that says what the call is about, if there is one.
+  // `kept` begins with the tensor that says what the call is about, if there is one. `limit`: what
+  // wait() gives it, where that has none of its own.
   Operation(std::shared_ptr<Membership> membership, const char* name,
-            std::vector<torch::Tensor> kept, const Begin& begin, std::function<void()> finish);
+            std::vector<torch::Tensor> kept, const Begin& begin, std::function<void()> finish,
+            std::chrono::milliseconds limit = std::chrono::milliseconds::zero(),
+            bool is_blocking = false);
 
   bool is_done() const { return !work_ || work_->isCompleted(); }
   void wait();
-  // What wait() gives the operation, where that has no limit of its own.
-  Operation&& within(std::chrono::milliseconds limit) && {
-    limit_ = limit;
-    return std::move(*this);
-  }
 
  private:
   void enter();
+  void end();
+  void fail_if_broken();
   [[noreturn]] void fail();
 
   std::shared_ptr<Membership> membership_;
   const char* name_ = "";
   std::int64_t number_ = 0;
   std::vector<torch::Tensor> kept_;
-  std::chrono::milliseconds limit_{0};  // 0: the operation's own
+  std::chrono::milliseconds limit_{0};
+  bool is_blocking_ = false;  // begin() may wait, too
   std::function<void()> finish_;
   c10::intrusive_ptr<c10d::Work> work_;
 };
@@ -93,31 +95,21 @@ class Operation {
 // not take place, and nobody hears of its failure.
 template <typename Result = void>
 class [[nodiscard]] Work {
+  using Kept = std::conditional_t<std::is_void_v<Result>, std::monostate, Result>;
+
  public:
-  Work(detail::Operation operation, Result result)
+  Work(detail::Operation operation, Kept result = {})
       : operation_(std::move(operation)), result_(std::move(result)) {}
 
   bool is_done() const { return operation_.is_done(); }
   Result wait() {
     operation_.wait();
-    return result_;
+    if constexpr (!std::is_void_v<Result>) return result_;
   }
 
  private:
   detail::Operation operation_;
-  Result result_;
-};
-
-template <>
-class [[nodiscard]] Work<void> {
- public:
-  explicit Work(detail::Operation operation) : operation_(std::move(operation)) {}
-
-  bool is_done() const { return operation_.is_done(); }
-  void wait() { operation_.wait(); }
-
- private:
-  detail::Operation operation_;
+  Kept result_;
 };
 
 // A number that all_reduce() of plain values takes; for bool see all_of() and any_of().
@@ -126,6 +118,36 @@ concept Number = (std::is_integral_v<T> || std::is_same_v<T, float> ||
                   std::is_same_v<T, double>)&&!std::is_same_v<T, bool>;
 template <typename T>
 concept NumberOrBool = Number<T> || std::is_same_v<T, bool>;
+
+class Group;
+
+namespace detail {
+
+// What a function returned, or threw.
+template <typename Value>
+struct Outcome {
+  template <typename Function>
+  void of(Function& f) {
+    try {
+      if constexpr (std::is_void_v<Value>) {
+        f();
+      } else {
+        value.emplace(f());
+      }
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+
+  std::optional<std::conditional_t<std::is_void_v<Value>, bool, Value>> value;
+  std::exception_ptr thrown;
+};
+
+// Throws on every rank when one of them comes with an error: its own where `mine` is one, else a
+// Failure with the text of the first rank that has one. Collective.
+void throw_together(Group& group, const std::exception_ptr& mine, const std::string& doing);
+
+}  // namespace detail
 
 class Group {
  public:
@@ -155,28 +177,44 @@ class Group {
   // --- Tensors. Each returns when it is done here; the *_async twin returns at once.
 
   // `tensor` becomes the root's.
-  void broadcast(Tensor tensor, int root = 0) { broadcast_async(std::move(tensor), root).wait(); }
-  Work<> broadcast_async(Tensor tensor, int root = 0);
+  void broadcast(Tensor tensor, int root = 0) {
+    begin_broadcast(std::move(tensor), root, Mode::kBlocking).wait();
+  }
+  Work<> broadcast_async(Tensor tensor, int root = 0) {
+    return begin_broadcast(std::move(tensor), root, Mode::kAsync);
+  }
 
   // `tensor` becomes the sum (or what `op` says) over all ranks.
   void all_reduce(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
-    all_reduce_async(std::move(tensor), std::move(op)).wait();
+    begin_all_reduce(std::move(tensor), std::move(op), Mode::kBlocking).wait();
   }
-  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM);
+  Work<> all_reduce_async(Tensor tensor, ReduceOp op = ReduceOp::SUM) {
+    return begin_all_reduce(std::move(tensor), std::move(op), Mode::kAsync);
+  }
 
   // The same at the root alone; what the others' tensors hold afterwards is not defined.
   void reduce(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
-    reduce_async(std::move(tensor), root, std::move(op)).wait();
+    begin_reduce(std::move(tensor), root, std::move(op), Mode::kBlocking).wait();
   }
-  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM);
+  Work<> reduce_async(Tensor tensor, int root = 0, ReduceOp op = ReduceOp::SUM) {
+    return begin_reduce(std::move(tensor), root, std::move(op), Mode::kAsync);
+  }
 
   // At the root every rank's tensor, in the order of ranks; elsewhere nothing. Equal shapes.
-  Tensors gather(const Tensor& tensor, int root = 0) { return gather_async(tensor, root).wait(); }
-  Work<Tensors> gather_async(const Tensor& tensor, int root = 0);
+  Tensors gather(const Tensor& tensor, int root = 0) {
+    return begin_gather(tensor, root, Mode::kBlocking).wait();
+  }
+  Work<Tensors> gather_async(const Tensor& tensor, int root = 0) {
+    return begin_gather(tensor, root, Mode::kAsync);
+  }
 
   // Every rank's tensor, everywhere. Equal shapes.
-  Tensors all_gather(const Tensor& tensor) { return all_gather_async(tensor).wait(); }
-  Work<Tensors> all_gather_async(const Tensor& tensor);
+  Tensors all_gather(const Tensor& tensor) {
+    return begin_all_gather(tensor, Mode::kBlocking).wait();
+  }
+  Work<Tensors> all_gather_async(const Tensor& tensor) {
+    return begin_all_gather(tensor, Mode::kAsync);
+  }
 
   // The same with first dimensions that differ, zero included; the other dimensions and the type
   // must agree, else all ranks throw and the message names one that differs. Two collectives.
@@ -184,30 +222,38 @@ class Group {
 
   // `into` becomes the part that the root has at this rank's place; others leave `parts` empty.
   void scatter(Tensor into, const Tensors& parts = {}, int root = 0) {
-    scatter_async(std::move(into), parts, root).wait();
+    begin_scatter(std::move(into), parts, root, Mode::kBlocking).wait();
   }
-  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0);
+  Work<> scatter_async(Tensor into, const Tensors& parts = {}, int root = 0) {
+    return begin_scatter(std::move(into), parts, root, Mode::kAsync);
+  }
 
   // Reduces `tensor`, whose first dimension is a multiple of size(), and gives this rank its equal
   // share of that dimension: [n * size(), ...] to [n, ...].
   Tensor reduce_scatter(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
-    return reduce_scatter_async(tensor, std::move(op)).wait();
+    return begin_reduce_scatter(tensor, std::move(op), Mode::kBlocking).wait();
   }
-  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM);
+  Work<Tensor> reduce_scatter_async(const Tensor& tensor, ReduceOp op = ReduceOp::SUM) {
+    return begin_reduce_scatter(tensor, std::move(op), Mode::kAsync);
+  }
 
   // Cuts `tensor` along its first dimension into equal parts, sends part i to rank i and returns
   // what came, in the order of ranks: the transposition of who has what.
-  Tensor all_to_all(const Tensor& tensor) { return all_to_all_async(tensor, {}, {}).wait(); }
+  Tensor all_to_all(const Tensor& tensor) {
+    return begin_all_to_all(tensor, {}, {}, Mode::kBlocking).wait();
+  }
   // With parts of given lengths: `sent[i]` rows go to rank i and `received[i]` come from it.
   Work<Tensor> all_to_all_async(const Tensor& tensor, std::vector<std::int64_t> sent,
-                                std::vector<std::int64_t> received);
+                                std::vector<std::int64_t> received) {
+    return begin_all_to_all(tensor, std::move(sent), std::move(received), Mode::kAsync);
+  }
   // `parts[i]` goes to rank i; what rank i sent here is element i of the result. First dimensions
   // may all differ (lengths are exchanged first), the others and the type must agree.
   Tensors all_to_all(const Tensors& parts);
 
   // Returns when every rank has called it. Over NCCL it also waits for the GPU.
-  void barrier() { barrier_async().wait(); }
-  Work<> barrier_async();
+  void barrier() { begin_barrier(Mode::kBlocking).wait(); }
+  Work<> barrier_async() { return begin_barrier(Mode::kAsync); }
 
   // From rank to rank; the pair must agree on shape and type. Messages with equal `tag` between the
   // same two ranks keep their order. Not to itself. Over NCCL there are no tags, and the calls of a
@@ -226,7 +272,7 @@ class Group {
   // The root's value; the others' argument is ignored.
   template <NumberOrBool T>
   T broadcast(T value, int root = 0) {
-    broadcast_bytes(&value, sizeof value, root);
+    broadcast(view_of(&value, sizeof value), root);
     return value;
   }
   std::string broadcast(std::string text, int root = 0);
@@ -241,16 +287,14 @@ class Group {
   // One value per rank; gather: at the root, elsewhere none.
   template <NumberOrBool T>
   std::vector<T> all_gather(T value) {
-    return unpacked<T>(all_gather_bytes({reinterpret_cast<const char*>(&value), sizeof value}));
+    return values_of<T>(all_gather(view_of(&value, sizeof value)));
   }
   template <NumberOrBool T>
   std::vector<T> gather(T value, int root = 0) {
-    return unpacked<T>(gather_bytes({reinterpret_cast<const char*>(&value), sizeof value}, root));
+    return values_of<T>(gather(view_of(&value, sizeof value), root));
   }
-  std::vector<std::string> all_gather(const std::string& text) { return all_gather_bytes(text); }
-  std::vector<std::string> gather(const std::string& text, int root = 0) {
-    return gather_bytes(text, root);
-  }
+  std::vector<std::string> all_gather(const std::string& text);
+  std::vector<std::string> gather(const std::string& text, int root = 0);
 
   // --- Serialisable values (serialize.h), through the CPU.
 
@@ -262,11 +306,11 @@ class Group {
   }
   template <typename T>
   std::vector<T> all_gather_object(const T& value) {
-    return decoded<T>(all_gather_bytes(to_bytes(value)));
+    return decoded<T>(all_gather(to_bytes(value)));
   }
   template <typename T>
   std::vector<T> gather_object(const T& value, int root = 0) {
-    return decoded<T>(gather_bytes(to_bytes(value), root));
+    return decoded<T>(gather(to_bytes(value), root));
   }
 
   // --- One rank works for all.
@@ -274,23 +318,32 @@ class Group {
   // Calls f() on rank `where`, or with std::nullopt on every rank, and returns when it is done
   // there. The value (serialisable, or none) of the one rank is returned on every rank; of every
   // rank its own. When f throws, that rank throws the same on, and all others a Failure that names
-  // it and gives its words: nobody hangs, nobody goes on as if nothing had been.
+  // it and has its text: no rank hangs, and none continues as if nothing had happened.
   template <typename Function>
   std::invoke_result_t<Function&> run_on(std::optional<int> where, Function&& f);
 
  protected:
-  Group() = default;  // of Context, which opens it
-  void open(std::shared_ptr<detail::Membership> membership);
-
+  Group() = default;  // of Context
   std::shared_ptr<detail::Membership> membership_;
 
-  // Throws on every rank when one of them comes with an error: its own where `mine` is one, else a
-  // Failure with the words of the first rank that has one. Collective.
-  void throw_together(std::exception_ptr mine, const std::string& doing);
-
  private:
-  explicit Group(std::shared_ptr<detail::Membership> membership);
+  explicit Group(std::shared_ptr<detail::Membership> membership)
+      : membership_(std::move(membership)), is_ours_to_end_(true) {}
   bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()
+
+  // Blocking ones are, as in Python, queued on the GPU's current stream itself, which need not wait for
+  // NCCL's own then (asyncOp).
+  enum class Mode { kBlocking, kAsync };
+  Work<> begin_broadcast(Tensor tensor, int root, Mode mode);
+  Work<> begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode);
+  Work<> begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode);
+  Work<Tensors> begin_gather(const Tensor& tensor, int root, Mode mode);
+  Work<Tensors> begin_all_gather(const Tensor& tensor, Mode mode);
+  Work<> begin_scatter(Tensor into, const Tensors& parts, int root, Mode mode);
+  Work<Tensor> begin_reduce_scatter(const Tensor& tensor, ReduceOp op, Mode mode);
+  Work<Tensor> begin_all_to_all(const Tensor& tensor, std::vector<std::int64_t> sent,
+                                std::vector<std::int64_t> received, Mode mode);
+  Work<> begin_barrier(Mode mode);
 
   struct Call;
   detail::Operation start(const Call& call, Tensors kept, const detail::Operation::Begin& begin,
@@ -298,14 +351,15 @@ class Group {
   void compare_calls(const std::string& call);
   void check_rank(const char* name, int rank) const;
 
-  void broadcast_bytes(void* bytes, std::size_t size, int root);
-  std::vector<std::string> all_gather_bytes(const std::string& bytes);
-  std::vector<std::string> gather_bytes(const std::string& bytes, int root);
+  // As bytes.
+  static Tensor view_of(void* memory, std::size_t size) {
+    return torch::from_blob(memory, {static_cast<std::int64_t>(size)}, torch::kUInt8);
+  }
   std::int64_t all_reduce_integer(std::int64_t value, const ReduceOp& op);
   double all_reduce_double(double value, const ReduceOp& op);
 
   template <typename T>
-  static std::vector<T> unpacked(const std::vector<std::string>& all);
+  static std::vector<T> values_of(const Tensors& all);
   template <typename T>
   static std::vector<T> decoded(const std::vector<std::string>& all);
 };
@@ -336,20 +390,16 @@ T Group::all_reduce(T value, ReduceOp op) {
 }
 
 template <typename T>
-std::vector<T> Group::unpacked(const std::vector<std::string>& all) {
+std::vector<T> Group::values_of(const Tensors& all) {
   std::vector<T> values;
-  for (const std::string& bytes : all) {
-    ByteReader reader(bytes);
-    T value{};
-    reader.bytes(&value, sizeof value);
-    values.push_back(value);
-  }
+  for (const Tensor& bytes : all) values.push_back(*static_cast<const T*>(bytes.const_data_ptr()));
   return values;
 }
 
 template <typename T>
 std::vector<T> Group::decoded(const std::vector<std::string>& all) {
   std::vector<T> values;
+  values.reserve(all.size());
   for (const std::string& bytes : all) values.push_back(from_bytes<T>(bytes));
   return values;
 }
@@ -357,27 +407,15 @@ std::vector<T> Group::decoded(const std::vector<std::string>& all) {
 template <typename Function>
 std::invoke_result_t<Function&> Group::run_on(std::optional<int> where, Function&& f) {
   using Value = std::invoke_result_t<Function&>;
-  constexpr bool kIsVoid = std::is_void_v<Value>;
   if (where) check_rank("run_on", *where);
-  std::optional<std::conditional_t<kIsVoid, bool, Value>> value;
-  std::exception_ptr mine;
-  if (!where || *where == rank()) {
-    try {
-      if constexpr (kIsVoid) {
-        f();
-      } else {
-        value.emplace(f());
-      }
-    } catch (...) {
-      mine = std::current_exception();
-    }
-  }
-  throw_together(mine, "run_on");
-  if constexpr (!kIsVoid) {
-    if (!where) return std::move(*value);
+  detail::Outcome<Value> mine;
+  if (!where || *where == rank()) mine.of(f);
+  detail::throw_together(*this, mine.thrown, "run_on");
+  if constexpr (!std::is_void_v<Value>) {
+    if (!where) return std::move(*mine.value);
     const std::string bytes =
-        broadcast(rank() == *where ? to_bytes<Value>(*value) : std::string(), *where);
-    return rank() == *where ? std::move(*value) : from_bytes<Value>(bytes);
+        broadcast(rank() == *where ? to_bytes<Value>(*mine.value) : std::string(), *where);
+    return rank() == *where ? std::move(*mine.value) : from_bytes<Value>(bytes);
   }
 }
 

@@ -7,7 +7,7 @@
 //
 //   int main(int argc, char** argv) {
 //     return ddprun::run(argc, argv, [](ddprun::Context& context) {
-//       auto loss = context.all_reduce_sum(my_loss);
+//       auto loss = context.all_reduce(my_loss);
 //       if (context.is_main_process()) ddprun::log::info("loss ", loss);
 //     });
 //   }
@@ -23,6 +23,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -38,20 +39,19 @@
 namespace ddprun {
 
 class AgentLink;
+class GroupBrokenListener;
 class LeaveVote;
-
-// Whose main process goes first.
-enum class First {
-  kOfJob,   // rank 0
-  kOfNode,  // local rank 0 of each node: for what is prepared on every node's own disk
-};
+namespace detail {
+struct ContextAccess;
+}
 
 struct ContextOptions {
   Backend backend = Backend::kAuto;
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);  // until all ranks are there
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);      // of one collective
-  // Where and as whom to meet, when the variables do not say it (environment.h).
-  Meeting meeting = {};
+  // Of one collective; none: PyTorch's, 10 minutes over NCCL and 30 over the others.
+  std::optional<std::chrono::milliseconds> timeout = {};
+  // Where and as whom to join, when the variables do not say it (environment.h).
+  InitMethod init_method = {};
   // This rank's device, instead of the CPU or the GPU with the number of its local rank. Two ranks
   // may share a GPU over Gloo, not over NCCL.
   std::optional<torch::Device> device = {};
@@ -59,18 +59,22 @@ struct ContextOptions {
   // Doubles and more the time of each; also on by TORCH_DISTRIBUTED_DEBUG=DETAIL.
   bool check_collectives = false;
   // Of memory shared with the other ranks of the node, for every rank of every group over shm: at most
-  // a fifth for messages, else whole huge pages (2 MiB). What is larger goes through it in pieces.
+  // a fifth for messages. What is larger goes through it in pieces.
   std::size_t shared_bytes_per_rank = std::size_t{2560} << 10;
   // Up to 256 MiB that this process frees stay with it for its next step, where the device is the CPU;
   // else the system takes them and gives them back page by page. Not where the environment tunes malloc.
   bool keep_freed_memory = true;
   // Every rank's log lines, from info on, also into a file there (log.h); also by DDPRUN_LOG_DIR.
   std::string log_folder = {};
+  // With ddprun --standby: the processes of a restart are forked from one that has run the program up to
+  // this Context (run.h). false: each runs it from the beginning, because something before the Context
+  // must happen in each of them.
+  bool can_be_standby = true;
 };
 
 class Context : public Group {
  public:
-  // Joins the group that the environment and options.meeting describe; returns when every rank is
+  // Joins the group that the environment and options.init_method describe; returns when every rank is
   // there. A rank that does not come is named after join_timeout.
   explicit Context(const ContextOptions& options = {});
   Context(Environment environment, const ContextOptions& options);
@@ -83,13 +87,15 @@ class Context : public Group {
   Context& operator=(const Context&) = delete;
 
   const Environment& environment() const { return environment_; }
-  int rank() const { return environment_.rank; }
   int world_size() const { return environment_.world_size; }
   bool is_distributed() const { return world_size() > 1; }
   bool is_main_process() const { return rank() == 0; }
-  torch::Device device() const { return device_; }
 
-  double all_reduce_sum(double value) { return all_reduce(value); }
+  // Whose main process goes first.
+  enum class First {
+    kOfJob,   // rank 0
+    kOfNode,  // local rank 0 of each node: for what is prepared on every node's own disk
+  };
 
   // Calls f() on the main process of the job, or of every node, and when it is done there on all
   // the others: one prepares what the others then find (a download, a cache of tokens). Returns
@@ -135,29 +141,12 @@ class Context : public Group {
   // never calls it gets the signal itself. Always false without ddprun.
   bool should_leave();
 
-  // Ends the membership when all went well: rank 0 keeps the store open until everybody is done
-  // with it.
-  void leave();
-
-  // After a failure, in a handler: says to the others why this rank ends, and throws what is being
-  // handled on; an error of a connection as a Failure that says which rank is missing (also when it
-  // comes out of backward() or another place that knows nothing of this library). run() does it;
-  // without it the others only see that this rank has gone without a word.
-  [[noreturn]] void fail();
-  // The same without the throw, from any thread, for a process that is about to abort by `error` (what
-  // a thread of NCCL throws when a collective takes too long, for example): tells the others, and
-  // returns what is to be said here.
-  std::string last_words(const std::exception& error) noexcept;
-
  private:
-  friend class Checkpointer;
-  friend class FailureVote;
-
-  bool is_told_to_leave();  // this process, from here on also by its link
+  friend struct detail::ContextAccess;  // the end (leave.h), and parts of this library
 
   Environment environment_;
-  torch::Device device_{torch::kCPU};
-  std::unique_ptr<AgentLink> link_;  // to the agent; none without one
+  std::unique_ptr<AgentLink> link_;                // to the agent; none without one
+  std::unique_ptr<GroupBrokenListener> listener_;  // to it, where calls would wait for ever
   std::vector<std::function<void(const ProgressReport&)>> progress_listeners_;
   std::unique_ptr<LeaveVote> leave_vote_;
   c10::intrusive_ptr<c10d::Store> store_;
@@ -168,24 +157,13 @@ template <typename Function>
 std::invoke_result_t<Function&> Context::main_process_first(Function&& f, First first) {
   using Value = std::invoke_result_t<Function&>;
   const bool goes_first = first == First::kOfJob ? is_main_process() : environment_.local_rank == 0;
-  std::optional<std::conditional_t<std::is_void_v<Value>, bool, Value>> value;
-  std::exception_ptr mine;
-  if (goes_first) {
-    try {
-      if constexpr (std::is_void_v<Value>) {
-        f();
-      } else {
-        value.emplace(f());
-      }
-    } catch (...) {
-      mine = std::current_exception();
-    }
-  }
-  throw_together(mine, "main_process_first");
+  detail::Outcome<Value> mine;
+  if (goes_first) mine.of(f);
+  detail::throw_together(*this, mine.thrown, "main_process_first");
   if constexpr (std::is_void_v<Value>) {
     if (!goes_first) f();
   } else {
-    return value ? std::move(*value) : f();
+    return goes_first ? std::move(*mine.value) : f();
   }
 }
 

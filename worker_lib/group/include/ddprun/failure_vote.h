@@ -1,6 +1,6 @@
-// FailureVote: one rank's trouble ends all ranks, at the same place and with the same words, where
+// FailureVote: one rank's trouble ends all ranks, at the same place and with the same text, where
 // an exception on one rank would leave the others waiting in a collective until it is noticed.
-// FiniteGuard and check_finite() use it for a loss that is NaN or infinite. One thread; the Group (or
+// FiniteGuard uses it for a loss that is NaN or infinite. One thread; the Group (or
 // Context) must outlive both.
 //
 //   ddprun::FailureVote failures(context);
@@ -45,7 +45,7 @@ class FailureVote {
   FailureVote& operator=(const FailureVote&) = delete;
 
   // Not collective: this rank is in trouble since `step`. The first report counts. With an exception
-  // this rank throws that one in the end, the others a Failure with its words.
+  // this rank throws that one in the end, the others a Failure with its text.
   void report(std::int64_t step, std::string why);
   void report(std::int64_t step, std::exception_ptr thrown);
   bool has_report() const { return trouble_.has_value(); }
@@ -102,9 +102,5 @@ class FiniteGuard {
   FailureVote& failures_;
   torch::Tensor first_bad_;  // on a GPU: the step, or the largest number
 };
-
-// At once, without a FailureVote: throws Failure on all ranks when `loss` is not finite on one of
-// them, and names it. One small collective per call.
-void check_finite(Group& group, const torch::Tensor& loss);
 
 }  // namespace ddprun

@@ -10,7 +10,23 @@
 // any other exception. What f throws is also told to the other ranks, whose own failure then says
 // which rank it was and why; an error of a connection that f lets through is made into a Failure
 // that names the missing rank. When a thread of LibTorch lets an exception escape, which ends the
-// process by SIGABRT, the error file and the others get its words too.
+// process by SIGABRT, the error file and the others get its text too.
+//
+// Under `ddprun --standby` the workers of a restart may be forks of one process that has run the
+// program up to its first Context, without a rank. ContextOptions::can_be_standby = false prevents it;
+// a program that reads a variable of a worker (RANK) before, has a second thread, a GPU, a socket or a
+// pipe there is started by exec, as without --standby. What such a fork has that is not of its own:
+//   - memory, with malloc's state, static objects and the main thread's thread_local ones: as the
+//     program had left them, each worker has its copy. Constructors have run once, for all.
+//   - random numbers: a generator that was seeded before Context gives all workers the same numbers,
+//     also where the seed was the time or came from std::random_device. LibTorch's has its fixed
+//     seed, as after exec. The layout of memory is the same in all.
+//   - a process id or a time that the program has noted before Context: those of the forked process.
+//   - open files: opened anew, at the same place, so that one worker does not move it for another;
+//     devices such as /dev/null stay shared. Signal handlers, limits and the current folder stay;
+//     timers (alarm) do not.
+//   - what was printed before Context: each worker prints it, as after exec.
+// Its own are: variables, stdout and stderr, session, control group, link, and all that Context makes.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
-// Values as bytes and back, for what ranks send each other as an object (broadcast_object and its
-// kin in collectives.h). Serialisable are: numbers, bool, enums, strings, structs of such plain
-// data (no pointers), std::array, vector, pair, tuple, optional, variant, map, unordered_map, set,
-// complex, chrono durations, torch::Tensor (collectives.h), all of them nested, and a struct that
+// Values as bytes and back, for what ranks send each other as an object (broadcast_object and
+// others in collectives.h). Serialisable are: numbers, bool, enums, strings, structs of such plain
+// data (no pointers), std::array, pair, tuple, optional, variant, vectors, lists, maps and sets of all
+// kinds, complex, chrono durations, torch::Tensor (collectives.h), all of them nested, and a struct that
 // names its fields once, for both directions:
 //
 //   struct Score {
@@ -14,9 +14,7 @@
 // For a type that is not yours specialise Codec<T>. The bytes are for the other ranks of one job
 // (same program, same byte order), not for files. Decoding checks every length and the type, and
 // throws Failure (kProtocol) for bytes that are no T. Values: any thread.
-//
-// The mistake to avoid: a struct of plain data that holds a pointer compiles and arrives as
-// nonsense.
+// A struct of plain data that holds a pointer compiles, and arrives as nonsense.
 #pragma once
 
 #include <array>
@@ -24,15 +22,12 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -41,8 +36,11 @@
 
 namespace ddprun {
 
+// Appends to a string.
 class ByteWriter {
  public:
+  explicit ByteWriter(std::string& text) : text_(text) {}
+
   void bytes(const void* from, std::size_t count) {
     if (count > 0) text_.append(static_cast<const char*>(from), count);
   }
@@ -50,10 +48,9 @@ class ByteWriter {
     const auto wide = static_cast<std::uint64_t>(value);
     bytes(&wide, sizeof wide);
   }
-  std::string take() { return std::move(text_); }
 
  private:
-  std::string text_;
+  std::string& text_;
 };
 
 class ByteReader {
@@ -102,46 +99,32 @@ concept Serialisable = requires(ByteWriter& writer, ByteReader& reader, const T&
 
 namespace detail {
 
-class FieldWriter {
- public:
-  explicit FieldWriter(ByteWriter& writer) : writer_(writer) {}
-  template <typename... Parts>
-  void operator()(const Parts&... parts) {
-    static_assert(sizeof...(Parts) > 0, "name the fields: field(a, b)");
-    (Codec<Parts>::write(writer_, parts), ...);
-  }
-
- private:
-  ByteWriter& writer_;
-};
-
-class FieldReader {
- public:
-  explicit FieldReader(ByteReader& reader) : reader_(reader) {}
-  template <typename... Parts>
-  void operator()(Parts&... parts) {
-    ((parts = Codec<Parts>::read(reader_)), ...);
-  }
-
- private:
-  ByteReader& reader_;
+struct AnyFields {
+  void operator()(auto&...) {}
 };
 
 template <typename T>
-concept HasFields = std::is_class_v<T> && requires(T& value, FieldWriter& writer) {
-  value.fields(writer);
+concept HasFields = std::is_class_v<T> && requires(T& value, AnyFields& fields) {
+  value.fields(fields);
 };
+
+// Numbers and what stands for one or two.
+template <typename T>
+inline constexpr bool kIsValue = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+template <typename T>
+inline constexpr bool kIsValue<std::complex<T>> = true;
+template <typename Count, typename Period>
+inline constexpr bool kIsValue<std::chrono::duration<Count, Period>> = true;
 
 // What is its own bytes.
 template <typename T>
-concept Plain = (std::is_arithmetic_v<T> || std::is_enum_v<T> ||
-                 (std::is_trivially_copyable_v<T> && std::is_aggregate_v<T> && std::is_class_v<T> &&
-                  std::is_default_constructible_v<T>)) &&
+concept Plain = (kIsValue<T> || (std::is_trivially_copyable_v<T> && std::is_aggregate_v<T> &&
+                                 std::is_class_v<T> && std::is_default_constructible_v<T>)) &&
                 !std::is_same_v<T, bool> && !HasFields<T>;
 
 // Vectors of these travel as one block.
 template <typename T>
-inline constexpr bool kIsBlock = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+inline constexpr bool kIsBlock = kIsValue<T> && !std::is_same_v<T, bool>;
 
 // FNV-1a of the type's name: ranks that mean different types find out before they misread bytes.
 template <typename T>
@@ -153,21 +136,12 @@ std::uint64_t type_mark() {
   return hash;
 }
 
-// Containers that are filled by insertion at their end.
-template <typename Container, typename Element>
-struct SequenceCodec {
-  static void write(ByteWriter& writer, const Container& values) {
-    writer.count(values.size());
-    for (const auto& value : values) Codec<Element>::write(writer, value);
-  }
-  static Container read(ByteReader& reader) {
-    Container values;
-    for (std::size_t left = reader.count(); left > 0; --left) {
-      values.insert(values.end(), Codec<Element>::read(reader));
-    }
-    return values;
-  }
-};
+// What is filled by insertion at its end: vectors, maps, sets.
+template <typename T>
+concept Container = requires(T& values, typename T::value_type value) {
+  values.insert(values.end(), std::move(value));
+}
+&&Serialisable<typename T::value_type>;
 
 }  // namespace detail
 
@@ -195,13 +169,18 @@ struct Codec<bool> {
 template <detail::HasFields T>
 struct Codec<T> {
   static void write(ByteWriter& writer, const T& value) {
-    detail::FieldWriter fields(writer);
-    const_cast<T&>(value).fields(fields);  // the writer takes every field as const
+    const auto write_all = [&writer]<typename... Parts>(const Parts&... parts) {
+      static_assert(sizeof...(Parts) > 0, "name the fields: field(a, b)");
+      (Codec<Parts>::write(writer, parts), ...);
+    };
+    const_cast<T&>(value).fields(write_all);  // which takes every field as const
   }
   static T read(ByteReader& reader) {
     T value;
-    detail::FieldReader fields(reader);
-    value.fields(fields);
+    const auto read_all = [&reader]<typename... Parts>(Parts&... parts) {
+      ((parts = Codec<Parts>::read(reader)), ...);
+    };
+    value.fields(read_all);
     return value;
   }
 };
@@ -218,9 +197,19 @@ struct Codec<std::string> {
   }
 };
 
-template <typename T>
-requires Serialisable<T> &&
-    (!detail::kIsBlock<T>)struct Codec<std::vector<T>> : detail::SequenceCodec<std::vector<T>, T> {
+template <detail::Container Values>
+struct Codec<Values> {
+  static void write(ByteWriter& writer, const Values& values) {
+    writer.count(values.size());
+    for (const auto& value : values) Codec<typename Values::value_type>::write(writer, value);
+  }
+  static Values read(ByteReader& reader) {
+    Values values;
+    for (std::size_t left = reader.count(); left > 0; --left) {
+      values.insert(values.end(), Codec<typename Values::value_type>::read(reader));
+    }
+    return values;
+  }
 };
 
 template <typename T>
@@ -261,14 +250,15 @@ struct Codec<std::optional<T>> {
   }
 };
 
-template <Serialisable First, Serialisable Second>
+template <typename First, Serialisable Second>
+requires Serialisable<std::remove_const_t<First>>  // of maps it is const
 struct Codec<std::pair<First, Second>> {
   static void write(ByteWriter& writer, const std::pair<First, Second>& value) {
-    Codec<First>::write(writer, value.first);
+    Codec<std::remove_const_t<First>>::write(writer, value.first);
     Codec<Second>::write(writer, value.second);
   }
   static std::pair<First, Second> read(ByteReader& reader) {
-    First first = Codec<First>::read(reader);
+    auto first = Codec<std::remove_const_t<First>>::read(reader);
     return {std::move(first), Codec<Second>::read(reader)};
   }
 };
@@ -277,7 +267,11 @@ template <Serialisable First, Serialisable... Rest>
 struct Codec<std::tuple<First, Rest...>> {
   using Tuple = std::tuple<First, Rest...>;
   static void write(ByteWriter& writer, const Tuple& value) {
-    std::apply(detail::FieldWriter(writer), value);
+    std::apply(
+        [&](const auto&... parts) {
+          (Codec<std::decay_t<decltype(parts)>>::write(writer, parts), ...);
+        },
+        value);
   }
   static Tuple read(ByteReader& reader) {
     return Tuple{Codec<First>::read(reader), Codec<Rest>::read(reader)...};  // in order, as {} is
@@ -310,54 +304,19 @@ struct Codec<std::variant<Kinds...>> {
   }
 };
 
-template <Serialisable Key, Serialisable T>
-struct Codec<std::map<Key, T>> : detail::SequenceCodec<std::map<Key, T>, std::pair<const Key, T>> {
-};
-template <Serialisable Key, Serialisable T>
-struct Codec<std::unordered_map<Key, T>>
-    : detail::SequenceCodec<std::unordered_map<Key, T>, std::pair<const Key, T>> {};
-template <Serialisable Key>
-struct Codec<std::set<Key>> : detail::SequenceCodec<std::set<Key>, Key> {};
-// The elements of maps.
+// A type that is not Serialisable cannot be sent to other ranks: give it a fields() function, or
+// specialise ddprun::Codec for it.
 template <Serialisable T>
-struct Codec<const T> : Codec<T> {};
-
-template <typename T>
-struct Codec<std::complex<T>> : Codec<std::array<T, 2>> {
-  static void write(ByteWriter& writer, const std::complex<T>& value) {
-    Codec<std::array<T, 2>>::write(writer, {value.real(), value.imag()});
-  }
-  static std::complex<T> read(ByteReader& reader) {
-    const auto parts = Codec<std::array<T, 2>>::read(reader);
-    return {parts[0], parts[1]};
-  }
-};
-
-template <typename Count, typename Period>
-struct Codec<std::chrono::duration<Count, Period>> {
-  using Duration = std::chrono::duration<Count, Period>;
-  static void write(ByteWriter& writer, const Duration& value) {
-    Codec<Count>::write(writer, value.count());
-  }
-  static Duration read(ByteReader& reader) { return Duration(Codec<Count>::read(reader)); }
-};
-
-template <typename T>
 std::string to_bytes(const T& value) {
-  static_assert(Serialisable<T>,
-                "this type cannot be sent to other ranks: give it a fields() function or "
-                "specialise ddprun::Codec for it (ddprun/serialize.h)");
-  ByteWriter writer;
+  std::string bytes;
+  ByteWriter writer(bytes);
   Codec<std::uint64_t>::write(writer, detail::type_mark<T>());
   Codec<T>::write(writer, value);
-  return writer.take();
+  return bytes;
 }
 
-template <typename T>
+template <Serialisable T>
 T from_bytes(std::string_view bytes) {
-  static_assert(Serialisable<T>,
-                "this type cannot be sent to other ranks: give it a fields() function or "
-                "specialise ddprun::Codec for it (ddprun/serialize.h)");
   ByteReader reader(bytes);
   if (Codec<std::uint64_t>::read(reader) != detail::type_mark<T>()) {
     throw Failure(ErrorCode::kProtocol,

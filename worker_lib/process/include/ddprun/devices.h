@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "ddprun/environment.h"
-#include "rendezvous/common/result.h"
 
 namespace ddprun {
 
@@ -29,8 +28,11 @@ std::vector<Gpu> list_gpus(const char* driver = "libcuda.so.1");
 // How many, without asking for more.
 int count_gpus(const char* driver = "libcuda.so.1");
 
+// The newest CUDA that the driver knows, as CUDA counts: 12040 is 12.4; 0: not known.
+int cuda_of_driver(const char* driver = "libcuda.so.1");
+
 // Which of `visible` GPUs is this worker's: that with the number of its local rank. A task of Slurm
-// that sees one alone was given it. Error: kInvalidArgument.
-Result<int> gpu_of_worker(const Environment& environment, int visible);
+// that sees one alone was given it. Throws UsageError where there is none.
+int gpu_of_worker(const Environment& environment, int visible);
 
 }  // namespace ddprun

@@ -1,19 +1,15 @@
 // Environment: who this process is in its job and where the ranks meet, as the launcher (ddprun,
-// torchrun, srun, or a person) said it in environment variables. parse_environment() is pure: what
-// it looks at is given to it, so that every wrong combination can be tested. Values: any thread.
+// torchrun, srun, or a person) said it in environment variables. Values: any thread.
 //
 // Asked in this order: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT as
-// torchrun sets them; else, in a step of Slurm, SLURM_PROCID and its kin (MASTER_ADDR and
+// torchrun sets them; else, in a step of Slurm, SLURM_PROCID and others (MASTER_ADDR and
 // MASTER_PORT, if set, are kept; else the first host of the step and a port made of the job's
 // number, 12000 to 31999); else nothing is set, and a process is a world of one.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
-
-#include "rendezvous/common/result.h"
 
 namespace ddprun {
 
@@ -33,22 +29,17 @@ struct Environment {
   int link_page_fd = -1;  // is found out by who opens it; -1: none
 };
 
-using VariableLookup = std::function<std::optional<std::string>(const char* name)>;
-
 // What a program says itself, as arguments of PyTorch's init_process_group().
-struct Meeting {
+struct InitMethod {
   // "env://": as the variables say. "tcp://host:port": there, where rank 0 opens the store, whoever
   // MASTER_ADDR is. "file:///path": through a file that all ranks reach and that does not exist
   // before. The latter two may end in "?rank=R&world_size=N".
-  std::string init_method = "env://";
+  std::string url = "env://";
   std::optional<int> rank = {};  // instead of the variables'
   std::optional<int> world_size = {};
 };
 
-// Errors: kInvalidArgument, a sentence that names the variables, their values and what to do.
-Result<Environment> parse_environment(const VariableLookup& lookup, const Meeting& meeting = {});
-
-// The same of this process' own variables.
-Result<Environment> environment_of_this_process(const Meeting& meeting = {});
+// Throws UsageError, which names the variables, their values and what to do.
+Environment environment_of_this_process(const InitMethod& init_method = {});
 
 }  // namespace ddprun

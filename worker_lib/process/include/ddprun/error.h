@@ -1,5 +1,5 @@
-// The exceptions of worker_lib. A training program lives with exceptions anyway (LibTorch throws
-// c10::Error), so public calls throw; what they throw carries an Error (rendezvous/common/result.h).
+// The exceptions of worker_lib. LibTorch throws exceptions (c10::Error), so public calls do too; what they
+// throw carries an Error (rendezvous/common/result.h).
 // UsageError is for what the person who started the program has to change; ddprun::run() turns it
 // into exit code 2, everything else into exit code 1 and an error file. Any thread.
 #pragma once
@@ -29,12 +29,5 @@ class UsageError : public Failure {
   explicit UsageError(std::string message)
       : Failure(ErrorCode::kInvalidArgument, std::move(message)) {}
 };
-
-// The value, or its Error thrown as a Failure.
-template <typename T>
-T value_or_throw(Result<T> result) {
-  if (!result) throw Failure(std::move(result.error()));
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
 // Log lines of a training program, on stderr, each written whole by one write(2): lines of several
-// ranks never mix within a line. After set_up_log() a line names its rank; the main process says
+// ranks never mix within a line. From the Context on a line names its rank; the main process says
 // info and above, the others warning and above. Without it: as the main process, without a rank.
 //
 // With ContextOptions::log_folder, or DDPRUN_LOG_DIR in the environment, every rank also writes all
@@ -13,21 +13,12 @@
 //   ddprun::log::info("epoch ", epoch, ": loss ", loss);
 #pragma once
 
-#include <optional>
 #include <sstream>
 #include <string>
-#include <string_view>
 
-#include "rendezvous/common/result.h"
-
-namespace ddprun {
-
-namespace log {
+namespace ddprun::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
-
-// "debug" and so on; nothing for anything else.
-std::optional<Level> level_from(std::string_view name);
 
 bool is_on(Level level);
 void write(Level level, const std::string& text);
@@ -57,14 +48,4 @@ void error(const Parts&... parts) {
   at(Level::kError, parts...);
 }
 
-}  // namespace log
-
-struct LogOptions {
-  std::string folder = {};               // of the file, made if need be; empty: no file
-  std::optional<log::Level> level = {};  // else as said above
-};
-
-// Called by Context; a world of one shows no rank. Error: the file cannot be written.
-Result<void> set_up_log(int rank, int world_size, const LogOptions& options = {});
-
-}  // namespace ddprun
+}  // namespace ddprun::log

@@ -4,8 +4,6 @@
 //
 //   ddprun::ProgressBar bar(context.is_main_process(), "epoch 1", /*total=*/steps);
 //   for (...) bar.advance(1, "loss 0.31");
-#pragma once
-
 //
 // ProgressReport: what Context::progress() was told, for those who asked to be told of it
 // (Context::on_progress): a ProgressBar, TensorBoard (tensorboard.h), a function of your own.

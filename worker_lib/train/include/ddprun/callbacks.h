@@ -7,24 +7,22 @@
 //       std::printf("%.4f\n", training.history().evaluations.back().metrics.at("accuracy"));
 //     }
 //   };
-//   trainer.add(std::make_shared<Print>(), ddprun::On::kMainProcess);
+//   trainer.add_callback(std::make_shared<Print>(), ddprun::Callback::On::kMainProcess);
 //
-// One on every rank may use collectives, since all ranks are in the same hook. One on the main
-// process must not: the others are not there. What such a one throws ends all ranks together: the
-// main process with what was thrown, the others with a Failure that has its words, within about half
-// a second and before the next evaluation or checkpoint. What one on every rank throws leaves fit()
-// on that rank as it is.
+// One on every rank may use collectives; what it throws leaves fit() on that rank as it is. One on the
+// main process must not, since the others are not there; what it throws ends all ranks together,
+// within about half a second and before the next evaluation or checkpoint: the main process with what
+// was thrown, the others with a Failure that has its words.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "ddprun/history.h"
+#include "ddprun/tensorboard.h"
 
 namespace ddprun {
-
-class EventFile;
 
 // What a callback can look at. Valid during the call.
 class TrainingView {
@@ -32,7 +30,7 @@ class TrainingView {
   virtual bool is_main_process() const = 0;
   // From 0: the one that is running or has just ended; before and after all: the next one.
   virtual std::int64_t epoch() const = 0;
-  // There will be at most so many; 0: as many as TrainerOptions::steps take.
+  // There will be at most so many; 0: as many as TrainerOptions::max_steps take.
   virtual std::int64_t epochs() const = 0;
   virtual std::int64_t step() const = 0;  // optimizer steps done
   // This rank's, of the last step: the mean over its window of batches; before the first step of a
@@ -57,22 +55,22 @@ class Callback {
   virtual void on_evaluation_end(const TrainingView&) {}
   virtual void on_epoch_end(const TrainingView&) {}  // of complete epochs, after the evaluation
   virtual void on_train_end(const TrainingView&) {}  // however fit() ends, but for a throw
-};
 
-enum class On { kAllRanks, kMainProcess };
+  // Where it is called.
+  enum class On { kAllRanks, kMainProcess };
+};
 
 // Scalars for TensorBoard (tensorboard.h): "loss/step" and "learning_rate" every so many steps,
 // "loss/epoch" and "train/<metric>" after each epoch, "evaluation/<metric>" after each evaluation.
-// For the main process:
 //
-//   trainer.add(std::make_shared<ddprun::TensorBoard>("runs/first"), ddprun::On::kMainProcess);
+//   trainer.add_callback(std::make_shared<ddprun::TensorBoard>("runs/first"),
+//                        ddprun::Callback::On::kMainProcess);
 struct TensorBoardOptions {
   std::int64_t every_steps = 10;
 };
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string folder, const TensorBoardOptions& options = {});
-  ~TensorBoard() override;
 
   void on_train_begin(const TrainingView& training) override;
   void on_step_end(const TrainingView& training) override;
@@ -82,7 +80,7 @@ class TensorBoard : public Callback {
  private:
   std::string folder_;
   TensorBoardOptions options_;
-  std::unique_ptr<EventFile> events_;
+  std::optional<SummaryWriter> events_;
 };
 
 }  // namespace ddprun

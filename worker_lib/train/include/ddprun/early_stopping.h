@@ -1,19 +1,17 @@
-// EarlyStopping: says when a metric has not improved for a number of evaluations. Numbers only; give
-// it values that are equal on all ranks (a metric reduced over them) and it decides alike on all of
-// them. Owned by the loop that evaluates; one thread.
+// EarlyStopping: says when a metric has not improved for a number of evaluations, by the rule of Keras
+// and Lightning: a value improves when it is better than the best one so far by more than min_delta;
+// after `patience` values in a row that do not, it is over. A NaN never improves. Owned by the loop
+// that evaluates; one thread. All ranks decide alike if they are given the same values (a metric
+// reduced over them).
 //
 //   ddprun::EarlyStopping stopping({.patience = 3});
 //   for (...) if (stopping.add(accuracy)) break;
-//
-// The rule is that of Keras and Lightning: a value improves when it is better than the best one so
-// far by more than min_delta; after `patience` values in a row that do not, it is over. A NaN never
-// improves.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "ddprun/better.h"
+#include "ddprun/metric_mode.h"
 #include "ddprun/stateful.h"
 
 namespace ddprun {
@@ -21,7 +19,7 @@ namespace ddprun {
 struct EarlyStoppingOptions {
   int patience = 1;  // at least 1
   double min_delta = 0;
-  Better better = Better::kHigher;
+  MetricMode mode = MetricMode::kMax;
 };
 
 class EarlyStopping : public Stateful {
@@ -35,8 +33,8 @@ class EarlyStopping : public Stateful {
   // The last value that improved.
   std::optional<double> best() const { return best_; }
 
-  std::string save_state() const override;
-  void load_state(const std::string& state) override;
+  std::string state_dict() const override;
+  void load_state_dict(const std::string& state) override;
 
  private:
   EarlyStoppingOptions options_;

@@ -1,6 +1,5 @@
 // EvaluationMode: a module in evaluation mode and without gradients while this lives; afterwards each
 // part of it as it was, since a program may have frozen some. One thread.
-//
 //   { const ddprun::EvaluationMode evaluation(*model); … }
 #pragma once
 

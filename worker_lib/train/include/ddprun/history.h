@@ -5,11 +5,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "ddprun/early_stopping.h"
+#include "ddprun/metric_mode.h"
 
 namespace ddprun {
 
@@ -32,20 +31,20 @@ struct EvaluationRecord {
   bool operator==(const EvaluationRecord&) const = default;
 };
 
-enum class Ending {
-  kDone,          // all epochs or steps
-  kEarlyStopped,  // the metric no longer improved
-  kLeft,          // the job is to end early (Context::should_leave); a resumed run goes on
-};
-
 struct History {
+  enum class Ending {
+    kDone,          // all epochs or steps
+    kEarlyStopped,  // the metric no longer improved
+    kLeft,          // the job is to end early (Context::should_leave); a resumed run goes on
+  };
+
   std::vector<EpochRecord> epochs;  // complete ones
   std::vector<EvaluationRecord> evaluations;
   Ending ending = Ending::kDone;
 
   // The evaluation whose `metric` is the best, the first of equals. None without evaluations that
   // have it.
-  const EvaluationRecord* best(const std::string& metric, Better better = Better::kHigher) const;
+  const EvaluationRecord* best(const std::string& metric, MetricMode mode = MetricMode::kMax) const;
 
   // All of it but the ending, exactly. from_state() throws UsageError for a text that is none.
   std::string to_state() const;

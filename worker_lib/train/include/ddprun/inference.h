@@ -4,15 +4,13 @@
 //
 //   torch::Tensor scores = ddprun::predict(context, *net, dataset, {.batch_size = 250});
 //
-// The mistake to avoid: a model whose forward is itself collective (SyncBatchNorm in training
-// mode). DistributedDataParallel is seen through: its bare module is called.
+// The model's forward must not be collective. Of a DistributedDataParallel the bare module is called.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <algorithm>
-#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -20,21 +18,17 @@
 #include <vector>
 
 #include "ddprun/context.h"
+#include "ddprun/data_loader.h"
 #include "ddprun/evaluation_mode.h"
-#include "ddprun/loader.h"
 
 namespace ddprun {
 
-enum class Gather {
-  kEverywhere,
-  kMainProcess,  // the others get an undefined tensor
-};
-
 struct PredictOptions {
   std::int64_t batch_size = 64;  // samples per rank
-  int threads = 2;               // that load, as LoaderOptions has it
-  int prefetch = 2;
-  Gather gather = Gather::kEverywhere;
+  int num_workers = 2;           // threads that load, as DataLoaderOptions has it
+  int prefetch_factor = 2;
+  bool all_gather =
+      true;  // else only the main process gets the outputs, the others an undefined tensor
 };
 
 namespace detail {
@@ -42,7 +36,7 @@ namespace detail {
 // Rank r of n has the rows r, r + n, … of `total`; they come together in order, on the CPU. `mine`
 // is undefined on a rank that has none.
 torch::Tensor gather_rows(Context& context, const torch::Tensor& mine, std::int64_t total,
-                          Gather where);
+                          bool is_for_all);
 
 void check_rows(const torch::Tensor& output, std::size_t samples);
 
@@ -57,36 +51,25 @@ torch::nn::Module* module_of(Model& model) {
   }
 }
 
+// What the model, called by one of the three ways, gives for `input`; void where none fits. (The call
+// of torch::nn::Sequential and its like has no result by its type, its forward has.)
 template <typename Model, typename Input>
-concept TakesByCall = requires(Model& model, Input& input) {
-  { model(input) } -> std::convertible_to<torch::Tensor>;
-};
-template <typename Model, typename Input>
-concept TakesByForward = requires(Model& model, Input& input) {
-  { model.forward(input) } -> std::convertible_to<torch::Tensor>;
-};
-// The call of torch::nn::Sequential and its like has no result by its type.
-template <typename Model, typename Input>
-concept TakesByHeldForward = requires(Model& model, Input& input) {
-  { model->forward(input) } -> std::convertible_to<torch::Tensor>;
-};
-template <typename Model, typename Batch>
-concept TakesData = requires(Batch& batch) {
-  requires TakesByCall<Model, decltype(batch.data)> ||
-      TakesByForward<Model, decltype(batch.data)> ||
-      TakesByHeldForward<Model, decltype(batch.data)>;
-};
+auto output_for(Model& model, Input& input) {
+  if constexpr (requires { torch::Tensor(model(input)); }) {
+    return torch::Tensor(model(input));
+  } else if constexpr (requires { torch::Tensor(model->forward(input)); }) {
+    return torch::Tensor(model->forward(input));
+  } else if constexpr (requires { torch::Tensor(model.forward(input)); }) {
+    return torch::Tensor(model.forward(input));
+  }
+}
 
 template <typename Model, typename Batch>
 torch::Tensor output_of(Model& model, Batch& batch) {
-  if constexpr (TakesData<Model, Batch>) {
-    return output_of(model, batch.data);
-  } else if constexpr (TakesByCall<Model, Batch>) {
-    return model(batch);
-  } else if constexpr (TakesByHeldForward<Model, Batch>) {
-    return model->forward(batch);
+  if constexpr (requires { torch::Tensor(output_for(model, batch.data)); }) {
+    return output_for(model, batch.data);
   } else {
-    return model.forward(batch);
+    return output_for(model, batch);
   }
 }
 
@@ -95,7 +78,7 @@ torch::Tensor output_of(Model& model, Batch& batch) {
 // `model`: a module, what TORCH_MODULE makes, or a function. It is called without gradients and in
 // evaluation mode with batch.data if it takes that, else with the whole batch, on
 // context.device(); its output is a tensor [samples of the batch, ...], of one shape and type for
-// all batches. `dataset`: as for Loader. Returns [size of the dataset, ...] on the CPU.
+// all batches. `dataset`: as for DataLoader. Returns [size of the dataset, ...] on the CPU.
 //
 // Throws UsageError for an empty dataset and for an output of another number of rows.
 template <typename Model, typename Dataset>
@@ -105,12 +88,13 @@ torch::Tensor predict(Context& context, Model&& model, Dataset dataset,
     return predict(context, *model.module(), std::move(dataset), options);
   } else {
     const std::int64_t total = detail::size_of(dataset);
-    Loader loader(std::move(dataset),
-                  DistributedSampler(total, context, {.shuffle = false, .pad = false}),
-                  {.batch_size = options.batch_size,
-                   .threads = options.threads,
-                   .prefetch = options.prefetch,
-                   .device = context.device()});
+    DataLoader loader(
+        std::move(dataset),
+        DistributedSampler(total, context, {.shuffle = false, .allow_duplicates = false}),
+        {.batch_size = options.batch_size,
+         .num_workers = options.num_workers,
+         .prefetch_factor = options.prefetch_factor,
+         .device = context.device()});
     const EvaluationMode evaluation(detail::module_of(model));
     std::vector<torch::Tensor> outputs;
     for (auto& batch : loader) {
@@ -118,7 +102,7 @@ torch::Tensor predict(Context& context, Model&& model, Dataset dataset,
       detail::check_rows(outputs.back(), loader.indices().size());
     }
     return detail::gather_rows(context, outputs.empty() ? torch::Tensor() : torch::cat(outputs),
-                               total, options.gather);
+                               total, options.all_gather);
   }
 }
 

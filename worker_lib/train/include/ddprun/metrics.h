@@ -7,14 +7,15 @@
 //   ddprun::Accuracy top1, top5(5);
 //   for (auto& batch : loader) {
 //     auto scores = model(batch.data);
-//     loss.add(cross_entropy(scores, batch.target, Options().reduction(torch::kNone)));
-//     top1.add(scores, batch.target);
+//     loss.update(cross_entropy(scores, batch.target, Options().reduction(torch::kNone)));
+//     top1.update(scores, batch.target);
 //   }
-//   ddprun::log::info("loss ", loss.value(context), ", accuracy ", top1.value(context));
+//   ddprun::log::info("loss ", loss.compute(context), ", accuracy ", top1.compute(context));
 //
-// Adding is local. Everything that takes a Context is collective: call it on every rank, also on
-// one that has seen nothing. For data without duplicates see SamplerOptions::pad. Tensors may be on
-// any device; adding waits for it.
+// update() is local. Everything that takes a Context is collective: call it on every rank, also on
+// one that has seen nothing. For data without duplicates see
+// DistributedSamplerOptions::allow_duplicates. Tensors may be on any device. On a GPU update() adds up
+// there and does not wait; reading does, and finds a target there that is no class.
 #pragma once
 
 #include <torch/types.h>
@@ -26,20 +27,49 @@
 
 namespace ddprun {
 
+namespace detail {
+
+// What was added up here and on a device, which is waited for when it is read. Copies count for
+// themselves.
+class DeferredSum {
+ public:
+  void add(double number) { here_ += number; }
+  void add(const torch::Tensor& number);  // of one element
+  double value() const;
+
+ private:
+  double here_ = 0;
+  torch::Tensor there_;  // none: nothing so far
+};
+
+// Whether all classes that came were some: on the CPU checked at once, else when it is asked for. Throws
+// UsageError.
+class ClassCheck {
+ public:
+  // `what`: "targets". Gives them as int64, on a device those outside as one that is a class.
+  torch::Tensor checked(const torch::Tensor& values, std::int64_t classes, const char* what);
+  void check() const;
+
+ private:
+  torch::Tensor range_;  // on the device: the lowest and the highest so far
+  std::int64_t classes_ = 0;
+  const char* what_ = "";
+};
+
+}  // namespace detail
+
 // A mean, weighted by numbers of samples: of a loss, or of anything else.
 class Mean {
  public:
   // The sum of a quantity over `count` samples.
-  void add(double sum, std::int64_t count) {
-    sum_ += sum;
+  void update(double sum, std::int64_t count) {
+    sum_.add(sum);
     count_ += count;
   }
   // One value per sample, of any shape.
-  void add(const torch::Tensor& values);
+  void update(const torch::Tensor& values);
   // The mean of a batch, as a loss is by default: a tensor of one element.
-  void add_mean(const torch::Tensor& mean, std::int64_t count) {
-    add(mean.item<double>() * static_cast<double>(count), count);
-  }
+  void update_mean(const torch::Tensor& mean, std::int64_t count);
   void reset() { *this = {}; }
 
   struct Total {
@@ -48,10 +78,10 @@ class Mean {
   };
   Total total(Context& context) const;
   // NaN when no rank has a sample.
-  double value(Context& context) const;
+  double compute(Context& context) const;
 
  private:
-  double sum_ = 0;
+  detail::DeferredSum sum_;
   std::int64_t count_ = 0;
 };
 
@@ -63,14 +93,18 @@ class Accuracy {
   explicit Accuracy(int k = 1);
 
   // Scores [n, classes], targets [n] of an integer type below `classes`. n may be 0.
-  void add(const torch::Tensor& scores, const torch::Tensor& target);
-  void reset() { correct_ = {}; }
+  void update(const torch::Tensor& scores, const torch::Tensor& target);
+  void reset() { *this = Accuracy(static_cast<int>(k_)); }
 
   // 0 to 1; NaN when no rank has a sample.
-  double value(Context& context) const { return correct_.value(context); }
+  double compute(Context& context) const {
+    targets_.check();
+    return correct_.compute(context);
+  }
 
  private:
   std::int64_t k_;
+  detail::ClassCheck targets_;
   Mean correct_;
 };
 
@@ -85,14 +119,10 @@ struct Scores {
 struct ClassScores {
   std::vector<Scores> of_class;
   std::vector<std::int64_t> support;  // samples of each class
-  Scores micro;                       // of all decisions together: each is the accuracy
   Scores macro;                       // the mean over classes
   Scores weighted;                    // the same by support
-  double accuracy = 0;                // NaN without samples
+  double accuracy = 0;                // NaN without samples; also each of the micro averages
 };
-
-// From counts[target * classes + predicted].
-ClassScores scores_from(const std::vector<std::int64_t>& counts, std::int64_t classes);
 
 // How often a sample of one class was taken for another.
 class ConfusionMatrix {
@@ -101,17 +131,18 @@ class ConfusionMatrix {
 
   // Predicted classes [n] of an integer type, or scores [n, classes] of which the highest counts;
   // targets [n]. Throws UsageError for one that is no class.
-  void add(const torch::Tensor& predicted, const torch::Tensor& target);
-  void reset() { counts_ = torch::zeros_like(counts_); }
+  void update(const torch::Tensor& predicted, const torch::Tensor& target);
+  void reset() { *this = ConfusionMatrix(classes_); }
 
   // [classes, classes] int64 on the CPU: row by target, column by prediction.
-  torch::Tensor counts(Context& context) const;
+  torch::Tensor compute(Context& context) const;
   // Precision, recall and F1.
   ClassScores scores(Context& context) const;
 
  private:
   std::int64_t classes_;
-  torch::Tensor counts_;
+  torch::Tensor counts_;  // where the predictions are
+  detail::ClassCheck predictions_, targets_;
 };
 
 }  // namespace ddprun

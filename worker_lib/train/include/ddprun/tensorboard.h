@@ -1,20 +1,16 @@
-// EventFile: scalars in TensorBoard's file format, one new file per object. Each add_scalar() is one
-// write(2), so that what was added is there after a SIGKILL too (a microsecond or two; a power cut
-// may cost the last half minute, as with any file). Owned by whoever has the numbers, as a rule
-// rank 0's loop; one thread.
+// SummaryWriter: scalars in TensorBoard's file format (event_record.h), one new file per object. Each
+// add_scalar() is one write(2), so that what was added is there after a SIGKILL too (a microsecond or
+// two; a power cut may cost the last half minute, as with any file). As in PyTorch's SummaryWriter a
+// value is a float: seven digits. Owned by whoever has the numbers, as a rule rank 0's loop; one
+// thread.
 //
-//   ddprun::EventFile events("runs/first", {.resumed_at = step});   // on rank 0
-//   events.add_scalar("loss/train", loss, step);
+//   ddprun::SummaryWriter writer("runs/first", {.purge_step = step});   // on rank 0
+//   writer.add_scalar("loss/train", loss, step);
 //   $ tensorboard --logdir runs
 //
 // A resumed run writes a new file into the same folder, and TensorBoard shows both as one run. Steps
-// that the interrupted run had made after its last checkpoint would show twice: `resumed_at` makes
+// that the interrupted run had made after its last checkpoint would show twice: `purge_step` makes
 // TensorBoard forget them.
-//
-// The bytes (TFRecord: length and masked CRC-32C around each record; a record is an Event message
-// of protobuf) are written by hand: they are seven fields, and a protobuf library would be the largest
-// dependency here. tests/compat reads them back with TensorBoard itself. As in PyTorch's
-// SummaryWriter a value is a float: seven digits.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +23,20 @@
 
 namespace ddprun {
 
-struct EventFileOptions {
+struct SummaryWriterOptions {
   // The first step that is made again by this run: what earlier files of the folder say about it and
   // later ones is forgotten.
-  std::optional<std::int64_t> resumed_at = std::nullopt;
+  std::optional<std::int64_t> purge_step = std::nullopt;
 };
 
-class EventFile {
+class SummaryWriter {
  public:
   // Creates the folder, and in it events.out.tfevents.<time>.<host>.<process>.<number>. Throws
   // UsageError when that cannot be written.
-  explicit EventFile(const std::string& folder, const EventFileOptions& options = {});
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
+  explicit SummaryWriter(const std::string& folder, const SummaryWriterOptions& options = {});
+  ~SummaryWriter();
+  SummaryWriter(const SummaryWriter&) = delete;
+  SummaryWriter& operator=(const SummaryWriter&) = delete;
 
   // `tag` is its name in TensorBoard, "loss/train" for example: one chart for each, grouped by what
   // stands before the slash. A disk that is full does not end a training: the first write that
@@ -58,7 +54,7 @@ class EventFile {
 
 // For Context::on_progress(): each value of every so many steps as a scalar of its name. `events`
 // must live as long as it is called. UsageError when every_steps is below 1.
-std::function<void(const ProgressReport&)> scalars_to(EventFile& events,
+std::function<void(const ProgressReport&)> scalars_to(SummaryWriter& events,
                                                       std::int64_t every_steps = 1);
 
 }  // namespace ddprun

@@ -5,28 +5,26 @@
 //
 //   ddprun::DistributedDataParallel model(std::make_shared<Net>(), context);
 //   torch::optim::SGD optimizer(model.parameters(), 0.1);
-//   ddprun::Trainer trainer(context, model, optimizer, {.epochs = 10, .metric = "accuracy"});
-//   trainer.use(schedule, ddprun::Every::kStep);
+//   ddprun::Trainer trainer(context, model, optimizer, {.max_epochs = 10, .monitor = "accuracy"});
+//   trainer.use(schedule, ddprun::LRScheduler::Interval::kStep);
 //   trainer.use(checkpoints);
 //   ddprun::History history = trainer.fit(
 //       loader,
 //       [](auto& net, auto& batch) { return cross_entropy(net(batch.data), batch.target); },
 //       [&] { return ddprun::Metrics{{"accuracy", accuracy_over_all_ranks()}}; });
 //
-// fit() is collective, and called once. One thread; Context, model, optimizer and everything that is
-// used must outlive it. All ranks need equally many batches: a Loader and DistributedSampler give them
-// that; a range of your own must.
+// fit() is collective, and called once. One thread; Context, model, optimizer and all that is used
+// must outlive it. All ranks need equally many batches: a DataLoader and DistributedSampler give them
+// that. What the options and functions refuse is a UsageError.
 //
-// The arithmetic of a step is that of the usual Python loop (zero_grad; for each batch of the window
-// (loss / window).backward(), all but the last under no_sync; clip; optimizer.step();
-// schedule.step()), so the same program gives the same bits in both languages.
+// The arithmetic of a step is that of the usual Python loop, so the same program gives the same bits
+// in both languages: zero_grad; for each batch of the window (loss / window).backward(), all but the
+// last under no_sync; clip; optimizer.step(); schedule.step().
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,25 +37,26 @@
 #include "ddprun/callbacks.h"
 #include "ddprun/checkpoint.h"
 #include "ddprun/context.h"
-#include "ddprun/early_stopping.h"
+#include "ddprun/ddp.h"
 #include "ddprun/history.h"
+#include "ddprun/lr_scheduler.h"
+#include "ddprun/metric_mode.h"
+#include "ddprun/mixed_precision.h"
 #include "ddprun/sampler.h"
-#include "ddprun/schedules.h"
-#include "ddprun/stateful.h"
 
 namespace ddprun {
 
 struct TrainerOptions {
-  std::int64_t epochs = 0;  // 0: one, or with `steps` as many as these take
-  std::int64_t steps = 0;   // end after so many optimizer steps, whatever the epoch; 0: no limit
+  std::int64_t max_epochs = 0;  // 0: one, or with max_steps as many as these take
+  std::int64_t max_steps = 0;  // end after so many optimizer steps, whatever the epoch; 0: no limit
 
   // Batches per optimizer step. The gradients of a step are the mean over its batches, also in the
   // last, shorter window of an epoch. A window's batches are in memory together.
-  int update_every = 1;
+  int accumulate_grad_batches = 1;
 
   // Of the gradients, averaged over the ranks, before the optimizer's step; 0: not. Norm first.
-  double clip_norm = 0;
-  double clip_value = 0;
+  double clip_grad_norm = 0;
+  double clip_grad_value = 0;
 
   // When fit()'s evaluation is called: after every so many steps, and epochs; 0: not. After the
   // last step it is called in any case.
@@ -66,16 +65,16 @@ struct TrainerOptions {
 
   // Which of the evaluation's numbers says how good the model is. With it, a new best one is saved
   // (if checkpoints are used), and early stopping is possible.
-  std::string metric = {};
-  Better better = Better::kHigher;
+  std::string monitor = {};
+  MetricMode mode = MetricMode::kMax;
   int patience = 0;  // evaluations without an improvement above min_delta, then it ends; 0: never
   double min_delta = 0;
 
   // A loss that is NaN or infinite on one rank ends all of them, naming it: within half a second
   // and before any evaluation or checkpoint (failure_vote.h).
-  bool stops_on_nan = true;
+  bool terminate_on_nan = true;
   // A bar on the main process' stderr, and a log line after each epoch and evaluation.
-  bool shows_progress = true;
+  bool enable_progress_bar = true;
 };
 
 // What a loss function may return in place of the loss.
@@ -85,10 +84,8 @@ struct BatchResult {
   Metrics metrics = {};    // means over the batch
 };
 
-enum class Every { kStep, kEpoch };
-
 // Steps for checkpoints; they are also made when the job is to end early, at the end of fit(), and
-// (with TrainerOptions::metric) when the model is the best so far.
+// (with TrainerOptions::monitor) when the model is the best so far.
 struct CheckpointCadence {
   std::int64_t every_steps = 0;   // 0: not by steps
   std::int64_t every_epochs = 1;  // 0: not by epochs
@@ -101,61 +98,36 @@ class TrainerBase {
   TrainerBase& operator=(const TrainerBase&) = delete;
 
   // Calls schedule.step() after every optimizer step, or after every epoch and its evaluation.
-  void use(Schedule& schedule, Every every);
+  void use(LRScheduler& schedule, LRScheduler::Interval interval);
 
-  // fit() resumes from the newest checkpoint, if there is one, and saves. What the Trainer knows of
-  // is kept in them: model (and what it keeps of its own), optimizer, schedule, scaler, random
-  // numbers, history. Have it keep parts of your own by also_keep(); do not resume() yourself, nor
-  // save() when the Trainer is gone. For the best model (CheckpointOptions::best, load_weights) its
-  // options must name the same direction as TrainerOptions::better.
+  // fit() resumes from the newest checkpoint, if there is one, and saves: model, optimizer, schedule,
+  // scaler, random numbers, history; parts of your own by register_for_checkpointing(). Do not call
+  // resume() yourself, nor save() when the Trainer is gone. For the best model
+  // CheckpointOptions::best must be TrainerOptions::mode.
   void use(Checkpointer& checkpoints, const CheckpointCadence& cadence = {});
 
   // A range of batches whose order is this sampler's and which cannot say so: fit() calls its
-  // set_epoch() and resumes from its position. (A Loader says so itself.) Without a sampler fit()
+  // set_epoch() and resumes from its position. (A DataLoader says so itself.) Without a sampler fit()
   // calls the range's own set_epoch(epoch), if it has one, and a run that is resumed inside an
   // epoch goes through the batches that were done without using them.
   void use(const DistributedSampler& sampler);
 
-  // A GradScaler (mixed_precision.h): scales losses, unscales gradients before clipping, makes the
-  // optimizer's steps. The autocast belongs into the loss function.
-  template <typename Scaler>
-  requires requires(Scaler& scaler, torch::Tensor loss, torch::optim::Optimizer& optimizer) {
-    { scaler.scale(loss) } -> std::convertible_to<torch::Tensor>;
-    scaler.unscale(optimizer);
-    scaler.step(optimizer);
-    scaler.update();
-  }
-  void use(Scaler& scaler) {
-    Scaling scaling;
-    scaling.scale = [&scaler](const torch::Tensor& loss) { return scaler.scale(loss); };
-    scaling.unscale = [&scaler](torch::optim::Optimizer& o) { scaler.unscale(o); };
-    scaling.step = [&scaler](torch::optim::Optimizer& o) { scaler.step(o); };
-    scaling.update = [&scaler] { scaler.update(); };
-    if constexpr (std::derived_from<Scaler, Stateful>) scaling.state = &scaler;
-    set_scaling(std::move(scaling));
-  }
+  // Scales losses, unscales gradients before clipping, makes the optimizer's steps. The autocast
+  // belongs into the loss function.
+  void use(GradScaler& scaler);
 
   // Hooks are called in the order in which callbacks were added.
-  void add(std::shared_ptr<Callback> callback, On on = On::kAllRanks);
+  void add_callback(std::shared_ptr<Callback> callback, Callback::On on = Callback::On::kAllRanks);
 
  protected:
-  struct Scaling {
-    std::function<torch::Tensor(const torch::Tensor&)> scale;
-    std::function<void(torch::optim::Optimizer&)> unscale;
-    std::function<void(torch::optim::Optimizer&)> step;
-    std::function<void()> update;
-    Stateful* state = nullptr;
-  };
   using Evaluation = std::function<Metrics()>;
 
-  // `state`: what the wrapper of the module keeps of its own, if anything.
-  TrainerBase(Context& context, torch::nn::Module& module, Stateful* state,
+  // `model`: what the module's wrapper keeps of its own.
+  TrainerBase(Context& context, torch::nn::Module& module, Stateful& model,
               torch::optim::Optimizer& optimizer, const TrainerOptions& options);
   ~TrainerBase();
 
-  int update_every() const;
-  void set_scaling(Scaling scaling);
-  void set_sampler(const DistributedSampler& sampler);
+  int accumulate_grad_batches() const;
 
   // The stations of fit(), in its order.
   void begin(Evaluation evaluation);
@@ -179,13 +151,12 @@ class TrainerBase {
   std::unique_ptr<Parts> parts_;
 };
 
-template <typename Model>
+template <typename Module>
 class Trainer : public TrainerBase {
  public:
-  // `model`: a DistributedDataParallel.
-  Trainer(Context& context, Model& model, torch::optim::Optimizer& optimizer,
-          const TrainerOptions& options = {})
-      : TrainerBase(context, *model, state_of(model), optimizer, options), model_(model) {}
+  Trainer(Context& context, DistributedDataParallel<Module>& model,
+          torch::optim::Optimizer& optimizer, const TrainerOptions& options = {})
+      : TrainerBase(context, *model, model, optimizer, options), model_(model) {}
 
   // Trains until the options say that it is over, or the job is to end early.
   //   batches: any range; begun anew for each epoch. A batch is copied once, as tensors are: by
@@ -197,7 +168,7 @@ class Trainer : public TrainerBase {
   template <typename Batches, typename LossFunction>
   History fit(Batches&& batches, LossFunction&& loss_of, Evaluation evaluation = nullptr) {
     using Batch = std::remove_cvref_t<decltype(*std::begin(batches))>;
-    if constexpr (requires { batches.sampler(); }) set_sampler(batches.sampler());
+    if constexpr (requires { batches.sampler(); }) use(batches.sampler());
     const auto batches_to_come = [&]() -> std::optional<std::int64_t> {
       if constexpr (requires { batches.batches_left(); }) {
         return batches.batches_left();
@@ -225,7 +196,7 @@ class Trainer : public TrainerBase {
       for (auto&& batch : batches) {
         if (is_done_already()) continue;
         window.push_back(batch);
-        if (static_cast<int>(window.size()) < update_every()) continue;
+        if (static_cast<int>(window.size()) < accumulate_grad_batches()) continue;
         update(window, loss_of);
         window.clear();
         is_whole = !is_over();
@@ -247,7 +218,7 @@ class Trainer : public TrainerBase {
     };
     for (std::size_t i = 0; i + 1 < window.size(); ++i) {
       // What is averaged once more with the window's last batch stays the same.
-      if (must_synchronize()) {
+      if (model_.must_synchronize()) {
         backward(window[i]);
         continue;
       }
@@ -258,20 +229,10 @@ class Trainer : public TrainerBase {
     end_update();
   }
 
-  bool must_synchronize() const {
-    if constexpr (requires { model_.must_synchronize(); }) return model_.must_synchronize();
-    return false;
-  }
-
   static BatchResult as_result(BatchResult result) { return result; }
   static BatchResult as_result(torch::Tensor loss) { return {std::move(loss)}; }
 
-  static Stateful* state_of(Model& model) {
-    if constexpr (std::derived_from<Model, Stateful>) return &model;
-    return nullptr;
-  }
-
-  Model& model_;
+  DistributedDataParallel<Module>& model_;
 };
 
 }  // namespace ddprun

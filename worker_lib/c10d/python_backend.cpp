@@ -1,0 +1,100 @@
+// What the Python package ddprun.torch loads (python_torch/): the factory of process groups as an operator
+// of TorchScript, torch.ops.ddprun.make_group. Torch's operators carry process groups between Python and
+// C++ (ProcessGroup.boxed and unbox), so nothing here is bound to Python: one binary serves every version
+// of it. Python cannot box a store; it comes inside a group that has nothing else.
+//
+// Any thread; the caller does not hold Python's lock. Throws what torch translates: DistBackendError for
+// a Failure, ValueError for what the caller did wrong.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddprun/environment.h"
+#include "ddprun/error.h"
+#include "worker_lib/c10d/process_group.h"
+#include "worker_lib/c10d/shm_work.h"
+#include "worker_lib/process/log_setup.h"
+
+namespace ddprun {
+namespace {
+
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// The store is the program's, and making a group sets its time limit.
+class StoreTimeout {
+ public:
+  explicit StoreTimeout(c10::intrusive_ptr<c10d::Store> store)
+      : store_(std::move(store)), timeout_(store_->getTimeout()) {}
+  ~StoreTimeout() {
+    try {
+      store_->setTimeout(timeout_);
+    } catch (const std::exception&) {
+      // The connection is gone: no limit matters any more.
+    }
+  }
+  StoreTimeout(const StoreTimeout&) = delete;
+  StoreTimeout& operator=(const StoreTimeout&) = delete;
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::chrono::milliseconds timeout_;
+};
+
+// What the launcher said about this node; nothing where it did not start this job: ranks then share
+// memory where the machine is the same, and Gloo finds its address by itself, as Python's does.
+ProcessGroupOptions options_of_this_process(int size) {
+  try {
+    const Environment environment = environment_of_this_process();
+    if (environment.world_size >= size) return options_for(environment);
+  } catch (const UsageError&) {
+    // Variables that make no sense to us are of no use to the program either, which has a store.
+  }
+  ProcessGroupOptions options;
+  options.is_one_node = false;
+  options.place = "the store that was given";
+  return options;
+}
+
+void set_up_log_once(int rank, int size) {
+  static const bool is_set_up = [rank, size] {
+    set_up_log(rank, size);
+    return true;
+  }();
+  static_cast<void>(is_set_up);
+}
+
+// `carrier` has the store, this process' rank and the number of ranks. The result serves tensors on the
+// CPU: over shared memory where it can be had, else over Gloo, as everywhere.
+GroupPtr make_group(const GroupPtr& carrier, const std::string& name,
+                    const std::vector<std::int64_t>& global_ranks, double timeout_seconds) {
+  const int rank = carrier->getRank();
+  const int size = carrier->getSize();
+  TORCH_CHECK_VALUE(static_cast<int>(global_ranks.size()) == size, "shm: a group of ", size,
+                    " ranks with ", global_ranks.size(), " global ranks");
+  set_up_log_once(static_cast<int>(global_ranks[static_cast<std::size_t>(rank)]), size);
+  ProcessGroupOptions options = options_of_this_process(size);
+  options.backend = Backend::kShm;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_seconds * 1e3));
+  options.join_timeout = options.timeout;  // as PyTorch's own
+  const StoreTimeout restored(carrier->getStore());
+  try {
+    return GroupMaker(carrier->getStore(), std::move(options))
+        .make(name, rank, {global_ranks.begin(), global_ranks.end()});
+  } catch (const UsageError& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  } catch (const Failure& failure) {
+    throw ShmError(failure);
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY(ddprun, library) { library.def("make_group", make_group); }
+
+}  // namespace ddprun

@@ -1,0 +1,31 @@
+// What parts of this library need of a Context and users do not. Private to worker_lib; one thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "ddprun/context.h"
+
+namespace ddprun {
+
+class FailureDiagnosis;
+
+namespace detail {
+
+struct ContextAccess {
+  static AgentLink* link(Context& context) { return context.link_.get(); }
+  // This process, from here on also by its link.
+  static bool is_told_to_leave(Context& context);
+  // None in a world of one, and after the end.
+  static std::shared_ptr<FailureDiagnosis> diagnosis(const Context& context);
+  // For a backend whose calls do not end when a rank is gone: from here on they are aborted then, and
+  // the failure is thrown by this or the next call (failure_diagnosis.h). Every rank.
+  static void abort_when_broken(Context& context);
+  static void leave(Context& context);
+  // In a handler. `known` is called in one of what is thrown then, before this rank waits for the others
+  // that need its store.
+  [[noreturn]] static void fail(Context& context, const std::function<void()>& known = {});
+};
+
+}  // namespace detail
+}  // namespace ddprun

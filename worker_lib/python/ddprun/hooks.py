@@ -1,0 +1,152 @@
+"""Steps of programs that know nothing of ddprun: counts the calls of the optimizer that steps first.
+
+ddprun brings this file into every Python program that it starts (agent/python/sitecustomize.py), unless
+DDPRUN_PYTHON_HOOKS=0. It is run when torch.optim is imported, and opens the link to the agent at the first step. A
+program that reports its steps by itself (ddprun.progress) is left alone. Nothing that goes wrong here reaches the
+program: one line on stderr, and there are no more steps.
+"""
+
+import os
+import sys
+import weakref
+
+_STATES_MAX = 16  # of parameters, to look at for the number of the step
+
+
+def _number_of(step):
+    if getattr(step, "is_cuda", False):
+        # Reading it waits for the GPU, which ends the capture of a graph.
+        return None if sys.modules["torch"].cuda.is_current_stream_capturing() else int(step)
+    return int(step) if getattr(step, "is_cpu", True) else None
+
+
+def _step_in(state):
+    """The number of the step that the optimizer's state has; None: it has none."""
+    found = None
+    for looked_at, of_parameter in enumerate(state.values()):
+        if looked_at == _STATES_MAX:
+            break
+        step = _number_of(of_parameter["step"]) if isinstance(of_parameter, dict) and "step" in of_parameter else None
+        if step is not None:
+            found = max(found or 0, step)
+    return found
+
+
+def make_hook(progress):
+    """A hook of all optimizers; `progress` returns the module ddprun.progress, or None: another copy has the link.
+
+    PyTorch walks through its hooks while it calls one, so this one stays where it is, and does less.
+    """
+    def nobody():
+        return None
+
+    def everybody_else():
+        return progress
+
+    first, count = nobody, None  # the optimizer that steps first, and what its next step does
+
+    def hook(optimizer, args, kwargs):
+        try:
+            if first() is optimizer:
+                count()
+            elif first() is None:
+                begin(optimizer)
+        except Exception as error:
+            fail(error)
+
+    def stop():
+        nonlocal first, count
+        first, count = everybody_else, None
+
+    def fail(error):
+        stop()
+        _complain(error)
+
+    def begin(optimizer):
+        nonlocal first, count
+        if count is not None:  # the first one is gone, and this one goes on
+            first = weakref.ref(optimizer)
+            return count()
+        module = progress()
+        link = module.link_of_process() if module else False
+        # Where the worker before this one has reported by itself, this one will.
+        if not link or link.is_reported or link.wanted_kind == module.PROGRAM:
+            return stop()
+        link.at_first_report = stop
+        first, count = weakref.ref(optimizer), lambda: look_at_first(link, module)
+        count()
+
+    def look_at_first(link, module):
+        nonlocal count
+        in_state = _step_in(first().state)
+        noted = link.counter(*(module.COUNTED, 0) if in_state is None else (module.OPTIMIZER, in_state - 1))
+        step = noted()
+        count = lambda: look_at_second(link, module, noted, step + 1)
+
+    # Some libraries make an empty step before they load a checkpoint.
+    def look_at_second(link, module, noted, expected):
+        nonlocal count
+        in_state = _step_in(first().state)
+        count = noted if in_state in (None, expected) else link.counter(module.OPTIMIZER, in_state - 1)
+        count()
+
+    # A forked process is a worker only if it finds a link of its own.
+    def begin_anew():
+        nonlocal first, count
+        first, count = nobody, None
+
+    os.register_at_fork(after_in_child=begin_anew)
+    hook._torchdynamo_disable = True  # torch.compile calls it and does not look inside
+    return hook
+
+
+def install(optimizers, load):
+    """Into the module torch.optim.optimizer. `load("progress")` returns ddprun.progress under a name of its own."""
+    def progress():
+        if "ddprun_progress" in sys.modules:  # of an older release, beside the program: it has the link for itself
+            return None
+        module = sys.modules.get("_ddprun_progress")
+        if module is None:
+            module = sys.modules["_ddprun_progress"] = load("progress")
+        return module
+
+    register = getattr(optimizers, "register_optimizer_step_post_hook", None)  # since PyTorch 2.1
+    if register is not None:
+        register(make_hook(progress))
+
+
+def install_safely(optimizers, load):
+    try:
+        install(optimizers, load)
+    except Exception as error:
+        _complain(error)
+
+
+def find_spec(name, path, target, load):
+    """What the other finders find, with a loader that installs the hook."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, path, target)
+        if spec is not None:
+            try:
+                _extend(spec.loader, load)
+            except Exception as error:
+                _complain(error)
+            return spec
+    return None
+
+
+def _extend(loader, load):
+    execute = loader.exec_module
+
+    def exec_module(module):
+        del loader.exec_module
+        execute(module)
+        install_safely(module, load)
+    loader.exec_module = exec_module
+
+
+def _complain(error):
+    try:
+        print(f"ddprun: the steps of this worker are not shown: {type(error).__name__}: {error}", file=sys.stderr)
+    except Exception:
+        pass

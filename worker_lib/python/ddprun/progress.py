@@ -1,0 +1,209 @@
+"""Tells ddprun how far this worker is: for its terminal line, `ddpctl status`, metrics, the live page, systemd and
+Kubeflow, its reports of failures, and what a restart costs.
+
+    from ddprun import progress
+
+    for step, batch in enumerate(loader, start=1):
+        ...
+        progress.report(step, total=len(loader), loss=loss.item())
+
+Count the steps of the whole training, if it can: after a restart ddprun compares them. Without a call, the steps of
+PyTorch's optimizers are told (ddprun.hooks); the first call ends that.
+
+Without ddprun, and under any other launcher, report() does nothing. It costs about two microseconds and no system call,
+except for the first step and the one that a restart waits for: nobody else is woken, the numbers lie in memory that the
+agent looks at when somebody asks. Values are anything that float() takes; reading one from a GPU waits for the GPU, so
+do that now and then only.
+
+What it writes is documented in agent/README.md, "The worker link". One thread at a time; a process that is forked
+after the first report has no part in it, and its reports do nothing.
+"""
+
+import _socket  # what socket is made of: nothing here needs the rest
+import os
+import struct
+import sys
+import time
+
+__all__ = ["report"]
+
+_PAGE_BYTES = 4096
+_MAGIC = 0x4B4E494C50444400
+_HEADER = struct.Struct("=QIIiiiIq")  # magic, version, bytes, worker's pid, agent's pid, signal, wanted kind and step
+_NOTES_AT = 64
+_SLOT_AT, _SLOT_BYTES = 128, 64
+_SLOT = struct.Struct("=qqqQIIq")  # step, total, step's time, collectives, phase, kind, phase's time
+_VALUES_AT, _VALUES_BYTES, _VALUES_MAX = 256, 320, 8
+_VALUE = struct.Struct("=24sd")
+_MARKS_AT = 896
+_MARKS_SINCE = 4  # version
+_MESSAGE = struct.Struct("=IIiI")  # kind, version, pid, requests
+_STEPPED = 4  # the kind
+_RUNNING = 2  # the phase
+_PEER = struct.Struct("=iII")  # ucred
+_NEVER, _AT_ONCE = 1 << 63, -1 << 63
+
+PROGRAM, OPTIMIZER, COUNTED = 0, 1, 2  # where the number of a step is from
+
+_link = None  # not looked for yet; False: there is none
+
+
+class _Link:
+    def __init__(self, page, socket, version, wanted_kind, wanted_step):
+        self._page = page
+        self._numbers = memoryview(page).cast("q")  # each is stored at once
+        self._socket = socket
+        self._version = version
+        self.wanted_kind = wanted_kind if wanted_step > 0 else None
+        self._wanted_step = wanted_step
+        self._values = b""
+        self._began = time.monotonic_ns()
+        self._kind = None
+        self._step = 0
+        self._told_from = _AT_ONCE  # the agent is told of the next step from this one on
+        self.is_reported = False  # by the program itself
+        self.at_first_report = lambda: None
+
+    def note(self, step, total, values):
+        """A step as the program reports it."""
+        if not self.is_reported:
+            self.is_reported = True
+            self.at_first_report()
+            self._begin(PROGRAM)
+        elif step < self._step and self._kind == PROGRAM:
+            self._begin(COUNTED)  # numbers that begin anew with each epoch say nothing about the whole training
+        self._step = step
+        number = self._numbers[_NOTES_AT // 8] + 1
+        slot = number % 2
+        _SLOT.pack_into(self._page, _SLOT_AT + slot * _SLOT_BYTES, step, total, time.monotonic_ns(), 0, _RUNNING,
+                        self._kind, self._began)
+        if values:
+            shown = list(values.items())[:_VALUES_MAX]
+            self._values = struct.pack("=II", len(shown), 0) + b"".join(
+                _VALUE.pack(name.encode("ascii", "replace"), float(value)) for name, value in shown)
+        at = _VALUES_AT + slot * _VALUES_BYTES
+        self._page[at:at + len(self._values)] = self._values
+        self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
+        if step >= self._told_from:
+            self._mark(step)
+
+    def counter(self, kind, step):
+        """A function that notes the next step after `step`, and returns its number: as cheap as it can be."""
+        self._begin(kind)
+        for slot in range(2):
+            _SLOT.pack_into(self._page, _SLOT_AT + slot * _SLOT_BYTES, step, 0, 0, 0, _RUNNING, kind, self._began)
+        numbers, now, notes_at, slot_at = self._numbers, time.monotonic_ns, _NOTES_AT // 8, _SLOT_AT // 8
+        number, told_from = numbers[notes_at], self._told_from
+
+        def count():
+            nonlocal step, number, told_from
+            step += 1
+            number += 1
+            at = slot_at + 8 if number & 1 else slot_at
+            numbers[at] = step
+            numbers[at + 2] = now()
+            numbers[notes_at] = number
+            if step >= told_from:
+                self._mark(step)
+                told_from = self._told_from
+            return step
+        return count
+
+    def _begin(self, kind):
+        self._kind = kind
+        self._told_from = _AT_ONCE
+
+    # The marks are written before the agent is told.
+    def _mark(self, step):
+        is_first = self._told_from == _AT_ONCE
+        wanted = self._wanted_step
+        self._told_from = wanted if is_first and step < wanted else _NEVER
+        if self._socket is None or self._version < _MARKS_SINCE:
+            return
+        numbers, at, now = self._numbers, _MARKS_AT // 8, time.monotonic_ns()
+        if is_first:
+            struct.pack_into("=II", self._page, _MARKS_AT + 24, self._kind, 0)
+            numbers[at] = step
+            numbers[at + 1] = now
+            numbers[at + 2] = 0
+        if 0 < wanted <= step:
+            numbers[at + 2] = now
+        try:
+            self._socket.send(_MESSAGE.pack(_STEPPED, _MARKS_SINCE, os.getpid(), 0),
+                              _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+        except OSError:
+            self._socket = None  # the agent has closed its end; the page stays
+
+
+def _descriptor(name):
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+
+# The variables outlive what they name: each step makes sure that this process is the worker which is meant.
+def _open():
+    import mmap
+    import stat
+    page_fd, socket_fd = _descriptor("DDPRUN_LINK_PAGE_FD"), _descriptor("DDPRUN_LINK_FD")
+    if page_fd < 0 or socket_fd < 0:
+        return False
+    try:
+        about = os.fstat(page_fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size != _PAGE_BYTES:
+            return False
+        magic, version, size, worker, agent, _, kind, step = _HEADER.unpack(os.pread(page_fd, _HEADER.size, 0))
+        if magic != _MAGIC or version < 1 or size != _PAGE_BYTES or worker != os.getpid():
+            return False
+        if not os.get_inheritable(socket_fd) or not _leads_to(agent, socket_fd):  # another library of this process has it
+            return False
+        link = _socket.socket(fileno=socket_fd)
+        os.set_inheritable(socket_fd, False)
+        page = mmap.mmap(page_fd, _PAGE_BYTES)
+        os.close(page_fd)
+        return _Link(page, link, version, kind, step)
+    except (OSError, ValueError, struct.error):
+        return False
+
+
+def _leads_to(agent, socket_fd):
+    link = _socket.socket(fileno=socket_fd)
+    try:
+        peer = _PEER.unpack(link.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEER.size))
+        return link.family == _socket.AF_UNIX and link.type == _socket.SOCK_SEQPACKET and peer[0] == agent
+    finally:
+        link.detach()  # it may be another's
+
+
+# A child finds by its pid that the link is another process's.
+def _forget():
+    global _link
+    _link = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def link_of_process():
+    """The one link of this process; False: there is none."""
+    global _link
+    if _link is None:
+        other = _of_hooks()
+        _link = _open() if other is None else other.link_of_process()
+    return _link
+
+
+# The hooks load this file under a name of their own, because `ddprun` may be the program's.
+def _of_hooks():
+    other = sys.modules.get("_ddprun_progress")
+    return None if other is None or other.__dict__ is globals() else other
+
+
+def report(step, total=0, **values):
+    """`step` steps of `total` (0: not known) are done; `values` are numbers that are worth watching, by name.
+
+    At most eight values, with names of printable ASCII and at most 24 bytes. Without any, those of the last report
+    stay.
+    """
+    link = link_of_process()
+    if link:
+        link.note(step, total, values)

@@ -1,0 +1,36 @@
+// How a rank waits for what other ranks write into shared memory: it spins for a while, if it may,
+// and then sleeps on its futex; a writer wakes those who sleep.
+//
+// No wake-up is lost: a sleeper counts itself (sleepers) before it looks a last time, and a writer
+// looks for sleepers after it has written, all in one order (seq_cst), so at least one sees the
+// other; and the futex' number changes with every wake-up, so that the kernel refuses to sleep after
+// one that came between the look and the sleep. tests/model/shm_slot_exchange.pml checks it. Any thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "worker_lib/shm/shm_segment.h"
+
+namespace ddprun::shm {
+
+using Clock = std::chrono::steady_clock;
+
+// How long to spin before sleeping, and until when to wait at all.
+struct WaitLimits {
+  std::chrono::nanoseconds spin{0};
+  Clock::time_point until = Clock::time_point::max();
+};
+
+// After what the futex' owner waits for was written, with seq_cst. A load, where nobody sleeps.
+void notify(Futex& futex);
+// The same whether or not anybody sleeps.
+void wake(Futex& futex);
+
+// True as soon as condition() is; false at limits.until. condition() may throw.
+bool wait_for(Futex& futex, const WaitLimits& limits, const std::function<bool()>& condition);
+
+// Spins only; what wait_for() does first.
+bool spin_for(std::chrono::nanoseconds time, const std::function<bool()>& condition);
+
+}  // namespace ddprun::shm
