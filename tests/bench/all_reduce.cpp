@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ddprun/context.h"
+#include "ddprun/leave.h"
 
 namespace {
 
@@ -74,5 +75,5 @@ int main(int argc, char** argv) {
     std::printf("{\"backend\": \"%s\", \"ranks\": %d, \"join_ms\": %.3f, \"median_us\": {%s}}\n",
                 backend.c_str(), context.size(), join_ms, medians.c_str());
   }
-  context.leave();
+  ddprun::leave(context);
 }

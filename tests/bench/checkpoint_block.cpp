@@ -46,7 +46,7 @@ double median(std::vector<double> times) {
 void measure(const Settings& settings, ddprun::Context& context) {
   const auto model = make_model(settings.megabytes);
   torch::optim::SGD optimizer(model->parameters(), 0.01);
-  ddprun::Checkpointer checkpoints(context, settings.folder, {.is_asynchronous = true});
+  ddprun::Checkpointer checkpoints(context, settings.folder, {.async_save = true});
   std::size_t bytes = 0;
   for (const torch::Tensor& parameter : model->parameters()) bytes += parameter.nbytes();
   const std::vector<char> source(bytes, 1);

@@ -1,4 +1,4 @@
-// An epoch with the Loader beside the same epoch without it, whose batches lie ready in memory.
+// An epoch with the DataLoader beside the same epoch without it, whose batches lie ready in memory.
 // Epochs of both kinds take turns; rank 0 prints one line of JSON:
 //   {"without_ms": [812.4, …], "with_ms": [830.1, …], "inline_ms": [911.7, …]}
 // inline: the calling thread loads, so nothing overlaps; how much there is to hide.
@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "ddprun/data_loader.h"
 #include "ddprun/ddp.h"
-#include "ddprun/loader.h"
 #include "ddprun/run.h"
 #include "worker_lib/examples/fashion_net.h"
 
@@ -97,8 +97,8 @@ class Bench {
 
  private:
   ddprun::DistributedSampler sampler() const { return {samples(settings_, context_), context_}; }
-  ddprun::LoaderOptions options(int threads) const {
-    return {.batch_size = settings_.batch_size, .threads = threads};
+  ddprun::DataLoaderOptions options(int threads) const {
+    return {.batch_size = settings_.batch_size, .num_workers = threads};
   }
 
   // Milliseconds; the ranks begin together and wait for each other in every step.
@@ -130,8 +130,8 @@ class Bench {
   ddprun::Context& context_;
   ddprun::DistributedDataParallel<Net> model_;
   torch::optim::SGD optimizer_;
-  ddprun::Loader<Dataset> beside_;
-  ddprun::Loader<Dataset> inline_;
+  ddprun::DataLoader<Dataset> beside_;
+  ddprun::DataLoader<Dataset> inline_;
 };
 
 void measure(const Settings& settings, ddprun::Context& context) {
@@ -147,7 +147,7 @@ void measure(const Settings& settings, ddprun::Context& context) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app("Times an epoch with the Loader and without.");
+  CLI::App app("Times an epoch with the DataLoader and without.");
   app.add_option("--batches", settings.batches);
   app.add_option("--pairs", settings.pairs);
   app.add_option("--threads", settings.threads);

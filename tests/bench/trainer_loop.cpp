@@ -105,7 +105,7 @@ class Training {
         model_(make_net(settings), context),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
         schedule_(optimizer_,
-                  ddprun::schedules::one_cycle({.max_lr = {0.2}, .total_steps = 100000})) {
+                  ddprun::lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = 100000})) {
     if (settings.loss_file.empty()) return;
     const std::string name = settings.loss_file + ".rank" + std::to_string(context.rank());
     losses_ = std::fopen(name.c_str(), "w");
@@ -130,13 +130,13 @@ class Training {
   template <typename Range>
   float by_trainer(Range& batches, int epochs) {
     ddprun::Trainer trainer(context_, model_, optimizer_,
-                            {.epochs = epochs,
-                             .update_every = settings_.update_every,
-                             .clip_norm = settings_.clip_norm});
-    trainer.use(schedule_, ddprun::Every::kStep);
+                            {.max_epochs = epochs,
+                             .accumulate_grad_batches = settings_.update_every,
+                             .clip_grad_norm = settings_.clip_norm});
+    trainer.use(schedule_, ddprun::LRScheduler::Interval::kStep);
     if (!settings_.tensorboard.empty()) {
-      trainer.add(std::make_shared<ddprun::TensorBoard>(settings_.tensorboard),
-                  ddprun::On::kMainProcess);
+      trainer.add_callback(std::make_shared<ddprun::TensorBoard>(settings_.tensorboard),
+                           ddprun::Callback::On::kMainProcess);
     }
     history_ = trainer.fit(batches, [this](auto&, const Batch& batch) {
       return ddprun::BatchResult{loss_of(batch), batch.targets.size(0)};
@@ -183,7 +183,7 @@ class Training {
   Batches batches_;
   ddprun::DistributedDataParallel<Mlp> model_;
   torch::optim::SGD optimizer_;
-  ddprun::Schedule schedule_;
+  ddprun::LRScheduler schedule_;
   std::FILE* losses_ = nullptr;
   float last_loss_ = 0;
   double loss_sum_ = 0;  // as somebody would keep it who wants to see it

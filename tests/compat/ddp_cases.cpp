@@ -4,8 +4,6 @@
 // all the loss' bits, and <prefix>.rank<R>.<case>: the final parameters and buffers, raw.
 #include <torch/nn.h>
 #include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
@@ -15,6 +13,7 @@
 #include "ddprun/ddp.h"
 #include "ddprun/gradients.h"
 #include "ddprun/mixed_precision.h"
+#include "ddprun/optim.h"
 #include "ddprun/run.h"
 
 namespace {
@@ -22,8 +21,6 @@ namespace {
 using ddprun::DdpOptions;
 using ddprun::DistributedDataParallel;
 using torch::Tensor;
-using torch::optim::AdamOptions;
-using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
 constexpr int kBatch = 6;
@@ -179,19 +176,21 @@ std::vector<Recipe> recipes() {
       {.name = "bucket_views_accumulated",
        .options = {.gradient_as_bucket_view = true},
        .accumulated = 2},
-      {.name = "small_buckets", .options = {.bucket_cap_bytes = 1024}},
+      {.name = "small_buckets", .options = {.bucket_bytes_cap = 1024}},
       {.name = "static_graph",
        .model = [] { return std::make_shared<Reused>(); },
        .options = {.static_graph = true}},
-      {.name = "all_reduce_hook", .options = {.hook = ddprun::all_reduce_hook()}},
-      {.name = "fp16_hook", .options = {.hook = ddprun::fp16_hook()}},
-      {.name = "bf16_hook", .options = {.hook = ddprun::bf16_hook()}},
+      {.name = "all_reduce_hook", .options = {.comm_hook = ddprun::allreduce_hook()}},
+      {.name = "fp16_hook", .options = {.comm_hook = ddprun::fp16_compress_hook()}},
+      {.name = "bf16_hook", .options = {.comm_hook = ddprun::bf16_compress_hook()}},
       {.name = "power_sgd",
-       .options = {.hook = ddprun::power_sgd_hook({.rank = 2, .start_step = 2})},
+       .options = {.comm_hook = ddprun::power_sgd_hook(
+                       {.matrix_approximation_rank = 2, .start_power_sgd_iter = 2})},
        .steps = 8},
       {.name = "power_sgd_rank_4",
-       .options = {.hook = ddprun::power_sgd_hook(
-                       {.rank = 4, .start_step = 2, .min_compression_rate = 0.5})},
+       .options = {.comm_hook = ddprun::power_sgd_hook({.matrix_approximation_rank = 4,
+                                                        .start_power_sgd_iter = 2,
+                                                        .min_compression_rate = 0.5})},
        .steps = 8},
       {.name = "clip_norm", .clip = clip_norm(0.1, 2)},
       {.name = "clip_norm_inf", .clip = clip_norm(0.01, std::numeric_limits<double>::infinity())},
@@ -210,13 +209,31 @@ std::vector<Recipe> recipes() {
       {.name = "adam",
        .optimizer =
            [](const Parameters& parameters) {
-             return std::make_shared<torch::optim::Adam>(parameters, AdamOptions(0.01));
+             return std::make_shared<ddprun::optim::Adam>(parameters,
+                                                          ddprun::optim::AdamOptions(0.01));
            }},
       {.name = "adamw",
        .optimizer =
            [](const Parameters& parameters) {
-             return std::make_shared<torch::optim::AdamW>(parameters, AdamWOptions(0.01));
+             return std::make_shared<ddprun::optim::AdamW>(
+                 parameters, ddprun::optim::AdamWOptions(0.01).foreach (true));
            }},
+      {.name = "fused_sgd",
+       .options = {.gradient_as_bucket_view = true},
+       .optimizer =
+           [](const Parameters& parameters) {
+             return std::make_shared<ddprun::optim::SGD>(
+                 parameters, ddprun::optim::SGDOptions(0.1).momentum(0.9).fused(true));
+           }},
+      {.name = "fused_adam_scaler",
+       .model = operators,
+       .optimizer =
+           [](const Parameters& parameters) {
+             return std::make_shared<ddprun::optim::Adam>(
+                 parameters, ddprun::optim::AdamOptions(0.01).fused(true));
+           },
+       .autocast = torch::kHalf,
+       .is_scaled = true},
   };
   return all;
 }
@@ -259,7 +276,7 @@ class Run {
         backward(step);
       }
       const Tensor loss = backward(step);
-      if (recipe_.is_scaled) scaler_.unscale(*optimizer_);
+      if (recipe_.is_scaled) scaler_.unscale_(*optimizer_);
       if (recipe_.clip) recipe_.clip(parameters_);
       if (recipe_.is_scaled) {
         scaler_.step(*optimizer_);
@@ -290,7 +307,7 @@ class Run {
   Parameters parameters_;
   Optimizer optimizer_;
   // Too great a scale at first, so that a step is skipped.
-  ddprun::GradScaler scaler_{{.initial_scale = 4194304, .growth_interval = 2}};
+  ddprun::GradScaler scaler_{{.init_scale = 4194304, .growth_interval = 2}};
 };
 
 // The batches of two ranks as one, for a world of one: equal to `plain` on two but for rounding.

@@ -146,7 +146,10 @@ RECIPES = [
            join={"divide_by_initial_world_size": False}),
     Recipe("join_batch_norm", model=Cnn, join={}),
     Recipe("adam", optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01)),
-    Recipe("adamw", optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01)),
+    Recipe("adamw", optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=True)),
+    Recipe("fused_sgd", options={"gradient_as_bucket_view": True}, optimizer=sgd(momentum=0.9, fused=True)),
+    Recipe("fused_adam_scaler", optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
+           autocast=torch.float16, is_scaled=True),
 ]
 
 

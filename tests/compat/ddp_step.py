@@ -175,13 +175,15 @@ def main():
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--mlps", action="store_true")
-    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    parser.add_argument("--backend", choices=["gloo", "nccl", "shm"], default="gloo")
     args = parser.parse_args()
 
     device = torch.device("cpu")
     if args.backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    if args.backend == "shm":
+        import ddprun.torch  # noqa: F401
     dist.init_process_group(args.backend, init_method="env://")
     for name, make, steps, momentum in MLPS if args.mlps else models(with_sparse=args.backend != "nccl"):
         if args.model in (None, name):

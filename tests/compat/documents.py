@@ -109,6 +109,8 @@ def shape(text, folder):
     text = re.sub(r"(host +)\S+,", r"\1…,", text).replace("/srv/job", "…")
     text = re.sub(r"\d+(\.\d+)?", "0", text)
     text = re.sub(r"\b0 (ms|s)\b", "0 s", text)
+    text = re.sub(r", 0 s for 0 steps? again", "", text)  # none or some
+    text = re.sub(r"\b0 steps? repeated", "0 steps repeated", text)
     text = re.sub(r"\brunning, (collective|joining)\b", "running", text)  # one moment or another
     lines = [re.sub(r" +", " ", line).rstrip() for line in text.splitlines()]
     return [line for line in lines if line and not re.match(r"epoch 0/0 0 %", line)]  # a slow machine's

@@ -2,11 +2,13 @@
 
 Each command line below is run by both launchers; the workers write down their environment, their
 arguments and their folder, and the two are compared variable by variable. What may differ is in the
-lists below, with the reason.
+lists below, with the reason. torchrun is the one of the Python that runs this: PyTorch 2.11 in the usual run, the newest
+with scripts/test --full (scripts/newest_torch).
 
 usage: environment_parity.py DDPRUN
 """
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -36,6 +38,10 @@ MAY_DIFFER_UNLESS_FIXED = {
 ONLY_TORCHRUN = {"PET_MASTER_PORT": "this test's: see torchrun_variables()"}
 ONLY_DDPRUN_BEGINS = "DDPRUN_"
 
+VERSION = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+# From this version on torchrun, too, takes a free port on one node; and with it c10d, and a random run id.
+FREE_PORT = (2, 12)
+
 C10D = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 # Options, variables, and which of MAY_DIFFER_UNLESS_FIXED the user fixed.
 CASES = [
@@ -64,10 +70,13 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def has_port(words):
+    return any(word.startswith(("--master-port", "--rdzv-endpoint", "--standalone")) for word in words)
+
+
 def torchrun_variables(words):
-    """torchrun's default port is the same for every job of the machine: it is moved out of the way."""
-    has_port = any(word.startswith(("--master-port", "--rdzv-endpoint", "--standalone")) for word in words)
-    return {} if has_port else {"PET_MASTER_PORT": str(free_port())}
+    """Older ones' default port is the same for every job of the machine: it is moved out of the way."""
+    return {} if has_port(words) or VERSION >= FREE_PORT else {"PET_MASTER_PORT": str(free_port())}
 
 
 def run(launcher, words, variables, folder):
@@ -110,12 +119,15 @@ def main():
     ddprun = os.path.abspath(sys.argv[1])
     folder = tempfile.mkdtemp(prefix="ddprun_environment_")
     problems = 0
+    print(f"beside torchrun of PyTorch {importlib.metadata.version('torch')}", flush=True)
     try:
         os.mkdir(os.path.join(folder, "package"))
         for name in ("worker.py", "package/worker.py", "package/__init__.py"):
             with open(os.path.join(folder, name), "w") as file:
                 file.write(WORKER if name.endswith("worker.py") else "")
         for words, variables, fixed in CASES:
+            if VERSION >= FREE_PORT and not has_port(words):
+                fixed = []
             port = str(free_port())
             words = [word.replace("{port}", port).replace("{python}", sys.executable) for word in words]
             torchrun = [sys.executable, "-m", "torch.distributed.run"]

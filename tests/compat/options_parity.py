@@ -3,7 +3,8 @@
 Random command lines (seeded) of torchrun's options, in every spelling argparse knows, go through
 torchrun's own argument parser and through `ddprun --dry-run --json`. Where both accept one, every
 option has the same value and the program the same arguments. Where only one accepts it, the reason
-must be in the list below.
+must be in the list below. torchrun is the one of the Python that runs this: PyTorch 2.11 in the usual run, the newest
+with scripts/test --full (scripts/newest_torch).
 
 usage: options_parity.py DDPRUN [SEED [COUNT]]
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+import torch
 from torch.distributed.run import get_args_parser
 
 # Python 3.11's argparse finds a beginning that fits both spellings of one option ambiguous; later ones
@@ -26,7 +28,7 @@ DDPRUN_ACCEPTS = ["ambiguous option"]
 DDPRUN_REFUSES = [
     "--no-python: ",  # with -m
     "give 0 (none)",
-    "give local ranks",
+    "give ranks",
     "give KEY=VALUE",
     "give null, console",
     "give static, c10d",
@@ -70,7 +72,14 @@ VALUES = {
     "local-addr": ["h"],
     "logs-specs": ["default"],
     "signals-to-handle": ["SIGTERM", "SIGINT,SIGUSR1"],
+    "shutdown-timeout": ["5", "0"],
+    "log-line-prefix-template": ["${rank}: ", ""],
 }
+SINCE = {"shutdown-timeout": (2, 12), "log-line-prefix-template": (2, 14)}
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+if VERSION < max(SINCE.values()):  # "--log-" is --log-dir while there is no --log-line-prefix-template
+    DDPRUN_REFUSES.append("is short for more than one option")
+VALUES = {name: values for name, values in VALUES.items() if SINCE.get(name, ()) <= VERSION}
 FLAGS = ["standalone", "module", "no-python", "run-path", "virtual-local-rank"]
 PROGRAM_ARGUMENTS = [[], ["a", "--nproc-per-node", "4"], ["-h"], ["-m"], ["--"], ["--", "--"], ["--", "--", "--"],
                      ["--", "x"], ["--", "-t", "3", "--"], ["--", "--", "--x"], ["a", "--", "--x"], ["", "--"]]
@@ -191,7 +200,7 @@ def main():
             for problem in problems:
                 failures += 1
                 print(f"{words}: {problem}")
-    print(f"seed {seed}: {count} command lines, {both} accepted by both, {failures} differences")
+    print(f"beside torchrun of PyTorch {torch.__version__}, seed {seed}: {count} command lines, {both} accepted by both, {failures} differences")
     # A generator that produced little but refusals would prove nothing.
     return 0 if failures == 0 and both > count // 2 else 1
 

@@ -5,6 +5,9 @@ For every option that torchrun's own parser knows there is a row below: command 
 command lines that ddprun refuses with one sentence (and what torchrun does with them), and what else differs, with a
 proof. Whatever is claimed is run; the table there is made from the rows and compared with what stands there.
 
+torchrun is the one of the Python that runs this: PyTorch 2.11 in the usual run, the newest with scripts/test --full
+(scripts/newest_torch). The rows are about all versions in between; `since` and `before` say which one a case is about.
+
 usage: torchrun_options.py DDPRUN [--update-readme] [--only OPTION]
 """
 
@@ -22,6 +25,9 @@ import time
 import traceback
 
 import torch.distributed.run
+
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+FREE_PORT = (2, 12)  # from this version on torchrun takes a free port on one node, too
 
 README = pathlib.Path(__file__).resolve().parents[2] / "launcher/README.md"
 BEGIN = "<!-- torchrun's options (written by tests/compat/torchrun_options.py --update-readme) -->"
@@ -50,6 +56,9 @@ class Same:
     words: list
     variables: dict = dataclasses.field(default_factory=dict)
     show: str = ""  # more variables that must be equal
+    since: tuple = ()  # torchrun's version
+    before: tuple = (9,)
+    cpus: int = 0  # how many this process may use; 0: all
 
 
 @dataclasses.dataclass
@@ -59,6 +68,8 @@ class Refused:
     words: list
     torchrun: int | None = 1
     variables: dict = dataclasses.field(default_factory=dict)
+    since: tuple = ()
+    before: tuple = (9,)
 
 
 @dataclasses.dataclass
@@ -69,6 +80,8 @@ class Differs:
     proof: object
     variables: dict = dataclasses.field(default_factory=dict)
     show: str = ""
+    since: tuple = ()
+    before: tuple = (9,)
 
 
 @dataclasses.dataclass
@@ -76,6 +89,8 @@ class Row:
     option: str  # torchrun's first long spelling
     answer: str  # for the table: the same, or what differs and why
     cases: list
+    since: tuple = ()  # the first version of torchrun that has it
+    variable: str = ""  # for versions without it
 
 
 C10D = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
@@ -95,8 +110,10 @@ ROWS = [
         Refused(["--nnodes=1:2:3", *P]), Refused(["--nnodes=0", *P]), Refused(["--nnodes=2:1", *P]),
         Refused(["--nnodes=x", *P]), Refused(P, variables={"PET_NNODES": ""})]),
     Row("--nproc-per-node",
-        "the same, counted without PyTorch; also `usable-cpus`: those that affinity and cgroup leave", [
+        "the same, counted without PyTorch; `cpu` and `auto` count the CPUs that affinity allows, as torchrun does since 2.12; also `usable-cpus`: those that affinity and cgroup leave", [
             Same(["--nproc-per-node=3", *P]), Same(["--nproc-per-node=cpu", *P]),
+            Same(["--nproc-per-node=cpu", *P], cpus=1, since=(2, 12)),
+            Same(["--nproc-per-node=auto", *P], {"CUDA_VISIBLE_DEVICES": ""}, cpus=1, since=(2, 12)),
             Same(P, {"PET_NPROC_PER_NODE": "2"}),
             Refused(["--nproc-per-node=0", *P]), Refused(["--nproc-per-node=-1", *P]),
             Refused(["--nproc-per-node=two", *P]), Refused(["--nproc-per-node=xpu", *P]),
@@ -112,17 +129,22 @@ ROWS = [
         Same(P, {"PET_RDZV_ENDPOINT": "localhost:{port}"}, show="MASTER_ADDR MASTER_PORT"),
         Refused(["--rdzv-endpoint=node0", *P]), Refused(["--rdzv-endpoint=node0:", *P]),
         Refused(["--rdzv-endpoint=node0:65536", *P])]),
-    Row("--rdzv-id", "the same; empty it is refused on several nodes, where each would take another random one", [
+    Row("--rdzv-id", "the same; empty it is refused on several nodes, where each would take another random one; on one node it is kept, where torchrun since 2.12 takes a random one with its free port", [
         Refused(["--nnodes=2", "--rdzv-id=", *P], torchrun=None),
         Same([*C10D, "--rdzv-id=job7", *P], show="TORCHELASTIC_RUN_ID"),
-        Same(P, {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID"),
+        Same(P, {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID", before=FREE_PORT),
+        Same(["--master-port={port}", *P], {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID"),
+        Differs(P, lambda ours, theirs: "job8" in ours.lines[0] and "job8" not in theirs.lines[0],
+                {"PET_RDZV_ID": "job8"}, show="TORCHELASTIC_RUN_ID", since=FREE_PORT),
         Differs([*C10D, "--rdzv-id=", *P], lambda ours, theirs: ours.code == theirs.code == 0)]),
-    Row("--rdzv-conf", "the same keys, and `reconnect_grace`, `token_file`; a node is lost after 3 × 2 s of silence, not 3 × 5; times must be whole seconds of 1 or more, and `is_host` true or false; quotes around the whole, a pair or a value are taken off, where torchrun takes them for a part of the key or the value", [
+    Row("--rdzv-conf", "the same keys, and `reconnect_grace`, `token_file`; `cas_backoff_max_seconds` (2.15) is accepted without effect: nothing is compared and set here; a node is lost after 3 × 2 s of silence, not 3 × 5; times must be whole seconds of 1 or more, and `is_host` true or false; quotes around the whole, a pair or a value are taken off, where torchrun takes them for a part of the key or the value", [
         Same(["--rdzv-conf=timeout=60,use_libuv=0", *P]), Same(P, {"PET_RDZV_CONF": "timeout=60"}),
         # As PyTorch's own tests of torchrun have it.
-        Differs(["--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", *P],
+        Differs(["--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", "--master-port={port}", *P],
                 lambda ours, theirs: (ours.code, theirs.code) == (0, 1)),  # static reads timeout: "5'"
         Same([*C10D, "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", *P]),
+        Same([*C10D, "--rdzv-conf=cas_backoff_max_seconds=0.5", *P]),
+        Refused([*C10D, "--rdzv-conf=cas_backoff_max_seconds=-1", *P], since=(2, 15)),
         Refused(["--rdzv-conf=a", *P]), Refused(["--rdzv-conf=a=", *P]), Refused(["--rdzv-conf==b", *P]),
         Refused([*C10D, "--rdzv-conf=backend=c10d", *P]), Refused([*C10D, "--rdzv-conf=join_timeout=0", *P]),
         Refused([*C10D, "--rdzv-conf=is_host=perhaps", *P])]),
@@ -195,7 +217,8 @@ ROWS = [
     Row("--master-addr", "the same", [
         Same(["--master-addr=localhost", "--master-port={port}", *P], show="MASTER_ADDR MASTER_PORT"),
         Same(["--master-port={port}", *P], {"PET_MASTER_ADDR": "localhost"}, show="MASTER_ADDR")]),
-    Row("--master-port", "the same; not given, on one node, it is a free port, so that two jobs never meet", [
+    Row("--master-port", "the same; not given, on one node, it is a free port, as under torchrun since 2.12, so that two jobs never meet", [
+        Same(["--nproc-per-node=2", *P], since=FREE_PORT),
         Same(["--master-port={port}", *P], show="MASTER_ADDR MASTER_PORT"),
         Same(P, {"PET_MASTER_PORT": "{port}"}, show="MASTER_ADDR MASTER_PORT"),
         Refused(["--master-port=x", *P], torchrun=2), Refused(["--master-port=65536", *P])]),
@@ -217,7 +240,29 @@ ROWS = [
         Same(["--virtual-local-rank", "--nproc-per-node=2", *P]),
         Same(["--virtual-local-rank", "--nproc-per-node=2", *P], GPUS),
         Same(["--nproc-per-node=2", *P], {"PET_VIRTUAL_LOCAL_RANK": "1", **GPUS}),
+        Same(["--virtual-local-rank", "--nproc-per-node=2", *P], {"HIP_VISIBLE_DEVICES": "6,7", **GPUS},
+             show="HIP_VISIBLE_DEVICES", since=(2, 15)),
         Refused(["--virtual-local-rank", "--nproc-per-node=3", *P], variables=GPUS)]),
+    Row("--shutdown-timeout", "the same, also fractions of seconds; after a failure the time is that of `--failure-shutdown-timeout`", [
+        Same(["--shutdown-timeout=5", *P]), Same(P, {"PET_SHUTDOWN_TIMEOUT": "5"}),
+        Same(P, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}),
+        Differs(["--shutdown-timeout=0.5", *P], lambda ours, theirs: (ours.code, theirs.code) == (0, 2)),
+        Refused(["--shutdown-timeout=-1", *P]), Refused(["--shutdown-timeout=x", *P], torchrun=2),
+        Refused(P, torchrun=2, variables={"PET_SHUTDOWN_TIMEOUT": "x"}),
+        Refused(P, variables={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"})],
+        since=(2, 12), variable="PET_SHUTDOWN_TIMEOUT"),
+    Row("--log-line-prefix-template", "the same with `--tee`; without it, lines of the console have the prefix, too", [
+        Same(["-t3", "--log-line-prefix-template=<${hostname} ${rank} $other> ", "--nproc-per-node=2", *LOGS, *P]),
+        Same(["-t3", *LOGS, *P], {"PET_LOG_LINE_PREFIX_TEMPLATE": "${local_rank}|"}),
+        Same(["-t3", "--log-line-prefix-template=", *LOGS, *P]),
+        Differs(["--log-line-prefix-template=<${rank}> ", *P],
+                lambda ours, theirs: ours.lines == ["<0> " + line for line in theirs.lines] != [])],
+        since=(2, 14), variable="PET_LOG_LINE_PREFIX_TEMPLATE"),
+    Row("--print-completion", "for `bash`, `zsh` and `fish`, without a package; `tcsh` is refused", [
+        Differs(["--print-completion=bash", *P], lambda ours, theirs: ours.code == 0 and "shtab" in theirs.said),
+        Refused(["--print-completion=tcsh", *P], torchrun=None),
+        Refused(["--print-completion=x", *P], torchrun=2)],
+        since=(2, 14)),
 ]
 
 
@@ -243,6 +288,15 @@ class Workplace:
 
     def run(self, case, port, launcher):
         """The case under one launcher; `launcher` takes (words, environment, stdout, stderr) and returns the exit code."""
+        all_cpus = os.sched_getaffinity(0)
+        if allowed := getattr(case, "cpus", 0):
+            os.sched_setaffinity(0, sorted(all_cpus)[:allowed])
+        try:
+            return self.run_here(case, port, launcher)
+        finally:
+            os.sched_setaffinity(0, all_cpus)
+
+    def run_here(self, case, port, launcher):
         logs = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
         def filled(text):
@@ -251,7 +305,7 @@ class Workplace:
             return text
 
         environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("PET_", "DDPRUN_", "TORCHELASTIC_", "OMP_", "CUDA_"))}
+                       if not name.startswith(("PET_", "DDPRUN_", "TORCHELASTIC_", "TORCH_ELASTIC_", "OMP_", "CUDA_", "HIP_"))}
         environment |= {"VIRTUAL_ENV": sys.prefix, "PYTHONPATH": str(self.folder), "TMPDIR": str(self.folder),
                         "SHOW": getattr(case, "show", "")}
         environment |= {name: filled(value) for name, value in case.variables.items()}
@@ -274,7 +328,7 @@ class Workplace:
 
     def under_torchrun(self, words, environment, out, err):
         """torchrun as it is, in a fork of this process: its imports take 20 times as long as the job."""
-        if not any(name in " ".join(words) + " ".join(environment) for name in
+        if VERSION < FREE_PORT and not any(name in " ".join(words) + " ".join(environment) for name in
                    ("master-port", "rdzv-endpoint", "MASTER_PORT", "RDZV_ENDPOINT", "standalone")):
             environment["PET_MASTER_PORT"] = str(free_port())  # its own default is the whole machine's
         sys.stdout.flush()
@@ -357,7 +411,8 @@ def parser_options():
 def refused_spellings(ddprun, row, spellings):
     value = {"--nnodes": "1", "--nproc-per-node": "1", "--rdzv-backend": "static", "--rdzv-endpoint": "localhost:1",
              "--rdzv-conf": "timeout=1", "--start-method": "fork", "--event-log-handler": "null", "--log-dir": "logs",
-             "--logs-specs": "default", "--signals-to-handle": "SIGTERM", "--numa-binding": None}.get(row.option, "1")
+             "--logs-specs": "default", "--signals-to-handle": "SIGTERM", "--numa-binding": None,
+             "--print-completion": "bash"}.get(row.option, "1")
     is_flag = row.option in ("--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank")
     for spelling in spellings:
         if value is None:
@@ -370,12 +425,17 @@ def refused_spellings(ddprun, row, spellings):
             yield f"spelling {spelling}: {done.stderr}"
 
 
+def version_text(version):
+    return ".".join(map(str, version))
+
+
 def table(options):
     lines = ["| torchrun's option | variable | under ddprun |", "|---|---|---|"]
     for row in ROWS:
-        spellings, variable = options[row.option]
+        spellings, variable = options.get(row.option, ([row.option], row.variable))
         dashed = sorted({name.replace("_", "-") if name.startswith("--") else name for name in spellings}, key=len)
-        lines.append("| " + ", ".join(f"`{name}`" for name in dashed) + f" | {variable} | {row.answer} |")
+        since = f" (since {version_text(row.since)})" if row.since else ""
+        lines.append("| " + ", ".join(f"`{name}`" for name in dashed) + f"{since} | {variable} | {row.answer} |")
     return "\n".join(lines) + "\n"
 
 
@@ -391,8 +451,9 @@ def main():
     only = arguments[arguments.index("--only") + 1] if "--only" in arguments else None
     options = parser_options()
     problems = []
-    if missing := options.keys() ^ {row.option for row in ROWS}:
+    if missing := options.keys() ^ {row.option for row in ROWS if row.since <= VERSION}:
         problems.append(f"torchrun's options and the rows differ by {missing}")
+    print(f"beside torchrun of PyTorch {torch.__version__}", *problems, sep="\n", flush=True)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="ddprun_options_"))
     try:
         workplace = Workplace(ddprun, folder)
@@ -400,10 +461,14 @@ def main():
             if only not in (None, row.option):
                 continue
             began = time.monotonic()
+            if row.since > VERSION:
+                print(f"--   {row.option}: torchrun has it since {version_text(row.since)}")
+                continue
             found = list(refused_spellings(ddprun, row, options[row.option][0]))
-            for case in row.cases:
+            cases = [case for case in row.cases if case.since <= VERSION < case.before]
+            for case in cases:
                 found += [f"{' '.join(case.words)} {case.variables or ''}: {text}" for text in problems_of(case, workplace)]
-            print(f"{'ok' if not found else 'DIFF':4} {row.option} ({len(row.cases)} command lines, "
+            print(f"{'ok' if not found else 'DIFF':4} {row.option} ({len(cases)} command lines, "
                   f"{time.monotonic() - began:.1f} s)", flush=True)
             for text in found:
                 print("    ", text, flush=True)

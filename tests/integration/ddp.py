@@ -1,6 +1,8 @@
 """A user's script, unmodified for ddprun: trains with DistributedDataParallel over Gloo, and compares the weights."""
 
 import sys
+import threading
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -23,7 +25,13 @@ equal = all(torch.equal(mine, other) for other in everyones)
 # One write for the line: print() makes a second one for its end, and the ranks share this stdout.
 sys.stdout.write(f"rank {rank}: weights {'equal' if equal else 'differ'}\n")
 sys.stdout.flush()
-# A thread of Gloo's needs the interpreter to give the tensors above back, and waits for it while the lines above run.
-# Met by the interpreter's end instead, it aborts the process (PyTorch 2.11): here it has its turn.
-dist.barrier()
+# A thread of Gloo's needs the interpreter to give these tensors back. Met by the interpreter's end instead, it aborts
+# the process (PyTorch 2.11): so the end waits until they are gone.
+given_back = []
+for tensor in (mine, *everyones):
+    given_back.append(threading.Event())
+    weakref.finalize(tensor, given_back[-1].set)
+del mine, everyones, tensor
+for event in given_back:
+    event.wait()
 dist.destroy_process_group()

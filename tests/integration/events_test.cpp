@@ -57,7 +57,7 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
                           "round_started", "restarted", "worker_exited", "finished"));
   std::int64_t before = 0;
   for (const auto& each : events) {
-    EXPECT_EQ(each.at("schema"), 1);
+    EXPECT_EQ(each.at("schema"), 2);
     EXPECT_EQ(each.at("job"), "job-7");
     EXPECT_GE(each.at("monotonic_us").as_int64(), before);
     before = each.at("monotonic_us").as_int64();
@@ -74,9 +74,47 @@ TEST(Events, TellTheLifeOfAJobWithARestart) {
   EXPECT_EQ(end.at("outcome"), "succeeded");
   EXPECT_EQ(end.at("reason"), "all_succeeded");
   EXPECT_EQ(end.at("restarts"), 1);
-  EXPECT_EQ(end.at("lost_us"), events[5].at("lost_us"));
-  EXPECT_GT(end.at("lost_us").as_int64(), 0);
-  EXPECT_GT(end.at("wall_us").as_int64(), end.at("lost_us").as_int64());
+  EXPECT_EQ(end.at("downtime_us"), events[5].at("until_run_us")) << "no steps are known";
+  EXPECT_EQ(end.at("until"), "workers_run");
+  EXPECT_GT(end.at("downtime_us").as_int64(), 0);
+  EXPECT_GT(end.at("wall_us").as_int64(), end.at("downtime_us").as_int64());
+  EXPECT_THAT(job.err(), HasSubstr(" of it, until the workers ran: they report no steps\n"));
+}
+
+// The worker does 43 steps and fails; after the restart it continues with step 42, when it is told to.
+TEST(Events, CountADowntimeUntilTheStepAfterTheFailure) {
+  const TemporaryTree folder;
+  const auto first = folder / "first";
+  const auto second = folder / "second";
+  Job job(ddprun(
+      {"--max-restarts=1", "--events=" + (folder / "events")},
+      worker({"link", "on-round", "0", "progress", "43/100", "on-round", "0", "exit", "3", "until",
+              first, "progress", "42/100", "until", second, "progress", "44/100"})));
+  const auto is_there = [&](const char* event) {
+    return job.reaches(
+        [&] { return !events_named(event, lines_of(read_file(folder / "events"))).empty(); });
+  };
+  ASSERT_TRUE(is_there("restarted")) << job.err();
+  write_file(first, "");
+  write_file(second, "");
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  const auto events = lines_of(read_file(folder / "events"));
+  const auto recovered = events_named("recovered", events);
+  ASSERT_EQ(recovered.size(), 1U);
+  const auto us = [&](const char* field) { return recovered[0].at(field).as_int64(); };
+  EXPECT_EQ(us("round"), 1);
+  EXPECT_EQ(recovered[0].at("until"), "step_after");
+  EXPECT_EQ(us("steps_repeated"), 2);
+  EXPECT_GT(us("joined_us"), 0);
+  EXPECT_GT(us("repeated_us"), 0);
+  EXPECT_EQ(us("downtime_us"),
+            us("stopped_us") + us("started_us") + us("joined_us") + us("repeated_us"));
+  const auto& end = events.back();
+  EXPECT_EQ(end.at("downtime_us"), recovered[0].at("downtime_us"));
+  EXPECT_LT(end.at("goodput").as_double(), 1.0);
+  EXPECT_THAT(job.err(),
+              ContainsRegex("1 restart cost .* of it: .* to stop, .* to start, .* to the "
+                            "first step, .* for 2 steps again\n"));
 }
 
 TEST(Events, AreAppendedToTheFileOfAnEarlierJob) {

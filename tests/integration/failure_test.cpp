@@ -140,11 +140,11 @@ class Stacks : public ::testing::Test {
     return eventually(
         [&] { return stamps(folder_.path(), 0).size() == static_cast<std::size_t>(workers); });
   }
-  // The only gdb (and sh) that the job finds.
+  // The only debugger that the job finds.
   JobSetup with_gdb(const std::string& script) const {
     write_file(folder_ / "gdb", "#!/bin/sh\n" + script + "\n", 0755);
     JobSetup setup;
-    setup.environment["PATH"] = folder_.path() + ":/usr/bin:/bin";
+    setup.environment["PATH"] = folder_.path();
     return setup;
   }
   std::string stacks_file() const {
@@ -186,7 +186,7 @@ TEST_F(Stacks, AreInTheReportWhereThereAreNoLogs) {
 
 TEST_F(Stacks, DoNotHoldUpTheKillForADebuggerThatHangs) {
   Job job(ddprun({"--nproc-per-node=2", "--shutdown-timeout=0.1"}, deaf_worker()),
-          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+          with_gdb(": > " + (folder_ / "hangs") + "; exec /bin/sleep 1000"));
   ASSERT_TRUE(has_started(2)) << job.err();
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(seconds(15)), exited(143)) << job.err();
@@ -196,7 +196,7 @@ TEST_F(Stacks, DoNotHoldUpTheKillForADebuggerThatHangs) {
 
 TEST_F(Stacks, AreNotWaitedForAfterASecondSignal) {
   Job job(ddprun({"--shutdown-timeout=0.1"}, deaf_worker()),
-          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+          with_gdb(": > " + (folder_ / "hangs") + "; exec /bin/sleep 1000"));
   ASSERT_TRUE(has_started()) << job.err();
   job.signal(SIGTERM);
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "hangs"); }));
@@ -207,7 +207,7 @@ TEST_F(Stacks, AreNotWaitedForAfterASecondSignal) {
 
 TEST_F(Stacks, AreNotTakenWithoutAGracePeriod) {
   Job job(ddprun({"--shutdown-timeout=0"}, deaf_worker()),
-          with_gdb(": > " + (folder_ / "hangs") + "; exec sleep 1000"));
+          with_gdb(": > " + (folder_ / "hangs") + "; exec /bin/sleep 1000"));
   ASSERT_TRUE(has_started()) << job.err();
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(143)) << job.err();

@@ -7,6 +7,7 @@ the variables that the pod will have comes to the plan that is meant (ddprun --d
 there and is enough to configure the build, and what it builds needs nothing in the stage that it is copied into.
 DDPRUN_TEST_FULL=1 builds it. Needs PyYAML (Debian's python3-yaml); exit code 77 where it is missing.
 """
+import atexit
 import json
 import os
 import re
@@ -50,7 +51,7 @@ POD = {'metadata': META,
        'spec': {'subdomain': str, 'restartPolicy': str, 'terminationGracePeriodSeconds': int,
                 'containers': [CONTAINER],
                 'volumes': [{'name': str, 'persistentVolumeClaim': {'claimName': str},
-                             'emptyDir': {'medium': str, 'sizeLimit': str}}]}}
+                             'emptyDir': {'medium': str, 'sizeLimit': str}, 'secret': {'secretName': str}}]}}
 POLICY = {'rules': [{'action': str,
                      'onExitCodes': {'containerName': str, 'operator': str, 'values': [int]},
                      'onPodConditions': [{'type': str, 'status': str}]}]}
@@ -114,8 +115,18 @@ def variables_of(container, labels):
     return variables
 
 
+token = Path(tempfile.mkdtemp()) / 'token'
+atexit.register(shutil.rmtree, token.parent)
+token.touch(0o600)
+token.write_text('secret\n')
+
+
 def plan_of(container, variables):
     environment = {'PATH': os.environ['PATH'], 'HOME': '/', **variables}
+    # Here is nothing mounted.
+    (at,) = [mount['mountPath'] for mount in container['volumeMounts'] if mount['name'] == 'token']
+    check(environment['DDPRUN_TOKEN_FILE'] == f'{at}/token', 'the token is where its secret is mounted')
+    environment['DDPRUN_TOKEN_FILE'] = str(token)
     # Here may be no GPU, and is no program of the image.
     if environment.get('PET_NPROC_PER_NODE') == 'gpu' and not list(Path('/dev').glob('nvidia[0-9]*')):
         environment['PET_NPROC_PER_NODE'] = 'usable-cpus'
@@ -151,6 +162,7 @@ def check_job(name, spec, labels, subdomain):
         seen = plan['job']['nodes']
         check(plan['site'] == 'Kubernetes', f'{name}-{index}: the site is Kubernetes')
         check(plan['warnings'] == [], f'{name}-{index}: no warnings: {plan["warnings"]}')
+        check(seen['proof'] == 'token', f'{name}-{index}: the token is read')
         check((seen['node_rank'], seen['min_nodes'], seen['max_nodes']) == (index, nodes, nodes),
               f'{name}-{index}: node {index} of {nodes}: {seen}')
         check(seen['endpoint'] == f'{name}-0.{subdomain}:{container["ports"][0]["containerPort"]}',

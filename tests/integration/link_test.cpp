@@ -135,8 +135,10 @@ TEST(Link, TheReportAndTheEventsTellHowFarTheFailedWorkerCame) {
   EXPECT_EQ(job.wait(), exited(3)) << job.err();
   EXPECT_THAT(job.err(),
               ContainsRegex("progress +step 412 of 1000, [0-9.]+ m?s before; saving for "));
-  EXPECT_THAT(read_file(folder / "events"),
-              HasSubstr(R"("progress":{"step":412,"total_steps":1000,"since_step_us":)"));
+  EXPECT_THAT(
+      read_file(folder / "events"),
+      HasSubstr(
+          R"("progress":{"step":412,"total_steps":1000,"step_kind":"program","since_step_us":)"));
 }
 
 TEST(Link, AWorkerKilledInTheMiddleOfANoteHasTheOneBefore) {

@@ -25,6 +25,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 
 // What the architecture promises, by default settings; the machine may be busy with other tests.
@@ -59,6 +60,31 @@ class NetworkTest : public ::testing::Test {
   std::optional<Network> network_;
   std::optional<Cluster> cluster_;
 };
+
+// Another host that knows where a job meets, and nothing else.
+TEST_F(NetworkTest, AStrangersHostTakesPartInAJobWithoutATokenWhichSaysSo) {
+  Cluster& cluster = cluster_of(2, {.meeting = Meeting::kC10d});
+  cluster.start(0);
+  Job stranger(cluster.command(1), cluster.on(1));
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_THAT(cluster[0].err(),
+              AllOf(HasSubstr("any host that reaches 10.77.0.1:"), HasSubstr("ddpctl token FILE")));
+  EXPECT_THAT(stranger.err(), Not(HasSubstr("any host"))) << "it has no port";
+  expect_good_end();
+}
+
+TEST_F(NetworkTest, AStrangersHostIsRefusedWhereThereIsAToken) {
+  Cluster& cluster = cluster_of(3, {.meeting = Meeting::kC10d});
+  const std::string token = cluster.folder() / "token";
+  write_file(token, "correct horse battery staple", 0600);
+  cluster.start(0, {"--token-file=" + token});
+  Job stranger(cluster.command(1), cluster.on(2));
+  EXPECT_EQ(stranger.wait(), exited(2)) << stranger.err() << cluster.told();
+  cluster.start(1, {"--token-file=" + token});
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  EXPECT_THAT(cluster.told(), Not(HasSubstr("any host")));
+  expect_good_end();
+}
 
 class EveryMeeting : public NetworkTest,
                      public ::testing::WithParamInterface<std::tuple<Meeting, bool>> {};

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -110,6 +112,8 @@ TEST(RefusedStaticNode, HasARankThatIsTakenOrOutOfRange) {
   // Rank 1 is taken once its node has come; before that the stranger would be it.
   ASSERT_TRUE(cluster[1].reaches([&] { return has_said(cluster[1], "2 of 3 are here"); }))
       << cluster.told();
+  EXPECT_THAT(cluster[1].err(), HasSubstr("(nodes on other hosts cannot reach 127.0.0.1: give "
+                                          "--master-addr or --rdzv-endpoint this host's name)"));
   const std::string port = std::to_string(cluster.port());
   for (const auto& [rank, says] :
        {std::pair{"0", port.c_str()}, {"1", "taken"}, {"3", "node-rank"}, {"-1", "node-rank"}}) {
@@ -178,6 +182,52 @@ TEST_P(Token, ThatOthersMayReadIsNone) {
     EXPECT_EQ(job.wait(), exited(kRefused)) << path << job.err();
     EXPECT_THAT(job.err(), HasSubstr(path));
   }
+}
+
+// A process of another user. In a user namespace anybody is root, and so it can say that it is the
+// job's user; only a token shows that it is not.
+class StrangersNode : public ::testing::Test {
+ protected:
+  static Command by_another(const Command& command) {
+    Command whole{
+        "setpriv", "--reuid=65534", "--clear-groups", "unshare", "--user", "--map-root-user", "--"};
+    whole.insert(whole.end(), command.begin(), command.end());
+    return whole;
+  }
+  void SetUp() override {
+    if (::getuid() != 0 || Job(by_another(ddprun({"--version"}))).wait() != exited(0))
+      GTEST_SKIP() << "only root can be another user here, in a user namespace";
+  }
+  TemporaryTree folder_;
+};
+
+TEST_F(StrangersNode, TakesPartInAJobWithoutAToken) {
+  Cluster cluster({.meeting = Meeting::kC10d});
+  // Its worker notes there that it runs.
+  std::filesystem::permissions(cluster.folder().path(), std::filesystem::perms::all);
+  cluster.start(0);
+  Job stranger(by_another(cluster.command(1)));
+  EXPECT_EQ(cluster.next_round(2), 0) << stranger.err() << cluster.told();
+  cluster.let_finish();
+  EXPECT_EQ(stranger.wait(), exited(0)) << stranger.err();
+  EXPECT_THAT(cluster.wait(), Each(Pair(_, exited(0)))) << cluster.told();
+}
+
+TEST_F(StrangersNode, IsRefusedWhereThereIsAToken) {
+  const std::string token = folder_ / "token";
+  ASSERT_EQ(Job(ddpctl({"token", token})).wait(), exited(0));
+  EXPECT_EQ(Job(ddpctl({"token", token})).wait(), exited(1)) << "it is there already";
+  Cluster cluster({.meeting = Meeting::kC10d});
+  cluster.start(0, {"--token-file=" + token});
+  Job stranger(by_another(cluster.command(1)));
+  EXPECT_EQ(stranger.wait(), exited(kRefused)) << stranger.err();
+  EXPECT_THAT(stranger.err(), HasSubstr("it asks for a token"));
+  Job reader(by_another(cluster.command(1, {"--token-file=" + token})));
+  EXPECT_EQ(reader.wait(), exited(kRefused)) << reader.err();
+  EXPECT_THAT(reader.err(), HasSubstr("ermission denied"));
+  cluster.start(1, {"--token-file=" + token});
+  ASSERT_EQ(cluster.next_round(2), 0) << cluster.told();
+  expect_good_end(cluster);
 }
 
 // ---- endpoints that are no leader

@@ -96,7 +96,7 @@ def test_numbers(browser, program):
         shows(browser, "failure-message", HOSTILE.replace("\\n", "\n"))
         same("what the message made of the page", browser.value("document.images.length"), 0)
         shows(browser, "restarts-summary", "1")
-        shows(browser, "causes", "start 1.2 s · worker failed 1 × (40 ms lost)")
+        shows(browser, "causes", "start 1.2 s · worker failed 1 × (40 ms down)")
         shows(browser, "step", "400")  # all are back at the checkpoint
 
         job.do("finish train.py succeeded")

@@ -156,6 +156,75 @@ TEST_F(Slurm, SrunOfTwoNodesNeedsNoOption) {
   EXPECT_THAT(left_over(), IsEmpty());
 }
 
+// --- by munge, nodes and leader know that they are the same user's
+
+class SlurmStranger : public Slurm {
+ protected:
+  // What a node of somebody else said that tried to join, from the second node, and ended with 2.
+  std::string refused_by(Job& leader, const std::string& id, std::uint16_t port,
+                         const Command& as_whom) {
+    Command command = as_whom;
+    const Command node = ddprun({"--nnodes=2", "--node-rank=1", "--master-addr=node0",
+                                 "--master-port=" + std::to_string(port), "--rdzv-id=" + id},
+                                meeting_worker({}));
+    command.insert(command.end(), node.begin(), node.end());
+    JobSetup setup = slurm().on(1);
+    setup.environment["SLURM_JOB_ID"] = "1";
+    setup.environment["SLURM_STEP_ID"] = "0";
+    Job stranger(command, setup);
+    EXPECT_EQ(stranger.wait(), exited(2)) << stranger.err() << leader.err();
+    return stranger.err();
+  }
+};
+
+// In a user namespace anybody is root, and says so in the job; the kernel of munged knows better.
+TEST_F(SlurmStranger, WhoIsNotTheUserIsRefusedByMunge) {
+  const TemporaryTree folder;
+  const std::uint16_t port = 12345;
+  const Command launcher =
+      ddprun({"--nnodes=2", "--rdzv-id=job", "--master-port=" + std::to_string(port)},
+             meeting_worker({"stamp", folder.path()}));
+  // The second node comes when the file is there.
+  const std::string second =
+      words_of({"sh", "-c", "until [ -e " + (folder / "go") + " ]; do sleep 0.05; done"});
+  Job job(on_two_nodes(
+              {"sh", "-c", "[ $SLURM_NODEID = 0 ] || " + second + "; exec " + words_of(launcher)}),
+          slurm().setup());
+  const Command stranger{"setpriv", "--reuid=65534",   "--clear-groups", "--",
+                         "unshare", "--map-root-user", "--user",         "--"};
+  EXPECT_THAT(refused_by(job, "job", port, stranger), HasSubstr("does not accept this node's"));
+  EXPECT_THAT(job.err(), ContainsRegex("turned away node1 \\(.+\\): munge: "));
+  // One that lies about Slurm, too.
+  Command without = stranger;
+  without.insert(without.end(), {"env", "--unset=SLURM_JOB_ID"});
+  EXPECT_THAT(refused_by(job, "job", port, without), HasSubstr("prove by munge"));
+  write_file(folder / "go", "");
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(stamps(folder.path(), 0).size(), 4u);
+  EXPECT_THAT(left_over(), IsEmpty());
+}
+
+TEST_F(Slurm, ANodeWithoutMungeIsRefusedByName) {
+  const TemporaryTree folder;
+  write_file(folder / "node", "[ $SLURM_NODEID = 0 ] || umount /run/munge; exec " +
+                                  words_of(ddprun({}, meeting_worker({}))));
+  Job job(on_two_nodes({"unshare", "--mount", "sh", folder / "node"}, {"--kill-on-bad-exit=1"}),
+          slurm().setup());
+  EXPECT_NE(job.wait(), exited(0));
+  EXPECT_THAT(job.err(), ContainsRegex("turned away node1 \\(.+\\): it has no munge"));
+  EXPECT_THAT(job.err(), HasSubstr("start munged here"));
+  EXPECT_THAT(left_over(), IsEmpty());
+}
+
+TEST_F(Slurm, ATokenGoesBeforeMunge) {
+  const TemporaryTree folder;
+  write_file(folder / "token", "secret\n", 0600);
+  const Command launcher =
+      ddprun({"--dry-run", "--token-file=" + (folder / "token")}, {"/bin/true"});
+  EXPECT_THAT(slurm().ask(on_two_nodes(launcher)),
+              HasSubstr("by the token in " + (folder / "token")));
+}
+
 milliseconds duration_of(const Command& command, const JobSetup& setup) {
   const auto begin = std::chrono::steady_clock::now();
   Job job(command, setup);
@@ -209,6 +278,8 @@ TEST_F(Slurm, TheDryRunNamesSlurmAndItsVariables) {
   Job job(on_two_nodes(ddprun({"--dry-run"}, worker({"exit", "0"})), {"--label"}), slurm().setup());
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
   EXPECT_THAT(job.out(), ContainsRegex("1:   site +Slurm\n"));
+  EXPECT_THAT(job.out(),
+              ContainsRegex("1:   nodes prove themselves +by munge, as the same user's\n"));
   EXPECT_THAT(job.out(), ContainsRegex("1:   nnodes +2 +SLURM_STEP_NUM_NODES\n"));
   EXPECT_THAT(job.out(), ContainsRegex("1:   node-rank +1 +SLURM_NODEID\n"));
   EXPECT_THAT(job.out(),

@@ -213,8 +213,19 @@ TEST(TrainAlone, SaysThatTheDriverShowsGpusWhichLibTorchCannotUse) {
             {.environment = {{"LD_LIBRARY_PATH", folder.path()}}});
     EXPECT_EQ(job.wait(), exited(2)) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("the driver shows 2 GPUs, but LibTorch can use none"));
-    EXPECT_THAT(job.err(), HasSubstr("too old"));
+    EXPECT_THAT(job.err(),
+                HasSubstr("the driver is too old for it, since it knows CUDA up to 12.4"));
   }
+}
+
+TEST(TrainAlone, SaysThatNcclIsNotTheOneThatLibTorchNeeds) {
+  const TemporaryTree folder;
+  fs::create_symlink(DDPRUN_FAKE_CUDA, folder / "libcuda.so.1");
+  // LibTorch looks beside itself first, but takes what is loaded already.
+  Job job({DDPRUN_TRAIN, "--backend=nccl"},
+          {.environment = {{"LD_LIBRARY_PATH", folder.path()}, {"LD_PRELOAD", DDPRUN_FAKE_NCCL}}});
+  EXPECT_EQ(job.wait(), exited(2)) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("NCCL is missing, or is not the one that LibTorch needs"));
 }
 #endif
 

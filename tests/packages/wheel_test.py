@@ -117,7 +117,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual(checks['ddprun']['verdict'], 'ok', checks)
 
     def test_brings_the_module_for_workers(self):
-        run(self.bin / 'python', '-c', 'import ddprun_progress; ddprun_progress.report(1, 10, loss=0.5)',
+        run(self.bin / 'python', '-c', 'from ddprun import progress; progress.report(1, 10, loss=0.5)',
             env=self.environment)
 
     def test_brings_manual_and_completions(self):

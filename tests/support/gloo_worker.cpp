@@ -28,7 +28,7 @@ constexpr int kWrongSum = 72;
 int live_rounds(ddprun::Context& context, const std::string& folder, int restarts) {
   const int world = context.world_size();
   const int round = context.environment().restart_count;
-  if (context.all_reduce_sum(context.rank()) != world * (world - 1) / 2) return kWrongSum;
+  if (context.all_reduce(context.rank()) != world * (world - 1) / 2) return kWrongSum;
   const std::string note =
       folder + "/" + std::to_string(round) + "." + std::to_string(context.rank());
   std::FILE* file = std::fopen(note.c_str(), "w");

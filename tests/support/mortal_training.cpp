@@ -13,11 +13,11 @@
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
+#include "ddprun/lr_scheduler.h"
 #include "ddprun/metrics.h"
 #include "ddprun/mixed_precision.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
-#include "ddprun/schedules.h"
 #include "tests/support/death.h"
 
 namespace ddprun::test {
@@ -66,11 +66,11 @@ class MortalSgd : public torch::optim::SGD {
 
 // A part of the checkpoint; saving and loading its state are points of death.
 struct Mark : Stateful {
-  std::string save_state() const override {
+  std::string state_dict() const override {
     death::reach("saving");
     return "";
   }
-  void load_state(const std::string&) override { death::reach("resuming"); }
+  void load_state_dict(const std::string&) override { death::reach("resuming"); }
 };
 
 std::shared_ptr<Net> make_net() {
@@ -83,20 +83,21 @@ class Training {
   Training(Context& context, const std::string& folder, bool is_asynchronous)
       : context_(context),
         sampler_(kSamples, context, {.seed = kSeed}),
-        model_(make_net(), context, {.bucket_cap_bytes = 8 << 10, .first_bucket_bytes = 4 << 10}),
+        model_(make_net(), context,
+               {.bucket_bytes_cap = 8 << 10, .first_bucket_bytes_cap = 4 << 10}),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        schedule_(optimizer_, schedules::one_cycle({.max_lr = {0.2}, .total_steps = kSteps})),
-        scaler_({.initial_scale = 1024, .growth_interval = 7}),
+        schedule_(optimizer_, lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = kSteps})),
+        scaler_({.init_scale = 1024, .growth_interval = 7}),
         checkpoints_(context, folder,
-                     {.keep_last = 2, .best = Best::kHighest, .is_asynchronous = is_asynchronous}) {
+                     {.keep_last = 2, .best = MetricMode::kMax, .async_save = is_asynchronous}) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
     inputs_ = torch::randn({kSamples, kInputs}, generator);
     targets_ = inputs_.matmul(torch::randn({kInputs, kClasses}, generator)).argmax(1);
     torch::manual_seed(kSeed + 1 + static_cast<std::uint64_t>(context.rank()));  // for dropout
-    checkpoints_.also_keep("buckets", model_);
-    checkpoints_.also_keep("schedule", schedule_);
-    checkpoints_.also_keep("scaler", scaler_);
-    checkpoints_.also_keep("mark", mark_);
+    checkpoints_.register_for_checkpointing("buckets", model_);
+    checkpoints_.register_for_checkpointing("schedule", schedule_);
+    checkpoints_.register_for_checkpointing("scaler", scaler_);
+    checkpoints_.register_for_checkpointing("mark", mark_);
     at_.seed = kSeed;
     if (auto saved = checkpoints_.resume(model_, optimizer_)) at_ = *saved;
   }
@@ -139,15 +140,15 @@ class Training {
         model_->forward(inputs_.index_select(0, mine)).argmax(1).eq(targets_.index_select(0, mine));
     model_->train();
     Mean accuracy;
-    accuracy.add(hits.sum().item<double>(), hits.numel());
-    checkpoints_.save(model_, optimizer_, at_, accuracy.value(context_));
+    accuracy.update(hits.sum().item<double>(), hits.numel());
+    checkpoints_.save(model_, optimizer_, at_, accuracy.compute(context_));
   }
 
   Context& context_;
   DistributedSampler sampler_;
   DistributedDataParallel<Net> model_;
   MortalSgd optimizer_;
-  Schedule schedule_;
+  LRScheduler schedule_;
   GradScaler scaler_;
   Mark mark_;
   Checkpointer checkpoints_;

@@ -160,7 +160,10 @@ class SimulatedJob final : public JobView {
     node.max_restarts = 3;
     node.wall = std::chrono::duration_cast<std::chrono::microseconds>(steady_clock::now() - began_);
     node.until_run = 1200ms;
-    for (const RestartTotal& total : totals_) node.lost += total.lost;
+    node.until_first_step = node.until_run;
+    for (const RestartTotal& total : totals_) node.downtime.stopped += total.downtime;
+    node.goodput = 1 - std::chrono::duration<double>(node.until_run + node.downtime.total()) /
+                           std::chrono::duration<double>(node.wall);
     node.restart_totals = totals_;
     node.recent_restarts = restarts_;
     if (index == 0) node.store = StoreStatus{18'204, ranks_.size(), 311, 91'000};
@@ -207,11 +210,12 @@ class SimulatedJob final : public JobView {
                          .rank = rank,
                          .host = host_of(node),
                          .sentence = std::move(sentence),
-                         .lost = lost});
+                         .downtime = {}});
+    restarts_.back().downtime.stopped = lost;
     auto total = std::ranges::find(totals_, reason, &RestartTotal::reason);
     if (total == totals_.end()) total = totals_.insert(total, {reason, 0, {}});
     total->count += 1;
-    total->lost += lost;
+    total->downtime += lost;
     for (Rank& each : ranks_) {
       each.step = each.step / kCheckpointSteps * kCheckpointSteps;
       each.hangs = false;

@@ -27,7 +27,6 @@ SlurmctldHost=node0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -85,18 +84,21 @@ const std::optional<std::string>& SlurmCluster::obstacle() {
 SlurmCluster::SlurmCluster() {
   write_file(folder_ / "key", random_key(), 0600);
   write_file(folder_ / "slurm.conf", configuration(folder_.path()));
-  for (const std::string& name : {std::string("state"), host(0), host(1)}) {
+  for (const std::string& name : {std::string("state"), std::string("munge"), host(0), host(1)}) {
     fs::create_directory(folder_ / name);
   }
   // Slurm uses these files as GPUs.
   for (const std::string name : {"gpu0", "gpu1", "gpu2"}) write_file(folder_ / name, "");
   write_file(folder_ / "gres.conf", "Name=gpu File=" + (folder_ / "gpu[0-2]") + "\n");
-  for (const int node : {0, 1}) guard(node);
+  for (const int node : {0, 1}) {
+    guard(node);
+    mount_munge(node);
+  }
   // --force: accept folders that only their owner can read.
   start(0, {daemon_path("munged"), "--foreground", "--force", "--key-file=" + (folder_ / "key"),
-            "--socket=" + (folder_ / "munge.socket"), "--pid-file=" + (folder_ / "munged.pid"),
+            "--socket=/run/munge/munge.socket.2", "--pid-file=" + (folder_ / "munged.pid"),
             "--seed-file=" + (folder_ / "munged.seed"), "--log-file=" + (folder_ / "munged.log")});
-  eventually([this] { return fs::exists(folder_ / "munge.socket"); });
+  eventually([this] { return fs::exists(folder_ / "munge/munge.socket.2"); });
   start(0, {daemon_path("slurmctld"), "-D"});
   for (const int node : {0, 1}) start(node, {daemon_path("slurmd"), "-D", "-N", host(node)});
 }
@@ -111,6 +113,17 @@ void SlurmCluster::guard(int node) {
       "kill -KILL ${process#/proc/}; done) & wait";
   guards_.push_back(std::make_unique<Job>(Command{"bash", "-c", kScript, std::to_string(getpid())},
                                           network_.on(node)));
+}
+
+// Its usual place, which libmunge looks in; both nodes have the same one.
+void SlurmCluster::mount_munge(int node) {
+  Job(
+      Command{
+          "sh", "-c",
+          "mount -t tmpfs tmpfs /run && mkdir /run/munge && exec mount --bind \"$0\" /run/munge",
+          folder_ / "munge"},
+      network_.on(node))
+      .wait();
 }
 
 void SlurmCluster::start(int node, const Command& daemon) {

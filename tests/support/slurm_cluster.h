@@ -53,11 +53,13 @@ class SlurmCluster {
   std::vector<std::string> job_processes() const;
 
   static std::string host(int node) { return Network::host(node); }
+  JobSetup on(int node) const { return network_.on(node); }  // outside of Slurm
   const TemporaryTree& folder() const { return folder_; }
   std::string told() const;  // the daemons' logs, for a failure message
 
  private:
   void guard(int node);
+  void mount_munge(int node);
   void start(int node, const Command& daemon);
 
   TemporaryTree folder_;

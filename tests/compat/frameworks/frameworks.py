@@ -1,0 +1,152 @@
+"""Frameworks, as they are published, under ddprun: started, a rank killed, resumed. Nothing is downloaded: models and data
+are made on the spot, and trained on the CPU.
+
+Each training here is run twice: without a fault, and with one in which the last rank is killed after a checkpoint. It must
+go on from that checkpoint and end with the same weights. FSDP2's job is not restarted but started again with another number
+of ranks. torchft's replicas are jobs of their own: the killed one comes back with the living one's weights. Accelerate's
+own test scripts only have to pass.
+
+usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-tests, transformers, lightning, fsdp2, deepspeed, torchft
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+README = HERE.parents[2] / "launcher/README.md"
+LONGEST_S = 600
+STEPS, SAVED_AT, KILLED_AT = 8, 4, 6  # as in tiny.py
+# test_distributed_data_loop.py waits for ever on the CPU, under torchrun as well.
+ACCELERATE_TESTS = ("test_script.py", "test_ops.py", "test_sync.py")
+
+
+class Failed(Exception):
+    pass
+
+
+def start(folder, words, **variables):
+    """A job whose output goes to a file."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("PET_", "DDPRUN_", "TORCHELASTIC_"))}
+    environment |= {"PYTHON_EXEC": sys.executable, "FOLDER": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1",
+                    "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "1"}
+    with open(folder / "output", "a") as output:
+        return subprocess.Popen([DDPRUN, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                                env=environment | variables)
+
+
+def end(job, folder, codes=(0,)):
+    try:
+        code = job.wait(LONGEST_S)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        code = f"nothing for {LONGEST_S} s, then {job.wait()}"
+    if code not in codes:
+        raise Failed(f"ended with {code}:\n{(folder / 'output').read_text()[-4000:]}")
+
+
+def run(folder, words, codes=(0,), **variables):
+    end(start(folder, words, **variables), folder, codes)
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def compare(plain, resumed, first=SAVED_AT):
+    if (plain["resumed_from"], plain["steps"]) != (0, STEPS):
+        raise Failed(f"without a fault: from step {plain['resumed_from']} to {plain['steps']}")
+    if (resumed["resumed_from"], resumed["steps"]) != (first, STEPS):
+        raise Failed(f"after the kill: from step {resumed['resumed_from']} to {resumed['steps']}")
+    difference = max(abs(a - b) for a, b in zip(plain["weights"], resumed["weights"], strict=True))
+    if difference > 1e-5:
+        raise Failed(f"weights differ by {difference}")
+
+
+def restarted(name, folders):
+    script = str(HERE / f"{name}_training.py")
+    plain, killed = folders(), folders()
+    run(plain, ["--nproc-per-node=2", script])
+    run(killed, ["--nproc-per-node=2", "--max-restarts=1", script], KILL="1")
+    compare(result(plain), result(killed))
+    return f"a killed rank: the same weights from step {SAVED_AT} on"
+
+
+def other_world_size(name, folders):
+    script = str(HERE / f"{name}_training.py")
+    plain, killed = folders(), folders()
+    run(plain, ["--nproc-per-node=2", script])
+    run(killed, ["--nproc-per-node=3", script], codes=(137,), KILL="1")
+    run(killed, ["--nproc-per-node=2", script])
+    compare(result(plain), result(killed))
+    return f"3 ranks, one killed; 2 ranks go on from step {SAVED_AT} with the same weights"
+
+
+def accelerate_tests(_, folders):
+    package = pathlib.Path(importlib.util.find_spec("accelerate").origin).parent
+    for name in ACCELERATE_TESTS:
+        run(folders(), ["--nproc-per-node=2", str(package / "test_utils/scripts" / name)])
+    return f"{len(ACCELERATE_TESTS)} of Accelerate's test scripts pass: {', '.join(ACCELERATE_TESTS)}"
+
+
+def replicas(name, folders):
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=2, join_timeout_ms=1000, quorum_tick_ms=50,
+                                  heartbeat_timeout_ms=1000)
+    try:
+        words = ["--nproc-per-node=1", "--max-restarts=1", str(HERE / f"{name}_training.py")]
+        living, killed = folders(), folders()
+        jobs = [(folder, start(folder, words, TORCHFT_LIGHTHOUSE=lighthouse.address(), REPLICA=replica, **more))
+                for folder, replica, more in ((living, "first", {}), (killed, "second", {"KILL": "1"}))]
+        for folder, job in jobs:
+            end(job, folder)
+    finally:
+        lighthouse.shutdown()
+    compare(result(living), result(killed), first=KILLED_AT)
+    return f"a killed replica is back at step {KILLED_AT} and ends with the other's weights"
+
+
+CASES = {"accelerate": (restarted, "accelerate"), "accelerate-tests": (accelerate_tests, "accelerate"),
+         "transformers": (restarted, "transformers"), "lightning": (restarted, "lightning"),
+         "fsdp2": (other_world_size, "torch"), "deepspeed": (restarted, "deepspeed"), "torchft": (replicas, "torchft")}
+
+
+def main():
+    global DDPRUN
+    DDPRUN = os.path.abspath(sys.argv[1])
+    table, wrong, skipped = README.read_text(), [], []
+    top = pathlib.Path(tempfile.mkdtemp(prefix="ddprun_frameworks_"))
+    try:
+        for name in sys.argv[2:] or CASES:
+            case, package = CASES[name]
+            if importlib.util.find_spec(package) is None:
+                skipped.append(name)
+                print(f"skipped: {name}: the package {package} is not installed", flush=True)
+                continue
+            version = importlib.metadata.version(package)
+            began = time.monotonic()
+            try:
+                said = case(name, lambda: pathlib.Path(tempfile.mkdtemp(dir=top)))
+                if package != "torch" and f"| {version} |" not in table:
+                    raise Failed(f"launcher/README.md does not say that it was tried with {package} {version}")
+                print(f"ok: {name} ({package} {version}): {said}, {time.monotonic() - began:.0f} s", flush=True)
+            except Failed as problem:
+                wrong.append(name)
+                print(f"FAILED: {name} ({package} {version}): {problem}", flush=True)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    print(f"{len(CASES) if not sys.argv[2:] else len(sys.argv[2:])} frameworks: {len(wrong)} wrong, {len(skipped)} skipped")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What the small trainings of frameworks share: a model, data, a rank that is killed once, and what is compared."""
+
+import json
+import os
+import pathlib
+import signal
+
+import torch
+
+STEPS, SAVED_AT, KILLED_AT = 8, 4, 6  # a step lies between: all ranks have seen the end of the checkpoint
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 24), torch.nn.Tanh(), torch.nn.Linear(24, 1))
+
+
+def data():
+    """48 samples: batches of 12 over all ranks, of 1, 2 or 3."""
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(48, 6, generator=generator)
+    return torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True).sin())
+
+
+def batch(step):
+    """This rank's part of a step's 12 samples."""
+    inputs, targets = data().tensors
+    first = step * 12 % 48 + RANK * (12 // WORLD)
+    return inputs[first:first + 12 // WORLD], targets[first:first + 12 // WORLD]
+
+
+def begins(step):
+    """To be called where a step begins: here the last rank of the first round dies, when the job asks for that."""
+    if "KILL" in os.environ and step == KILLED_AT and RANK == WORLD - 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_over(resumed_from, steps, parameters):
+    if RANK == 0:
+        weights = torch.cat([each.detach().reshape(-1) for each in parameters]).tolist()
+        (FOLDER / "result.json").write_text(json.dumps({"resumed_from": resumed_from, "steps": steps, "weights": weights}))

@@ -1,0 +1,126 @@
+"""What the examples print and write, bit for bit: by workers that were started, and by workers that were forked from a
+process that waited in its Context.
+
+    python3 standby_examples.py FOLDER-OF-THE-PROGRAMS LIBRARY-THAT-HOLDS-EXITS [EXAMPLE…]
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 2
+LIMIT_S = 240
+EXAMPLES = {
+    "accumulate": [],
+    "collectives": [],
+    "inference": ["--train-steps", "20", "--limit", "2000", "--output", "answers.txt"],
+    "resume_elastic": ["--checkpoint-dir", "checkpoints"],
+    "sentence_classifier": ["--epochs", "3"],
+    "train": ["--epochs", "1", "--limit", "4000", "--checkpoint-dir", "checkpoints", "--loss-file", "losses"],
+    "train_manual_loop": [],
+}
+SPEED = re.compile(r"\d+ samples/s")
+# Of the round before: what it has written must not be what the next one continues from.
+WRITTEN = ("answers.txt", "losses.rank0", "losses.rank1")
+
+
+def content(path):
+    return {str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
+
+
+def result(folder, attempt):
+    """What each rank has printed, and what the program has written."""
+    printed = {rank: SPEED.sub("…", (folder / f"logs/job/attempt_{attempt}/{rank}/stdout.log").read_text())
+               for rank in range(RANKS)}
+    written = {name: (folder / name).read_bytes() for name in WRITTEN if (folder / name).exists()}
+    return printed, written, content(folder / "checkpoints")
+
+
+class Job:
+    def __init__(self, programs, name, folder, *options, **variables):
+        self.folder = folder
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "DDPRUN_CONTROL_DIR": str(folder), **variables}
+        self.job = subprocess.Popen(
+            [programs / "ddprun", f"--nproc-per-node={RANKS}", "--redirects=3", "--log-dir=logs", "--rdzv-id=job",
+             "--events=events", *options, programs / name, *EXAMPLES[name]],
+            cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.job.send_signal(signal.SIGTERM)
+        self.job.communicate()
+
+    def ends_well(self):
+        _, said = self.job.communicate(timeout=LIMIT_S)
+        if self.job.returncode != 0:
+            sys.exit(f"{' '.join(map(str, self.job.args))} ended with {self.job.returncode}:\n{said}")
+
+    def workers(self, round_number):
+        events = map(json.loads, (self.folder / "events").read_text().splitlines())
+        return {event["rank"]: event["pid"] for event in events
+                if event["event"] == "worker_started" and event["round"] == round_number}
+
+    def waiting(self, ddpctl):
+        """The children of the agent when all standbys wait."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            asked = subprocess.run([ddpctl, "status", "--json", "job"], stdout=subprocess.PIPE, env=self.environment,
+                                   stderr=subprocess.DEVNULL, check=False)
+            if asked.returncode == 0 and json.loads(asked.stdout)["nodes"][0]["standbys"]["waiting"] == RANKS:
+                own = f"/proc/{self.job.pid}/task/{self.job.pid}/children"
+                return set(map(int, pathlib.Path(own).read_text().split()))
+            if self.job.poll() is not None:
+                sys.exit(f"{self.job.args} has ended:\n{self.job.stderr.read()}")
+            time.sleep(0.05)
+        sys.exit(f"{self.job.args}: no standbys in {LIMIT_S} s")
+
+
+def started(programs, name, folder):
+    with Job(programs, name, folder) as job:
+        job.ends_well()
+    return result(folder, 0)
+
+
+def forked(programs, hold, name, folder):
+    with Job(programs, name, folder, f"--standby={RANKS}", "--max-restarts=1", LD_PRELOAD=str(hold)) as job:
+        waiting = job.waiting(programs / "ddpctl")
+        workers = job.workers(0)
+        for path in [folder / each for each in WRITTEN] + list((folder / "checkpoints").rglob("*")):
+            path.unlink(missing_ok=True)
+        os.kill(workers[0], signal.SIGKILL)
+        job.ends_well()
+        workers_after = set(job.workers(1).values())
+        if not workers_after <= waiting - set(workers.values()):
+            sys.exit(f"{name}: the workers {workers_after} of the second round were not forked in advance")
+    return result(folder, 1)
+
+
+def main():
+    programs, hold = map(pathlib.Path, sys.argv[1:3])
+    failed = []
+    for name in sys.argv[3:] or EXAMPLES:
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+            expected = started(programs, name, pathlib.Path(one))
+            seen = forked(programs, hold, name, pathlib.Path(other))
+        print(f"{name}: {'the same' if seen == expected else 'NOT the same'}")
+        if not any(expected[0].values()):
+            sys.exit(f"{name} prints nothing to compare")
+        if seen != expected:
+            failed.append(name)
+            for what, (was, now) in zip(("printed", "written", "checkpoints"), zip(expected, seen)):
+                for key in sorted(set(was) | set(now), key=str):
+                    if was.get(key) != now.get(key):
+                        print(f"  {what} {key}: {was.get(key)!r:.400}\n  now: {now.get(key)!r:.400}")
+    sys.exit(f"not the same: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

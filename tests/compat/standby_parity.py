@@ -1,0 +1,54 @@
+"""Each case of standby_cases.py does the same in a plain start and in a standby that has loaded PyTorch: exit code,
+output and traceback.
+
+    python standby_parity.py [CASE…]
+"""
+
+import ctypes
+import inspect
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "unit/agent/standby"), str(HERE)]
+import standby_cases  # noqa: E402
+import zygote_test  # noqa: E402
+
+MODULES = ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+NOT_CASES = {"square"}
+# What differs between any two runs: addresses, times, process ids.
+DIFFERS = re.compile(r"0x[0-9a-f]+|\d+\.\d+ seconds|\b\d+\.\d{3}\b|pid \d+")
+
+
+def cases():
+    return [name for name, _ in inspect.getmembers(standby_cases, inspect.isfunction) if name not in NOT_CASES]
+
+
+def plain(outcome):
+    return [DIFFERS.sub("…", text) if isinstance(text, str) else text for text in outcome]
+
+
+def main():
+    ctypes.CDLL(None).prctl(zygote_test.PR_SET_CHILD_SUBREAPER, 1)
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"OMP_NUM_THREADS": "1", "FOLDER": folder, "HOME": folder}
+        script = str(HERE / "standby_cases.py")
+        with zygote_test.Zygote([script], pathlib.Path(folder), variables, preload=MODULES) as zygote:
+            assert zygote.answer[0] == zygote_test.READY, zygote.answer
+            for name in sys.argv[1:] or cases():
+                *by_standby, said = zygote.by_standby(CASE=name, RANK="0")
+                plainly = zygote.plainly(CASE=name, RANK="0")
+                if said is None and plain(by_standby) == plain(plainly):
+                    print(f"{name}: the same, exit code {plainly[0]}")
+                else:
+                    failed.append(name)
+                    print(f"{name}: plain {plain(plainly)}\n  standby {plain(by_standby)}, said {said}")
+    sys.exit(f"not the same: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The backend shm of ddprun.torch, beside Gloo: collectives, DDP, FSDP2, several nodes, failures and bad input.
+
+  torch_backend.py PYTHON_FOLDER     the folder that has ddprun.torch, as it is installed
+"""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CASES = pathlib.Path(__file__).with_name("torch_backend_cases.py")
+FOLDER = pathlib.Path(sys.argv.pop(1)).resolve()
+LIMIT_S = 300
+DEATH_MS_MAX = 100
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPRUN_", "TORCHELASTIC_"))}
+    return {**kept, "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1", **more}
+
+
+def run_ranks(size, *arguments, per_node=0, prefix=lambda rank: [], variables=lambda rank: {}):
+    """What each rank said: (exit code, stdout, stderr)."""
+    per_node = per_node or size
+    port = str(free_port())
+    ranks = [subprocess.Popen([*prefix(rank), sys.executable, CASES, *arguments], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True,
+                              env=environment(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % per_node),
+                                              LOCAL_WORLD_SIZE=str(per_node), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                              **variables(rank))) for rank in range(size)]
+    try:
+        return [(*rank.communicate(timeout=LIMIT_S), rank.returncode) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+class Backend(unittest.TestCase):
+    def succeed(self, *arguments, **more):
+        said = run_ranks(*arguments, **more)
+        for rank, (_, errors, code) in enumerate(said):
+            self.assertEqual(code, 0, f"rank {rank}: {errors[-3000:]}")
+        return said
+
+    def test_collectives(self):
+        for size in (2, 3):
+            with self.subTest(ranks=size):
+                self.succeed(size, "collectives")
+
+    def test_names(self):
+        self.succeed(2, "names")
+
+    def test_ddp(self):
+        for size in (2, 3):
+            with self.subTest(ranks=size):
+                self.succeed(size, "ddp")
+
+    def test_fsdp_and_dtensor(self):
+        self.succeed(2, "sharded")
+
+    def test_several_nodes(self):
+        self.succeed(4, "nodes", "gloo+shm", per_node=2)
+
+    def test_nodes_of_one_rank_have_gloo(self):
+        self.succeed(2, "nodes", "gloo", per_node=1)
+
+    def test_containers_have_gloo(self):
+        apart = ["unshare", "--mount"]
+        if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no mount namespace can be made here")
+        said = self.succeed(2, "nodes", "gloo", prefix=lambda rank: apart if rank == 1 else [])
+        self.assertIn("no shared memory, Gloo instead: ranks 0 and 1 are on one machine but not of one mount namespace",
+                      said[0][1])
+
+    def test_no_room_has_gloo(self):
+        said = self.succeed(2, "nodes", "gloo", prefix=lambda rank: ["prlimit", "--fsize=100000"])
+        self.assertIn("no shared memory, Gloo instead: rank 0: there is no room for the", said[0][1])
+
+    def test_a_dead_rank_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said = run_ranks(3, "death", f"{folder}/when")
+        for rank in (0, 2):
+            text, errors, code = said[rank]
+            self.assertEqual(code, 0, errors)
+            self.assertIn("rank 1 (process", text)
+            self.assertIn("has died", text)
+            self.assertLess(float(text.split()[0]), DEATH_MS_MAX, text)
+
+    def test_bad_input(self):
+        self.succeed(2, "disagreement")
+
+    def test_mixed_backends(self):
+        said = run_ranks(2, "mixed")
+        self.assertEqual(said[0][2], 7, said[0])
+        self.assertIn("the backend of this rank is shm and that of rank 1 is gloo", said[0][0])
+
+    def test_unmodified_program(self):
+        said = self.succeed(2, "unmodified", variables=lambda rank: {"DDPRUN_TORCH_BACKEND": "shm"})
+        self.assertEqual(said[0][0], "gloo shm 2\n")
+        self.assertIn("ddprun: shm instead of gloo for tensors on the CPU (DDPRUN_TORCH_BACKEND=shm)\n", said[0][1])
+        self.assertNotIn("ddprun:", said[1][1])
+
+    def test_unmodified_program_without_the_variable(self):
+        said = self.succeed(2, "unmodified")
+        self.assertEqual(said[0][0], "gloo gloo 2\n")
+
+    def test_unknown_backend_in_the_variable(self):
+        said = self.succeed(2, "unmodified", variables=lambda rank: {"DDPRUN_TORCH_BACKEND": "ucx"})
+        self.assertEqual(said[0][0], "gloo gloo 2\n")
+        self.assertIn("ddprun: DDPRUN_TORCH_BACKEND has no effect: the only value is shm, not 'ucx'\n", said[0][1])
+
+    def test_another_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(FOLDER / "ddprun", f"{folder}/ddprun")
+            pathlib.Path(folder, "ddprun/torch/_built.py").write_text('TORCH = "2.9.1"\n')
+            done = subprocess.run([sys.executable, "-c", "import ddprun.torch"], stderr=subprocess.PIPE, text=True,
+                                  env=environment(PYTHONPATH=folder))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.splitlines()[-1], r"^ImportError: ddprun.torch was built for torch 2.9.1 and this "
+                                                       r"is torch 2\.\S+: install the ddprun-torch that was built for it")
+
+
+if __name__ == "__main__":
+    unittest.main()
