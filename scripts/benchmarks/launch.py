@@ -9,8 +9,8 @@ import sys
 import tempfile
 import time
 
-from benchmarks.programs import (BUILD, WORKER, ddprun_command, end_left_workers, environment, run_timer,
-                                 torchrun_command)
+from benchmarks.programs import (BUILD, PYTHON, ROOT, WORKER, ddprun_command, end_left_workers, environment,
+                                 run_timer, torchrun_command)
 from benchmarks.table import Row
 
 
@@ -118,3 +118,23 @@ def bench_link(quick):
     for row in rows.values():
         row.bar("≤ 100 ns", row.median("ddprun"), row.median("ddprun") <= 100)
         yield row
+
+
+def bench_hooks(quick):
+    """What Python programs pay for the steps that they do not report: a step, and the start of one without PyTorch."""
+    row = Row("hook of a Python program's optimizer, per step", "ns", digits=0)
+    for _ in range(1 if quick else 5):
+        command = ddprun_command(1, str(ROOT / "tests/bench/python_hook.py"))
+        output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True,
+                                env={**environment(), "PYTHON_EXEC": PYTHON}).stdout
+        row.add("ddprun", json.loads(output)["hook_ns"])
+    row.bar("≤ 1000 ns", row.median("ddprun"), row.median("ddprun") <= 1000)
+    yield row
+
+    row = Row("start and end of a Python program without PyTorch; floor: without hooks", "ms", digits=2)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        command = ["env", f"PYTHON_EXEC={PYTHON}", *ddprun_command(1, script.name)]
+        without = ["env", "DDPRUN_PYTHON_HOOKS=0", *command[1:]]
+        for index, line in run_timer(10 if quick else 100, command, without):
+            row.add(("ddprun", "floor")[index], line["seconds"] * 1e3)
+    yield row

@@ -302,7 +302,75 @@ def bench_meeting(quick):
     yield from memory.values()
 
 
+# A munged of its own, at the place where libmunge looks, which only its own mount namespace shows.
+MUNGED = """
+mount -t tmpfs tmpfs /run && mkdir -m 755 /run/munge && cd /run/munge || exit
+head -c 128 /dev/urandom >key && chmod 600 key
+exec munged --foreground --force --key-file=$PWD/key --pid-file=$PWD/pid --seed-file=$PWD/seed --log-file=$PWD/log
+"""
+
+
+@contextlib.contextmanager
+def munge_namespace():
+    """The words before a command that can use munge; None where there is no munged, or no right to mount."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin"
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", MUNGED], stdin=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, env={"PATH": path}) as munged:
+        try:
+            words = ["nsenter", f"--mount=/proc/{munged.pid}/ns/mnt", "--wd=/", "--"]
+            deadline = time.monotonic() + 10
+            while (found := subprocess.run([*words, "test", "-S", "/run/munge/munge.socket.2"], check=False,
+                                           stderr=subprocess.DEVNULL).returncode) != 0:
+                if munged.poll() is not None or time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
+            yield words if found == 0 else None
+        finally:
+            munged.terminate()
+
+
+def joining(words, options, variables):
+    """From the start of a job's second agent to the end of both, whose workers end at once, in ms."""
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    def start(leads):
+        return subprocess.Popen([*words, DDPRUN, "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d",
+                                 f"--rdzv-endpoint={endpoint}", f"--rdzv-conf=is_host={int(leads)}", "--rdzv-id=bench",
+                                 *options, "/bin/true"],
+                                stdin=subprocess.DEVNULL, env={**environment(), **variables})
+
+    leader = start(True)
+    time.sleep(0.05)  # it listens: an agent that comes earlier tries again after 20 ms
+    began = now_ns()
+    agents = [leader, start(False)]
+    if codes := [code for code in [agent.wait(60) for agent in agents] if code != 0]:
+        sys.exit(f"bench: two agents with {options} {variables} ended with {codes}")
+    return (now_ns() - began) / 1e6
+
+
+def bench_proof(quick):
+    """What it costs that nodes prove that they belong to the job: in turns, with and without."""
+    with tempfile.TemporaryDirectory() as folder, munge_namespace() as munge:
+        token = str(pathlib.Path(folder) / "token")
+        subprocess.run([DDPCTL, "token", token], check=True)
+        ways = {"token": ([f"--token-file={token}"], {}), "none": ([], {})}
+        if munge:
+            ways["munge"] = ([], {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"})
+        times = {way: [] for way in ways}
+        for _ in range(10 if quick else 200):
+            for way, (options, variables) in random.sample(list(ways.items()), len(ways)):
+                times[way].append(joining(munge or [], options, variables))
+    for way in ways:
+        if way == "none":
+            continue
+        row = Row(f"job of two agents that prove themselves by {way}: what that costs", "ms", digits=2)
+        for sample, without in zip(sorted(times[way]), sorted(times["none"])):
+            row.add("ddprun", sample - without)  # of their distributions: the median is the medians' difference
+        row.bar("≤ 1 ms", row.median("ddprun"), row.median("ddprun") <= 1)
+        yield row
+
+
 def bench_nodes(quick):
     for bench in (bench_worker_death, bench_agent_death, bench_silence, bench_leader_death,
-                  bench_leader_restart, bench_finish, bench_meeting):
+                  bench_leader_restart, bench_finish, bench_proof, bench_meeting):
         yield from bench(quick)

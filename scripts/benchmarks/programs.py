@@ -13,7 +13,7 @@ BUILD = ROOT / "build"
 DDPRUN = str(BUILD / "bin/ddprun")
 DDPCTL = str(BUILD / "bin/ddpctl")
 WORKER = str(BUILD / "bin/ddprun_test_worker")
-PYTHON = str(ROOT / ".venv/bin/python")
+PYTHON = os.environ.get("DDPRUN_PYTHON") or str(ROOT / ".venv/bin/python")
 TORCHRUN = str(ROOT / ".venv/bin/torchrun")
 
 

@@ -2,7 +2,7 @@
 #
 #   bin/ddprun, bin/ddprun-tls, bin/ddpctl         component launcher
 #   share/man, completions of bash, zsh and fish   component launcher
-#   lib/python3/dist-packages/ddprun_progress.py   component launcher; a wheel's where modules are
+#   lib/python3/dist-packages/ddprun/*.py          component launcher; a wheel's where modules are
 #   lib/systemd/system/ddprun@.service             component service
 #   include/ddprun/ddprun/*.h, lib/*               component worker, target ddprun::worker
 #   lib/cmake/ddprun/                              component cmake
@@ -57,8 +57,8 @@ set(_modules lib/python3/dist-packages)
 if(DEFINED SKBUILD_PLATLIB_DIR)
   set(_modules ${SKBUILD_PLATLIB_DIR})
 endif()
-install(FILES ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun_progress.py DESTINATION ${_modules}
-        COMPONENT launcher)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/worker_lib/python/ddprun DESTINATION ${_modules}
+        COMPONENT launcher FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
 
 # The unit as an administrator copies it, but for the place of ddprun.
 file(READ ${PROJECT_SOURCE_DIR}/scripts/systemd/ddprun@.service _unit)

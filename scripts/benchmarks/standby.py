@@ -1,0 +1,53 @@
+"""A restart of a Python training: with processes that wait for it, without, and torchrun's."""
+
+import tempfile
+
+from benchmarks.programs import ROOT, TORCHRUN
+from benchmarks.restarts import WORKERS, Training, ddprun_with, measure_waiting
+from benchmarks.table import Row
+
+PROGRAM = [str(ROOT / "tests/bench/standby_training.py")]
+
+
+def bench_standby(quick):
+    line = Row("Python DDP, SIGKILL of 1 of 2 ranks to the first line of all new ones", "ms")
+    step = Row("the same to the first step of all", "ms")
+    own = Row("a waiting standby: memory of its own", "MiB")
+    woken = Row("a waiting standby: context switches in 10 s", "", digits=0)
+    zygote = Row("the process that forks them: memory of its own", "MiB")
+    over_floor = []
+
+    def ddprun(folder, standby):
+        return Training(folder, ddprun_with(standby, folder), PROGRAM)
+
+    for _ in range(1 if quick else 4):
+        with tempfile.TemporaryDirectory() as folder, ddprun(folder, "auto") as training:
+            for number in range(2 if quick else 8):
+                training.until(training.standbys_wait)
+                killed, to_line, to_step = training.kill(number)
+                exits = training.exits_ms(number, killed)
+                line.add("ddprun", to_line)
+                line.add("floor", exits)
+                step.add("ddprun", to_step)
+                over_floor.append(to_line - exits)
+            training.until(training.standbys_wait)
+            measure_waiting(training, zygote, own, woken)
+        for name, command in (("torchrun", [TORCHRUN, "--standalone", f"--nproc-per-node={WORKERS}",
+                                            "--max-restarts=100"]),
+                              ("without", None)):
+            with tempfile.TemporaryDirectory() as folder, \
+                    (Training(folder, command, PROGRAM) if command else ddprun(folder, "off")) as training:
+                for number in range(1 if quick else 3):
+                    _, to_line, to_step = training.kill(number)
+                    line.add(name, to_line)
+                    step.add(name, to_step)
+    over_floor.sort()
+    more = over_floor[len(over_floor) // 2]
+    line.bar("≤ exits + 8 ms", more, more <= 8)
+    step.bar("≤ 300 ms", step.median("ddprun"), step.median("ddprun") <= 300)
+    for name, what in (("torchrun", "≥ 12 × faster than torchrun"), ("without", "× faster than --standby=off")):
+        ratio = step.ratio(name, "ddprun")
+        step.bar(what, ratio, ratio >= (12 if name == "torchrun" else 1))
+    own.bar("≤ 4 MiB", max(own.samples["ddprun"]), max(own.samples["ddprun"]) <= 4)
+    woken.bar("none", max(woken.samples["ddprun"]), max(woken.samples["ddprun"]) == 0)
+    yield from (line, step, own, woken, zygote)
