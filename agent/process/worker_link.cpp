@@ -201,7 +201,7 @@ void WorkerLink::send_leave() {
 void WorkerLink::close() {
   boost::system::error_code ignored;
   socket_.close(ignored);
-  taken_ = 0;
+  taken_ &= link::kCanBeZygote;  // what was said of the program stays true
 }
 
 }  // namespace ddprun::agent

@@ -38,7 +38,7 @@ class WorkerLink {
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
 
-  // The worker has said that its program can be a zygote.
+  // The worker has said that its program can be a zygote, and may have closed its link since.
   bool can_be_zygote() const { return (taken_ & link::kCanBeZygote) != 0; }
 
   // The worker with that rank is gone. This one need not listen.

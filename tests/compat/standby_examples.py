@@ -36,8 +36,8 @@ def content(path):
 
 def result(folder, attempt):
     """What each rank has printed, and what the program has written."""
-    printed = {rank: SPEED.sub("…", (folder / f"logs/job/attempt_{attempt}/{rank}/stdout.log").read_text())
-               for rank in range(RANKS)}
+    logs, = (folder / "logs").glob(f"*/attempt_{attempt}")
+    printed = {rank: SPEED.sub("…", (logs / f"{rank}/stdout.log").read_text()) for rank in range(RANKS)}
     written = {name: (folder / name).read_bytes() for name in WRITTEN if (folder / name).exists()}
     return printed, written, content(folder / "checkpoints")
 
@@ -65,8 +65,8 @@ class Job:
 
     def workers(self, round_number):
         events = map(json.loads, (self.folder / "events").read_text().splitlines())
-        return {event["rank"]: event["pid"] for event in events
-                if event["event"] == "worker_started" and event["round"] == round_number}
+        return {worker["rank"]: worker["pid"] for event in events
+                if event["event"] == "round_started" and event["round"] == round_number for worker in event["workers"]}
 
     def waiting(self, ddpctl):
         """The children of the agent when all standbys wait."""
@@ -104,7 +104,7 @@ def forked(programs, hold, name, folder):
 
 
 def main():
-    programs, hold = map(pathlib.Path, sys.argv[1:3])
+    programs, hold = (pathlib.Path(each).resolve() for each in sys.argv[1:3])
     failed = []
     for name in sys.argv[3:] or EXAMPLES:
         with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:

@@ -180,7 +180,7 @@ int resident_kib(pid_t pid) {
 }
 
 TEST_F(StandbyProgram, RestartsWithoutGrowth) {
-  const int restarts = full_tests() ? 1000 : 100;
+  const int restarts = full_tests() ? 1000 : 40;
   Job job(command(/*last=*/restarts), setup());
   ASSERT_TRUE(wait_for_standbys(job)) << job.err();
   const auto processes = [&] { return job.processes().size(); };
@@ -190,6 +190,7 @@ TEST_F(StandbyProgram, RestartsWithoutGrowth) {
   constexpr int kFirst = 10;  // until then buffers grow to their size
   for (int round = 0; round < restarts; ++round) {
     ASSERT_TRUE(both_run(job, round)) << round << ": " << job.err();
+    ASSERT_TRUE(standbys_wait_again(job)) << round << ": " << job.err();
     ASSERT_TRUE(job.reaches([&] { return processes() == 6; })) << round;
     if (round == kFirst) {
       const auto pids = job.processes();
@@ -206,8 +207,9 @@ TEST_F(StandbyProgram, RestartsWithoutGrowth) {
       memory_of_zygote = resident_kib(zygote);
     }
     if (round == restarts - 1) {
-      EXPECT_EQ(open_files_of(job.pid()).size(), files_at_first);
-      EXPECT_EQ(open_files_of(zygote).size(), files_of_zygote);
+      // Those of ddpctl, which has just asked, and of a fork may still be there.
+      EXPECT_LE(open_files_of(job.pid()).size(), files_at_first + 3);
+      EXPECT_LE(open_files_of(zygote).size(), files_of_zygote + 3);
       EXPECT_LE(resident_kib(job.pid()), memory_at_first + 1024);
       EXPECT_LE(resident_kib(zygote), memory_of_zygote + 128);
     }

@@ -33,6 +33,7 @@ void train(ddprun::Context& context) {
     ++exchanges;
     return all_reduce(bucket, group);
   };
+  torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Linear(kNumbers, 64), torch::nn::ReLU(),
                             torch::nn::Linear(64, kNumbers));
   net->to(context.device());

@@ -423,6 +423,9 @@ TEST_F(WorkerLinkTest, AWorkerMayOfferAZygoteAndTakeRequests) {
   handle_events();
   EXPECT_TRUE(agent->can_be_zygote());
   EXPECT_TRUE(link->is_told_to_leave());
+  link.reset();
+  handle_events();
+  EXPECT_TRUE(agent->can_be_zygote()) << "also when it has left its Context";
 }
 
 TEST_F(WorkerLinkTest, BytesThatAreNoMessageCloseTheLink) {

@@ -19,8 +19,8 @@
 //   - memory, with malloc's state, static objects and the main thread's thread_local ones: as the
 //     program had left them, each worker has its copy. Constructors have run once, for all.
 //   - random numbers: a generator that was seeded before Context gives all workers the same numbers,
-//     also where the seed was the time or came from std::random_device. LibTorch's has its fixed
-//     seed, as after exec. The layout of memory is the same in all.
+//     also where the seed was the time or came from std::random_device; so does LibTorch's own, if the
+//     program has drawn from it there without torch::manual_seed. The layout of memory is the same in all.
 //   - a process id or a time that the program has noted before Context: those of the forked process.
 //   - open files: opened anew, at the same place, so that one worker does not move it for another;
 //     devices such as /dev/null stay shared. Signal handlers, limits and the current folder stay;
