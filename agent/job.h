@@ -93,6 +93,7 @@ struct StandbySpec {
   int wanted = 0;                    // how many are to wait; 0: none
   bool is_program = false;           // the program itself forks them, in its Context; else Python
   std::vector<std::string> modules;  // Python's, to load in advance; the first matters most
+  bool learns = false;               // and what the first worker had imported at its first step
   std::string why_none;  // where the user asked for some: a sentence without its full stop
 
   bool operator==(const StandbySpec&) const = default;

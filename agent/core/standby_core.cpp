@@ -3,12 +3,22 @@
 #include <csignal>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace ddprun::agent::standby {
 
+namespace {
+
+std::string_view package_of(std::string_view module) { return module.substr(0, module.find('.')); }
+
+}  // namespace
+
 Core::Core(StandbySpec spec)
-    : spec_(std::move(spec)), modules_(spec_.modules), why_none_(spec_.why_none) {
+    : spec_(std::move(spec)),
+      modules_(spec_.modules),
+      may_learn_(spec_.learns),
+      why_none_(spec_.why_none) {
   if (spec_.wanted == 0) state_ = State::kOff;
 }
 
@@ -29,7 +39,11 @@ void Core::on(Out& out, const TimerFired& fired) {
   switch (state_) {
     case State::kIdle:
       why_none_ = fired.why_no_zygote;
-      if (fired.are_workers_starting || !why_none_.empty()) return look_later(out, fired);
+      if (fired.are_workers_starting || !why_none_.empty() ||
+          (fired.is_list_to_come && settle_ < kSettleMax)) {
+        return look_later(out, fired);
+      }
+      learn(fired.learned);
       if (spec_.is_program) return start_zygote(out);
       state_ = State::kTrying;
       was_held_ = false;
@@ -58,7 +72,7 @@ void Core::on(Out& out, const ZygoteHeld&) {
     was_held_ = true;
     out.emplace_back(EndZygote{});
   }
-  if (state_ == State::kLoading) out.emplace_back(LoadModules{modules_});
+  if (state_ == State::kLoading) out.emplace_back(LoadModules{modules_, learned_});
 }
 
 void Core::on(Out& out, const ZygoteReady& ready) {
@@ -130,7 +144,12 @@ void Core::on(Out& out, const StartedAnew& anew) {
   if (state_ == State::kOff) return;
   out.emplace_back(EndZygote{});
   end_standbys(out);
-  turn_off(out, anew.why);
+  if (state_ != State::kReady || learned_.empty()) return turn_off(out, anew.why);
+  learned_.clear();
+  may_learn_ = false;
+  state_ = State::kIdle;
+  out.emplace_back(ArmTimer{settle_ = kSettle});
+  out.emplace_back(Tell{"standbys load less: " + anew.why});
 }
 
 // The next round's workers are started from the new file, and say what that one can.
@@ -153,7 +172,7 @@ void Core::on(Out& out, const JobOver&) {
 void Core::look_later(Out& out, const TimerFired& fired) {
   settle_ = std::min(settle_ * 2, kSettleMax);
   out.emplace_back(ArmTimer{settle_});
-  if (fired.are_workers_starting || std::exchange(was_told_why_, true)) return;
+  if (why_none_.empty() || fired.are_workers_starting || std::exchange(was_told_why_, true)) return;
   out.emplace_back(Tell{"no standbys: " + why_none_});
 }
 
@@ -172,7 +191,35 @@ void Core::start_zygote(Out& out) {
   out.emplace_back(ArmTimer{kLoadLimit});
 }
 
+void Core::learn(const std::vector<std::string>& names) {
+  learned_.clear();
+  if (!may_learn_) return;
+  for (const std::string& name : names) {
+    const bool is_unfit =
+        std::ranges::count(unfit_, name) > 0 || std::ranges::count(unfit_, package_of(name)) > 0;
+    if (!is_unfit && std::ranges::count(modules_, name) == 0) learned_.push_back(name);
+  }
+}
+
+// True: this module was learned, and there are fewer of these now.
+bool Core::forget_package(const std::string& module) {
+  if (std::ranges::count(modules_, module) > 0 || std::ranges::count(learned_, module) == 0)
+    return false;
+  const bool is_own = package_of(module) == package_of(modules_.front());
+  unfit_.emplace_back(is_own ? module : package_of(module));
+  std::erase_if(learned_, [&](const std::string& each) {
+    return each == module || (!is_own && package_of(each) == package_of(module));
+  });
+  return true;
+}
+
 void Core::load_less(Out& out, const std::string& module, const std::string& why) {
+  if (forget_package(module)) return start_zygote(out);
+  if (module.empty() && !std::exchange(learned_, {}).empty()) {
+    may_learn_ = false;
+    out.emplace_back(Tell{"standbys load less: " + why});
+    return start_zygote(out);
+  }
   const bool is_in_list = std::ranges::count(modules_, module) > 0;
   if (modules_.size() <= 1 || module == modules_.front()) return turn_off(out, why);
   out.emplace_back(

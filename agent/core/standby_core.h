@@ -20,18 +20,21 @@
 //   StandbyWaits     count            count                 count                  count               EndStandbys
 //   StandbyTaken     count            count                 count                  count               count
 //   StandbyLost      count            count                 count                  count, timer (5)    count
-//   StartedAnew      Off              Off                   Off                    Off                 ignore
+//   StartedAnew      Off              Off                   Off                    Idle, or Off (6)    ignore
 //   ProgramChanged   EndStandbys      Idle                  Idle                   Idle                ignore
 //   JobOver          Off              Off                   Off                    Off                 ignore
 //
-//   (1) if the workers have joined each other, as far as this is known; else the timer again, for twice as long. Where
-//       the program itself is the zygote there is no trial: a worker has said that it can be one, or the timer again
-//   (2) without the module that is to blame; else with the first of the list alone (torch); else Off. A process that was
-//       killed (SIGKILL) is no verdict: Idle; while it loads, at most kKillsMax times in a row
+//   (1) if the workers have joined each other, as far as this is known; else the timer again, for twice as long. So it is
+//       while the first worker has not told what it imports, but not for ever. Where the program itself is the zygote
+//       there is no trial: a worker has said that it can be one, or the timer again
+//   (2) without the module that is to blame, or its package if it was learned; else without all that was learned; else
+//       with the first of the list alone (torch); else Off. A process that was killed (SIGKILL) is no verdict: Idle; while
+//       it loads, at most kKillsMax times in a row
 //   (3) the same interpreter with an empty program. It shows that the zygote will be held: otherwise it would run the
 //       user's program beside the workers
 //   (4) the standbys that wait remain
 //   (5) as often as there are standbys, in one round
+//   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
 //
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //
@@ -55,8 +58,10 @@ namespace standby {
 
 struct RoundRuns {};  // its workers were started
 struct TimerFired {
-  bool are_workers_starting = false;  // one waits for the other ranks to join
-  std::string why_no_zygote = {};     // empty: the program can be one, as far as this is asked
+  bool are_workers_starting = false;      // one waits for the other ranks to join
+  std::string why_no_zygote = {};         // empty: the program can be one, as far as this is asked
+  bool is_list_to_come = false;           // the first worker imports PyTorch and has made no step
+  std::vector<std::string> learned = {};  // modules that it had imported at its first step
 };
 struct ZygoteHeld {};  // it waits before the program's first line
 struct ZygoteReady {
@@ -106,6 +111,7 @@ struct StartZygote {
 };
 struct LoadModules {
   std::vector<std::string> names;
+  std::vector<std::string> learned = {};  // after these; one that cannot be imported does no harm
   bool operator==(const LoadModules&) const = default;
 };
 struct ForkStandby {
@@ -144,6 +150,8 @@ class Core {
 
   int waiting() const { return waiting_; }
   int wanted() const { return spec_.wanted; }
+  // The first worker of this round is to tell what it imports.
+  bool wants_list() const { return state_ == State::kIdle && may_learn_; }
   // Why none waits, or will; empty: they wait, or are being made.
   const std::string& why_none() const { return why_none_; }
 
@@ -168,6 +176,8 @@ class Core {
   void look_later(Out& out, const TimerFired& fired);
   void end_standbys(Out& out);
   void fork_missing(Out& out);
+  void learn(const std::vector<std::string>& names);
+  bool forget_package(const std::string& module);
   void load_less(Out& out, const std::string& module, const std::string& why);
   void start_zygote(Out& out);
   void turn_off(Out& out, const std::string& why);
@@ -176,6 +186,9 @@ class Core {
   StandbySpec spec_;
   State state_ = State::kIdle;
   std::vector<std::string> modules_;  // that the next zygote loads
+  std::vector<std::string> learned_;  // and these
+  std::vector<std::string> unfit_;    // of those that were learned: packages
+  bool may_learn_ = false;
   std::string why_none_;
   std::chrono::milliseconds settle_ = kSettle;
   bool was_held_ = false;  // the zygote of Trying

@@ -9,15 +9,18 @@ import sys
 
 
 class _Hooks:
-    """A finder: all imports but one pay for a comparison."""
+    """A finder: all imports but two pay for two comparisons."""
 
     def __init__(self, folder):
         self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress")}
+        self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
 
     def find_spec(self, name, path=None, target=None):
         if name == "torch.optim.optimizer":
             sys.meta_path.remove(self)
             return self.load("hooks").find_spec(name, path, target, self.load)
+        if name == "torch" and self.modules is not None:
+            os.write(self.modules, b"torch\n")  # the agent waits for the rest: hooks.tell_modules
 
     def install_hooks(self, optimizers):
         """Installs the hook into torch.optim.optimizer where it is loaded already (a standby: agent/standby)."""
@@ -27,8 +30,21 @@ class _Hooks:
     def load(self, name):
         module = type(sys)("_ddprun_" + name)
         module.__file__ = f"<frozen importlib of ddprun>/{name}.py"  # torch.compile skips files that are called so
+        module.modules = self.modules
         exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
         return module
+
+
+def _own_descriptor(variable, target):
+    """The descriptor that this variable names, if it leads there; no child gets it, or the variable."""
+    text = os.environ.pop(variable, "")
+    try:
+        if text.isdecimal() and os.readlink("/proc/self/fd/" + text).startswith(target):
+            os.set_inheritable(int(text), False)
+            return int(text)
+    except OSError:
+        pass
+    return None
 
 
 def _leave(folder):

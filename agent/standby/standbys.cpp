@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <iterator>
@@ -69,6 +70,33 @@ std::vector<std::string> lines_of(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return lines;
+}
+
+// agent/python/sitecustomize.py writes it: "torch" when that is imported; at the first step all modules
+// of installed packages, a line each, and an empty line.
+struct List {
+  bool is_to_come = false;
+  std::vector<std::string> modules;
+};
+
+constexpr const char* kModulesVariable = "DDPRUN_MODULES_FD";
+constexpr std::size_t kListBytesMax = 256 << 10;
+
+bool is_module(std::string_view name) {
+  return std::ranges::all_of(name, [](unsigned char c) {
+    return c == '_' || c == '.' || (c >= '0' && c <= '9') ||
+           ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+  });
+}
+
+List read_list(int file) {
+  std::string text(kListBytesMax, '\0');
+  const ssize_t size = file < 0 ? 0 : ::pread(file, text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
+  if (!text.ends_with("\n\n")) return {.is_to_come = !text.empty(), .modules = {}};
+  List list{.modules = lines_of(text)};
+  std::erase_if(list.modules, [](const std::string& name) { return !is_module(name); });
+  return list;
 }
 
 using Streams = std::pair<UniqueFd, UniqueFd>;  // stdout and stderr of a zygote
@@ -139,8 +167,18 @@ void Standbys::post(standby::Event event) {
 
 void Standbys::perform(const standby::ArmTimer& action) {
   timer_.arm(action.after, [this] {
-    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none()});
+    auto [is_to_come, modules] = read_list(list_of_modules_.get());
+    post(standby::TimerFired{hooks_.are_workers_starting(), hooks_.why_program_is_none(),
+                             is_to_come, std::move(modules)});
   });
+}
+
+void Standbys::add_list_of_modules(ProcessSpec& spec, Environment& environment) {
+  if (!core_.wants_list()) return;
+  list_of_modules_ = UniqueFd(::memfd_create("ddprun-modules", MFD_CLOEXEC));
+  if (!list_of_modules_) return;
+  environment[kModulesVariable] = std::to_string(list_of_modules_.get());
+  spec.inherited_fds.push_back(list_of_modules_.get());
 }
 
 // ---- the zygote
@@ -234,7 +272,11 @@ void Standbys::on_zygote_end(ExitStatus status) {
 }
 
 void Standbys::perform(const standby::LoadModules& action) {
-  zygote_channel_->send(zygote::Kind::kPrepare, 0, joined(action.names));
+  std::vector<std::string> names = action.names;
+  for (const std::string& name : action.learned) names.push_back("?" + name);
+  const auto list = file_in_memory("ddprun-modules", joined(names));
+  if (!list) return post(standby::CannotStart{list.error().to_string()});
+  zygote_channel_->send(zygote::Kind::kPrepare, 0, "", std::array{list->get()});
 }
 
 void Standbys::perform(const standby::EndZygote&) {

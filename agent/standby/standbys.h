@@ -48,6 +48,9 @@ class Standbys {
   // How many slots of the keeper they need.
   static std::size_t slots(const Job& job);
 
+  // For the first worker of a round, before take(): where it tells which modules it imports, if anybody
+  // wants to know. Only with the hooks for Python.
+  void add_list_of_modules(ProcessSpec& spec, Environment& environment);
   // The worker that `spec` describes, in a process that has waited for it; null: none waits. Its
   // path and arguments are those of the job, and one that waits for a debugger is started by exec.
   std::unique_ptr<WorkerProcess> take(const ProcessSpec& spec, WorkerProcess::OnEnd on_end);
@@ -108,6 +111,7 @@ class Standbys {
   standby::Core core_;
   Timer timer_;
   rdzv::UniqueFd archive_;
+  rdzv::UniqueFd list_of_modules_;  // the first worker writes it
 
   std::deque<standby::Event> events_;  // that the core has not seen yet
   bool is_stepping_ = false;

@@ -174,7 +174,10 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   spec.preempt_signal = job_.preempt_signal.value_or(0);
   spec.path = job_.program.path;
   spec.argv = worker_arguments(job_.program, local_rank);
-  if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
+  if (wants_python_hooks(job_)) {
+    add_python_hooks(spec, environment);
+    if (local_rank == 0) standbys_.add_list_of_modules(spec, environment);
+  }
   spec.environment = to_lines(environment);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;

@@ -42,8 +42,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "restarts and no GPU is here",
      kValue, kOwn},
     {kPreload, "preload", "MODULE,...", "",
-     "Python modules that the processes of --standby load in advance, beside PyTorch's", kList,
-     kOwn},
+     "Python modules that the processes of --standby load in advance, beside PyTorch's; without "
+     "it, those that the first worker had imported at its first step",
+     kList, kOwn},
     {kStandalone, "standalone", "", "",
      "this node alone, with a random run id, whatever the options under Nodes say", kFlag},
     {kModule, "module", "", "", "the program is a Python module: python -u -m", kFlag, kPetAndOwn,

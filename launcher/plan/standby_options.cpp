@@ -80,7 +80,9 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   if (!spec.why_none.empty()) return spec;
   spec.wanted = *number;
   spec.is_program = !job.program.is_python;
-  if (!spec.is_program) spec.modules = std::move(*modules);
+  if (spec.is_program) return spec;
+  spec.modules = std::move(*modules);
+  spec.learns = resolved(settings, OptionId::kPreload).text().empty();
   return spec;
 }
 

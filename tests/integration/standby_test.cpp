@@ -56,9 +56,12 @@ class Standby : public ::testing::Test {
                             {"PYTHONPATH", folder_ / "lib"},
                             {"DDPRUN_LOG_LEVEL", "info"}}};
   }
-  Command command(std::vector<std::string> options, int last = 1) const {
+  // These programs make no steps: without --preload=NAMES it would be waited for the first one.
+  Command command(std::vector<std::string> options, int last = 1,
+                  const std::string& preload = "--preload=torch") const {
     options.insert(options.begin(),
                    {"--nproc-per-node=2", "--max-restarts=1000", "--shutdown-timeout=1"});
+    if (!preload.empty()) options.push_back(preload);
     return ddprun(options, {script_, folder_.path(), std::to_string(last)});
   }
   void go(int round) const { folder_.write("go-" + std::to_string(round), ""); }
@@ -181,9 +184,43 @@ TEST_F(Standby, KilledAtRandom) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
+// With an optimizer that is nothing but its hooks, in a folder that pip could have filled.
+TEST_F(Standby, LoadsWhatTheFirstWorkerHadImportedAtItsFirstStep) {
+  const std::string lib = folder_ / "lib/site-packages";
+  std::filesystem::create_directories(lib);
+  std::filesystem::rename(folder_ / "lib/torch", lib + "/torch");
+  folder_.write("lib/site-packages/torch/optim/__init__.py", "");
+  folder_.write("lib/site-packages/torch/optim/optimizer.py",
+                "hooks = []\nregister_optimizer_step_post_hook = hooks.append\n"
+                "class Optimizer:\n"
+                "    state = {}\n"
+                "    def step(self):\n"
+                "        for hook in hooks: hook(self, (), {})\n");
+  folder_.write("lib/site-packages/other/__init__.py", "");
+  folder_.write("lib/site-packages/other/part.py", kTorch);
+  folder_.write("lib/site-packages/reader.py", "import os\nrank = os.environ.get('RANK')\n");
+  folder_.write("train.py", std::string("import os, reader, other.part\n"
+                                        "import torch.optim.optimizer\n"
+                                        "o = torch.optim.optimizer.Optimizer()\n"
+                                        "o.step()\n"
+                                        "assert reader.rank == os.environ['RANK']\n"
+                                        "print('part', other.part.loaded_by == os.getpid())\n") +
+                                kScript);
+  JobSetup its = setup();
+  its.environment["PYTHONPATH"] = lib;
+  Job job(command({"--standby=2"}, /*last=*/1, /*preload=*/""), its);
+  ASSERT_TRUE(wait_for_standbys(job)) << job.err();
+  EXPECT_THAT(job.err(), Not(HasSubstr("reader"))) << "nobody has asked for it";
+  go(0);
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("waited"));
+  EXPECT_THAT(job.out(), HasSubstr("part True")) << "of round 0";
+  EXPECT_THAT(job.out(), HasSubstr("part False")) << "of round 1";
+}
+
 TEST_F(Standby, AModuleThatReadsARankIsLeftOut) {
   folder_.write("lib/reader.py", "import os\nos.environ.get('LOCAL_RANK')\n");
-  Job job(command({"--standby=2", "--preload=reader"}), setup());
+  Job job(command({"--standby=2"}, /*last=*/1, "--preload=reader"), setup());
   EXPECT_TRUE(says(job, "reader reads LOCAL_RANK while it is imported")) << job.err();
   ASSERT_TRUE(wait_for_standbys(job)) << job.err();
   go(0);
@@ -195,7 +232,7 @@ TEST_F(Standby, AModuleThatMustNotBeForkedIsNot) {
   folder_.write("lib/busy.py",
                 "import threading, time\n"
                 "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n");
-  Job job(command({"--standby=2", "--preload=busy"}), setup());
+  Job job(command({"--standby=2"}, /*last=*/1, "--preload=busy"), setup());
   EXPECT_TRUE(says(job, "torch alone: it starts a thread")) << job.err();
   ASSERT_TRUE(wait_for_standbys(job)) << job.err();
   go(0);
@@ -242,10 +279,10 @@ TEST_F(Standby, RefusesWhatMakesNoSense) {
   };
   EXPECT_THAT(told({"--standby=some"}).err, HasSubstr("give off, auto, or how many"));
   EXPECT_EQ(told({"--standby=-1"}).code, 2);
-  EXPECT_EQ(told({"--preload=a-b"}).code, 2);
+  EXPECT_EQ(run_to_its_end(command({}, /*last=*/0, "--preload=a-b"), setup()).code, 2);
   EXPECT_EQ(told({"--standby=0"}).code, 0);
-  const Told of_each = run_to_its_end(
-      ddprun({"--standby=1", "--no-python"}, {"true", "${local_rank}"}), JobSetup{});
+  const Told of_each =
+      run_to_its_end(ddprun({"--standby=1", "--no-python"}, {"true", "${local_rank}"}), JobSetup{});
   EXPECT_EQ(of_each.code, 0);
   EXPECT_THAT(of_each.err, HasSubstr("has no effect: the arguments differ between workers"));
 }

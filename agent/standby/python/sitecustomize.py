@@ -190,6 +190,9 @@ class _Preloaded:
 
     def _load_one(self, name, is_needed):
         import importlib
+        is_named, name = not name.startswith("?"), name.lstrip("?")
+        if name in sys.modules:
+            return
         before = set(_reads)
         try:
             importlib.import_module(name)
@@ -197,7 +200,8 @@ class _Preloaded:
             why = f"{name} cannot be imported: {error}"
             if is_needed:
                 raise _Unfit(name, why) from None
-            self.left_out.append(why)
+            if is_named:
+                self.left_out.append(why)
         except BaseException as error:
             raise _Unfit(name, f"the import of {name} ends with {type(error).__name__}: {error}") from None
         read = (_reads - before) & _OF_A_WORKER
@@ -341,9 +345,10 @@ class _Zygote:
         """Returns in a standby that has become a worker, and nowhere else."""
         self._agent.send(_HELLO, "%d.%d" % sys.version_info[:2])
         while True:
-            kind, _, text, descriptors = self._agent.receive()
-            if kind == _PREPARE:
-                self._prepare([name for name in text.split("\0") if name])
+            kind, _, _, descriptors = self._agent.receive()
+            if kind == _PREPARE and descriptors:
+                names = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0).decode()
+                self._prepare([name for name in names.split("\0") if name])
             elif kind == _FORK and descriptors and self._fork():
                 self._agent.socket.close()
                 return self._wait(_Channel(descriptors[0]), descriptors[1:])

@@ -6,8 +6,9 @@
 //
 //   zygote   ── hello ──▶         it is held: a Python program before its first line, one that is
 //                                 linked with worker_lib in its first Context
-//            ◀── prepare ──       what to load: names, separated by NUL, if this kind of zygote takes
-//                                 any; it is unfit without the first
+//            ◀── prepare ──       with a file that says what to load, if this kind of zygote loads
+//                                 anything: names, separated by NUL. It is unfit without the first;
+//                                 of one with '?' before it nothing is said if it is not there
 //            ── ready | unfit ──▶ after unfit it exits
 //            ◀── fork ──          with the standby's end of its own socket; perhaps also a file in
 //                                 which it writes 0 to enter its control group

@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 
+modules = globals().get("modules")  # a descriptor that ddprun waits at (tell_modules), or None
 _STATES_MAX = 16  # of parameters, to look at for the number of the step
 
 
@@ -30,6 +31,22 @@ def _step_in(state):
         if step is not None:
             found = max(found or 0, step)
     return found
+
+
+def tell_modules():
+    """Which modules of installed packages this process has imported: ddprun's standbys load the same. Once, at the first
+    step; a package is there when one of its modules is."""
+    global modules
+    file, modules = modules, None
+    if file is None:
+        return
+    names = [name for name, module in list(sys.modules.items())
+             if "-packages/" in (getattr(getattr(module, "__spec__", None), "origin", None) or "")]
+    packages = {name.rpartition(".")[0] for name in names}
+    text = memoryview(("".join(f"{name}\n" for name in names if name not in packages) + "\n").encode())
+    while text:
+        text = text[os.write(file, text):]
+    os.close(file)
 
 
 def make_hook(progress):
@@ -64,6 +81,7 @@ def make_hook(progress):
 
     def begin(optimizer):
         nonlocal first, count
+        tell_modules()
         if count is not None:  # the first one is gone, and this one goes on
             first = weakref.ref(optimizer)
             return count()
@@ -92,6 +110,8 @@ def make_hook(progress):
 
     # A forked process is a worker only if it finds a link of its own.
     def begin_anew():
+        global modules
+        modules = None
         nonlocal first, count
         first, count = nobody, None
 

@@ -113,6 +113,75 @@ TEST(StandbyCore, LeavesOutTheModuleThatIsToBlame) {
   EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{{"torch", "torch._dynamo"}}));
 }
 
+const std::vector<std::string> kLearned{"torch.optim.adamw", "lightning.fabric",
+                                        "lightning.pytorch", "accelerate", "transformers.trainer"};
+
+Core learning() { return Core({.wanted = 2, .modules = kModules, .learns = true, .why_none = ""}); }
+
+Core loading_learned() {
+  Core core = learning();
+  core.step(RoundRuns{});
+  core.step(TimerFired{.learned = kLearned});
+  core.step(ZygoteHeld{});
+  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
+  return core;
+}
+
+TEST(StandbyCore, WaitsForTheListOfTheFirstWorkerButNotForEver) {
+  Core core = learning();
+  EXPECT_TRUE(core.wants_list());
+  core.step(RoundRuns{});
+  EXPECT_THAT(core.step(TimerFired{.is_list_to_come = true}), ElementsAre(ArmTimer{kSettle * 2}));
+  int looks = 1;
+  while (core.step(TimerFired{.is_list_to_come = true}).front() != Action(StartTrial{})) ++looks;
+  EXPECT_EQ(looks, 5);
+  EXPECT_FALSE(core.wants_list());
+}
+
+TEST(StandbyCore, LoadsWhatTheFirstWorkerHadImported) {
+  Core core = loading_learned();
+  EXPECT_THAT(core.step(ZygoteHeld{}),
+              ElementsAre(LoadModules{kModules,
+                                      {"torch.optim.adamw", "lightning.fabric", "lightning.pytorch",
+                                       "transformers.trainer"}}));
+}
+
+TEST(StandbyCore, APackageThatWasLearnedAndIsUnfitIsLeftOut) {
+  Core core = loading_learned();
+  const auto actions = core.step(ZygoteUnfit{"lightning.fabric", "it reads RANK"});
+  EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(StartZygote{}))));
+  EXPECT_THAT(actions, Not(tells("RANK"))) << "nobody has asked for it";
+  EXPECT_THAT(core.step(ZygoteHeld{}),
+              ElementsAre(LoadModules{kModules, {"torch.optim.adamw", "transformers.trainer"}}));
+  core.step(ZygoteUnfit{"torch.optim.adamw", "it reads RANK"});
+  EXPECT_THAT(core.step(ZygoteHeld{}),
+              ElementsAre(LoadModules{kModules, {"transformers.trainer"}}));
+}
+
+TEST(StandbyCore, WithoutAllThatWasLearnedThenTheFirstAlone) {
+  Core core = loading_learned();
+  EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}),
+              tells("load less: it starts a thread"));
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules}));
+  EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}), tells("torch alone"));
+}
+
+TEST(StandbyCore, AProgramThatSetsWhatALearnedModuleHasReadGetsOthers) {
+  Core core = loading_learned();
+  core.step(ZygoteHeld{});
+  core.step(ZygoteReady{});
+  const auto actions = core.step(StartedAnew{"the program sets HF_HOME"});
+  EXPECT_THAT(actions, AllOf(Contains(Action(EndZygote{})), Contains(Action(EndStandbys{})),
+                             Contains(Action(ArmTimer{kSettle})), tells("load less")));
+  EXPECT_FALSE(core.wants_list()) << "it would be the same again";
+  core.step(TimerFired{.learned = kLearned});
+  core.step(ZygoteHeld{});
+  core.step(ZygoteEnded{ExitStatus::killed(SIGKILL)});
+  EXPECT_THAT(core.step(ZygoteHeld{}), ElementsAre(LoadModules{kModules}));
+  core.step(ZygoteReady{});
+  EXPECT_THAT(core.step(StartedAnew{"the program sets OMP_NUM_THREADS"}), tells("no standbys"));
+}
+
 TEST(StandbyCore, LoadsTheFirstAloneThenNothing) {
   Core core = loading();
   EXPECT_THAT(core.step(ZygoteUnfit{"", "it starts a thread"}), tells("torch alone"));

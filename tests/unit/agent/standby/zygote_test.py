@@ -57,7 +57,10 @@ class Zygote:
         other.close()
         self.agent.settimeout(30)
         self.hello = self.receive(self.agent)
-        self.send(self.agent, PREPARE, "\0".join(preload))
+        with tempfile.TemporaryFile() as names:
+            names.write("\0".join(preload).encode())
+            names.flush()
+            self.send(self.agent, PREPARE, "", [names.fileno()])
         self.answer = self.receive(self.agent)
 
     def __enter__(self):
@@ -138,6 +141,13 @@ class Standby(unittest.TestCase):
             self.assertIsNone(said)
             self.assertEqual(by_standby, list(zygote.plainly(RANK="0", **variables)))
         return by_standby
+
+    def test_modules_that_nobody_has_named(self):
+        main = self.write("main.py", "import library.part; print(library.part.value)")
+        with Zygote([main], self.folder, preload=("library", "?library.part", "?library.none")) as zygote:
+            self.assertEqual(zygote.answer[0::2], (READY, ""))
+        with Zygote([main], self.folder, preload=("library", "library.none")) as zygote:
+            self.assertIn("library.none cannot be imported", zygote.answer[2])
 
     # ---- the same as a plain start
 
