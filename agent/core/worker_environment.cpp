@@ -1,6 +1,7 @@
 #include "agent/core/worker_environment.h"
 
 #include "agent/text/substitute.h"
+#include "rendezvous/common/worker_abi/collective_record.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
@@ -27,7 +28,8 @@ constexpr const char* kVariablesOfAWorker[] = {"LOCAL_RANK",
                                                "TORCHELASTIC_ERROR_FILE",
                                                "TORCHELASTIC_USE_AGENT_STORE",
                                                link::kSocketVariable,
-                                               link::kPageVariable};
+                                               link::kPageVariable,
+                                               record::kVariable};
 
 }  // namespace
 

@@ -30,6 +30,7 @@
 #include "rendezvous/common/signals_blocked.h"
 #include "rendezvous/common/trimmed.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/collective_record.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
@@ -299,6 +300,7 @@ class Starter {
     write_link_page(spec_, ::getpid(), parent_);
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);
+    ::fcntl(spec_.link_record_fd, F_SETFD, 0);
   }
 
   const ProcessSpec& spec_;
@@ -444,6 +446,9 @@ void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
   header.wanted_kind = spec.wanted_kind;
   header.wanted_step = spec.wanted_step;
   std::ignore = ::pwrite(spec.link_page_fd, &header, sizeof header, 0);
+  record::Header record;
+  record.worker_pid = worker;
+  std::ignore = ::pwrite(spec.link_record_fd, &record, sizeof record, 0);
 }
 
 void adopt_signal_state() {

@@ -32,6 +32,7 @@ struct ProcessSpec {
   // The worker's ends of the link (worker_link.h), inherited under the same numbers; -1: none.
   int link_socket_fd = -1;
   int link_page_fd = -1;
+  int link_record_fd = -1;
   // Written to the link's page for the worker, as link::Header has them.
   int preempt_signal = 0;
   StepKind wanted_kind = StepKind::kProgram;
@@ -69,7 +70,7 @@ class WorkerProcess {
   virtual void resume() = 0;
 };
 
-// Enters the worker in the page of its link, as the agent `agent`. System calls only.
+// Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);
 
 // Saves the inherited signal mask and SIGPIPE's disposition for the workers; then ignores SIGPIPE.

@@ -34,34 +34,31 @@ std::optional<std::chrono::steady_clock::time_point> time_of(std::int64_t at_ns)
 // A number that this version does not know is compared with nothing.
 StepKind known(StepKind kind) { return kind > StepKind::kCounted ? StepKind::kCounted : kind; }
 
-// The page, mapped only while it is read: most workers end without a single request.
-class MappedPage {
+// Memory of the worker's, mapped only while it is read: most workers end without a single request.
+template <typename T>
+class Mapped {
  public:
-  explicit MappedPage(int fd)
-      : memory_(::mmap(nullptr, link::kPageBytes, PROT_READ, MAP_SHARED, fd, 0)) {}
-  ~MappedPage() {
-    if (memory_ != MAP_FAILED) ::munmap(memory_, link::kPageBytes);
+  explicit Mapped(int fd) : memory_(::mmap(nullptr, sizeof(T), PROT_READ, MAP_SHARED, fd, 0)) {}
+  ~Mapped() {
+    if (memory_ != MAP_FAILED) ::munmap(memory_, sizeof(T));
   }
-  MappedPage(const MappedPage&) = delete;
-  MappedPage& operator=(const MappedPage&) = delete;
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
 
-  const link::Page* get() const {
-    return memory_ == MAP_FAILED ? nullptr : static_cast<const link::Page*>(memory_);
-  }
+  const T* get() const { return memory_ == MAP_FAILED ? nullptr : static_cast<const T*>(memory_); }
 
  private:
   void* memory_;
 };
 
-// One page with a sealed size, so the worker cannot shrink it and make the agent fault while
-// reading.
-Result<UniqueFd> make_page() {
-  UniqueFd page(::memfd_create("ddprun-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!page || ::ftruncate(page.get(), link::kPageBytes) != 0 ||
-      ::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+// Memory with a sealed size, so the worker cannot shrink it and make the agent fault while reading.
+Result<UniqueFd> make_memory(const char* name, std::size_t bytes) {
+  UniqueFd memory(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return fail(error_from_errno(errno, "memory for a worker's link"));
   }
-  return page;
+  return memory;
 }
 
 // Names are printed on terminals without escaping.
@@ -78,17 +75,20 @@ Result<std::shared_ptr<WorkerLink>> WorkerLink::make(const asio::any_io_executor
   }
   UniqueFd ours(sockets[0]);
   UniqueFd theirs(sockets[1]);
-  auto page = make_page();
+  auto page = make_memory("ddprun-link", link::kPageBytes);
   if (!page) return fail(std::move(page.error()));
-  return std::shared_ptr<WorkerLink>(
-      new WorkerLink(executor, std::move(ours), std::move(theirs), std::move(*page)));
+  auto record = make_memory("ddprun-record", record::kBytes);
+  if (!record) return fail(std::move(record.error()));
+  return std::shared_ptr<WorkerLink>(new WorkerLink(executor, std::move(ours), std::move(theirs),
+                                                    std::move(*page), std::move(*record)));
 }
 
 WorkerLink::WorkerLink(const asio::any_io_executor& executor, UniqueFd socket,
-                       UniqueFd worker_socket, UniqueFd page)
+                       UniqueFd worker_socket, UniqueFd page, UniqueFd record)
     : socket_(executor, socket.release()),
       worker_socket_(std::move(worker_socket)),
-      page_(std::move(page)) {}
+      page_(std::move(page)),
+      record_(std::move(record)) {}
 
 void WorkerLink::started(pid_t pid, OnMisuse on_misuse, OnStep on_step) {
   pid_ = pid;
@@ -117,7 +117,7 @@ void WorkerLink::tell_group_broken(Round round, int rank) {
 }
 
 std::optional<WorkerProgress> WorkerLink::progress() const {
-  const MappedPage page(page_.get());
+  const Mapped<link::Page> page(page_.get());
   const auto note = page.get() == nullptr ? std::nullopt : link::read_note(*page.get());
   if (!note) return std::nullopt;
   const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();  // ns
@@ -139,7 +139,7 @@ std::optional<WorkerProgress> WorkerLink::progress() const {
 }
 
 StepMarks WorkerLink::marks() const {
-  const MappedPage page(page_.get());
+  const Mapped<link::Page> page(page_.get());
   StepMarks marks;
   if (page.get() == nullptr) return marks;
   const link::Marks& written = page.get()->marks;
@@ -148,6 +148,12 @@ StepMarks WorkerLink::marks() const {
   marks.first_step = written.first_step.load(std::memory_order_relaxed);
   marks.step_kind = known(static_cast<StepKind>(written.step_kind.load(std::memory_order_relaxed)));
   return marks;
+}
+
+std::vector<record::RecordedGroup> WorkerLink::groups() const {
+  const Mapped<record::Memory> memory(record_.get());
+  if (memory.get() == nullptr) return {};
+  return record::read(*memory.get());
 }
 
 void WorkerLink::await_message() {

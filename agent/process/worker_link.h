@@ -1,5 +1,5 @@
 // The agent's end of one worker's link (rendezvous/common/worker_abi/worker_link.h). The caller
-// makes it before it starts the worker, lets the worker inherit the two descriptors (ProcessSpec),
+// makes it before it starts the worker, lets the worker inherit the three descriptors (ProcessSpec),
 // calls started() afterwards, and keeps the link as long as the worker. Event loop only. Do not trust
 // what a worker sends: one that breaks the protocol loses its link and runs on.
 #pragma once
@@ -12,11 +12,13 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "rendezvous/common/ids.h"
 #include "rendezvous/common/lifetime.h"
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/collective_record.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 
 namespace ddprun::agent {
@@ -33,6 +35,7 @@ class WorkerLink {
   // The descriptors that the worker inherits.
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
   int worker_page() const { return page_.get(); }
+  int worker_record() const { return record_.get(); }
   void started(pid_t pid, OnMisuse on_misuse, OnStep on_step);
 
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
@@ -47,10 +50,12 @@ class WorkerLink {
   // The progress that the worker reported; none if it reported none. Also valid after its end.
   std::optional<WorkerProgress> progress() const;
   StepMarks marks() const;  // likewise
+  // The groups that the worker is in, with the calls that its record has; likewise.
+  std::vector<record::RecordedGroup> groups() const;
 
  private:
   WorkerLink(const boost::asio::any_io_executor& executor, rdzv::UniqueFd socket,
-             rdzv::UniqueFd worker_socket, rdzv::UniqueFd page);
+             rdzv::UniqueFd worker_socket, rdzv::UniqueFd page, rdzv::UniqueFd record);
 
   void await_message();
   void read_messages();
@@ -61,6 +66,7 @@ class WorkerLink {
   boost::asio::posix::stream_descriptor socket_;
   rdzv::UniqueFd worker_socket_;
   rdzv::UniqueFd page_;
+  rdzv::UniqueFd record_;
   pid_t pid_ = -1;
   OnMisuse on_misuse_;
   OnStep on_step_;

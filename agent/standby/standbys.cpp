@@ -417,6 +417,7 @@ bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
   if (has_link) {
     write_link_page(spec, pid, ::getpid());
     descriptors.insert(descriptors.end(), {spec.link_socket_fd, spec.link_page_fd});
+    if (spec.link_record_fd >= 0) descriptors.push_back(spec.link_record_fd);
   }
   make_worker(pid);
   return standby.channel->send(zygote::Kind::kBecome, has_link ? zygote::kHasLink : 0, "",

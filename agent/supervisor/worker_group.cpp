@@ -188,6 +188,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   if (link) {
     spec.link_socket_fd = link->worker_socket();
     spec.link_page_fd = link->worker_page();
+    spec.link_record_fd = link->worker_record();
     std::tie(spec.wanted_kind, spec.wanted_step) = events_.wanted_step(local_rank);
   }
   const auto on_its_end = [this, round = round_.round, local_rank](ExitStatus status) {
@@ -223,6 +224,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
 std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
   environment.erase(link::kPageVariable);
+  environment.erase(record::kVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
     parts_.log.debug("a worker starts without its link: " + made.error().to_string());
@@ -230,6 +232,7 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   }
   environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
   environment[link::kPageVariable] = std::to_string((*made)->worker_page());
+  environment[record::kVariable] = std::to_string((*made)->worker_record());
   return std::move(*made);
 }
 

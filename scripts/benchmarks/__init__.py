@@ -5,6 +5,7 @@ from benchmarks.control import bench_control
 from benchmarks.ddp import bench_ddp, bench_gpu
 from benchmarks.etcd import bench_etcd
 from benchmarks.launch import bench_hooks, bench_launch, bench_link, bench_memory, bench_restart
+from benchmarks.hang import bench_hang
 from benchmarks.loader import bench_loader
 from benchmarks.missing import bench_missing
 from benchmarks.nodes import bench_nodes
@@ -24,4 +25,4 @@ BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_mem
            "ddp": bench_ddp, "gpu": bench_gpu, "missing": bench_missing, "store": bench_store,
            "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer, "optim": bench_optim,
            "shm": bench_shm, "torch-shm": bench_torch_shm, "control": bench_control, "watch": bench_watch,
-           "standby": bench_standby, "standby-program": bench_standby_program}
+           "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program}

@@ -6,6 +6,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
+
+#include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
 namespace {
@@ -59,13 +62,117 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const ProcessGroupOpt
 
 // All are connected within the one time limit, and from then on there is the other.
 GlooBackend::GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                         const ProcessGroupOptions& options)
-    : ProcessGroupGloo(store, rank, size, gloo_options(options)) {
+                         const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record)
+    : ProcessGroupGloo(store, rank, size, gloo_options(options)), record_(std::move(record)) {
   ProcessGroupGloo::setTimeout(options.timeout);
 }
 
 void GlooBackend::abort() {
   for (const auto& context : contexts_) context->closeConnections();
+}
+
+// Gloo's thread finds the call done, and completes its future.
+template <typename Begin>
+GlooBackend::WorkPtr GlooBackend::recorded(const record::Call& call, const Begin& begin) {
+  if (!record_) return begin();
+  const record::Ticket ticket = record_->enter(call);
+  try {
+    WorkPtr work = begin();
+    work->getFuture()->addCallback(
+        [record = record_, ticket](c10::ivalue::Future&) { record->leave(ticket); });
+    return work;
+  } catch (...) {
+    record_->leave(ticket);
+    throw;
+  }
+}
+
+namespace {
+
+using c10d::OpType;
+
+// A list that Gloo refuses is its own to refuse.
+record::Call call_on(OpType type, const GlooBackend::Tensors& tensors, std::int64_t root = -1,
+                     const c10d::ReduceOp* reduction = nullptr) {
+  return tensors.size() == 1 ? equal_call(type, tensors[0], root, reduction)
+                             : call_of(type, nullptr);
+}
+
+}  // namespace
+
+GlooBackend::WorkPtr GlooBackend::broadcast(Tensors& tensors,
+                                            const c10d::BroadcastOptions& options) {
+  return recorded(call_on(OpType::BROADCAST, tensors, options.rootRank),
+                  [&] { return ProcessGroupGloo::broadcast(tensors, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::allreduce(Tensors& tensors,
+                                            const c10d::AllreduceOptions& options) {
+  const bool is_dense = tensors.size() == 1 && tensors[0].layout() == at::kStrided;
+  return recorded(is_dense ? call_on(OpType::ALLREDUCE, tensors, -1, &options.reduceOp)
+                           : call_of(OpType::ALLREDUCE, nullptr),
+                  [&] { return ProcessGroupGloo::allreduce(tensors, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return recorded(call_of(OpType::ALLREDUCE_COALESCED, nullptr),
+                  [&] { return ProcessGroupGloo::allreduce_coalesced(tensors, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return recorded(call_on(OpType::REDUCE, tensors, options.rootRank, &options.reduceOp),
+                  [&] { return ProcessGroupGloo::reduce(tensors, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& options) {
+  return recorded(call_on(OpType::ALLGATHER, inputs),
+                  [&] { return ProcessGroupGloo::allgather(outputs, inputs, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::AllgatherOptions& options) {
+  return recorded(equal_call(OpType::_ALLGATHER_BASE, input),
+                  [&] { return ProcessGroupGloo::_allgather_base(output, input, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::GatherOptions& options) {
+  return recorded(call_on(OpType::GATHER, inputs, options.rootRank),
+                  [&] { return ProcessGroupGloo::gather(outputs, inputs, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const c10d::ScatterOptions& options) {
+  return recorded(call_on(OpType::SCATTER, outputs, options.rootRank),
+                  [&] { return ProcessGroupGloo::scatter(outputs, inputs, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                 const c10d::ReduceScatterOptions& options) {
+  return recorded(call_of(OpType::REDUCE_SCATTER, outputs.empty() ? nullptr : &outputs[0]),
+                  [&] { return ProcessGroupGloo::reduce_scatter(outputs, inputs, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& options) {
+  return recorded(equal_call(OpType::_REDUCE_SCATTER_BASE, input, -1, &options.reduceOp),
+                  [&] { return ProcessGroupGloo::_reduce_scatter_base(output, input, options); });
+}
+
+GlooBackend::WorkPtr GlooBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                std::vector<std::int64_t>& output_splits,
+                                                std::vector<std::int64_t>& input_splits,
+                                                const c10d::AllToAllOptions& options) {
+  return recorded(call_of(OpType::ALLTOALL_BASE, &input), [&] {
+    return ProcessGroupGloo::alltoall_base(output, input, output_splits, input_splits, options);
+  });
+}
+
+GlooBackend::WorkPtr GlooBackend::barrier(const c10d::BarrierOptions& options) {
+  return recorded(call_of(OpType::BARRIER, nullptr),
+                  [&] { return ProcessGroupGloo::barrier(options); });
 }
 
 torch::Tensor widened_for_gloo(const torch::Tensor& tensor) {

@@ -151,7 +151,8 @@ shm::StoreAccess access_to(const c10::intrusive_ptr<c10d::Store>& store) {
 // Nothing where Gloo has to do: alone, or where the ranks cannot share memory.
 c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<c10d::Store>& store,
                                                        int rank,
-                                                       const std::vector<int>& global_ranks) const {
+                                                       const std::vector<int>& global_ranks,
+                                                       std::shared_ptr<GroupRecord> record) const {
   if (global_ranks.size() == 1) return {};
   if (!watch_) watch_ = std::make_shared<shm::PeerWatch>();
   shm::Joined joined;
@@ -168,7 +169,9 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
   }
   if (!joined.node) return {};
   const auto& nodes = joined.placement.nodes;
-  if (nodes.size() == 1) return c10::make_intrusive<ShmBackend>(joined.node, options_.timeout);
+  if (nodes.size() == 1) {
+    return c10::make_intrusive<ShmBackend>(joined.node, options_.timeout, std::move(record));
+  }
   c10::intrusive_ptr<c10d::Backend> leaders;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     if (nodes[node].front() != rank) continue;
@@ -176,9 +179,9 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
         c10::make_intrusive<c10d::PrefixStore>("leaders", store), static_cast<int>(node),
         static_cast<int>(nodes.size()), options_);
   }
-  return c10::make_intrusive<NodesBackend>(std::move(joined), std::move(leaders),
-                                           c10::make_intrusive<c10d::PrefixStore>("all", store),
-                                           rank, static_cast<int>(global_ranks.size()), options_);
+  return c10::make_intrusive<NodesBackend>(
+      std::move(joined), std::move(leaders), c10::make_intrusive<c10d::PrefixStore>("all", store),
+      rank, static_cast<int>(global_ranks.size()), options_, std::move(record));
 }
 
 // All members have been connected over Gloo: what fails now is NCCL's own.
@@ -206,9 +209,14 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   group->setGroupName(name);
   // Before its backends are set, which take it from here.
   if (options_.backend == Backend::kNccl) group->setBoundDeviceId(options_.device);
+  // A group of one never waits.
+  std::shared_ptr<GroupRecord> record;
+  if (auto all = CollectiveRecord::of_this_process(); all && size > 1) {
+    record = std::make_shared<GroupRecord>(std::move(all), name, rank, size);
+  }
   if (options_.backend == Backend::kShm) {
-    const auto shared =
-        make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_), rank, global_ranks);
+    const auto shared = make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_),
+                                 rank, global_ranks, record);
     if (shared) {
       group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::CUSTOM, shared);
       group->setDefaultBackend(ProcessGroup::BackendType::CUSTOM);
@@ -218,7 +226,8 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   // Values on the CPU (a file's bytes, a metric) travel through Gloo also where tensors go through
   // NCCL.
   const auto gloo = c10::make_intrusive<GlooBackend>(
-      c10::make_intrusive<c10d::PrefixStore>(name + "/gloo", store_), rank, size, options_);
+      c10::make_intrusive<c10d::PrefixStore>(name + "/gloo", store_), rank, size, options_,
+      std::move(record));
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (options_.backend == Backend::kNccl) {

@@ -19,6 +19,8 @@
 
 namespace ddprun {
 
+class GroupRecord;
+
 namespace shm {
 class PeerWatch;
 }
@@ -64,7 +66,8 @@ class GroupMaker {
   c10::intrusive_ptr<c10d::Backend> make_nccl(const std::string& name, int rank,
                                               const std::vector<int>& global_ranks) const;
   c10::intrusive_ptr<c10d::Backend> make_shm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                             const std::vector<int>& global_ranks) const;
+                                             const std::vector<int>& global_ranks,
+                                             std::shared_ptr<GroupRecord> record) const;
   [[noreturn]] void fail(const std::string& name, const std::vector<int>& global_ranks,
                          const std::string& error) const;
 

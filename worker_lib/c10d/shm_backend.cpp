@@ -47,9 +47,11 @@ at::Tensor as_reducible(const char* name, const at::Tensor& tensor, const c10d::
 
 }  // namespace
 
-ShmBackend::ShmBackend(std::shared_ptr<shm::NodeGroup> node, std::chrono::milliseconds timeout)
+ShmBackend::ShmBackend(std::shared_ptr<shm::NodeGroup> node, std::chrono::milliseconds timeout,
+                       std::shared_ptr<GroupRecord> record)
     : Backend(node->exchange().rank(), node->exchange().size()),
       node_(std::move(node)),
+      record_(std::move(record)),
       timeout_(timeout) {}
 
 ShmBackend::~ShmBackend() { node_->close(); }
@@ -60,6 +62,7 @@ shm::Clock::time_point ShmBackend::until(std::chrono::milliseconds timeout) cons
 
 ShmBackend::WorkPtr ShmBackend::post(std::shared_ptr<TensorJob> job, c10d::OpType type) {
   auto work = c10::make_intrusive<ShmWork>(getRank(), type, node_, job, ++posted_);
+  record_job(record_, *job, type);
   node_->queue().post(std::move(job));
   return work;
 }

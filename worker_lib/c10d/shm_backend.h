@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "worker_lib/process/collective_record.h"
 #include "worker_lib/shm/shm_group.h"
 
 namespace ddprun {
@@ -25,8 +26,9 @@ class ShmBackend : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // All ranks of the group share `node`.
-  ShmBackend(std::shared_ptr<shm::NodeGroup> node, std::chrono::milliseconds timeout);
+  // All ranks of the group share `node`. `record` may be null.
+  ShmBackend(std::shared_ptr<shm::NodeGroup> node, std::chrono::milliseconds timeout,
+             std::shared_ptr<GroupRecord> record = nullptr);
   ~ShmBackend() override;
 
   const std::string getBackendName() const override { return "shm"; }
@@ -82,6 +84,7 @@ class ShmBackend : public c10d::Backend {
   WorkPtr receive(at::Tensor tensor, int from, int tag, c10d::OpType type);
 
   std::shared_ptr<shm::NodeGroup> node_;
+  const std::shared_ptr<GroupRecord> record_;
   std::chrono::milliseconds timeout_;
   std::atomic<std::uint64_t> posted_ = 0;
 };

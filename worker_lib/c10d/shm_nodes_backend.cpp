@@ -34,8 +34,8 @@ void all_reduce_by_gloo(c10d::Backend& leaders, const at::Tensor& tensor, c10d::
 
 NodesBackend::NodesBackend(shm::Joined joined, c10::intrusive_ptr<c10d::Backend> leaders,
                            const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                           const ProcessGroupOptions& options)
-    : GlooBackend(store, rank, size, options),
+                           const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record)
+    : GlooBackend(store, rank, size, options, std::move(record)),
       joined_(std::move(joined)),
       leaders_(std::move(leaders)),
       timeout_(options.timeout) {}
@@ -62,6 +62,7 @@ std::shared_ptr<TensorJob> NodesBackend::job_for(Tensors results,
 
 NodesBackend::WorkPtr NodesBackend::post(std::shared_ptr<TensorJob> job, c10d::OpType type) {
   auto work = c10::make_intrusive<ShmWork>(getRank(), type, joined_.node, job, ++posted_);
+  record_job(record(), *job, type);
   joined_.node->queue().post(std::move(job));
   return work;
 }

@@ -24,7 +24,7 @@ class NodesBackend : public GlooBackend {
   // others; all meet in `store`.
   NodesBackend(shm::Joined joined, c10::intrusive_ptr<c10d::Backend> leaders,
                const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-               const ProcessGroupOptions& options);
+               const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record = nullptr);
   ~NodesBackend() override;
 
   // Of both: what Gloo cannot reduce (an average, some integers) cannot be reduced here.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "worker_lib/c10d/error_text.h"
+#include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
 
@@ -72,11 +73,18 @@ ShmJob::FuturePtr ShmJob::future() {
 
 // Callbacks of a future are called without the lock.
 void ShmJob::ended() noexcept {
+  if (ticket_ != 0) record_->leave(ticket_);
   std::unique_lock lock(mutex_);
   has_ended_ = true;
   const FuturePtr future = future_;
   lock.unlock();
   if (future) complete(future);
+}
+
+void record_job(const std::shared_ptr<GroupRecord>& record, ShmJob& job, c10d::OpType type) {
+  if (!record) return;
+  const auto& results = job.results();
+  job.record_as(record, record->enter(call_of(type, results.empty() ? nullptr : &results[0])));
 }
 
 void ShmJob::await_future() {

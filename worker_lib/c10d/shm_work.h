@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "worker_lib/process/collective_record.h"
 #include "worker_lib/shm/shm_group.h"
 
 namespace ddprun {
@@ -44,6 +45,11 @@ class ShmJob : public shm::Task {
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
   explicit ShmJob(Tensors results) : results_(std::move(results)) {}
+  // Before it is posted: who writes when it is left.
+  void record_as(std::shared_ptr<GroupRecord> record, record::Ticket ticket) {
+    record_ = std::move(record);
+    ticket_ = ticket;
+  }
   void ended() noexcept override;
 
   const Tensors& results() const { return results_; }
@@ -57,10 +63,15 @@ class ShmJob : public shm::Task {
   void complete(const FuturePtr& future);
 
   Tensors results_;
+  std::shared_ptr<GroupRecord> record_;
+  record::Ticket ticket_ = 0;
   std::mutex mutex_;
   bool has_ended_ = false;
   FuturePtr future_;
 };
+
+// Says in the record, if there is one, that this rank enters the job, which is posted next.
+void record_job(const std::shared_ptr<GroupRecord>& record, ShmJob& job, c10d::OpType type);
 
 class ShmWork : public c10d::Work {
  public:

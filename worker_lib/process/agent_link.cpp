@@ -57,20 +57,6 @@ bool take(int fd) {
   return flags >= 0 && (flags & FD_CLOEXEC) == 0 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
 }
 
-// One byte that is 1 here and 0 in every child that is forked from here on; nullptr: not possible.
-const char* make_owner_mark() {
-  void* memory =
-      ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  if (::madvise(memory, link::kPageBytes, MADV_WIPEONFORK) != 0) {
-    ::munmap(memory, link::kPageBytes);
-    return nullptr;
-  }
-  auto* mark = static_cast<char*>(memory);
-  *mark = 1;
-  return mark;
-}
-
 // A scheduler may signal every process of the job: the signal must not end this one before the agent's
 // notice arrives. A handler of the program stays, and so does the effect of a stop signal.
 void survive(int preempt_signal) {
@@ -93,22 +79,19 @@ std::unique_ptr<AgentLink> AgentLink::open(int socket_fd, int page_fd) {
   void* memory =
       ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  const char* mark = make_owner_mark();
-  if (mark == nullptr) {
+  OwnerMark mark = OwnerMark::make();
+  if (!mark.is_set()) {
     ::munmap(memory, link::kPageBytes);
     return nullptr;
   }
   return std::unique_ptr<AgentLink>(
-      new AgentLink(std::move(socket), static_cast<link::Page*>(memory), mark));
+      new AgentLink(std::move(socket), static_cast<link::Page*>(memory), std::move(mark)));
 }
 
-AgentLink::AgentLink(rdzv::UniqueFd socket, link::Page* page, const char* is_owner)
-    : socket_(std::move(socket)), page_(page), is_owner_(is_owner) {}
+AgentLink::AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark)
+    : socket_(std::move(socket)), page_(page), mark_(std::move(mark)) {}
 
-AgentLink::~AgentLink() {
-  ::munmap(page_, link::kPageBytes);
-  ::munmap(const_cast<char*>(is_owner_), link::kPageBytes);
-}
+AgentLink::~AgentLink() { ::munmap(page_, link::kPageBytes); }
 
 void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
                           std::span<const link::Value> values) {
@@ -133,7 +116,7 @@ void AgentLink::mark_step() {
   const std::int64_t wanted = page_->header.wanted_step;
   const bool is_first = told_from_ == INT64_MIN;
   told_from_ = is_first && note_.step < wanted ? wanted : INT64_MAX;
-  if (*is_owner_ == 0 || page_->header.version < link::kMarksSince) return;
+  if (!mark_.is_set() || page_->header.version < link::kMarksSince) return;
   const std::int64_t now = now_ns(CLOCK_MONOTONIC);
   link::Marks& marks = page_->marks;
   if (is_first) {
@@ -161,16 +144,16 @@ void AgentLink::enter(WorkerPhase phase) {
 }
 
 void AgentLink::publish() {
-  if (*is_owner_ != 0) link::write_note(*page_, note_);
+  if (mark_.is_set()) link::write_note(*page_, note_);
 }
 
 void AgentLink::take_leave_requests() {
-  if (std::exchange(takes_leave_, true) || *is_owner_ == 0) return;
+  if (std::exchange(takes_leave_, true) || !mark_.is_set()) return;
   if (support(link::kTakesLeave)) survive(page_->header.preempt_signal);
 }
 
 void AgentLink::offer_zygote() {
-  if (*is_owner_ != 0) support(link::kCanBeZygote);
+  if (mark_.is_set()) support(link::kCanBeZygote);
 }
 
 // The last hello counts, so each says all. False: there is no link any more.
@@ -189,7 +172,7 @@ bool AgentLink::support(std::uint32_t request) {
 }
 
 bool AgentLink::is_told_to_leave() {
-  if (*is_owner_ == 0) return false;
+  if (!mark_.is_set()) return false;
   const std::scoped_lock lock(mutex_);
   if (!is_told_to_leave_) receive();
   return is_told_to_leave_;

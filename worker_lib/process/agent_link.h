@@ -17,6 +17,7 @@
 
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
+#include "worker_lib/process/owner_mark.h"
 
 namespace ddprun {
 
@@ -52,7 +53,7 @@ class AgentLink {
   std::optional<link::GroupBroken> await_group_broken(int stop);
 
  private:
-  AgentLink(rdzv::UniqueFd socket, link::Page* page, const char* is_owner);
+  AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark);
 
   void publish();
   bool support(std::uint32_t request);
@@ -62,7 +63,7 @@ class AgentLink {
 
   const rdzv::UniqueFd socket_;
   link::Page* page_;
-  const char* is_owner_;  // to memory that the kernel clears in a forked child
+  const OwnerMark mark_;
   link::Note note_;
   std::int64_t told_from_ = INT64_MIN;  // the agent is told of the next step from this one on
   bool takes_leave_ = false;

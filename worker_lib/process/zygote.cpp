@@ -29,6 +29,7 @@
 
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/common/worker_abi/collective_record.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
 #include "rendezvous/common/worker_abi/zygote_protocol.h"
 #include "worker_lib/process/files.h"
@@ -286,6 +287,7 @@ class Zygote {
     if (has_link) {
       hand_over(link::kSocketVariable, std::move(descriptors[3]));
       hand_over(link::kPageVariable, std::move(descriptors[4]));
+      if (descriptors.size() > 5) hand_over(record::kVariable, std::move(descriptors[5]));
     }
     agent_.reset();
   }

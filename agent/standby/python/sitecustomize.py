@@ -77,7 +77,7 @@ class _Channel:
         """(kind, flags, text, descriptors); ends this process where the agent has closed the socket."""
         import _socket
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(5 * 4))
+            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(6 * 4))
         except OSError:
             data = b""
         if len(data) < 16:
@@ -418,7 +418,7 @@ class _Zygote:
             os.close(stream)
         self._take_environment(environment)
         if flags & _HAS_LINK:
-            for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD"), descriptors[3:]):
+            for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
         self._preloaded.agent = agent

@@ -49,8 +49,8 @@ static_assert(sizeof(Header) == 16);
 inline constexpr std::uint32_t kIsInControlGroup = 1;  // of a standby's kHello
 
 // The descriptors of kBecome, in this order: a file whose text is the environment (NAME=value,
-// separated by NUL), stdout, stderr; with kHasLink the two of the worker's link, whose page names
-// the standby's pid already. The process sets the link's variables to the numbers that these get.
+// separated by NUL), stdout, stderr; with kHasLink the two of the worker's link, and its record of
+// collectives, whose headers name the standby's pid already. The process sets the link's variables to the numbers that these get.
 inline constexpr std::uint32_t kHasLink = 1;
 
 }  // namespace ddprun::zygote

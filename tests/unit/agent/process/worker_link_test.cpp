@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "worker_lib/process/agent_link.h"
+#include "worker_lib/process/collective_record.h"
 
 namespace ddprun::agent {
 namespace {
@@ -107,6 +108,70 @@ TEST_F(WorkerLinkTest, TheAgentReadsWhatTheWorkerNotes) {
   EXPECT_EQ(progress->phase, WorkerPhase::kJoining);
   EXPECT_GE(progress->since_step, 0s);
   EXPECT_LT(progress->since_step, 60s);
+}
+
+// The record as a worker with that pid gets it.
+std::shared_ptr<CollectiveRecord> open_record(const WorkerLink& agent, record::Header header) {
+  EXPECT_EQ(::pwrite(agent.worker_record(), &header, sizeof header, 0), ssize_t{sizeof header});
+  const int fd = ::dup(agent.worker_record());
+  auto opened = CollectiveRecord::open(fd);
+  if (!opened) ::close(fd);
+  return opened;
+}
+
+TEST_F(WorkerLinkTest, TheAgentReadsWhichCallsTheWorkerIsIn) {
+  make();
+  EXPECT_THAT(agent->groups(), IsEmpty()) << "an older worker writes nothing";
+  const auto all = open_record(*agent, {.worker_pid = ::getpid()});
+  ASSERT_TRUE(all);
+  auto group = std::make_unique<GroupRecord>(all, "ddprun", 1, 4);
+  const record::Ticket ticket =
+      group->enter({.operation = record::Operation::kBroadcast, .root = 2, .elements = 5});
+  auto groups = agent->groups();
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].rank, 1U);
+  ASSERT_TRUE(groups[0].open);
+  EXPECT_EQ(groups[0].open->call.operation, record::Operation::kBroadcast);
+  EXPECT_EQ(groups[0].open->call.root, 2);
+  group->leave(ticket);
+  groups = agent->groups();
+  EXPECT_FALSE(groups[0].open);
+  EXPECT_GE(*groups[0].last->left_ns, groups[0].last->entered_ns);
+  group.reset();
+  EXPECT_THAT(agent->groups(), IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, ARecordThatIsNotOursOrUnknownIsLeftAlone) {
+  make();
+  EXPECT_FALSE(CollectiveRecord::open(-1));
+  EXPECT_FALSE(CollectiveRecord::open(worker.page)) << "another file";
+  EXPECT_FALSE(open_record(*agent, {.worker_pid = 1}));
+  EXPECT_FALSE(open_record(*agent, {.version = record::kVersion + 1, .worker_pid = ::getpid()}));
+  EXPECT_FALSE(open_record(*agent, {.bytes = 64, .worker_pid = ::getpid()}));
+  GroupRecord none(nullptr, "ddprun", 0, 2);  // under an older agent
+  none.leave(none.enter({}));
+}
+
+TEST_F(WorkerLinkTest, AForkedChildDoesNotWriteIntoTheRecord) {
+  make();
+  const auto all = open_record(*agent, {.worker_pid = ::getpid()});
+  ASSERT_TRUE(all);
+  GroupRecord group(all, "ddprun", 0, 2);
+  const record::Ticket ticket = group.enter({});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    group.enter({});
+    group.leave(ticket);
+    const GroupRecord own(all, "of the child", 0, 2);
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const auto groups = agent->groups();
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].calls, 1U);
+  EXPECT_TRUE(groups[0].open);
 }
 
 TEST_F(WorkerLinkTest, ValuesAreThoseOfTheNewestStepThatGaveAny) {

@@ -1,0 +1,163 @@
+// The layout of a worker's record of collectives: what one side writes the other reads, from several
+// threads, around the ring, and out of garbage.
+#include "rendezvous/common/worker_abi/collective_record.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ddprun::record {
+namespace {
+
+class CollectiveRecordTest : public ::testing::Test {
+ protected:
+  CollectiveRecordTest() { std::memset(static_cast<void*>(memory.get()), 0, sizeof(Memory)); }
+
+  GroupPlace add(const std::string& name, std::uint32_t rank = 0, std::uint32_t size = 2) {
+    return add_group(*memory, name, rank, size, ++made);
+  }
+  Ticket enter_one(GroupPlace place, std::uint64_t elements = 7, std::int64_t now = 1) {
+    return enter(*memory, place, {.operation = Operation::kAllReduce, .elements = elements}, now);
+  }
+
+  std::unique_ptr<Memory> memory = std::make_unique<Memory>();
+  std::uint32_t made = 0;
+};
+
+TEST_F(CollectiveRecordTest, IsEmptyAtFirst) { EXPECT_TRUE(read(*memory).empty()); }
+
+TEST_F(CollectiveRecordTest, ShowsTheFirstCallThatWasNotLeftAndTheLatestOne) {
+  const GroupPlace place = add("ddprun", 3, 8);
+  const Ticket first = enter_one(place, 10, 100);
+  const Ticket second = enter_one(place, 20, 200);
+  auto groups = read(*memory);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].name, "ddprun");
+  EXPECT_EQ(groups[0].id, id_of("ddprun"));
+  EXPECT_EQ(groups[0].rank, 3U);
+  EXPECT_EQ(groups[0].size, 8U);
+  EXPECT_EQ(groups[0].calls, 2U);
+  ASSERT_TRUE(groups[0].open);
+  EXPECT_EQ(groups[0].open->number, 1U);
+  EXPECT_EQ(groups[0].open->entered_ns, 100);
+  EXPECT_EQ(groups[0].open->call.elements, 10U);
+  EXPECT_EQ(groups[0].open->call.operation, Operation::kAllReduce);
+  leave(*memory, first, 300);
+  groups = read(*memory);
+  EXPECT_EQ(groups[0].open->number, 2U);
+  leave(*memory, second, 400);
+  groups = read(*memory);
+  EXPECT_FALSE(groups[0].open);
+  ASSERT_TRUE(groups[0].last);
+  EXPECT_EQ(groups[0].last->number, 2U);
+  EXPECT_EQ(groups[0].last->left_ns, 400);
+}
+
+TEST_F(CollectiveRecordTest, ALateEndDoesNotTouchTheEntryOfAnotherCall) {
+  const GroupPlace place = add("ddprun");
+  const Ticket old = enter_one(place);
+  for (std::size_t i = 1; i < kEntries; ++i) leave(*memory, enter_one(place), 2);
+  const Ticket in_its_place = enter_one(place);
+  leave(*memory, old, 3);
+  ASSERT_TRUE(read(*memory)[0].open);
+  EXPECT_EQ(read(*memory)[0].open->number, kEntries + 1);
+  leave(*memory, in_its_place, 4);
+  EXPECT_FALSE(read(*memory)[0].open);
+}
+
+TEST_F(CollectiveRecordTest, AnEntryWhoseWriterWasInterruptedIsSkipped) {
+  const GroupPlace place = add("ddprun");
+  memory->claimed = 1;
+  memory->entries[0].turn = 1;  // claimed, and nothing after it
+  leave(*memory, enter_one(place), 5);
+  EXPECT_FALSE(read(*memory)[0].open);
+  for (std::size_t i = 2; i < kEntries; ++i) leave(*memory, enter_one(place), 5);
+  EXPECT_EQ(enter_one(place), 0U) << "the interrupted thread may still go on";
+  EXPECT_NE(enter_one(place), 0U);
+}
+
+TEST_F(CollectiveRecordTest, CallsOfAGroupThatIsGoneAreNotThoseOfTheNextOneInItsPlace) {
+  const GroupPlace gone = add("first");
+  enter_one(gone);
+  remove_group(*memory, gone);
+  EXPECT_TRUE(read(*memory).empty());
+  const GroupPlace next = add("second");
+  EXPECT_EQ(next.slot, gone.slot);
+  const auto groups = read(*memory);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].calls, 0U);
+  EXPECT_FALSE(groups[0].open || groups[0].last);
+}
+
+TEST_F(CollectiveRecordTest, GroupsBeyondItsPlacesAreLeftOut) {
+  for (std::size_t i = 0; i < kGroupsMax; ++i) add("group " + std::to_string(i));
+  const GroupPlace none = add("one more");
+  EXPECT_EQ(enter_one(none), 0U);
+  EXPECT_EQ(read(*memory).size(), kGroupsMax);
+}
+
+TEST_F(CollectiveRecordTest, AReaderSeesOnlyWholeEntriesOfSeveralWriters) {
+  constexpr int kWriters = 3;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < kWriters; ++i) {
+    const GroupPlace place = add("group " + std::to_string(i));
+    writers.emplace_back([this, place, &is_over] {
+      for (std::uint64_t number = 1; !is_over; ++number) {
+        const auto now = static_cast<std::int64_t>(number);
+        leave(*memory, enter_one(place, number, now), now);
+      }
+    });
+  }
+  std::uint64_t seen = 0;
+  for (int i = 0; i < 2'000; ++i) {
+    for (const RecordedGroup& group : read(*memory)) {
+      for (const auto& call : {group.open, group.last}) {
+        if (!call) continue;
+        ++seen;
+        EXPECT_EQ(call->call.elements, call->number);
+        EXPECT_EQ(call->entered_ns, static_cast<std::int64_t>(call->number));
+        if (call->left_ns) {
+          EXPECT_EQ(*call->left_ns, call->entered_ns);
+        }
+      }
+    }
+  }
+  is_over = true;
+  for (auto& writer : writers) writer.join();
+  EXPECT_GT(seen, 0U);
+}
+
+TEST_F(CollectiveRecordTest, GarbageIsReadWithinBounds) {
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 300; ++trial) {
+    auto* const words = reinterpret_cast<std::uint64_t*>(memory.get());
+    for (std::size_t i = 0; i < kBytes / 8; ++i) words[i] = random();
+    if (trial % 2 == 0) memory->claimed = random() % 4096;
+    for (std::size_t slot = 0; slot < kGroupsMax && trial % 3 != 0; ++slot) {
+      memory->groups[slot].turn = 2;
+      memory->groups[slot].size = 4;
+      memory->groups[slot].rank = static_cast<std::uint32_t>(random() % 8);
+      memory->groups[slot].name[0] = 0x41;
+      memory->groups[slot].name[1] = 0;
+    }
+    for (std::size_t i = 0; i < kEntries && trial % 3 == 2; ++i) {
+      memory->entries[i].turn = 2 * i + 2;
+      memory->entries[i].group_turn = 2;
+    }
+    for (const RecordedGroup& group : read(*memory)) {
+      EXPECT_LT(group.rank, group.size);
+      EXPECT_LE(group.size, kWorldMax);
+      EXPECT_LE(group.name.size(), 32U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddprun::record

@@ -1,0 +1,87 @@
+#include "worker_lib/process/collective_record.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "rendezvous/common/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+std::int64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000L + now.tv_nsec;
+}
+
+// The number may long be another file's: nothing is read of what cannot be the record.
+bool is_our_record(int fd) {
+  struct stat about {};
+  record::Header header;
+  return ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size == record::kBytes &&
+         ::pread(fd, &header, sizeof header, 0) == sizeof header &&
+         header.magic == record::kMagic && header.version == record::kVersion &&
+         header.bytes == record::kBytes && header.worker_pid == ::getpid();
+}
+
+}  // namespace
+
+std::shared_ptr<CollectiveRecord> CollectiveRecord::open(int fd) {
+  if (fd < 0 || !is_our_record(fd)) return nullptr;
+  // The agent hands it over without this flag, so one that has it is somebody's already.
+  const int flags = ::fcntl(fd, F_GETFD);
+  if (flags < 0 || (flags & FD_CLOEXEC) != 0) return nullptr;
+  const rdzv::UniqueFd taken(fd);
+  OwnerMark mark = OwnerMark::make();
+  if (!mark.is_set()) return nullptr;
+  void* const memory =
+      ::mmap(nullptr, record::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, taken.get(), 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return std::shared_ptr<CollectiveRecord>(
+      new CollectiveRecord(static_cast<record::Memory*>(memory), std::move(mark)));
+}
+
+// Looked for once: the variable of a process does not change, and the descriptor is closed afterwards.
+std::shared_ptr<CollectiveRecord> CollectiveRecord::of_this_process() {
+  static const std::shared_ptr<CollectiveRecord> opened = [] {
+    const char* const text = std::getenv(record::kVariable);
+    return text == nullptr ? nullptr : open(std::atoi(text));
+  }();
+  return opened;
+}
+
+CollectiveRecord::CollectiveRecord(record::Memory* memory, OwnerMark mark)
+    : memory_(memory), mark_(std::move(mark)) {}
+
+CollectiveRecord::~CollectiveRecord() { ::munmap(memory_, record::kBytes); }
+
+GroupRecord::GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank,
+                         int size)
+    : record_(std::move(record)) {
+  if (!record_ || !record_->mark_.is_set()) return;
+  const std::scoped_lock lock(record_->mutex_);
+  place_ = record::add_group(*record_->memory_, name, static_cast<std::uint32_t>(rank),
+                             static_cast<std::uint32_t>(size), ++record_->groups_made_);
+}
+
+GroupRecord::~GroupRecord() {
+  if (!record_ || !record_->mark_.is_set()) return;
+  const std::scoped_lock lock(record_->mutex_);
+  record::remove_group(*record_->memory_, place_);
+}
+
+record::Ticket GroupRecord::enter(const record::Call& call) {
+  if (!record_ || !record_->mark_.is_set()) return 0;
+  return record::enter(*record_->memory_, place_, call, now_ns());
+}
+
+void GroupRecord::leave(record::Ticket ticket) {
+  if (ticket != 0 && record_->mark_.is_set()) record::leave(*record_->memory_, ticket, now_ns());
+}
+
+}  // namespace ddprun

@@ -1,0 +1,53 @@
+// The worker's end of its record of collectives (rendezvous/common/worker_abi/collective_record.h): what
+// the backends of c10d write, each for its group. Any thread. Without LibTorch. Where there is no record,
+// as under an older agent or none, nothing happens.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "rendezvous/common/worker_abi/collective_record.h"
+#include "worker_lib/process/owner_mark.h"
+
+namespace ddprun {
+
+class CollectiveRecord {
+ public:
+  // The descriptor as the variable gives it, which is this object's from here on; nothing where it is
+  // not the record of this very process, or somebody's already.
+  static std::shared_ptr<CollectiveRecord> open(int fd);
+  // That of this process, which all its groups share.
+  static std::shared_ptr<CollectiveRecord> of_this_process();
+  ~CollectiveRecord();
+  CollectiveRecord(const CollectiveRecord&) = delete;
+  CollectiveRecord& operator=(const CollectiveRecord&) = delete;
+
+ private:
+  friend class GroupRecord;
+  CollectiveRecord(record::Memory* memory, OwnerMark mark);
+
+  record::Memory* memory_;
+  OwnerMark mark_;
+  std::mutex mutex_;  // guards the rest, and that groups come and go one at a time
+  std::uint32_t groups_made_ = 0;
+};
+
+// The calls of one group. Whoever finds a call done, on whichever thread, says that it was left.
+class GroupRecord {
+ public:
+  // `name` is equal on all members and unlike that of every other group; `rank` is of the group.
+  GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank, int size);
+  ~GroupRecord();
+  GroupRecord(const GroupRecord&) = delete;
+  GroupRecord& operator=(const GroupRecord&) = delete;
+
+  record::Ticket enter(const record::Call& call);
+  void leave(record::Ticket ticket);
+
+ private:
+  std::shared_ptr<CollectiveRecord> record_;  // nothing: there is none
+  record::GroupPlace place_;
+};
+
+}  // namespace ddprun
