@@ -60,7 +60,9 @@ constexpr std::array kEventNames{"job_started",
                                  "finished",
                                  "events_lost",
                                  "requested",
-                                 "recovered"};
+                                 "recovered",
+                                 "waiting_for",
+                                 "hung"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -176,6 +178,27 @@ static void fields(JsonWriter& line, const Requested& event) { line("what", even
 static void fields(JsonWriter& line, const Recovered& event) {
   line("round", event.round);
   fields(line, event.downtime);
+}
+
+static void fields(JsonWriter& line, const WaitSeen& event) {
+  line("round", event.round);
+  line("ranks", event.wait.missing);
+  line("waiting", event.wait.waiting);
+  line("group", event.wait.group);
+  line("call", name_of(event.wait.operation));
+  line("number", event.wait.number);
+  line("waited_us", event.wait.waited);
+  line("sentence", sentence(event.wait));
+}
+
+static void fields(JsonWriter& line, const HangSeen& event) {
+  line("round", event.round);
+  line("ranks", event.hung.ranks);
+  line("why", event.hung.why == rdzv::Hung::Why::kStopped ? "stopped" : "mismatch");
+  line("group", event.hung.group);
+  line("number", event.hung.number);
+  line("waited_us", event.hung.waited);
+  line("sentence", sentence(event.hung));
 }
 
 JobEvent without_what_no_line_shows(JobEvent event) {

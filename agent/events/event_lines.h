@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/status/downtime.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
@@ -93,9 +94,17 @@ struct EventsLost {
 struct Requested {        // with ddpctl, from this agent
   std::string_view what;  // stop, restart
 };
+struct WaitSeen {  // ranks have not come where others wait
+  Round round{};
+  rdzv::WaitingFor wait;
+};
+struct HangSeen {
+  Round round{};
+  rdzv::Hung hung;
+};
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
-                              EventsLost, Requested, Recovered>;
+                              EventsLost, Requested, Recovered, WaitSeen, HangSeen>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/status/node_status.h"
+#include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {
 
@@ -72,6 +73,9 @@ struct JobStatus {
 
   bool operator==(const JobStatus&) const = default;
 };
+
+// What find_hangs() takes: the workers that run in the same round as the first node's.
+std::vector<rdzv::RankCalls> calls_of(const JobStatus& status);
 
 std::string to_json(const JobStatus& status);
 // At most `bytes_max` long: events, older restarts, then workers, members and nodes are left out.

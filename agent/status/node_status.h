@@ -19,6 +19,7 @@
 #include "rendezvous/common/exit_status.h"
 #include "rendezvous/common/ids.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/common/worker_abi/group_calls.h"
 #include "rendezvous/common/worker_abi/worker_progress.h"
 #include "rendezvous/round/round_messages.h"
 
@@ -27,6 +28,7 @@ namespace ddprun::agent {
 inline constexpr int kStatusSchema = 2;
 inline constexpr std::size_t kRestartsKept = 50;  // the latest ones; the totals count all
 inline constexpr std::size_t kEventsKept = 50;
+inline constexpr std::size_t kGroupsShown = 8;  // of a worker
 
 enum class NodeState {
   kLooking,   // for the leader
@@ -65,6 +67,9 @@ struct WorkerStatus {
   WorkerState state = WorkerState::kNotStarted;
   std::optional<ExitStatus> exit;          // once it has ended
   std::optional<WorkerProgress> progress;  // its last report; nothing: there was none
+  RankState held = RankState::kRuns;
+  // In its process groups, at most kGroupsShown; nothing: it keeps no record.
+  std::vector<GroupCalls> calls = {};
 
   bool operator==(const WorkerStatus&) const = default;
 };

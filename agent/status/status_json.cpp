@@ -17,6 +17,12 @@ template <>
 inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
                                                                      "step_after"};
 template <>
+inline constexpr std::array<std::string_view, 10> kNames<record::Operation>{
+    "other",  "all_reduce", "broadcast",      "reduce",     "all_gather",
+    "gather", "scatter",    "reduce_scatter", "all_to_all", "barrier"};
+template <>
+inline constexpr std::array<std::string_view, 3> kNames<RankState>{"runs", "stopped", "traced"};
+template <>
 inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
     "in_round", "waiting", "spare", "disconnected"};
 
@@ -43,6 +49,26 @@ static void fields(const JsonReader& json, ExitStatus& exit) {
   json("core_dumped", exit.core_dumped);
 }
 
+static void fields(auto& json, Is<GroupCall> auto& at) {
+  json("operation", at.call.operation);
+  json("type", at.call.type);
+  json("root", at.call.root);
+  json("elements", at.call.elements);
+  json("signature", at.call.signature);
+  json("number", at.number);
+  json("is_over", at.is_over);
+  json("since_us", at.since);
+}
+
+static void fields(auto& json, Is<GroupCalls> auto& group) {
+  json("group", group.name);
+  json("id", group.id);
+  json("size", group.size);
+  json("rank", group.rank);
+  json("calls", group.calls);
+  json("at", group.at);
+}
+
 static void fields(auto& json, Is<WorkerStatus> auto& worker) {
   json("rank", worker.rank);
   json("local_rank", worker.local_rank);
@@ -51,6 +77,8 @@ static void fields(auto& json, Is<WorkerStatus> auto& worker) {
   json("state", worker.state);
   json("exit", worker.exit);
   json("progress", worker.progress);
+  json.may_lack("held", worker.held);
+  json.may_lack("calls", worker.calls);
 }
 
 static void fields(auto& json, Is<RestartRecord> auto& record) {
@@ -205,6 +233,18 @@ static std::string within(Status status, std::size_t bytes_max) {
   std::string text = to_json(status);
   while (text.size() > bytes_max && shorten(status)) text = to_json(status);
   return text;
+}
+
+std::vector<rdzv::RankCalls> calls_of(const JobStatus& status) {
+  std::vector<rdzv::RankCalls> calls;
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round != status.nodes.front().round) continue;
+    for (const WorkerStatus& worker : node.workers) {
+      if (worker.state != WorkerState::kRunning) continue;
+      calls.push_back({worker.rank, worker.held, worker.calls});
+    }
+  }
+  return calls;
 }
 
 std::string to_json(const NodeStatus& status) {

@@ -59,6 +59,7 @@ Supervisor::Supervisor(const Job& job)
       end_(
           parts_, {observers_, queries_, leader_}, [this] { return workers_.stacks_text(); },
           log_.writes(Log::Level::kInfo)),
+      hangs_(io_, hang_hooks()),
       timer_(io_) {}
 
 Supervisor::~Supervisor() = default;
@@ -211,6 +212,7 @@ WorkerGroup::Events Supervisor::worker_events() {
       .started =
           [this](const std::vector<pid_t>& pids) {
             observers_.round_started(workers_.round(), pids);
+            hangs_.round_began();
           },
       .ending =
           [this](int local_rank, ExitStatus status) {
@@ -243,6 +245,25 @@ WorkerGroup::Events Supervisor::worker_events() {
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
           }};
+}
+
+HangWatch::Hooks Supervisor::hang_hooks() {
+  return {.world_size = [this] { return core_.is_running() ? workers_.round().world_size : 0; },
+          .node = [this] { return node_status(/*events_max=*/0); },
+          .job =
+              [this](std::function<void(JobStatus)> done) {
+                queries_.query().job_status(std::move(done));
+              },
+          .waits =
+              [this](const rdzv::WaitingFor& wait) {
+                log_.write(Log::Level::kInfo, sentence(wait));
+                observers_.events.write(WaitSeen{workers_.round().round, wait});
+              },
+          .hung =
+              [this](const rdzv::Hung& hung) {
+                log_.warn(sentence(hung));
+                observers_.events.write(HangSeen{workers_.round().round, hung});
+              }};
 }
 
 // ---- the end
@@ -309,6 +330,8 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   fill(status, snapshot());
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
+    worker.held = workers_.held(worker.local_rank);
+    worker.calls = workers_.calls(worker.local_rank);
   }
   return status;
 }

@@ -19,6 +19,7 @@
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/loop/timer.h"
+#include "agent/supervisor/hang_watch.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
 #include "agent/supervisor/observers.h"
@@ -78,6 +79,7 @@ class Supervisor {
   // ---- what the parts ask for
   WorkerGroup::Events worker_events();
   QueryPort::Access query_access();
+  HangWatch::Hooks hang_hooks();
   NodeSnapshot snapshot() const;
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job();
@@ -108,6 +110,7 @@ class Supervisor {
   QueryPort queries_;
   LeaderPort leader_;
   JobEnd end_;
+  HangWatch hangs_;
 
   Timer timer_;  // the core's
 

@@ -10,6 +10,7 @@
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/orphans.h"
+#include "agent/process/process_stacks.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
 #include "rendezvous/common/exit_codes.h"
@@ -404,6 +405,18 @@ std::optional<WorkerProgress> WorkerGroup::progress(int local_rank) const {
 StepMarks WorkerGroup::marks(int local_rank) const {
   const auto& link = worker(local_rank).link;
   return link ? link->marks() : StepMarks{};
+}
+
+std::vector<GroupCalls> WorkerGroup::calls(int local_rank) const {
+  const auto& link = worker(local_rank).link;
+  if (!link) return {};
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return group_calls(link->groups(), std::chrono::nanoseconds(now).count(), kGroupsShown);
+}
+
+RankState WorkerGroup::held(int local_rank) const {
+  const auto& process = worker(local_rank).process;
+  return process ? rank_state_of(process->pid()) : RankState::kRuns;
 }
 
 // As far as their links tell. A program that joins the others need not report steps later.

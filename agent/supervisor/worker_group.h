@@ -81,7 +81,9 @@ class WorkerGroup {
   int running() const;
   // None: the worker reported none, has no link, or has ended.
   std::optional<WorkerProgress> progress(int local_rank) const;
-  StepMarks marks(int local_rank) const;  // likewise
+  StepMarks marks(int local_rank) const;                // likewise
+  std::vector<GroupCalls> calls(int local_rank) const;  // likewise; at most kGroupsShown
+  RankState held(int local_rank) const;
   // None: nobody has asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // Stacks of killed workers that have no log folder, to print after the report.

@@ -23,6 +23,8 @@ using namespace std::chrono_literals;
 
 using Row = std::vector<std::string>;
 
+constexpr std::chrono::nanoseconds kWaitShown = 1s;
+
 // Aligns columns, those of numbers to the right.
 std::string table(const std::vector<Row>& rows, std::string_view right) {
   std::vector<std::size_t> widths;
@@ -171,10 +173,28 @@ std::string step_of(const WorkerStatus& worker) {
   return std::to_string(*worker.progress->step) + (total > 0 ? " of " + std::to_string(total) : "");
 }
 
+std::string waited(const std::string& sentence, std::chrono::nanoseconds time) {
+  return printable(sentence) + ", for " + in_words(std::chrono::duration_cast<microseconds>(time)) +
+         "\n";
+}
+
+// The call in which it is, if it has been there for some time.
+std::string call_of(const WorkerStatus& worker) {
+  if (worker.calls.empty() || !worker.calls.front().at) return "";
+  const GroupCall& at = *worker.calls.front().at;
+  if (at.is_over || at.since < kWaitShown) return "";
+  return std::string(name_of(at.call.operation)) + " " + std::to_string(at.number) + " for " +
+         in_words(std::chrono::duration_cast<microseconds>(at.since));
+}
+
 std::string state_of(const WorkerStatus& worker) {
   std::string text(name_of(worker.state));
   if (worker.exit && !worker.exit->is_success()) return text + ", " + worker.exit->to_string();
-  if (worker.state != WorkerState::kRunning || !worker.progress) return text;
+  if (worker.state != WorkerState::kRunning) return text;
+  if (worker.held == RankState::kStopped) text = "stopped by a signal";
+  if (worker.held == RankState::kTraced) text = "in a debugger";
+  if (const std::string call = call_of(worker); !call.empty()) return text + ", " + call;
+  if (!worker.progress) return text;
   const WorkerPhase phase = worker.progress->phase;
   if (phase != WorkerPhase::kUnknown && phase != WorkerPhase::kRunning) {
     text += ", " + std::string(name_of(phase));
@@ -244,6 +264,18 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
   return text;
 }
 
+// ---- who waits for whom
+
+std::string waits(const JobStatus& status) {
+  if (status.nodes.empty()) return "";
+  const auto found =
+      rdzv::find_hangs(agent::calls_of(status), latest(status)->world_size, kWaitShown);
+  std::string text;
+  for (const auto& hung : found.hung) text += "  HUNG: " + waited(sentence(hung), hung.waited);
+  for (const auto& wait : found.waits) text += "  " + waited(sentence(wait), wait.waited);
+  return text.empty() ? "" : "\nWAITING\n" + text;
+}
+
 // ---- restarts
 
 std::string repeated_of(const agent::Downtime& downtime) {
@@ -289,7 +321,8 @@ std::string in_words(microseconds duration) {
 }
 
 std::string status_screen(const JobStatus& status, std::size_t rows) {
-  return head(status) + nodes(status, rows) + workers(status, rows) + restarts(status);
+  return head(status) + nodes(status, rows) + workers(status, rows) + waits(status) +
+         restarts(status);
 }
 
 }  // namespace ddprun::cli

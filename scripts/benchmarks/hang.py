@@ -1,10 +1,51 @@
-"""What it costs to know in which call a rank is."""
+"""What it costs to know in which call a rank is, and how long until one that does not come is named."""
 
 import json
+import os
+import pathlib
+import signal
 import subprocess
+import tempfile
+import time
 
 from benchmarks.programs import BUILD, ddprun_command, environment
 from benchmarks.table import Row
+
+WAITING = str(BUILD / "bin/ddprun_waiting_worker")
+LIMIT_S = 60
+
+
+class Waiting:
+    """A job over shared memory whose last rank stops coming after ten steps."""
+
+    def __init__(self, workers):
+        self.folder = tempfile.TemporaryDirectory()
+        self.events = pathlib.Path(self.folder.name) / "events"
+        command = ddprun_command(workers, f"--events={self.events}", WAITING, "shm", "waits")
+        self.job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**environment(), "OMP_NUM_THREADS": "1"})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.job.send_signal(signal.SIGTERM)
+        self.job.wait()
+        self.folder.cleanup()
+
+    def named_after(self):
+        """Seconds from the first rank that waited."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline and self.job.poll() is None:
+            lines = self.events.read_text().splitlines(keepends=True) if self.events.exists() else []
+            for event in (json.loads(line) for line in lines if line.endswith("\n")):
+                if event["event"] == "waiting_for":
+                    return event["waited_us"] / 1e6
+            time.sleep(0.02)
+        raise SystemExit(f"bench: no rank was named in {LIMIT_S} s")
+
+    def cpu_s(self):
+        fields = pathlib.Path(f"/proc/{self.job.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def bench_hang(quick):
@@ -15,4 +56,23 @@ def bench_hang(quick):
         figures = json.loads(output)
         row.add("ddprun", figures["call_ns"] - figures["clock_ns"])
     row.bar("≤ 60 ns", row.median("ddprun"), row.median("ddprun") <= 60)
+    yield row
+
+    row = Row("a rank that does not come, until it is named", "s", digits=2)
+    for _ in range(2 if quick else 15):
+        with Waiting(3) as job:
+            row.add("ddprun", job.named_after())
+    slowest = max(row.samples["ddprun"])
+    row.bar("median ≤ 2 s", row.median("ddprun"), row.median("ddprun") <= 2)
+    row.bar("slowest ≤ 4 s", slowest, slowest <= 4)
+    yield row
+
+    row = Row("agent that watches 8 workers of which 7 wait", "% of a core", digits=2)
+    seconds = 5 if quick else 60
+    with Waiting(8) as job:
+        job.named_after()
+        before = job.cpu_s()
+        time.sleep(seconds)
+        row.add("ddprun", (job.cpu_s() - before) / seconds * 100)
+    row.bar("≤ 0.2 %", row.median("ddprun"), row.median("ddprun") <= 0.2)
     yield row

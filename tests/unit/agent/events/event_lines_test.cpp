@@ -206,6 +206,25 @@ const std::string kDowntimeFields =
     R"("steps_repeated":7,"until":"step_after")";
 
 TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
+  const rdzv::WaitingFor wait{.group = "ddprun",
+                              .number = 17,
+                              .operation = record::Operation::kAllReduce,
+                              .waited = 1500ms,
+                              .waiting = {0, 1},
+                              .missing = {2}};
+  EXPECT_EQ(
+      event_line(kHead, WaitSeen{Round{2}, wait}),
+      expected("waiting_for",
+               R"("round":2,"ranks":[2],"waiting":[0,1],"group":"ddprun","call":"all_reduce",)"
+               R"("number":17,"waited_us":1500000,"sentence":"rank 2 has not come to all_reduce )"
+               R"((call 17 of ddprun), where ranks 0 and 1 wait")"));
+  const rdzv::Hung hung{
+      .group = "ddprun", .number = 17, .ranks = {2}, .what = "all_reduce", .waited = 1500ms};
+  EXPECT_EQ(event_line(kHead, HangSeen{Round{2}, hung}),
+            expected("hung",
+                     R"("round":2,"ranks":[2],"why":"stopped","group":"ddprun","number":17,)"
+                     R"("waited_us":1500000,"sentence":"rank 2 is stopped by a signal, and others )"
+                     R"x(wait for it in all_reduce (call 17 of ddprun)")x"));
   EXPECT_EQ(event_line(kHead, Recovered{Round{2}, kDowntime}),
             expected("recovered", R"("round":2,)" + kDowntimeFields));
   Downtime unknown;

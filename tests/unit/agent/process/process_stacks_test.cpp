@@ -57,6 +57,17 @@ TEST(ProcessStacks, OfAProcessThatIsGoneAreShort) {
   EXPECT_EQ(stacks_of(3, proc.path()), "process 3 (), 0 threads\n");
 }
 
+TEST(ProcessStacks, SayWhatHoldsAProcess) {
+  const TemporaryTree proc;
+  proc.write("1/status", "Name:\ta\nState:\tS (sleeping)\nTracerPid:\t0\n");
+  proc.write("2/status", "Name:\ta\nState:\tT (stopped)\nTracerPid:\t0\n");
+  proc.write("3/status", "Name:\ta\nState:\tS (sleeping)\nTracerPid:\t9\n");
+  EXPECT_EQ(rank_state_of(1, proc.path()), RankState::kRuns);
+  EXPECT_EQ(rank_state_of(2, proc.path()), RankState::kStopped);
+  EXPECT_EQ(rank_state_of(3, proc.path()), RankState::kTraced);
+  EXPECT_EQ(rank_state_of(4, proc.path()), RankState::kRuns) << "it is gone";
+}
+
 TEST(ProcessStacks, OfThisProcessCanBeRead) {
   const std::string text = stacks_of(getpid());
   EXPECT_NE(text.find("process " + std::to_string(getpid())), std::string::npos) << text;

@@ -40,6 +40,17 @@ NodeStatus full_node() {
   progress.values = {{"loss", 0.41}, {"lr", 1e-5}};
   node.workers = {{2, 0, 77, "cuda:0", WorkerState::kRunning, std::nullopt, progress},
                   {3, 1, 78, "", WorkerState::kFailed, ExitStatus::killed(11, true), std::nullopt}};
+  GroupCalls group{"ddprun", record::id_of("ddprun"), 4, 2, 17};
+  group.at = GroupCall{{.operation = record::Operation::kBroadcast,
+                        .type = 6,
+                        .root = 1,
+                        .elements = 12,
+                        .signature = UINT64_MAX},
+                       17,
+                       /*is_over=*/false,
+                       1500us};
+  node.workers[0].calls = {group, {"pair", 1, 2, 0, 0}};
+  node.workers[0].held = RankState::kTraced;
   node.workers_left_out = 3;
   node.restarts = 1;
   node.max_restarts = 3;

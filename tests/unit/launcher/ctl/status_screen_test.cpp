@@ -128,6 +128,25 @@ TEST(StatusScreen, OfVeryManyWorkersThoseThatAreBehindAreShown) {
   EXPECT_THAT(status_screen(job, kAllRows), HasSubstr("  1000  b12"));
 }
 
+TEST(StatusScreen, SaysWhoWaitsForWhom) {
+  JobStatus job = job_of(1);
+  for (NodeStatus& node : job.nodes) {
+    agent::WorkerStatus& worker = node.workers[0];
+    GroupCalls group{"ddprun", 7, 2, static_cast<std::uint32_t>(worker.rank), 12};
+    group.at = GroupCall{{.operation = record::Operation::kAllReduce}, 12, worker.rank == 1, 4s};
+    if (worker.rank == 1) group.calls = group.at->number = 11;
+    worker.calls = {group};
+  }
+  const std::string wait =
+      "rank 1 has not come to all_reduce (call 12 of ddprun), where rank 0 waits, for 4.0 s\n";
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("running, all_reduce 12 for 4.0 s"));
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("\nWAITING\n  " + wait));
+  job.nodes[1].workers[0].held = RankState::kStopped;
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("stopped by a signal"));
+  EXPECT_THAT(status_screen(job, 30),
+              HasSubstr("\nWAITING\n  HUNG: rank 1 is stopped by a signal"));
+}
+
 TEST(StatusScreen, SaysWhatIsNotKnown) {
   JobStatus job;
   job.program = "train.py";

@@ -1,0 +1,52 @@
+// Notices that ranks wait for others, and tells of it once for each wait: looks at this node's workers
+// once a second while they run, and only when one of them has waited for long asks the other nodes
+// (JobView). Of the nodes with such workers the first one tells. The rules are those of
+// rendezvous/round/hang_core.h. Owned by the Supervisor; event loop only.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <optional>
+
+#include "agent/loop/timer.h"
+#include "agent/status/job_status.h"
+#include "rendezvous/common/lifetime.h"
+#include "rendezvous/round/hang_core.h"
+
+namespace ddprun::agent {
+
+class HangWatch {
+ public:
+  struct Hooks {
+    std::function<int()> world_size;  // of the round that runs; 0: none does
+    std::function<NodeStatus()> node;
+    std::function<void(std::function<void(JobStatus)>)> job;
+    std::function<void(const rdzv::WaitingFor&)> waits;
+    std::function<void(const rdzv::Hung&)> hung;
+  };
+  HangWatch(boost::asio::io_context& io, Hooks hooks);
+
+  // Looks until no round runs.
+  void round_began();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void look_later();
+  void look();
+  void judge(const JobStatus& status);
+  std::chrono::nanoseconds patience() const;
+
+  const Hooks hooks_;
+  Timer timer_;
+  Clock::time_point due_;
+  rdzv::WaitPatience steps_;
+  // This agent did not run for so long while the current waits lasted, and others may not have either.
+  std::chrono::nanoseconds gap_{};
+  std::optional<rdzv::WaitingFor> told_;
+  std::optional<rdzv::Hung> told_hung_;
+  const rdzv::Lifetime lifetime_;
+};
+
+}  // namespace ddprun::agent

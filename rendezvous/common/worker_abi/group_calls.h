@@ -1,0 +1,70 @@
+// In which collective a worker is, in one of its process groups: what its record (collective_record.h)
+// says, as a value that means the same on another machine. Times are durations before the moment at
+// which the record was read. Any thread.
+//
+// Do not trust these values: the worker writes its record itself and may write anything.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/common/worker_abi/collective_record.h"
+
+namespace ddprun {
+
+// What holds a rank's process.
+enum class RankState {
+  kRuns,     // nothing: it runs, or sleeps
+  kStopped,  // a signal has stopped it
+  kTraced,   // a debugger, whether that lets it run or not
+};
+
+struct GroupCall {
+  record::Call call;
+  std::uint64_t number = 0;  // of the group's calls, from 1
+  bool is_over = false;
+  std::chrono::nanoseconds since{};  // it was entered, or is over
+
+  bool operator==(const GroupCall&) const = default;
+};
+
+struct GroupCalls {
+  std::string name;      // printable; at most 32 bytes
+  std::uint64_t id = 0;  // of the name, equal on all members
+  std::uint32_t size = 1;
+  std::uint32_t rank = 0;            // of the group
+  std::uint64_t calls = 0;           // entered so far
+  std::optional<GroupCall> at = {};  // the first that it has not left, else the latest
+
+  bool operator==(const GroupCalls&) const = default;
+};
+
+// At most `count`: those that the worker is in first, then the most recent.
+inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> groups,
+                                           std::int64_t now_ns, std::size_t count) {
+  std::vector<GroupCalls> calls;
+  for (record::RecordedGroup& group : groups) {
+    GroupCalls& made = calls.emplace_back();
+    made = {std::move(group.name), group.id, group.size, group.rank, group.calls};
+    const auto& found = group.open ? group.open : group.last;
+    if (!found) continue;
+    // A worker may write any time; the age must not become negative.
+    const std::int64_t at = found->left_ns.value_or(found->entered_ns);
+    made.at = GroupCall{found->call, found->number, found->left_ns.has_value(),
+                        std::chrono::nanoseconds(at <= 0 || at > now_ns ? 0 : now_ns - at)};
+  }
+  std::ranges::stable_sort(calls, {}, [](const GroupCalls& each) {
+    return std::pair(!each.at || each.at->is_over,
+                     each.at ? each.at->since : std::chrono::nanoseconds::max());
+  });
+  if (calls.size() > count) calls.resize(count);
+  return calls;
+}
+
+}  // namespace ddprun
