@@ -140,6 +140,22 @@ void put_progress(PrometheusText& text, const NodeStatus& status) {
            [](const WorkerProgress& worker) { return worker.values; });
 }
 
+// Of those that are in a collective, also where it has just begun.
+void put_waits(PrometheusText& text, const NodeStatus& status) {
+  bool has_begun = false;
+  for (const WorkerStatus& worker : status.workers) {
+    if (worker.calls.empty()) continue;
+    const auto& at = worker.calls.front().at;
+    if (!std::exchange(has_begun, true)) {
+      text.family("ddprun_worker_seconds_in_collective", Type::kGauge,
+                  "Time since the worker entered the collective that it is in; 0: it is in none.");
+    }
+    text.sample(
+        at && !at->is_over ? seconds(at->since) : 0,
+        {{"rank", std::to_string(worker.rank)}, {"local_rank", std::to_string(worker.local_rank)}});
+  }
+}
+
 }  // namespace
 
 std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
@@ -148,6 +164,7 @@ std::string metrics_text(const NodeStatus& status, const JobIdentity& job) {
   put_restarts(text, status);
   put_store(text, status);
   put_progress(text, status);
+  put_waits(text, status);
   return text.take();
 }
 

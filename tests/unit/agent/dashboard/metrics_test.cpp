@@ -111,6 +111,19 @@ TEST(Metrics, SayWhatTheStatusSays) {
   EXPECT_THAT(text, Not(HasSubstr("rank=\"3\""))) << "which has not said anything";
 }
 
+TEST(Metrics, SayHowLongWorkersHaveBeenInTheirCollective) {
+  NodeStatus status = sample_node();
+  const std::string name = "ddprun_worker_seconds_in_collective";
+  EXPECT_THAT(text_of(status), Not(HasSubstr(name))) << "they keep no record";
+  GroupCalls group{"ddprun", 1, 4, 2, 17};
+  group.at = GroupCall{{}, 17, /*is_over=*/false, 1500ms};
+  status.workers[0].calls = {group};
+  const std::string sample = name + "{rank=\"2\",local_rank=\"0\"}";
+  EXPECT_EQ(value_in(text_of(status), sample), "1.5");
+  status.workers[0].calls[0].at->is_over = true;
+  EXPECT_EQ(value_in(text_of(status), sample), "0");
+}
+
 TEST(Metrics, OfAJobThatHasNotBegunHaveNoGoodput) {
   NodeStatus status;
   status.wall = 30s;
