@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -110,6 +111,37 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Waiting,
                            return std::get<0>(place.param) +
                                   (std::get<1>(place.param) ? "_two_nodes" : "_one_node");
                          });
+
+// Their records come to them as their links do.
+TEST(WaitingStandbys, AreNamedToo) {
+  const TemporaryTree folder;
+  const JobSetup setup{.environment = {{"DDPRUN_CONTROL_DIR", folder / "control"}}};
+  const std::string events = folder / "events";
+  Job job(ddprun({"--nproc-per-node=2", "--standby=2", "--max-restarts=1", "--events=" + events},
+                 {DDPRUN_WAITING_WORKER, "shm", "waits"}),
+          setup);
+  const auto sees = [&](int round) {
+    return job.reaches([&] {
+      const std::string text = read_file(events);
+      const auto at = text.rfind("\"event\":\"waiting_for\"");
+      return at != std::string::npos &&
+             text.find("\"round\":" + std::to_string(round) + ",\"ranks\":[1]", at) !=
+                 std::string::npos;
+    });
+  };
+  ASSERT_TRUE(sees(0)) << job.err();
+  ASSERT_TRUE(job.reaches([&] {
+    return run_to_its_end(ddpctl({"status"}), setup).out.find("standbys 2 of 2 wait") !=
+           std::string::npos;
+  })) << job.err();
+  const auto waiting = job.processes();
+  const auto workers = job.workers();
+  ::kill(workers.at(0), SIGKILL);
+  EXPECT_TRUE(sees(1)) << job.err();
+  for (const auto& [rank, pid] : job.workers()) {
+    EXPECT_EQ(std::ranges::count(waiting, pid), 1) << "rank " << rank << " was no standby";
+  }
+}
 
 // Over shared memory the ranks compare their calls themselves, and fail at once.
 TEST(WaitingOverGloo, NamesBothOfTwoRanksThatMakeDifferentCalls) {
