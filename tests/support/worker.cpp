@@ -23,8 +23,10 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <set>
 #include <string>
 
+#include "rendezvous/common/worker_abi/collective_record.h"
 #include "worker_lib/process/agent_link.h"
 
 extern char** environ;
@@ -162,17 +164,22 @@ void do_state(const char* path) {
   const mode_t mask_of_files = umask(0);
   char folder[4096] = "";
   if (getcwd(folder, sizeof folder) == nullptr) die("getcwd");
+  std::set<int> of_link;
+  for (const char* name :
+       {ddprun::link::kSocketVariable, ddprun::link::kPageVariable, ddprun::record::kVariable}) {
+    of_link.insert(std::atoi(variable(name).c_str()));
+  }
+  std::string link;
+  for (const int fd : of_link) link += (link.empty() ? "" : ",") + std::to_string(fd);
   const auto line = [](const char* name, const std::string& value) {
     return std::string(name) + "=" + value + "\n";
   };
-  write_file(expanded(path),
-             line("fds", fds) + line("blocked", blocked) + line("ignored", ignored) +
-                 line("pid", std::to_string(getpid())) + line("parent", std::to_string(getppid())) +
-                 line("group", std::to_string(getpgid(0))) +
-                 line("session", std::to_string(getsid(0))) +
-                 line("umask", std::to_string(mask_of_files)) + line("cwd", folder) +
-                 line("link", variable(ddprun::link::kSocketVariable)) +
-                 line("link_page", variable(ddprun::link::kPageVariable)));
+  write_file(
+      expanded(path),
+      line("fds", fds) + line("blocked", blocked) + line("ignored", ignored) +
+          line("pid", std::to_string(getpid())) + line("parent", std::to_string(getppid())) +
+          line("group", std::to_string(getpgid(0))) + line("session", std::to_string(getsid(0))) +
+          line("umask", std::to_string(mask_of_files)) + line("cwd", folder) + line("link", link));
 }
 
 // Starts a child in this process group, like a data loader's worker.
