@@ -139,7 +139,8 @@ inline constexpr std::chrono::milliseconds kSettle{3'000};
 inline constexpr std::chrono::milliseconds kSettleMax{60'000};
 inline constexpr std::chrono::milliseconds kRefill{200};  // after a round's start
 inline constexpr std::chrono::milliseconds kTrialLimit{20'000};
-inline constexpr std::chrono::milliseconds kLoadLimit{120'000};  // from a cold disk
+inline constexpr std::chrono::milliseconds kLoadLimit{
+    300'000};  // from a cold disk, beside busy workers
 inline constexpr int kKillsMax = 3;
 
 class Core {

@@ -38,10 +38,12 @@ void write_of_process(pid_t pid, const char* name, std::string_view text) {
   if (file) std::ignore = ::write(file.get(), text.data(), text.size());
 }
 
-// Loading must not disturb the workers. A lower nice value could not be taken back by everyone.
+// Loading should not disturb the workers, but has to come to its end where these keep all processors
+// busy: it takes a few seconds of one, whether at once or over minutes. A lower nice value could not be
+// taken back by everyone.
 void make_background(pid_t pid) {
   write_of_process(pid, "oom_score_adj", kFirstVictim);
-  write_of_process(pid, "autogroup", "19");
+  write_of_process(pid, "autogroup", "5");
   const sched_param none{};
   if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(pid, SCHED_BATCH, &none);
 }

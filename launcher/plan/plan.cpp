@@ -422,6 +422,12 @@ class Planner {
     plan_.job.standbys =
         take_(read_standbys(plan_.settings, plan_.job, surroundings_.machine.root));
     const std::string& why_none = plan_.job.standbys.why_none;
+    const ResolvedOption preload = option(OptionId::kPreload);
+    if (why_none.empty() && !preload.text().empty() && plan_.job.standbys.modules.empty()) {
+      warn(preload.setting.origin.name + " has no effect: " +
+           (plan_.job.standbys.wanted == 0 ? "no --standby is given"
+                                           : "the program is not run by Python"));
+    }
     if (why_none.empty()) return;
     warn(option(OptionId::kStandby).setting.origin.name + " has no effect: " + why_none);
   }

@@ -58,6 +58,15 @@ class Slurm : public ::testing::Test {
     options.insert(options.end(), more.begin(), more.end());
     return SlurmCluster::srun(options, launcher);
   }
+  // What is on stderr beside the line of a node whose leader was slower than it, on a busy machine.
+  static std::string complaints(const Job& job) {
+    std::istringstream lines(job.err());
+    std::string others;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("waiting for the leader at") == std::string::npos) others += line + "\n";
+    }
+    return others;
+  }
   static bool run(const TemporaryTree& folder, std::size_t workers, int round = 0) {
     return stamps(folder.path(), round).size() == workers;
   }
@@ -141,7 +150,7 @@ TEST_F(Slurm, SrunOfTwoNodesNeedsNoOption) {
   Job job(on_two_nodes(ddprun({}, meeting_worker({"environment", folder / "{rank}"}))),
           slurm().setup());
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.err(), IsEmpty());
+  EXPECT_THAT(complaints(job), IsEmpty());
   for (int rank = 0; rank < 4; ++rank) {
     auto variables = environment_in(folder / std::to_string(rank));
     EXPECT_EQ(variables["WORLD_SIZE"], "4");
@@ -306,7 +315,7 @@ TEST_F(Slurm, AnElasticJobMeetsOnTheFirstNodeToo) {
                                   meeting_worker({"environment", folder / "{rank}"}));
   Job job(on_two_nodes(launcher), slurm().setup());
   ASSERT_EQ(job.wait(), exited(0)) << job.err();
-  EXPECT_THAT(job.err(), IsEmpty());
+  EXPECT_THAT(complaints(job), IsEmpty());
   auto last = environment_in(folder / "3");
   EXPECT_EQ(last["WORLD_SIZE"], "4");
   EXPECT_EQ(last["SLURMD_NODENAME"], SlurmCluster::host(1)) << "ranks in Slurm's order";

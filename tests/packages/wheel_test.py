@@ -28,7 +28,7 @@ except ImportError as error:
 source, packages, programs = (Path(each) for each in sys.argv[1:4])
 del sys.argv[1:]
 
-BYTES_MAX = 6 << 20  # two programs: ddprun, and ddprun-tls with OpenSSL
+BYTES_MAX = 7 << 20  # two programs: ddprun, and ddprun-tls with OpenSSL
 GLIBC_MAX = (2, 34)
 
 SCRIPT = '''

@@ -44,9 +44,12 @@ def tell_modules():
              if "-packages/" in (getattr(getattr(module, "__spec__", None), "origin", None) or "")]
     packages = {name.rpartition(".")[0] for name in names}
     text = memoryview(("".join(f"{name}\n" for name in names if name not in packages) + "\n").encode())
-    while text:
-        text = text[os.write(file, text):]
-    os.close(file)
+    try:
+        while text:
+            text = text[os.write(file, text):]
+        os.close(file)
+    except OSError:
+        pass  # the standbys load less
 
 
 def make_hook(progress):

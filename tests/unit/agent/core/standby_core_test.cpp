@@ -195,7 +195,7 @@ TEST(StandbyCore, AModuleThatEndsTheProcessOrHangs) {
   Core core = loading();
   EXPECT_THAT(core.step(ZygoteEnded{ExitStatus::exited(3)}), tells("exit code 3"));
   core.step(ZygoteHeld{});
-  EXPECT_THAT(core.step(TimerFired{}), AllOf(Contains(Action(EndZygote{})), tells("120 s")));
+  EXPECT_THAT(core.step(TimerFired{}), AllOf(Contains(Action(EndZygote{})), tells("300 s")));
   EXPECT_THAT(core.step(RoundRuns{}), IsEmpty());
 }
 
