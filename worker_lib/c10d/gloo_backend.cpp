@@ -71,11 +71,30 @@ void GlooBackend::abort() {
   for (const auto& context : contexts_) context->closeConnections();
 }
 
+namespace {
+
+// What this thread's next calls are a part of: PyTorch makes its reduce_scatter over Gloo from
+// all_reduce, and the work that it returns has no future.
+thread_local const record::Call* whole = nullptr;
+
+class PartsOf {
+ public:
+  explicit PartsOf(const record::Call& call) : call_(call) { whole = &call_; }
+  ~PartsOf() { whole = nullptr; }
+  PartsOf(const PartsOf&) = delete;
+  PartsOf& operator=(const PartsOf&) = delete;
+
+ private:
+  const record::Call call_;
+};
+
+}  // namespace
+
 // Gloo's thread finds the call done, and completes its future.
 template <typename Begin>
 GlooBackend::WorkPtr GlooBackend::recorded(const record::Call& call, const Begin& begin) {
   if (!record_) return begin();
-  const record::Ticket ticket = record_->enter(call);
+  const record::Ticket ticket = record_->enter(whole != nullptr ? *whole : call);
   try {
     WorkPtr work = begin();
     work->getFuture()->addCallback(
@@ -151,14 +170,14 @@ GlooBackend::WorkPtr GlooBackend::scatter(Tensors& outputs, std::vector<Tensors>
 
 GlooBackend::WorkPtr GlooBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
-  return recorded(call_of(OpType::REDUCE_SCATTER, outputs.empty() ? nullptr : &outputs[0]),
-                  [&] { return ProcessGroupGloo::reduce_scatter(outputs, inputs, options); });
+  const PartsOf parts(call_of(OpType::REDUCE_SCATTER, outputs.empty() ? nullptr : outputs.data()));
+  return ProcessGroupGloo::reduce_scatter(outputs, inputs, options);
 }
 
 GlooBackend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& options) {
-  return recorded(equal_call(OpType::_REDUCE_SCATTER_BASE, input, -1, &options.reduceOp),
-                  [&] { return ProcessGroupGloo::_reduce_scatter_base(output, input, options); });
+  const PartsOf parts(equal_call(OpType::_REDUCE_SCATTER_BASE, input, -1, &options.reduceOp));
+  return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
 }
 
 GlooBackend::WorkPtr GlooBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
