@@ -3,7 +3,7 @@
 import tempfile
 
 from benchmarks.programs import ROOT, TORCHRUN
-from benchmarks.restarts import WORKERS, Training, ddprun_with, measure_waiting
+from benchmarks.restarts import WORKERS, Training, add_kills, ddprun_with, measure_waiting
 from benchmarks.table import Row
 
 PROGRAM = [str(ROOT / "tests/bench/standby_training.py")]
@@ -37,10 +37,7 @@ def bench_standby(quick):
                               ("without", None)):
             with tempfile.TemporaryDirectory() as folder, \
                     (Training(folder, command, PROGRAM) if command else ddprun(folder, "off")) as training:
-                for number in range(1 if quick else 3):
-                    _, to_line, to_step = training.kill(number)
-                    line.add(name, to_line)
-                    step.add(name, to_step)
+                add_kills(training, 1 if quick else 3, line, step, name)
     over_floor.sort()
     more = over_floor[len(over_floor) // 2]
     line.bar("≤ exits + 8 ms", more, more <= 8)

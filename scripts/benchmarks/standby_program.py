@@ -6,7 +6,7 @@ import tempfile
 import time
 
 from benchmarks.programs import BUILD, TORCHRUN
-from benchmarks.restarts import WORKERS, Training, cpu_seconds, ddprun_with, measure_waiting, waiting_processes
+from benchmarks.restarts import WORKERS, Training, add_kills, cpu_seconds, ddprun_with, measure_waiting, waiting_processes
 from benchmarks.table import Row
 
 PROGRAM = [str(BUILD / "bench/standby_training_program")]
@@ -62,10 +62,7 @@ def bench_standby_program(quick):
         for name in ("torchrun", "without"):
             with tempfile.TemporaryDirectory() as folder, \
                     (Training(folder, TORCHRUN_COMMAND, PROGRAM) if name == "torchrun" else training(folder, "off")) as job:
-                for number in range(1 if quick else 3):
-                    _, to_line, to_step = job.kill(number)
-                    line.add(name, to_line)
-                    step.add(name, to_step)
+                add_kills(job, 1 if quick else 3, line, step, name)
     more = statistics.median(over_exits)
     line.bar("≤ exits + 8 ms", more, more <= 8)
     more = statistics.median(over_set_up)
