@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <random>
 #include <string>
@@ -105,16 +106,19 @@ TEST_F(CollectiveRecordTest, GroupsBeyondItsPlacesAreLeftOut) {
 TEST_F(CollectiveRecordTest, AReaderSeesOnlyWholeEntriesOfSeveralWriters) {
   constexpr int kWriters = 3;
   std::atomic<bool> is_over = false;
+  std::latch all_write(kWriters);
   std::vector<std::thread> writers;
   for (int i = 0; i < kWriters; ++i) {
     const GroupPlace place = add("group " + std::to_string(i));
-    writers.emplace_back([this, place, &is_over] {
+    writers.emplace_back([this, place, &is_over, &all_write] {
       for (std::uint64_t number = 1; !is_over; ++number) {
         const auto now = static_cast<std::int64_t>(number);
         leave(*memory, enter_one(place, number, now), now);
+        if (number == 1) all_write.count_down();
       }
     });
   }
+  all_write.wait();
   std::uint64_t seen = 0;
   for (int i = 0; i < 2'000; ++i) {
     for (const RecordedGroup& group : read(*memory)) {
