@@ -29,15 +29,51 @@ def environment(**more):
     return {**kept, "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1", **more}
 
 
+class TwoHosts:
+    """Two network namespaces with a cable between them, for as long as this is open."""
+
+    DEVICE = "cable"
+
+    def __enter__(self):
+        # Each is held by a process that waits for the end of its stdin.
+        self.holders = [subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; read line"], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(2)]
+        try:
+            for holder in self.holders:
+                if not holder.stdout.readline():
+                    raise unittest.SkipTest("no network namespace can be made here")
+            subprocess.run([*self.on(0), "ip", "link", "add", self.DEVICE, "type", "veth", "peer", "name", self.DEVICE,
+                            "netns", str(self.holders[1].pid)], check=True)
+            for host in range(2):
+                for words in (["addr", "add", f"{self.address(host)}/24", "dev", self.DEVICE],
+                              ["link", "set", self.DEVICE, "up"], ["link", "set", "lo", "up"]):
+                    subprocess.run([*self.on(host), "ip", *words], check=True)
+            return self
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_):
+        for holder in self.holders:
+            holder.communicate()
+
+    def on(self, host):
+        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
+
+    def address(self, host):
+        return f"10.77.0.{host + 1}"
+
+
 def run_ranks(size, *arguments, per_node=0, prefix=lambda rank: [], variables=lambda rank: {}):
     """What each rank said: (exit code, stdout, stderr)."""
     per_node = per_node or size
     port = str(free_port())
     ranks = [subprocess.Popen([*prefix(rank), sys.executable, CASES, *arguments], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True,
-                              env=environment(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % per_node),
-                                              LOCAL_WORLD_SIZE=str(per_node), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                              **variables(rank))) for rank in range(size)]
+                              env=environment(**{"RANK": str(rank), "WORLD_SIZE": str(size),
+                                                 "LOCAL_RANK": str(rank % per_node), "LOCAL_WORLD_SIZE": str(per_node),
+                                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables(rank)}))
+             for rank in range(size)]
     try:
         return [(*rank.communicate(timeout=LIMIT_S), rank.returncode) for rank in ranks]
     finally:
@@ -70,6 +106,12 @@ class Backend(unittest.TestCase):
 
     def test_several_nodes(self):
         self.succeed(4, "nodes", "gloo+shm", per_node=2)
+
+    def test_hosts_of_several_ranks(self):
+        with TwoHosts() as hosts:
+            at_first = {"MASTER_ADDR": hosts.address(0), "GLOO_SOCKET_IFNAME": hosts.DEVICE}
+            self.succeed(4, "nodes", "gloo+shm", per_node=2, prefix=lambda rank: hosts.on(rank // 2),
+                         variables=lambda rank: at_first)
 
     def test_nodes_of_one_rank_have_gloo(self):
         self.succeed(2, "nodes", "gloo", per_node=1)

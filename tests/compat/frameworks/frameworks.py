@@ -4,9 +4,10 @@ are made on the spot, and trained on the CPU.
 Each training here is run twice: without a fault, and with one in which the last rank is killed after a checkpoint. It must
 go on from that checkpoint and end with the same weights. FSDP2's job is not restarted but started again with another number
 of ranks. torchft's replicas are jobs of their own: the killed one comes back with the living one's weights. Accelerate's
-own test scripts only have to pass.
+own test scripts only have to pass, over Gloo and, where ddprun.torch is beside DDPRUN, with shm in its place.
 
-usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-tests, transformers, lightning, fsdp2, deepspeed, torchft
+usage: frameworks.py DDPRUN [NAME…]     NAME: accelerate, accelerate-tests, accelerate-tests-shm, transformers, lightning,
+                                              fsdp2, deepspeed, torchft
 """
 
 import importlib.metadata
@@ -29,6 +30,10 @@ ACCELERATE_TESTS = ("test_script.py", "test_ops.py", "test_sync.py")
 
 
 class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
     pass
 
 
@@ -90,11 +95,22 @@ def other_world_size(name, folders):
     return f"3 ranks, one killed; 2 ranks go on from step {SAVED_AT} with the same weights"
 
 
-def accelerate_tests(_, folders):
+def accelerate_tests(_, folders, over="", said="", **variables):
     package = pathlib.Path(importlib.util.find_spec("accelerate").origin).parent
     for name in ACCELERATE_TESTS:
-        run(folders(), ["--nproc-per-node=2", str(package / "test_utils/scripts" / name)])
-    return f"{len(ACCELERATE_TESTS)} of Accelerate's test scripts pass: {', '.join(ACCELERATE_TESTS)}"
+        folder = folders()
+        run(folder, ["--nproc-per-node=2", str(package / "test_utils/scripts" / name)], **variables)
+        if said not in (folder / "output").read_text():
+            raise Failed(f"{name} did not say '{said}'")
+    return f"{len(ACCELERATE_TESTS)} of Accelerate's test scripts pass{over}: {', '.join(ACCELERATE_TESTS)}"
+
+
+def accelerate_tests_over_shm(name, folders):
+    built = pathlib.Path(DDPRUN).parent.parent / "python"  # worker_lib/CMakeLists.txt puts ddprun.torch there
+    if not (built / "ddprun/torch").exists():
+        raise Skipped(f"there is no ddprun.torch in {built}")
+    return accelerate_tests(name, folders, over=" over shm", said="ddprun: shm instead of gloo",
+                            PYTHONPATH=str(built), DDPRUN_TORCH_BACKEND="shm")
 
 
 def replicas(name, folders):
@@ -116,6 +132,7 @@ def replicas(name, folders):
 
 
 CASES = {"accelerate": (restarted, "accelerate"), "accelerate-tests": (accelerate_tests, "accelerate"),
+         "accelerate-tests-shm": (accelerate_tests_over_shm, "accelerate"),
          "transformers": (restarted, "transformers"), "lightning": (restarted, "lightning"),
          "fsdp2": (other_world_size, "torch"), "deepspeed": (restarted, "deepspeed"), "torchft": (replicas, "torchft")}
 
@@ -139,6 +156,9 @@ def main():
                 if package != "torch" and f"| {version} |" not in table:
                     raise Failed(f"launcher/README.md does not say that it was tried with {package} {version}")
                 print(f"ok: {name} ({package} {version}): {said}, {time.monotonic() - began:.0f} s", flush=True)
+            except Skipped as reason:
+                skipped.append(name)
+                print(f"skipped: {name}: {reason}", flush=True)
             except Failed as problem:
                 wrong.append(name)
                 print(f"FAILED: {name} ({package} {version}): {problem}", flush=True)
