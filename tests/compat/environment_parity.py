@@ -8,7 +8,6 @@ with scripts/test --full (scripts/newest_torch).
 usage: environment_parity.py DDPRUN
 """
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -16,6 +15,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+
+import torch
+
+from torchrun_options import run_torchrun
 
 WORKER = """
 import json, os, sys
@@ -38,7 +41,7 @@ MAY_DIFFER_UNLESS_FIXED = {
 ONLY_TORCHRUN = {"PET_MASTER_PORT": "this test's: see torchrun_variables()"}
 ONLY_DDPRUN_BEGINS = "DDPRUN_"
 
-VERSION = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # From this version on torchrun, too, takes a free port on one node; and with it c10d, and a random run id.
 FREE_PORT = (2, 12)
 
@@ -79,6 +82,13 @@ def torchrun_variables(words):
     return {} if has_port(words) or VERSION >= FREE_PORT else {"PET_MASTER_PORT": str(free_port())}
 
 
+def under(ddprun):
+    def start(folder, words, environment, out, err):
+        return subprocess.run([ddprun, *words], cwd=folder, env=environment, stdout=out, stderr=err,
+                              timeout=120).returncode
+    return start
+
+
 def run(launcher, words, variables, folder):
     """What each worker saw, by rank, or the launcher's complaint."""
     out = tempfile.mkdtemp(dir=folder)
@@ -87,9 +97,11 @@ def run(launcher, words, variables, folder):
     }
     environment.pop("OMP_NUM_THREADS", None)
     environment |= {"VIRTUAL_ENV": sys.prefix, "PYTHONPATH": folder, "OUT_DIR": out, **variables}
-    done = subprocess.run([*launcher, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        return {}, f"{launcher[0]} ended with {done.returncode}: {done.stderr}"
+    with tempfile.TemporaryFile() as said:
+        code = launcher(folder, words, environment, said, said)
+        said.seek(0)
+        if code != 0:
+            return {}, f"{launcher.__name__} ended with {code}: {said.read().decode()}"
     workers = {}
     for name in sorted(os.listdir(out)):
         with open(os.path.join(out, name)) as file:
@@ -119,7 +131,7 @@ def main():
     ddprun = os.path.abspath(sys.argv[1])
     folder = tempfile.mkdtemp(prefix="ddprun_environment_")
     problems = 0
-    print(f"beside torchrun of PyTorch {importlib.metadata.version('torch')}", flush=True)
+    print(f"beside torchrun of PyTorch {torch.__version__}", flush=True)
     try:
         os.mkdir(os.path.join(folder, "package"))
         for name in ("worker.py", "package/worker.py", "package/__init__.py"):
@@ -130,9 +142,8 @@ def main():
                 fixed = []
             port = str(free_port())
             words = [word.replace("{port}", port).replace("{python}", sys.executable) for word in words]
-            torchrun = [sys.executable, "-m", "torch.distributed.run"]
-            theirs, complaint = run(torchrun, words, {**variables, **torchrun_variables(words)}, folder)
-            ours, our_complaint = run([ddprun], words, variables, folder)
+            theirs, complaint = run(run_torchrun, words, {**variables, **torchrun_variables(words)}, folder)
+            ours, our_complaint = run(under(ddprun), words, variables, folder)
             found = [text for text in (complaint, our_complaint) if text]
             if not theirs or theirs.keys() != ours.keys():
                 found.append(f"ranks: torchrun {list(theirs)}, ddprun {list(ours)}")

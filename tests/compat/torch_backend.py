@@ -5,12 +5,18 @@
 
 import os
 import pathlib
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import unittest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read by the import of torch
+import torch_backend_cases  # noqa: E402
 
 CASES = pathlib.Path(__file__).with_name("torch_backend_cases.py")
 FOLDER = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -64,16 +70,73 @@ class TwoHosts:
         return f"10.77.0.{host + 1}"
 
 
-def run_ranks(size, *arguments, per_node=0, prefix=lambda rank: [], variables=lambda rank: {}):
-    """What each rank said: (exit code, stdout, stderr)."""
+class Forked:
+    """A rank in a fork of this process, which has imported torch: an import of its own takes longer than most cases. It
+    has what run_ranks() uses of a Popen. That a rank ends as Python ends is seen of those with a command of their own."""
+
+    def __init__(self, arguments, variables):
+        self.arguments, self.returncode = arguments, None
+        self.said = [tempfile.TemporaryFile("w+") for _ in range(2)]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.become_rank(variables)
+
+    def become_rank(self, variables):
+        code = 1
+        try:
+            for descriptor, file in enumerate(self.said, start=1):
+                os.dup2(file.fileno(), descriptor)
+            os.environ.clear()
+            os.environ.update(variables)
+            sys.path.insert(0, str(FOLDER))
+            sys.argv = [str(CASES), *self.arguments]
+            torch_backend_cases.main()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def communicate(self, timeout):
+        descriptor = os.pidfd_open(self.pid)
+        try:
+            if not select.select([descriptor], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.arguments, timeout)
+        finally:
+            os.close(descriptor)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        for file in self.said:
+            file.seek(0)
+        return [file.read() for file in self.said]
+
+    def kill(self):
+        for file in self.said:
+            file.close()
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def run_ranks(size, *arguments, per_node=0, prefix=None, variables=lambda rank: {}):
+    """What each rank said: (stdout, stderr, exit code). With a prefix each is a command of its own; an unmodified program
+    always is, for what acts on it is there before its first line."""
     per_node = per_node or size
     port = str(free_port())
-    ranks = [subprocess.Popen([*prefix(rank), sys.executable, CASES, *arguments], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True,
-                              env=environment(**{"RANK": str(rank), "WORLD_SIZE": str(size),
-                                                 "LOCAL_RANK": str(rank % per_node), "LOCAL_WORLD_SIZE": str(per_node),
-                                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables(rank)}))
-             for rank in range(size)]
+
+    def start(rank):
+        its_own = environment(**{"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % per_node),
+                                 "LOCAL_WORLD_SIZE": str(per_node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                                 **variables(rank)})
+        if prefix is None and arguments[0] != "unmodified":
+            return Forked(arguments, its_own)
+        return subprocess.Popen([*(prefix(rank) if prefix else []), sys.executable, CASES, *arguments],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=its_own)
+
+    ranks = [start(rank) for rank in range(size)]
     try:
         return [(*rank.communicate(timeout=LIMIT_S), rank.returncode) for rank in ranks]
     finally:

@@ -366,7 +366,12 @@ def unmodified():
 CASES = {each.__name__: each
          for each in (collectives, names, ddp, sharded, nodes, death, disagreement, mixed, unmodified)}
 
-if __name__ == "__main__":
+
+def main():
     torch.set_num_threads(1)
     case = CASES[sys.argv[1]]
     case(*sys.argv[2:]) if case is nodes else case()
+
+
+if __name__ == "__main__":
+    main()

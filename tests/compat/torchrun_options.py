@@ -327,20 +327,24 @@ class Workplace:
         return done.returncode
 
     def under_torchrun(self, words, environment, out, err):
-        """torchrun as it is, in a fork of this process: its imports take 20 times as long as the job."""
         if VERSION < FREE_PORT and not any(name in " ".join(words) + " ".join(environment) for name in
                    ("master-port", "rdzv-endpoint", "MASTER_PORT", "RDZV_ENDPOINT", "standalone")):
             environment["PET_MASTER_PORT"] = str(free_port())  # its own default is the whole machine's
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            become_torchrun(self.folder, words, environment, out, err)
-        deadline = time.monotonic() + 120
-        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
-            if time.monotonic() > deadline:
-                os.kill(pid, 9)
-            time.sleep(0.005)
-        return os.waitstatus_to_exitcode(ended[1])
+        return run_torchrun(self.folder, words, environment, out, err)
+
+
+def run_torchrun(folder, words, environment, out, err):
+    """torchrun as it is, in a fork of this process: its imports take 20 times as long as the job. Its exit code."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        become_torchrun(folder, words, environment, out, err)
+    deadline = time.monotonic() + 120
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(pid, 9)
+        time.sleep(0.005)
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 def become_torchrun(folder, words, environment, out, err):
