@@ -31,9 +31,11 @@ namespace ddprun::link {
 inline constexpr char kSocketVariable[] = "DDPRUN_LINK_FD";
 inline constexpr char kPageVariable[] = "DDPRUN_LINK_PAGE_FD";
 
-// 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped
-inline constexpr std::uint32_t kVersion = 4;
+// 2: preempt_signal; 3: values; 4: kGroupBroken, the kind of steps, and marks with kStepped;
+// 5: replacement in place
+inline constexpr std::uint32_t kVersion = 5;
 inline constexpr std::uint32_t kMarksSince = 4;
+inline constexpr std::uint32_t kReplacementSince = 5;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kValuesMax = 8;  // of a note
 inline constexpr std::size_t kValueNameWords = 3;
@@ -126,6 +128,19 @@ struct Marks {
   std::uint32_t reserved_0;
 };
 
+// Of a worker that can be replaced in place.
+struct Recovery {
+  std::atomic<std::int64_t> committed;    // steps of the job that are done on this rank
+  std::atomic<std::uint32_t> generation;  // in which its groups were made last; 0: at its start
+  // 1: death_lock is a pthread_mutex_t of glibc, robust and shared between processes, which the worker's
+  // main thread holds until it ends. The kernel then sets FUTEX_OWNER_DIED in its first word, and wakes
+  // one waiter, before it frees the memory of the process, which takes much longer. Execve() and the end
+  // of the main thread alone do the same, so it is a hint: /proc/PID/stat confirms it.
+  std::atomic<std::uint32_t> holds_death_lock;
+  alignas(8) std::uint8_t death_lock[64];
+  std::uint64_t reserved_0[2];
+};
+
 struct Page {
   Header header;
   std::atomic<std::uint64_t> notes;  // written so far; the latest is in slots[notes % 2]
@@ -133,7 +148,8 @@ struct Page {
   Slot slots[2];
   ValueSlot value_slots[2];  // of the same notes
   Marks marks;
-  std::uint8_t reserved_1[kPageBytes - 928];
+  Recovery recovery;
+  std::uint8_t reserved_1[kPageBytes - 1024];
 };
 
 static_assert(std::is_standard_layout_v<Page> && sizeof(Page) == kPageBytes);
@@ -151,6 +167,9 @@ static_assert(offsetof(Slot, step) == 0 && offsetof(Slot, total_steps) == 8 &&
 static_assert(offsetof(Page, marks) == 896 && sizeof(Marks) == 32 &&
               offsetof(Marks, first_step_at_ns) == 8 && offsetof(Marks, wanted_step_at_ns) == 16 &&
               offsetof(Marks, step_kind) == 24);
+static_assert(offsetof(Page, recovery) == 928 && sizeof(Recovery) == 96 &&
+              offsetof(Recovery, generation) == 8 && offsetof(Recovery, holds_death_lock) == 12 &&
+              offsetof(Recovery, death_lock) == 16);
 static_assert(offsetof(Page, value_slots) == 256 && sizeof(ValueSlot) == 320 &&
               offsetof(ValueSlot, values) == 8 && sizeof(ValueSlot::Entry) == 32);
 
@@ -214,12 +233,39 @@ enum class Kind : std::uint32_t {
   kGroupBroken = 3,
   // Worker to an agent of version 4 or later: there are new marks on the page.
   kStepped = 4,
+
+  // Replacement in place (agent/README.md), worker to an agent of version 5 or later:
+  // A Message with one descriptor: the memory of its mirror, in which it notes the state that only this
+  // rank has. Before the hello with kCanRecover.
+  kMirror = 5,
+  // `requests` is the generation. The groups were made anew in it, and this rank has its state: the step
+  // is done again.
+  kRegrouped = 6,
+  // `requests` is the generation. The first step in it is committed on this rank.
+  kCommitted = 7,
+  // A CannotRecover: why this program cannot be replaced in place.
+  kCannotRecover = 8,
+
+  // Agent to a worker whose hello had kCanRecover, a Regroup: leave the call that you wait in, and make
+  // the groups anew.
+  kRegroup = 16,
+  // Agent to a prepared standby, a TakePlace: it is the worker of its rank from here on, in this generation.
+  // With descriptors: stdout, stderr, and the mirror of the one before.
+  kTakePlace = 17,
 };
 
 // Bits of Message::requests.
 inline constexpr std::uint32_t kTakesLeave = 1;
 // Started with zygote::kSocketVariable, this program becomes a zygote (zygote_protocol.h).
 inline constexpr std::uint32_t kCanBeZygote = 2;
+// This worker takes part in the replacement of others, and can be replaced.
+inline constexpr std::uint32_t kCanRecover = 4;
+// This prepared standby has made its set-up, and waits for kTakePlace.
+inline constexpr std::uint32_t kIsPrepared = 8;
+
+// Set, with any value, for a prepared standby: it has the environment of a worker of its rank, makes its
+// set-up without the others, and waits.
+inline constexpr char kPreparedVariable[] = "DDPRUN_PREPARED";
 
 struct Message {
   std::uint32_t kind = 0;
@@ -235,5 +281,24 @@ struct GroupBroken {
   std::uint32_t round = 0;  // of this worker too, which lives in no other
 };
 static_assert(sizeof(GroupBroken) == 24 && std::is_trivially_copyable_v<GroupBroken>);
+
+struct Regroup {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kRegroup)};
+  std::int32_t rank = 0;         // that is replaced
+  std::uint32_t generation = 0;  // that begins; counts from 1 in each round
+};
+static_assert(sizeof(Regroup) == 24 && std::is_trivially_copyable_v<Regroup>);
+struct TakePlace {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kTakePlace)};
+  std::int32_t rank = 0;  // its own
+  std::uint32_t generation = 0;
+};
+static_assert(sizeof(TakePlace) == 24 && std::is_trivially_copyable_v<TakePlace>);
+
+struct CannotRecover {
+  Message head{.kind = static_cast<std::uint32_t>(Kind::kCannotRecover)};
+  char why[240] = {};  // a sentence, the rest NUL
+};
+static_assert(sizeof(CannotRecover) == 256 && std::is_trivially_copyable_v<CannotRecover>);
 
 }  // namespace ddprun::link
