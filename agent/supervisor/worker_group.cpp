@@ -272,6 +272,13 @@ void WorkerGroup::tell_group_broken(int rank) {
   }
 }
 
+// No standby can take that place, so the next rung applies.
+void WorkerGroup::replace(const Replace& what) {
+  if (!what.local_rank) return;
+  WorkerEnded event{what.round, *what.local_rank, what.failure};
+  events_.event(std::move(event));
+}
+
 void WorkerGroup::take_stacks() {
   std::vector<StackDump::Worker> doomed;
   for (int local_rank = 0; local_rank < count(); ++local_rank) {

@@ -57,6 +57,7 @@ class WorkerGroup {
   void ask_to_leave(int local_rank, int signal);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
+  void replace(const Replace& what);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.

@@ -51,12 +51,14 @@ std::string names_of(const std::vector<NodeAction>& actions) {
   constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
                                     "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
                                     "CloseRound",      "CloseStore",   "TellLeader",   "Join",
-                                    "Announce",        "Finish",       "TakeStep",     "Exit"};
+                                    "Announce",        "Finish",       "TakeStep",     "Exit",
+                                    "Replace"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
                                    "WorkerFailed", "SomeWorkersDone", "WorkersDone",
                                    "RoundStopped", "NodeLeaving",     "NodeStuck",
-                                   "Goodbye",      "RestartAsked",    "StopAsked"};
+                                   "Goodbye",      "RestartAsked",    "StopAsked",
+                                   "WorkersRecover", "WorkerReplaceable", "Regrouped"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
