@@ -211,11 +211,13 @@ Result<void> WorkerGroup::start_one(int local_rank) {
   }
   if (link) {
     link->started(
-        pid,
-        [log = parts_.log, rank = identity.rank](std::string_view what) {
-          log.warn("rank " + std::to_string(rank) + " " + std::string(what));
-        },
-        [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); });
+        pid, {.misuse =
+                  [log = parts_.log, rank = identity.rank](std::string_view what) {
+                    log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+                  },
+              .stepped = [this, local_rank](const StepMarks& marks) {
+                events_.stepped(local_rank, marks);
+              }});
   }
   worker(local_rank) = {std::move(*process), link};
   return {};
