@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/common/ids.h"
@@ -46,6 +47,8 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   int worker_page() const { return page_.get(); }
   int worker_record() const { return record_.get(); }
   void started(pid_t pid, Hooks hooks);
+  // For a link that has another owner now. Not in a hook.
+  void listen(Hooks hooks) { hooks_ = std::move(hooks); }
 
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
