@@ -102,7 +102,11 @@ void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   if (waiting->store != start.round) close_unused_store(out, {});
   round_ = start.round;
   last_round_ = {start.round, start.node_count, start.restarts};
-  state_ = Running{std::vector<bool>(static_cast<std::size_t>(config_.local_world_size), false)};
+  const auto count = static_cast<std::size_t>(config_.local_world_size);
+  Running running;
+  running.has_ended.resize(count);
+  running.generations.resize(count);
+  state_ = std::move(running);
   out.push_back(StartWorkers{start});
 }
 
@@ -151,7 +155,27 @@ void NodeCore::on(Out& out, const rdzv::JobEnd& end) {
 }
 
 void NodeCore::on(Out& out, const rdzv::GroupBroken& broken) {
-  if (!is_waiting()) out.push_back(TellGroupBroken{broken.round, broken.rank});
+  if (is_waiting()) return;
+  out.push_back(TellGroupBroken{broken.round, broken.rank});
+  if (Workers* workers = taking_part()) workers->undecided.clear();
+}
+
+void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
+  if (last_round_) last_round_->restarts = std::max(last_round_->restarts, replace.restarts);
+  Workers* workers = taking_part();
+  if (workers == nullptr || replace.generation <= workers->generation) return;
+  workers->generation = replace.generation;
+  Replace action{replace.round, replace.generation, replace.rank, std::nullopt, replace.failure};
+  const auto dead = workers->undecided.extract(replace.rank);
+  if (dead) {
+    action.local_rank = dead.mapped();
+    workers->has_ended[static_cast<std::size_t>(dead.mapped())] = false;
+  }
+  out.push_back(action);
+  const auto* stopping = std::get_if<Stopping>(&state_);
+  if (stopping != nullptr && dead) {
+    out.push_back(AskToLeave{dead.mapped(), stopping->untold->signal});
+  }
 }
 
 void NodeCore::on(Out& out, const LeaderLost& lost) {
@@ -179,12 +203,17 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
-    if (ended.failure) {
+    if (ended.failure && ended.replaceable) {
+      const auto& [committed, generation] = *ended.replaceable;
+      running->undecided[ended.failure->rank] = ended.local_rank;
+      out.push_back(TellLeader{
+          rdzv::WorkerReplaceable{ended.round, *ended.failure, committed, generation}});
+    } else if (ended.failure) {
       if (!all(running->has_ended)) {
         out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
       }
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
-    } else if (all(running->has_ended)) {
+    } else if (all(running->has_ended) && running->undecided.empty()) {
       out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
     } else if (!std::exchange(running->are_some_done, true)) {
       out.push_back(TellLeader{rdzv::SomeWorkersDone{ended.round}});
@@ -197,6 +226,23 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
     }
     go_on(out);
   }
+}
+
+void NodeCore::on(Out& out, const WorkersCanRecover& can) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr || std::exchange(running->can_recover, true)) return;
+  out.push_back(TellLeader{rdzv::WorkersRecover{can.round}});
+}
+
+void NodeCore::on(Out& out, const WorkerRegrouped& regrouped) {
+  Workers* workers = taking_part();
+  if (workers == nullptr || regrouped.generation != workers->generation) return;
+  auto& its = workers->generations[static_cast<std::size_t>(regrouped.local_rank)];
+  if (std::exchange(its, regrouped.generation) == regrouped.generation) return;
+  const bool have_all = std::ranges::all_of(
+      workers->generations, [&](auto each) { return each == regrouped.generation; });
+  if (!have_all || !workers->undecided.empty()) return;
+  out.push_back(TellLeader{rdzv::Regrouped{regrouped.round, regrouped.generation}});
 }
 
 void NodeCore::on(Out& out, const StopSignal& stop) {
@@ -239,6 +285,7 @@ void NodeCore::on(Out& out, const PreemptSignal& preempt) {
 
 void NodeCore::tell_of_preemption(Out& out, Stopping& stopping) {
   if (!stopping.untold) return;
+  tell_of_undecided(out, stopping);
   const rdzv::NodeLeaving leaving = *std::exchange(stopping.untold, std::nullopt);
   out.push_back(TellLeader{leaving});
   leave(out, leaving);
@@ -304,11 +351,25 @@ void NodeCore::on(Out& out, const RoundClosed&) {
   go_on(out);
 }
 
+// The workers, as long as this node takes part in replacements (9).
+NodeCore::Workers* NodeCore::taking_part() {
+  if (auto* running = std::get_if<Running>(&state_)) return running;
+  auto* stopping = std::get_if<Stopping>(&state_);
+  return stopping != nullptr && stopping->untold ? stopping : nullptr;
+}
+
+// They are not replaced any more.
+void NodeCore::tell_of_undecided(Out& out, Workers& workers) {
+  for (const auto& [rank, local_rank] : std::exchange(workers.undecided, {})) {
+    if (!all(workers.has_ended)) out.push_back(TellGroupBroken{round_, rank});
+  }
+}
+
 // From Running to Stopping; otherwise the state stays. Returns it when it is Stopping.
 NodeCore::Stopping* NodeCore::begin_stopping() {
   if (auto* running = std::get_if<Running>(&state_)) {
     Stopping stopping;
-    stopping.has_ended = std::move(running->has_ended);
+    static_cast<Workers&>(stopping) = std::move(*running);
     state_ = std::move(stopping);
   }
   return std::get_if<Stopping>(&state_);
@@ -318,6 +379,7 @@ NodeCore::Stopping* NodeCore::begin_stopping() {
 NodeCore::Stopping* NodeCore::stop_workers(Out& out, int signal, Limit grace) {
   const bool was_running = std::holds_alternative<Running>(state_);
   Stopping* stopping = begin_stopping();
+  if (stopping != nullptr) tell_of_undecided(out, *stopping);
   if (stopping == nullptr || (!was_running && !stopping->has_only_notice)) return stopping;
   stopping->has_only_notice = false;
   signal_live_workers(out, stopping->has_ended, signal);

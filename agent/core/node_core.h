@@ -17,7 +17,7 @@
 //   StoreResult       tell leader                ignore                           ignore
 //   RoundStart        StartWorkers               ignore                           ignore
 //   RoundStop         tell RoundStopped          TERM, timer (4)                  tell when all ended (3)
-//   GroupBroken       ignore                     TellGroupBroken (6)              TellGroupBroken (6)
+//   GroupBroken       ignore                     TellGroupBroken (6,7)            TellGroupBroken (6,7)
 //   JobEnd            Goodbye, Finish            Goodbye, TERM, timer; Finish     Goodbye; Finish when all ended
 //   LeaderLost        Finish                     TERM, timer; then Finish         Finish when all ended
 //   DeclaredLost,     Join                       TERM, timer (4); then Join       Join when all ended
@@ -28,6 +28,10 @@
 //                                                last: tell WorkersDone
 //   WorkerEnded bad   ignore                     TellGroupBroken (6); tell        remember; last: close
 //                                                WorkerFailed
+//     replaceable     ignore                     tell WorkerReplaceable (7)       remember; last: close
+//   ReplaceWorker     ignore                     Replace (8)                      ignore (9)
+//   WorkersCanRecover ignore                     first: tell WorkersRecover       ignore
+//   WorkerRegrouped   ignore                     of all: tell Regrouped (8)       ignore (9)
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
 //   TimerExpired      ignore                     ignore                           TakeStacks or KILL (5); then give up (2)
@@ -50,6 +54,13 @@
 //   (5) the grace period is over (GraceOver). After a failure the workers wait for a missing peer, and a grace period of
 //       zero asks for no diagnosis: KILL. Otherwise the stacks show why the workers hang: TakeStacks with a limit, then KILL
 //   (6) over their links, to workers that wait for the one that is gone and do not notice it themselves (NCCL)
+//   (7) the leader decides: ReplaceWorker, or GroupBroken and RoundStop. If the workers are stopped before that for another
+//       reason, or the leader is told that this node leaves: first TellGroupBroken
+//   (8) of a rank of this node: that worker lives again; if the shell cannot hand over, it reports WorkerEnded once more,
+//       no longer replaceable. A generation that does not come after the last one is dropped; only those that have
+//       regrouped in the last one count, and nothing is told while one of them is dead
+//   (9) a preempted node that has not told it takes part as in Running, so that the workers can finish their step; a worker
+//       that takes a place is asked to leave, too
 //
 // clang-format on
 //
@@ -61,6 +72,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -77,10 +89,16 @@ struct StoreResult {  // the answer to the OpenRoundStore action
   std::uint16_t port = 0;
   std::string error;  // a sentence; empty: the store is open
 };
+struct Replaceable {  // what its page says, as in rdzv::WorkerReplaceable
+  std::int64_t committed = 0;
+  std::uint32_t generation = 0;
+};
 struct WorkerEnded {
   Round round{};
   int local_rank = 0;
   std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
+  // With a failure: a prepared standby of its rank waits.
+  std::optional<Replaceable> replaceable = {};
 };
 struct StopSignal {
   int signal = 0;
@@ -112,6 +130,17 @@ struct CannotRun {
   std::string sentence;
 };
 
+// All workers have announced that they can recover.
+struct WorkersCanRecover {
+  Round round{};
+};
+// A worker has made its groups anew, and has its state.
+struct WorkerRegrouped {
+  Round round{};
+  int local_rank = 0;
+  std::uint32_t generation = 0;
+};
+
 // The steps at the end of a job, in this order: everything that can still be delivered is
 // delivered, and the report is the last text on the console.
 enum class EndStep {
@@ -131,9 +160,10 @@ struct StepTaken {  // the answer to the TakeStep action
 using NodeEvent =
     std::variant<rdzv::Refused, rdzv::Warning, rdzv::WaitForNodes, rdzv::WaitAsSpare,
                  rdzv::OpenStore, rdzv::RoundStart, rdzv::RoundStop, rdzv::DeclaredLost,
-                 rdzv::JobEnd, rdzv::GroupBroken, StoreResult, WorkerEnded, StopSignal,
-                 PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost, LeaderReplaced,
-                 LeaderFound, CannotRun, StepTaken>;
+                 rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
+                 StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
+                 LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
+                 WorkerRegrouped>;
 
 // ---- actions
 
@@ -160,6 +190,16 @@ struct
   Round round{};
   int rank = 0;
   bool operator==(const TellGroupBroken&) const = default;
+};
+// A generation begins: if the rank is of this node, its prepared standby takes its place (else report
+// WorkerEnded once more); all other live workers make their groups anew.
+struct Replace {
+  Round round{};
+  std::uint32_t generation = 0;
+  int rank = 0;
+  std::optional<int> local_rank;  // if it is of this node
+  rdzv::WorkerFailure failure;    // of the one before; without stderr_tail
+  bool operator==(const Replace&) const = default;
 };
 struct ArmTimer {  // replaces the timer that is armed
   TimerId timer{};
@@ -208,7 +248,8 @@ struct Exit {
 };
 using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave,
                                 TellGroupBroken, ArmTimer, GraceOver, TakeStacks, CloseRound,
-                                CloseStore, TellLeader, Join, Announce, Finish, TakeStep, Exit>;
+                                CloseStore, TellLeader, Join, Announce, Finish, TakeStep, Exit,
+                                Replace>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -251,12 +292,18 @@ class NodeCore {
   struct Waiting {
     std::optional<Round> store;  // of a round that has not begun; none: no store is open
   };
-  struct Running {
-    std::vector<bool> has_ended;  // by local rank
-    bool are_some_done = false;
-  };
-  struct Stopping {
+  // By local rank.
+  struct Workers {
     std::vector<bool> has_ended;
+    std::vector<std::uint32_t> generations;  // in which each has regrouped last
+    std::map<int, int> undecided;  // by rank, the local ranks of those that the leader may replace (7)
+    std::uint32_t generation = 0;  // of the last ReplaceWorker
+  };
+  struct Running : Workers {
+    bool are_some_done = false;
+    bool can_recover = false;  // WorkersRecover was told
+  };
+  struct Stopping : Workers {
     std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping
     bool leader_asked = false;                  // RoundStop came: the leader awaits RoundStopped
     bool has_only_notice = false;               // preempted: workers leave without a deadline
@@ -306,6 +353,7 @@ class NodeCore {
   void on(Out& out, const rdzv::DeclaredLost&) { join_anew(out); }
   void on(Out& out, const rdzv::JobEnd& end);
   void on(Out& out, const rdzv::GroupBroken& broken);
+  void on(Out& out, const rdzv::ReplaceWorker& replace);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
   void on(Out& out, const StopSignal& stop);
@@ -318,6 +366,8 @@ class NodeCore {
   void on(Out& out, const LeaderFound& found);
   void on(Out& out, const CannotRun& cannot);
   void on(Out& out, const StepTaken& taken);
+  void on(Out& out, const WorkersCanRecover& can);
+  void on(Out& out, const WorkerRegrouped& regrouped);
 
   void join_anew(Out& out);
   void leave(Out& out, const rdzv::NodeLeaving& leaving);
@@ -327,6 +377,8 @@ class NodeCore {
   void finish_by_ourselves(Out& out, rdzv::JobOutcome outcome);
   void close_unused_store(Out& out, std::optional<Round> next_store);
 
+  Workers* taking_part();
+  void tell_of_undecided(Out& out, Workers& workers);
   Stopping* begin_stopping();
   Stopping* stop_workers(Out& out, int signal, Limit grace = Limit::kGrace);
   void signal_live_workers(Out& out, const std::vector<bool>& has_ended, int signal);

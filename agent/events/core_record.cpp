@@ -15,10 +15,11 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 12> kOwnEvents{
+constexpr std::array<std::string_view, 14> kOwnEvents{
     "store",           "worker_ended", "stop_signal",  "preempt_signal",
     "timer",           "stacks_taken", "round_closed", "leader_lost",
-    "leader_replaced", "leader_found", "cannot_run",   "step_taken"};
+    "leader_replaced", "leader_found", "cannot_run",   "step_taken",
+    "can_recover",     "regrouped"};
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
 // ---- messages, and the names of events
@@ -82,6 +83,9 @@ static void fields(JsonWriter& json, const WorkerEnded& ended) {
   json("local_rank", ended.local_rank);
   if (!ended.failure) return;
   put_message(json, "failure", rdzv::ToLeader(rdzv::WorkerFailed{ended.round, *ended.failure}));
+  if (!ended.replaceable) return;
+  json("committed", ended.replaceable->committed);
+  json("generation", ended.replaceable->generation);
 }
 
 static void fields(const JsonReader& json, WorkerEnded& ended) {
@@ -89,6 +93,10 @@ static void fields(const JsonReader& json, WorkerEnded& ended) {
   json("local_rank", ended.local_rank);
   if (!json.object.contains("failure")) return;
   ended.failure = std::get<rdzv::WorkerFailed>(message_in<rdzv::ToLeader>(json, "failure")).failure;
+  if (!json.object.contains("committed")) return;
+  ended.replaceable.emplace();
+  json("committed", ended.replaceable->committed);
+  json("generation", ended.replaceable->generation);
 }
 
 static void fields(auto& json, Is<StopSignal> auto& stop) { json("signal", stop.signal); }
@@ -113,6 +121,14 @@ static void fields(auto& json, Is<CannotRun> auto& cannot) {
 }
 
 static void fields(auto& json, Is<StepTaken> auto& taken) { json("step", taken.step); }
+
+static void fields(auto& json, Is<WorkersCanRecover> auto& can) { json("round", can.round); }
+
+static void fields(auto& json, Is<WorkerRegrouped> auto& regrouped) {
+  json("round", regrouped.round);
+  json("local_rank", regrouped.local_rank);
+  json("generation", regrouped.generation);
+}
 
 static void fields(JsonWriter& json, const NodeInput& input) {
   std::visit(
@@ -190,6 +206,7 @@ static void fields(auto& json, Is<rdzv::RoundConfig> auto& config) {
   json.may_lack("reconnect_grace_ms", config.reconnect_grace);
   json.may_lack("answer_timeout_ms", config.answer_timeout);
   json.may_lack("stop_margin_ms", config.stop_margin);
+  json.may_lack("replace_timeout_ms", config.replace_timeout);
   json("own_node", config.own_node);
 }
 

@@ -317,13 +317,6 @@ class Starter {
 // Stopped by a signal, not by a tracer.
 bool is_stopped(pid_t pid) { return stat_after_name(pid).starts_with('T'); }
 
-ExitStatus status_of(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
-  }
-  return ExitStatus::exited(WEXITSTATUS(wait_status));
-}
-
 // The exit status of a process that a debugger traces: until the debugger has waited for it, its
 // parent cannot. The last field of /proc/PID/stat is the status of waitpid(). None: it has not
 // ended.
@@ -437,6 +430,13 @@ class Worker final : public WorkerProcess {
 };
 
 }  // namespace
+
+ExitStatus status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
+  }
+  return ExitStatus::exited(WEXITSTATUS(wait_status));
+}
 
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
   link::Header header;

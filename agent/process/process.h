@@ -70,6 +70,9 @@ class WorkerProcess {
   virtual void resume() = 0;
 };
 
+// Of a status as waitpid() has it.
+ExitStatus status_of(int wait_status);
+
 // Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);
 

@@ -114,6 +114,17 @@ struct StandbyStatus {
   bool operator==(const StandbyStatus&) const = default;
 };
 
+// Whether workers that die are replaced in place, and by whom.
+struct ReplacementStatus {
+  bool can_recover = false;      // all workers of this node have said that they can
+  int waiting = 0;               // prepared standbys
+  int wanted = 0;                // one for each worker
+  std::uint32_t generation = 0;  // of this round's groups: counts the replacements of the job in it
+  std::string why_none;          // empty: they wait, are being made, or it is not known yet
+
+  bool operator==(const ReplacementStatus&) const = default;
+};
+
 struct NodeStatus {
   std::string host;
   int agent_pid = 0;
@@ -147,6 +158,7 @@ struct NodeStatus {
 
   std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
   std::optional<StandbyStatus> standbys;  // none: --standby is off
+  std::optional<ReplacementStatus> replacement;  // likewise
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends
 
@@ -163,6 +175,7 @@ struct NodeSnapshot {
   std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: not reported
   std::optional<StoreStatus> store;
   std::optional<StandbyStatus> standbys;
+  std::optional<ReplacementStatus> replacement;
   std::chrono::microseconds wall{};
 };
 
@@ -174,6 +187,7 @@ inline void fill(NodeStatus& status, const NodeSnapshot& node) {
   status.wall = node.wall;
   status.store = node.store;
   status.standbys = node.standbys;
+  status.replacement = node.replacement;
   for (WorkerStatus& worker : status.workers) {
     worker.progress = node.progress.at(static_cast<std::size_t>(worker.local_rank));
   }

@@ -317,6 +317,7 @@ NodeSnapshot Supervisor::snapshot() const {
   }
   node.store = store_.status();
   node.standbys = workers_.standbys();
+  node.replacement = workers_.replacement();
   node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
       observers_.events.times().wall(std::chrono::steady_clock::now()));
   return node;

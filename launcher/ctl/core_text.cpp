@@ -9,12 +9,17 @@ using std::to_string;
 
 std::string of_round(Round round) { return " of round " + to_string(round); }
 
+std::string in_generation(std::uint32_t generation) {
+  return " in generation " + to_string(generation);
+}
+
 // The texts of what has no more to tell than the round or the sentence that it holds, if any.
 const char* text_of(const rdzv::SomeWorkersDone&) { return "SomeWorkersDone"; }
 const char* text_of(const rdzv::WorkersDone&) { return "WorkersDone"; }
 const char* text_of(const rdzv::NodeStuck&) { return "NodeStuck"; }
 const char* text_of(const rdzv::Goodbye&) { return "Goodbye"; }
 const char* text_of(const rdzv::RestartAsked&) { return "RestartAsked"; }
+const char* text_of(const rdzv::WorkersRecover&) { return "WorkersRecover"; }
 const char* text_of(const rdzv::Refused&) { return "Refused"; }
 const char* text_of(const rdzv::Warning&) { return "Warning"; }
 const char* text_of(const rdzv::OpenStore&) { return "OpenStore"; }
@@ -27,6 +32,7 @@ const char* text_of(const RoundClosed&) { return "nothing is left"; }
 const char* text_of(const LeaderLost&) { return "the leader is lost"; }
 const char* text_of(const LeaderReplaced&) { return "another process leads now"; }
 const char* text_of(const CannotRun&) { return "cannot run"; }
+const char* text_of(const WorkersCanRecover&) { return "all workers can recover"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
 const char* text_of(const CloseRound&) { return "end what is left"; }
@@ -68,6 +74,13 @@ struct Words {
   std::string operator()(const rdzv::StopAsked& asked) const {
     return "StopAsked, as by " + signal_name(asked.signal);
   }
+  std::string operator()(const rdzv::WorkerReplaceable& failed) const {
+    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) +
+           ", " + to_string(failed.committed) + " steps committed: " + describe(failed.failure);
+  }
+  std::string operator()(const rdzv::Regrouped& regrouped) const {
+    return "Regrouped" + of_round(regrouped.round) + in_generation(regrouped.generation);
+  }
 
   // leader to agent
   std::string operator()(const rdzv::WaitForNodes& wait) const {
@@ -93,6 +106,11 @@ struct Words {
   std::string operator()(const rdzv::GroupBroken& broken) const {
     return "GroupBroken" + of_round(broken.round) + ": rank " + to_string(broken.rank) + " is gone";
   }
+  std::string operator()(const rdzv::ReplaceWorker& replace) const {
+    return "ReplaceWorker" + of_round(replace.round) + in_generation(replace.generation) +
+           ": rank " + to_string(replace.rank) + ", restarts " + to_string(replace.restarts) +
+           " of " + to_string(replace.max_restarts);
+  }
   std::string operator()(const rdzv::JobEnd& end) const { return "JobEnd: " + of(end.outcome); }
 
   // the agent's own
@@ -103,7 +121,13 @@ struct Words {
   }
   std::string operator()(const WorkerEnded& ended) const {
     const std::string who = "local rank " + to_string(ended.local_rank) + of_round(ended.round);
-    return who + (ended.failure ? " failed: " + describe(*ended.failure) : " ended with 0");
+    if (!ended.failure) return who + " ended with 0";
+    return who + (ended.replaceable ? " failed and can be replaced: " : " failed: ") +
+           describe(*ended.failure);
+  }
+  std::string operator()(const WorkerRegrouped& regrouped) const {
+    return "local rank " + to_string(regrouped.local_rank) + of_round(regrouped.round) +
+           " has regrouped" + in_generation(regrouped.generation);
   }
   std::string operator()(const StopSignal& stop) const {
     return "stop signal " + signal_name(stop.signal);
@@ -131,6 +155,11 @@ struct Words {
   }
   std::string operator()(const TellGroupBroken& tell) const {
     return "tell the workers that rank " + to_string(tell.rank) + " is gone";
+  }
+  std::string operator()(const Replace& replace) const {
+    return (replace.local_rank ? "replace local rank " + to_string(*replace.local_rank)
+                               : "the others regroup for rank " + to_string(replace.rank)) +
+           in_generation(replace.generation);
   }
   std::string operator()(const ArmTimer& arm) const {
     return "time limit " + to_string(static_cast<std::uint32_t>(arm.timer)) + ": " +
@@ -167,7 +196,8 @@ struct Words {
     const std::string code = ", exit code " + to_string(outcome.exit_code);
     if (outcome.kind == Kind::kSucceeded) return "success";
     if (outcome.kind == Kind::kFailed) {
-      return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") + code;
+      return "failure" + (outcome.cause ? ": " + describe(*outcome.cause) : "") +
+             (outcome.sentence.empty() ? "" : " (" + outcome.sentence + ")") + code;
     }
     return (outcome.kind == Kind::kStopped ? "stopped by " + signal_name(outcome.stop_signal)
                                            : "cannot run: " + outcome.sentence) +

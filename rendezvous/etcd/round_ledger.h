@@ -1,6 +1,6 @@
 // A write-ahead log for the leader's messages: nothing that must outlive a leader takes effect
-// before etcd has it. The messages of the RoundCore pass through here. A RoundStart or the end of
-// the job is held back, with all messages after it, until the record of it is written. A value
+// before etcd has it. The messages of the RoundCore pass through here. A RoundStart, a ReplaceWorker or
+// the end of the job is held back, with all messages after it, until the record of it is written. A value
 // without I/O; its owner, the leader under etcd, writes due() and calls written() when etcd has it.
 //
 // Later messages must not overtake those that are held: an agent would then be told of the end of a
@@ -29,6 +29,8 @@ class RoundLedger {
       if (const auto* start = std::get_if<RoundStart>(&each.message)) {
         record.round = start->round;
         record.nodes = start->node_count;
+        record.history = core.history();
+      } else if (std::holds_alternative<ReplaceWorker>(each.message)) {
         record.history = core.history();
       }
     }

@@ -68,10 +68,14 @@ class RestartPolicy {
   const RestartHistory& history() const { return history_; }
   int max_restarts() const { return rules_.max_restarts; }
 
+  // A worker is replaced in place: no pause, and the round goes on.
+  void replaced() { history_.restarts += 1; }
+
   struct RoundEnd {
     bool is_charged = false;     // a failure that the budget pays for
     bool has_lost_node = false;  // not for a node that left
     std::chrono::microseconds uptime{};
+    bool is_paid = false;  // with is_charged: by replaced()
   };
   // Records the end of a round that will be followed by another one; returns the pause before it.
   std::chrono::milliseconds round_ended(const RoundEnd& end) {
@@ -79,7 +83,7 @@ class RestartPolicy {
     if (!was_quick) history_.quick_failures = history_.quick_losses = 0;
     std::chrono::milliseconds pause{0};
     if (end.is_charged) {
-      history_.restarts += 1;
+      history_.restarts += end.is_paid ? 0 : 1;
       history_.quick_failures += 1;
       pause = rules_.pause_after_failure.nth(history_.quick_failures);
     }

@@ -27,6 +27,7 @@ struct RoundConfig {
   // follow: stacks, SIGKILL, and the end of the processes that the workers left behind.
   std::chrono::milliseconds answer_timeout{10'000};
   std::chrono::milliseconds stop_margin{40'000};
+  std::chrono::milliseconds replace_timeout{30'000};  // until all workers have regrouped
 };
 
 // "2:4"; "2" if both are equal.

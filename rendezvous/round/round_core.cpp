@@ -189,24 +189,94 @@ void RoundCore::on(NodeId from, const StoreNotOpened& refused) {
 void RoundCore::on(NodeId from, const WorkerFailed& failed) {
   if (auto* stopping = std::get_if<StoppingRound>(&state_)) {
     stopping->add_consequences({failed.failure}, consequences_max());
-  } else if (std::holds_alternative<Running>(state_)) {
+  } else if (auto* running = std::get_if<Running>(&state_)) {
+    tell_of_break(failed.failure.rank, from);
+    auto& under_way = running->replacements.under_way;
+    if (under_way) return stop_replacing(std::move(*under_way), failed.failure);
     StoppingRound next_state;
     next_state.cause = failed.failure;
     next_state.cause_node = from;
-    tell_of_break(failed.failure.rank, from);
     stop_round(std::move(next_state));
   }
 }
 
-void RoundCore::on(NodeId, const SomeWorkersDone&) {
-  if (auto* running = std::get_if<Running>(&state_)) running->are_some_done = true;
-}
+void RoundCore::on(NodeId from, const SomeWorkersDone&) { workers_ended_on(from); }
 
 void RoundCore::on(NodeId from, const WorkersDone&) {
+  workers_ended_on(from);
+  if (auto* running = std::get_if<Running>(&state_)) running->done.insert(from);
+}
+
+void RoundCore::workers_ended_on(NodeId node) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->are_some_done = true;
-  running->done.insert(from);
+  Replacements& replacements = running->replacements;
+  if (!replacements.is_spoilt_by_end_on(node)) return;
+  tell_of_break(replacements.under_way->cause.rank, std::nullopt);
+  stop_replacing(std::move(*replacements.under_way), std::nullopt);
+}
+
+// ---- replacement in place
+
+void RoundCore::on(NodeId from, const WorkersRecover&) {
+  if (auto* running = std::get_if<Running>(&state_)) running->replacements.can_recover.insert(from);
+}
+
+void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return on(from, WorkerFailed{failed.round, failed.failure});
+  Replacements& replacements = running->replacements;
+  const bool is_poison = replacements.is_poison(failed);
+  if (!is_poison && may_replace(*running, failed)) return replace(*running, from, failed);
+  // Its own node waits for the decision, too.
+  tell_of_break(failed.failure.rank, std::nullopt);
+  if (replacements.under_way && !is_poison) {
+    return stop_replacing(std::move(*replacements.under_way), failed.failure);
+  }
+  StoppingRound next_state;
+  next_state.cause = failed.failure;
+  next_state.cause_node = from;
+  if (is_poison) {
+    next_state.why_last = "step " + std::to_string(failed.committed + 1) + " has ended rank " +
+                          std::to_string(failed.failure.rank) + " twice";
+  }
+  stop_round(std::move(next_state));
+}
+
+bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& failed) const {
+  if (running.are_some_done || failed.committed <= 0) return false;
+  return running.replacements.can_recover.size() == members_.group().size() &&
+         policy_.allows_retry(failed.failure, now_ - running.since);
+}
+
+void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& failed) {
+  policy_.replaced();
+  running.replacements.begin(node, failed, now_ + config_.replace_timeout);
+  ReplaceWorker order{round_,         running.replacements.generation, failed.failure.rank,
+                      failed.failure, restarts(),                      policy_.max_restarts()};
+  order.failure.stderr_tail.clear();
+  for (const NodeId id : members_.group()) {
+    if (members_.has(id)) out_.push_back({id, order});
+  }
+}
+
+void RoundCore::on(NodeId from, const Regrouped& regrouped) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  running->replacements.regrouped(from, regrouped.generation, members_.group().size());
+}
+
+// The next rung: another round. `last`: the failure that decided it. All nodes were told.
+void RoundCore::stop_replacing(Replacements::UnderWay under_way,
+                               const std::optional<WorkerFailure>& last) {
+  StoppingRound stopping;
+  stopping.cause = std::move(under_way.cause);
+  stopping.cause_node = under_way.cause_node;
+  stopping.is_paid = true;
+  stopping.add_consequences(under_way.others, consequences_max());
+  if (last) stopping.add_consequences({*last}, consequences_max());
+  stop_round(std::move(stopping));
 }
 
 void RoundCore::on(NodeId from, const RoundStopped& stopped) {
@@ -367,6 +437,13 @@ void RoundCore::go_on(Opening& opening) {
 }
 
 void RoundCore::go_on(Running& running) {
+  auto& under_way = running.replacements.under_way;
+  if (under_way && now_ >= under_way->until && was_paused(under_way->until)) {
+    under_way->until = now_ + config_.answer_timeout;
+  } else if (under_way && now_ >= under_way->until) {
+    tell_of_break(under_way->cause.rank, std::nullopt);
+    return stop_replacing(std::move(*under_way), std::nullopt);
+  }
   if (running.done.size() == members_.group().size()) {
     end(JobOutcome{});
   } else if (!running.are_some_done && members_.has_room() && members_.has_connected_outsider()) {
@@ -425,8 +502,8 @@ void RoundCore::announce_round(std::uint16_t port) {
   state_ = Running{now_, {}, false};
 }
 
-// `knows`: the node that it happened to.
-void RoundCore::tell_of_break(int rank, NodeId knows) {
+// `knows`: the node that it happened to, if that has told its own workers.
+void RoundCore::tell_of_break(int rank, std::optional<NodeId> knows) {
   for (const NodeId id : members_.group()) {
     if (id != knows && members_.has(id)) out_.push_back({id, GroupBroken{round_, rank}});
   }
@@ -449,15 +526,19 @@ void RoundCore::stop_round(StoppingRound stopping) {
 void RoundCore::settle(StoppingRound stopping) {
   const bool is_own_fault = stopping.is_own_fault();
   JobOutcome outcome = stopping.take_outcome();
-  if (is_own_fault && !policy_.allows_retry(*outcome.cause, stopping.uptime)) {
+  const bool may_retry = stopping.is_paid || (stopping.why_last.empty() && is_own_fault &&
+                                              policy_.allows_retry(*outcome.cause, stopping.uptime));
+  if (is_own_fault && !may_retry) {
     outcome.kind = JobOutcome::Kind::kFailed;
+    outcome.sentence = std::move(stopping.why_last);
     outcome.exit_code = outcome.cause->status.as_shell_code();
     return end(std::move(outcome));
   }
   if (stopping.last) {
     return end(stopped_by(*stopping.last, std::move(outcome)));
   }
-  const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime});
+  const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime,
+                                           /*is_paid=*/stopping.is_paid});
   if (is_own_fault) {
     next_.after_failure = std::move(outcome.cause);
     next_.after_failure->stderr_tail.clear();

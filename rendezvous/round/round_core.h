@@ -23,8 +23,11 @@
 //   StoreOpened      ignore            ignore          of host: RoundStart ignore              ignore              ignore
 //   StoreNotOpened   ignore            ignore          of host: end        ignore              ignore              ignore
 //   WorkerFailed     ignore            ignore          ignore              cause; stop (7)     consequence         ignore
-//   SomeWorkersDone  ignore            ignore          ignore              newcomers wait      ignore              ignore
-//   WorkersDone      ignore            ignore          ignore              count; all: end(0)  ignore              ignore
+//   WorkerReplaceable ignore           ignore          ignore              replace (8) or stop consequence         ignore
+//   WorkersRecover   ignore            ignore          ignore              note                ignore              ignore
+//   Regrouped        ignore            ignore          ignore              count (8)           ignore              ignore
+//   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (9)  ignore              ignore
+//   WorkersDone      ignore            ignore          ignore              count (9); all: end(0) ignore           ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
 //   NodeLeaving      remove            remove          remove; host: (3)   remove; stop (4)    remove; count       ignore
 //     of own node    end(Stopped)      end(Stopped)    end(Stopped)        stop                leave; then end     ignore
@@ -37,7 +40,7 @@
 //   Resumed          no grace          no grace        no grace            no grace            no grace            no grace
 //   Silent, or the   remove            remove          remove; host: (3)   remove; stop (4,7)  remove; count       was told
 //     grace is over
-//   tick             last call: open;  over: open, or  host too late: (6)  ignore              too late: remove,   too late: told
+//   tick             last call: open;  over: open, or  host too late: (6)  too late: stop (9)  too late: remove,   too late: told
 //                    too late: end     gather                                                  count (6)           or not
 //
 //   (1) refused if its settings do not fit, or if there are too many spares already; a node
@@ -50,6 +53,14 @@
 //       time. A leader that was paused itself waits again
 //   (5) from a present node, or from a leader that is no node, as node 0
 //   (7) first of all GroupBroken to the other nodes of the round, whose workers may wait for those that are gone for ever
+//   (8) replaced in place: ReplaceWorker with the next generation to all nodes of the round, which costs one restart at once.
+//       Only if every node has said WorkersRecover, no worker has ended with 0, the failed one had committed a step, and the
+//       budget and its rules allow a restart. It is over when all nodes have sent Regrouped with the last generation. A rank
+//       that fails again at the step at which it was replaced, after it has regrouped, ends the job: the step is poison.
+//       Everything else as WorkerFailed, with GroupBroken also to its own node
+//   (9) while a worker is replaced: if nodes have not regrouped in replace_timeout, if workers end with 0 on a node that has
+//       not regrouped, or if another worker fails that is not replaced, the round is stopped after the first failure for
+//       which a replacement is under way; the others are its consequences, and its restart is paid already
 //
 // clang-format on
 //
@@ -79,6 +90,7 @@
 #include "rendezvous/round/gathering.h"
 #include "rendezvous/round/membership.h"
 #include "rendezvous/round/peer_requests.h"
+#include "rendezvous/round/replacements.h"
 #include "rendezvous/round/restart_policy.h"
 #include "rendezvous/round/round_config.h"
 #include "rendezvous/round/round_end.h"
@@ -160,6 +172,7 @@ class RoundCore {
     CoreTime since;
     std::set<NodeId> done;
     bool are_some_done = false;  // a worker ended with 0: its work must not be repeated
+    Replacements replacements = {};
   };
   struct Ended {
     JobOutcome outcome;
@@ -184,6 +197,9 @@ class RoundCore {
   void on(NodeId from, const Goodbye& goodbye);
   void on(NodeId from, const RestartAsked& asked);
   void on(NodeId from, const StopAsked& asked);
+  void on(NodeId from, const WorkersRecover& recover);
+  void on(NodeId from, const WorkerReplaceable& failed);
+  void on(NodeId from, const Regrouped& regrouped);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
@@ -208,7 +224,11 @@ class RoundCore {
   void open_round();
   void open_round_or_gather();
   void announce_round(std::uint16_t port);
-  void tell_of_break(int rank, NodeId knows);
+  void tell_of_break(int rank, std::optional<NodeId> knows);
+  bool may_replace(const Running& running, const WorkerReplaceable& failed) const;
+  void replace(Running& running, NodeId node, const WorkerReplaceable& failed);
+  void stop_replacing(Replacements::UnderWay under_way, const std::optional<WorkerFailure>& last);
+  void workers_ended_on(NodeId node);
   void stop_round(StoppingRound stopping);
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);

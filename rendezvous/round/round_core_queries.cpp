@@ -42,6 +42,9 @@ std::optional<CoreTime> RoundCore::deadline() const {
     consider(pausing->until);
   } else if (const auto* opening = std::get_if<Opening>(&state_)) {
     consider(opening->until);
+  } else if (const auto* running = std::get_if<Running>(&state_)) {
+    const auto& under_way = running->replacements.under_way;
+    if (under_way) consider(under_way->until);
   } else if (const auto* stopping = std::get_if<StoppingRound>(&state_)) {
     if (const auto next = stopping->awaited.next()) consider(next->first);
   } else if (const auto* ended = std::get_if<Ended>(&state_)) {

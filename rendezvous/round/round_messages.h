@@ -69,7 +69,8 @@ struct JobOutcome {
   int consequences_left_out = 0;            // how many were omitted
   std::optional<NodeGone> lost_node;        // the first that was lost since the last round began
   int stop_signal = 0;                      // kStopped
-  std::string sentence;                     // kCannotRun: what, where, what to try
+  // kCannotRun: what, where, what to try. kFailed: why there is no other try, if the budget does not say it.
+  std::string sentence;
   int restarts = 0;                         // charged to the budget
   int restarts_asked_for = 0;               // by a user; as far as the last leader knows
   Round last_round{};
@@ -156,9 +157,26 @@ struct StopAsked {  // a user wants the whole job to end
 struct Goodbye {  // the answer to JobEnd: the leader need not stay for this node
   bool operator==(const Goodbye&) const = default;
 };
+// All workers of this node have announced that they can recover. Once in a round.
+struct WorkersRecover : OfRound {};
+// A worker failed, and a prepared standby of its rank waits. The others were not told of it: ReplaceWorker
+// or GroupBroken follows.
+struct WorkerReplaceable {
+  Round round{};
+  WorkerFailure failure;
+  std::int64_t committed = 0;    // steps of the job that were done on its rank
+  std::uint32_t generation = 0;  // in which its groups were made last; 0: at its start
+  bool operator==(const WorkerReplaceable&) const = default;
+};
+struct Regrouped {  // the answer to ReplaceWorker: all workers of this node are in that generation
+  Round round{};
+  std::uint32_t generation = 0;
+  bool operator==(const Regrouped&) const = default;
+};
 using ToLeader =
     std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
-                 RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked>;
+                 RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked,
+                 WorkersRecover, WorkerReplaceable, Regrouped>;
 
 // ---- leader to agent
 
@@ -222,7 +240,18 @@ struct GroupBroken {
   int rank = 0;  // that worker's; of a lost node the first one's
   bool operator==(const GroupBroken&) const = default;
 };
+// To every node of the round: the prepared standby of this rank takes its place, and all workers make
+// their groups anew. It may come again, with the next generation, before all nodes have regrouped.
+struct ReplaceWorker {
+  Round round{};
+  std::uint32_t generation = 0;  // that begins; counts from 1 in each round
+  int rank = 0;
+  WorkerFailure failure;  // charged to the budget; without stderr_tail
+  int restarts = 0;       // charged to the budget so far, with this one
+  int max_restarts = 0;
+  bool operator==(const ReplaceWorker&) const = default;
+};
 using ToAgent = std::variant<Refused, Warning, WaitForNodes, WaitAsSpare, OpenStore, RoundStart,
-                             RoundStop, DeclaredLost, JobEnd, GroupBroken>;
+                             RoundStop, DeclaredLost, JobEnd, GroupBroken, ReplaceWorker>;
 
 }  // namespace ddprun::rdzv

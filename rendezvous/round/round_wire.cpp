@@ -33,11 +33,12 @@ template <typename T, typename... Messages>
 concept IsOneOf = (Is<T, Messages> || ...);
 static void fields(auto& /*archive*/, IsOneOf<Goodbye, DeclaredLost> auto& /*message*/) {}
 static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStore, RestartAsked,
-                                          JobEnd, Gone, Heartbeat> auto& message) {
+                                          WorkersRecover, JobEnd, Gone, Heartbeat> auto& message) {
   auto& [only] = message;
   archive(only);
 }
-static void fields(auto& archive, IsOneOf<StoreOpened, WorkerFailed, RoundStopped> auto& message) {
+static void fields(auto& archive,
+                   IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }
@@ -124,6 +125,10 @@ static void fields(auto& archive, Is<StopAsked> auto& message) {
   archive.within(1, kMaxSignal, message.signal);
 }
 
+static void fields(auto& archive, Is<WorkerReplaceable> auto& message) {
+  archive(message.round, message.failure, message.committed, message.generation);
+}
+
 static void fields(auto& archive, IsOneOf<Rejected, Refused, Warning, NodeStuck> auto& message) {
   archive.text(message.sentence);
 }
@@ -148,6 +153,13 @@ static void fields(auto& archive, Is<RoundStop> auto& message) {
 static void fields(auto& archive, Is<GroupBroken> auto& message) {
   archive(message.round);
   archive.within(0, kMaxRanks, message.rank);
+}
+
+static void fields(auto& archive, Is<ReplaceWorker> auto& message) {
+  archive(message.round, message.generation);
+  archive.within(0, kMaxRanks, message.rank);
+  archive(message.failure);
+  archive.within(0, kMaxInt, message.restarts, message.max_restarts);
 }
 
 static void fields(auto& archive, Is<RoundStart> auto& start) {

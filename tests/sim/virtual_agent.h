@@ -215,6 +215,8 @@ class VirtualAgent {
     told_broken_ = action.round;
   }
 
+  void perform(const agent::Replace&) {}
+
   void perform(const agent::ArmTimer& action) {
     timer_ = action.timer;
     step_after(action.after, agent::TimerExpired{action.timer});

@@ -35,6 +35,20 @@ WorkerEnded failed(int local_rank, ExitStatus status, Round round = kFirst) {
   return {round, local_rank, failure(local_rank, status)};
 }
 
+WorkerEnded replaceable(int local_rank, std::int64_t committed = 7, std::uint32_t generation = 0) {
+  WorkerEnded ended = failed(local_rank, ExitStatus::killed(SIGKILL));
+  ended.replaceable = Replaceable{committed, generation};
+  return ended;
+}
+rdzv::ReplaceWorker replace(std::uint32_t generation, int rank) {
+  return {kFirst, generation, rank, failure(rank, ExitStatus::killed(SIGKILL)), 1, 3};
+}
+NodeAction replaces(std::uint32_t generation, int rank, std::optional<int> local_rank) {
+  return Replace{kFirst, generation, rank, local_rank,
+                 failure(rank, ExitStatus::killed(SIGKILL))};
+}
+NodeAction tells(rdzv::ToLeader message) { return TellLeader{std::move(message)}; }
+
 rdzv::RoundStart start_of(Round round) {
   rdzv::RoundStart start;
   start.round = round;
@@ -51,12 +65,14 @@ std::string names_of(const std::vector<NodeAction>& actions) {
   constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
                                     "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
                                     "CloseRound",      "CloseStore",   "TellLeader",   "Join",
-                                    "Announce",        "Finish",       "TakeStep",     "Exit"};
+                                    "Announce",        "Finish",       "TakeStep",     "Exit",
+                                    "Replace"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
                                    "WorkerFailed", "SomeWorkersDone", "WorkersDone",
                                    "RoundStopped", "NodeLeaving",     "NodeStuck",
-                                   "Goodbye",      "RestartAsked",    "StopAsked"};
+                                   "Goodbye",      "RestartAsked",    "StopAsked",
+                                   "WorkersRecover", "WorkerReplaceable", "Regrouped"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
@@ -565,6 +581,159 @@ TEST_F(RemoteNodeTest, AStuckWorkerThatNobodyHearsOfEndsTheAgentWithItsCode) {
   EXPECT_EQ(std::get<Finish>(actions.front()).outcome.exit_code, kExitWorkerStuck);
 }
 
+// ---- replacement in place
+
+TEST_F(NodeCoreTest, ToldThatAllCanRecoverItTellsTheLeaderOnce) {
+  EXPECT_THAT(core.step(WorkersCanRecover{kFirst}), IsEmpty());
+  run();
+  EXPECT_THAT(core.step(WorkersCanRecover{kFirst}),
+              ElementsAre(tells(rdzv::WorkersRecover{kFirst})));
+  EXPECT_THAT(core.step(WorkersCanRecover{kFirst}), IsEmpty());
+}
+
+TEST_F(NodeCoreTest, AWorkerThatCanBeReplacedIsReportedAndNobodyIsToldThatTheGroupIsBroken) {
+  run();
+  const auto dead = replaceable(1, 41, 3);
+  EXPECT_THAT(core.step(dead),
+              ElementsAre(tells(rdzv::WorkerReplaceable{kFirst, *dead.failure, 41, 3})));
+  EXPECT_THAT(core.step(replace(4, 1)), ElementsAre(replaces(4, 1, 1)));
+  EXPECT_TRUE(core.is_running());
+  EXPECT_THAT(core.step(ended(0)), ElementsAre(tells(rdzv::SomeWorkersDone{kFirst})));
+  EXPECT_THAT(core.step(ended(1)), ElementsAre(tells(rdzv::WorkersDone{kFirst})))
+      << "the one that took its place";
+}
+
+TEST_F(NodeCoreTest, TellsTheLeaderWhenTheLastOfItsWorkersHasRegrouped) {
+  run();
+  EXPECT_THAT(core.step(replace(1, 9)), ElementsAre(replaces(1, 9, std::nullopt)));
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 1}), IsEmpty());
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 1}), IsEmpty()) << "it says so twice";
+  EXPECT_THAT(core.step(WorkerRegrouped{kSecond, 1, 1}), IsEmpty()) << "in another round";
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 1}),
+              ElementsAre(tells(rdzv::Regrouped{kFirst, 1})));
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 1}), IsEmpty()) << "told already";
+}
+
+TEST_F(NodeCoreTest, AWorkerThatHasEndedWithZeroSinceItRegroupedCounts) {
+  run();
+  core.step(replace(1, 9));
+  core.step(WorkerRegrouped{kFirst, 0, 1});
+  EXPECT_THAT(core.step(ended(0)), ElementsAre(tells(rdzv::SomeWorkersDone{kFirst})));
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 1}),
+              ElementsAre(tells(rdzv::Regrouped{kFirst, 1})));
+}
+
+TEST_F(NodeCoreTest, OnlyTheLastGenerationCounts) {
+  run();
+  core.step(replace(1, 9));
+  core.step(WorkerRegrouped{kFirst, 0, 1});
+  EXPECT_THAT(core.step(replace(2, 8)), ElementsAre(replaces(2, 8, std::nullopt)));
+  EXPECT_THAT(core.step(replace(2, 8)), IsEmpty());
+  EXPECT_THAT(core.step(replace(1, 7)), IsEmpty()) << "of the past";
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 1}), IsEmpty());
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 2}), IsEmpty());
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 2}),
+              ElementsAre(tells(rdzv::Regrouped{kFirst, 2})));
+}
+
+TEST_F(NodeCoreTest, NothingHasRegroupedWhileOneIsDead) {
+  run();
+  core.step(replace(1, 9));
+  core.step(WorkerRegrouped{kFirst, 0, 1});
+  core.step(replaceable(0));
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 1}), IsEmpty());
+  EXPECT_THAT(core.step(replace(2, 0)), ElementsAre(replaces(2, 0, 0)));
+  core.step(WorkerRegrouped{kFirst, 1, 2});
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 2}),
+              ElementsAre(tells(rdzv::Regrouped{kFirst, 2})));
+}
+
+TEST_F(NodeCoreTest, TwoThatDieTogetherAreReplacedOneAfterTheOther) {
+  run();
+  core.step(replaceable(0));
+  core.step(replaceable(1));
+  EXPECT_THAT(core.step(replace(1, 0)), ElementsAre(replaces(1, 0, 0)));
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 1}), IsEmpty());
+  EXPECT_THAT(core.step(replace(2, 1)), ElementsAre(replaces(2, 1, 1)));
+}
+
+TEST_F(NodeCoreTest, WhoeverCouldNotBeReplacedAfterAllFails) {
+  run();
+  core.step(replaceable(1));
+  core.step(replace(1, 1));
+  const auto again = failed(1, ExitStatus::killed(SIGKILL));
+  EXPECT_THAT(core.step(again),
+              ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}},
+                          tells(rdzv::WorkerFailed{kFirst, *again.failure})));
+}
+
+TEST_F(NodeCoreTest, ARoundWithADeadWorkerIsNeverDone) {
+  run();
+  core.step(replaceable(1));
+  EXPECT_THAT(core.step(ended(0)), ElementsAre(tells(rdzv::SomeWorkersDone{kFirst})));
+}
+
+TEST_F(NodeCoreTest, IfTheLeaderRefusesTheWorkersAreToldOnce) {
+  run();
+  core.step(replaceable(1));
+  EXPECT_THAT(core.step(rdzv::GroupBroken{kFirst, 1}),
+              ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}}));
+  EXPECT_EQ(names_of(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure})),
+            "SIGTERM ArmTimer");
+}
+
+// Before the leader has decided, something else stops the workers.
+TEST(NodeCore, TellsTheWorkersOfADeadOneBeforeTheyAreStopped) {
+  const std::pair<NodeEvent, const char*> stops[] = {
+      {rdzv::RoundStop{kFirst}, "TellGroupBroken SIGTERM ArmTimer"},
+      {rdzv::JobEnd{}, "Goodbye TellGroupBroken SIGTERM ArmTimer"},
+      {rdzv::DeclaredLost{}, "TellGroupBroken SIGTERM ArmTimer"},
+      {LeaderReplaced{}, "TellGroupBroken SIGTERM ArmTimer"},
+      {LeaderLost{"gone"}, "TellGroupBroken SIGTERM ArmTimer"},
+      {StopSignal{SIGTERM}, "NodeLeaving TellGroupBroken SIGTERM ArmTimer"}};
+  for (const auto& [stop, answer] : stops) {
+    NodeCore core{NodeConfig{2, 30s, 10s}};
+    core.step(start_of(kFirst));
+    core.step(replaceable(1));
+    EXPECT_EQ(names_of(core.step(stop)), answer) << "event " << stop.index();
+    EXPECT_THAT(core.step(replace(1, 1)), IsEmpty()) << "too late, event " << stop.index();
+  }
+}
+
+TEST_F(NodeCoreTest, APreemptedNodeTakesPartUntilTheLeaderIsTold) {
+  run();
+  core.step(replaceable(1));
+  EXPECT_EQ(names_of(core.step(PreemptSignal{SIGUSR1})), "AskToLeave");
+  EXPECT_THAT(core.step(replace(1, 1)),
+              ElementsAre(replaces(1, 1, 1), NodeAction{AskToLeave{1, SIGUSR1}}));
+  EXPECT_THAT(core.step(replace(2, 9)), ElementsAre(replaces(2, 9, std::nullopt)));
+  core.step(WorkerRegrouped{kFirst, 0, 2});
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 1, 2}),
+              ElementsAre(tells(rdzv::Regrouped{kFirst, 2})));
+  core.step(rdzv::RoundStop{kFirst});
+  EXPECT_THAT(core.step(replace(3, 9)), IsEmpty());
+  EXPECT_THAT(core.step(WorkerRegrouped{kFirst, 0, 3}), IsEmpty());
+}
+
+TEST_F(NodeCoreTest, APreemptedNodeTellsItsWorkersOfADeadOneThatIsNotReplacedAnyMore) {
+  run();
+  core.step(replaceable(1));
+  core.step(PreemptSignal{SIGUSR1});
+  EXPECT_EQ(names_of(core.step(rdzv::RoundStop{kFirst})), "TellGroupBroken NodeLeaving");
+}
+
+// A leader that is started again learns the spent budget from the nodes.
+TEST_F(NodeCoreTest, RemembersWhatAReplacementCost) {
+  run();
+  core.step(rdzv::RoundStop{kFirst});
+  core.step(replace(1, 9));
+  core.step(ended(0));
+  core.step(ended(1));
+  core.step(RoundClosed{kFirst});
+  const auto actions = core.step(rdzv::DeclaredLost{});
+  ASSERT_THAT(actions, ElementsAre(NodeAction{Join{rdzv::LastRound{kFirst, 1, 1}}}));
+}
+
 // ---- the table in the header: every event in every state
 
 enum State { kWaiting, kRunning, kStopping, kEnding, kEnded, kStates };
@@ -616,6 +785,11 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {rdzv::WaitAsSpare{}, {"Announce", "Announce", "Announce", "", ""}, {}},
       {ended(0), {"", "WorkersDone", "CloseRound", "", ""}, {}},
       {failed(0, ExitStatus::exited(1)), {"", "WorkerFailed", "CloseRound", "", ""}, {}},
+      {replaceable(0), {"", "WorkerReplaceable", "CloseRound", "", ""}, {}},
+      {rdzv::GroupBroken{kFirst, 1}, {"", "TellGroupBroken", "TellGroupBroken", "", ""}, {}},
+      {replace(1, 5), {"", "Replace", "", "", ""}, {}},
+      {WorkersCanRecover{kFirst}, {"", "WorkersRecover", "", "", ""}, {}},
+      {WorkerRegrouped{kFirst, 0, 1}, {"", "", "", "", ""}, {}},
       {StopSignal{SIGTERM},
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
        {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",

@@ -49,7 +49,10 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    LeaderReplaced{},
                                    LeaderFound{true},
                                    CannotRun{2, "no"},
-                                   StepTaken{EndStep::kConsole}};
+                                   StepTaken{EndStep::kConsole},
+                                   WorkersCanRecover{Round{5}},
+                                   WorkerRegrouped{Round{6}, 2, 7},
+                                   WorkerEnded{Round{2}, 1, failure, Replaceable{8, 9}}};
   for (const auto& frame : rdzv::testing::example_leader_frames()) {
     const auto* message = std::get_if<rdzv::wire::Message<rdzv::ToAgent>>(&frame);
     if (message == nullptr) continue;
@@ -65,6 +68,11 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
   EXPECT_EQ(kinds.size(), std::variant_size_v<NodeEvent>) << "there is one of each";
   const auto ended = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[3]})).event);
   EXPECT_EQ(ended.failure, failure);
+  EXPECT_FALSE(ended.replaceable);
+  const auto replaceable = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[16]})).event);
+  ASSERT_TRUE(replaceable.replaceable);
+  EXPECT_EQ(replaceable.replaceable->committed, 8);
+  EXPECT_EQ(replaceable.replaceable->generation, 9U);
 }
 
 TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {
@@ -107,6 +115,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   config.reconnect_grace = 90ms;
   config.answer_timeout = 95ms;
   config.stop_margin = 99ms;
+  config.replace_timeout = 101ms;
   rdzv::Resumption resumption{Round{4}, {1, 2, 3}, true, 2, 100us, CoreTime(7s)};
   const auto began = of<RoundBegan>(again(RoundBegan{config, resumption}));
   EXPECT_EQ(began.config.run_id, "job");
@@ -117,6 +126,7 @@ TEST(CoreRecord, HowACoreWasSetUpComesBackAsItWas) {
   EXPECT_EQ(began.config.reconnect_grace, 90ms);
   EXPECT_EQ(began.config.answer_timeout, 95ms);
   EXPECT_EQ(began.config.stop_margin, 99ms);
+  EXPECT_EQ(began.config.replace_timeout, 101ms);
   EXPECT_TRUE(began.config.has_exact_ranks);
   ASSERT_TRUE(began.resumption);
   EXPECT_EQ(began.resumption->next, Round{4});

@@ -35,6 +35,19 @@ TEST(RestartPolicy, AllowsAsManyRetriesAsTheBudgetHas) {
   EXPECT_EQ(policy.restarts(), 2);
 }
 
+TEST(RestartPolicy, AReplacementIsChargedOnceEvenIfARestartFollows) {
+  RestartRules rules = with_budget(3);
+  rules.pause_after_failure = {1s, 8s};
+  RestartPolicy policy(rules);
+  policy.replaced();
+  EXPECT_EQ(policy.restarts(), 1);
+  EXPECT_EQ(policy.history().quick_failures, 0) << "no pause follows";
+  RestartPolicy::RoundEnd end = failed_after(1s);
+  end.is_paid = true;
+  EXPECT_EQ(policy.round_ended(end), 1s);
+  EXPECT_EQ(policy.restarts(), 1);
+}
+
 TEST(RestartPolicy, ALossCostsNothing) {
   RestartPolicy policy(with_budget(1));
   policy.round_ended(lost_after(1h));

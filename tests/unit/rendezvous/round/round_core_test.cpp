@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "rendezvous/common/exit_codes.h"
@@ -1045,6 +1046,252 @@ TEST(RoundCore, TenThousandNodesCostNoMoreThanTheyMust) {
   EXPECT_THAT(receivers_of<OpenStore>(job.said(0, RoundStopped{kFirst, {}})), SizeIs(1));
 }
 
+// ---- replacement in place
+
+WorkerReplaceable replaceable(int rank, std::int64_t committed = 5, std::uint32_t generation = 0) {
+  return {kFirst, failure(rank, ExitStatus::killed(SIGKILL)), committed, generation};
+}
+
+// Nodes whose workers can recover; each has one, of its own rank.
+class Recovering : public Leader {
+ public:
+  explicit Recovering(int nodes, int max_restarts = 3)
+      : Recovering(nodes, config_of(nodes, nodes, max_restarts)) {}
+  Recovering(int nodes, RoundConfig config) : Leader(std::move(config)) {
+    run(nodes);
+    for (int id = 0; id < nodes; ++id) EXPECT_THAT(said(id, WorkersRecover{kFirst}), IsEmpty());
+  }
+  bool is_replaced(const std::vector<ToNode>& out) const {
+    return core.is_running() && receivers_of<ReplaceWorker>(out).size() == core.group_size() &&
+           out.size() == core.group_size();
+  }
+  // The outcome of a job that ends with this round, or its next RoundStart.
+  std::vector<ToNode> stop(int nodes) {
+    std::vector<ToNode> out;
+    for (int id = 0; id < nodes; ++id) out = said(id, RoundStopped{kFirst, {}});
+    return core.has_ended() ? out : said(0, StoreOpened{kSecond, 4001});
+  }
+};
+
+const RoundStart& start_in(const std::vector<ToNode>& out) {
+  for (const ToNode& each : out) {
+    if (const auto* start = std::get_if<RoundStart>(&each.message)) return *start;
+  }
+  static const RoundStart none{};
+  ADD_FAILURE() << "no round begins";
+  return none;
+}
+
+TEST(RoundCore, ReplacesAWorkerOnAllNodesAndChargesItAtOnce) {
+  Recovering job(2);
+  WorkerReplaceable failed = replaceable(1);
+  failed.failure.stderr_tail = {"the report of its node has them"};
+  const auto out = job.said(1, failed);
+  failed.failure.stderr_tail.clear();
+  const ReplaceWorker order{kFirst, 1, 1, failed.failure, 1, 3};
+  EXPECT_THAT(out, ElementsAre(ToNode{kOwn, order}, ToNode{NodeId{1}, order}));
+  EXPECT_TRUE(job.core.is_running());
+  EXPECT_EQ(job.core.restarts(), 1);
+  EXPECT_THAT(job.said(0, Regrouped{kFirst, 1}), IsEmpty());
+  EXPECT_TRUE(job.core.deadline());
+  EXPECT_THAT(job.said(1, Regrouped{kFirst, 1}), IsEmpty());
+  EXPECT_FALSE(job.core.deadline()) << "it is over";
+  job.said(0, WorkersDone{kFirst});
+  EXPECT_EQ(outcome_in(job.said(1, WorkersDone{kFirst})).restarts, 1);
+}
+
+TEST(RoundCore, ReplacesOnlyWhereTheLadderAllowsIt) {
+  const std::pair<const char*, std::function<std::vector<ToNode>()>> cases[] = {
+      {"a node has not said that its workers can recover",
+       [] {
+         Leader job(config_of(2, 2, 3));
+         job.run(2);
+         job.said(0, WorkersRecover{kFirst});
+         return job.said(1, replaceable(1));
+       }},
+      {"its first step was not committed", [] { return Recovering(2).said(1, replaceable(1, 0)); }},
+      {"a worker has ended with 0",
+       [] {
+         Recovering job(2);
+         job.said(0, SomeWorkersDone{kFirst});
+         return job.said(1, replaceable(1));
+       }},
+      {"the budget is spent", [] { return Recovering(2, 0).said(1, replaceable(1)); }},
+      {"min_uptime",
+       [] {
+         RoundConfig config = config_of(2, 2, 3);
+         config.restarts.min_uptime = 1s;
+         return Recovering(2, config).said(1, replaceable(1));
+       }},
+      {"its exit code is final",
+       [] {
+         RoundConfig config = config_of(2, 2, 3);
+         config.restarts.final_exit_codes = {128 + SIGKILL};
+         return Recovering(2, config).said(1, replaceable(1));
+       }},
+      {"it would fail again in the same way", [] {
+         WorkerReplaceable failed = replaceable(1);
+         failed.failure.is_worth_a_retry = false;
+         return Recovering(2).said(1, failed);
+       }}};
+  for (const auto& [name, happen] : cases) {
+    const auto out = happen();
+    EXPECT_THAT(receivers_of<GroupBroken>(out), ElementsAre(kOwn, NodeId{1}))
+        << name << ": its own node has told nobody";
+    EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn, NodeId{1})) << name;
+    EXPECT_THAT(receivers_of<ReplaceWorker>(out), IsEmpty()) << name;
+  }
+}
+
+TEST(RoundCore, AWorkerThatIsNotReplacedCostsWhatAFailureCosts) {
+  Leader job(config_of(2, 2, 3));
+  job.run(2);
+  job.said(1, replaceable(1));
+  job.said(0, RoundStopped{kFirst, {}});
+  job.said(1, RoundStopped{kFirst, {}});
+  const auto out = job.said(0, StoreOpened{kSecond, 4001});
+  EXPECT_EQ(start_in(out).restarts, 1);
+  EXPECT_EQ(start_in(out).after_failure->rank, 1);
+}
+
+TEST(RoundCore, ASecondDeathBeginsTheNextGenerationAndTheFirstOneCountsNoMore) {
+  Recovering job(3);
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1))));
+  job.said(0, Regrouped{kFirst, 1});
+  const auto out = job.said(2, replaceable(2, 4));
+  ASSERT_TRUE(job.is_replaced(out));
+  EXPECT_EQ(std::get<ReplaceWorker>(out[0].message).generation, 2U);
+  EXPECT_EQ(job.core.restarts(), 2);
+  for (int id = 0; id < 3; ++id) job.said(id, Regrouped{kFirst, 1});
+  EXPECT_TRUE(job.core.deadline());
+  for (int id = 0; id < 3; ++id) job.said(id, Regrouped{kFirst, 2});
+  EXPECT_FALSE(job.core.deadline());
+}
+
+TEST(RoundCore, AReplacementThatTakesTooLongBecomesARestartThatIsPaid) {
+  Recovering job(2);
+  job.said(1, replaceable(1));
+  job.said(0, Regrouped{kFirst, 1});
+  EXPECT_EQ(*job.core.deadline(), job.now + 30s);
+  const auto out = job.wait(30s);
+  EXPECT_THAT(receivers_of<GroupBroken>(out), ElementsAre(kOwn, NodeId{1}));
+  EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn, NodeId{1}));
+  const RoundStart start = start_in(job.stop(2));
+  EXPECT_EQ(start.restarts, 1);
+  EXPECT_EQ(start.after_failure->rank, 1);
+}
+
+TEST(RoundCore, ALeaderThatWasPausedGivesTheReplacementMoreTime) {
+  Recovering job(2);
+  job.said(1, replaceable(1));
+  EXPECT_THAT(job.wait(31s), IsEmpty());
+  EXPECT_EQ(*job.core.deadline(), job.now + 10s);
+  EXPECT_THAT(receivers_of<RoundStop>(job.wait(10s)), SizeIs(2));
+}
+
+TEST(RoundCore, AFailureWhileAWorkerIsReplacedIsAConsequenceAndCostsNoMore) {
+  Recovering job(2, /*max_restarts=*/1);
+  job.said(1, replaceable(1));
+  const auto out = job.said(0, WorkerFailed{kFirst, failure(0, ExitStatus::exited(1))});
+  EXPECT_THAT(receivers_of<GroupBroken>(out), ElementsAre(NodeId{1})) << "its own node knows";
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(2));
+  const RoundStart start = start_in(job.stop(2));
+  EXPECT_EQ(start.restarts, 1);
+  EXPECT_EQ(start.after_failure->rank, 1);
+}
+
+TEST(RoundCore, ADeathThatTheBudgetDoesNotCoverEndsAReplacementWithTheRestartThatIsPaid) {
+  Recovering job(2, /*max_restarts=*/1);
+  job.said(1, replaceable(1));
+  const auto out = job.said(0, replaceable(0));
+  EXPECT_THAT(receivers_of<GroupBroken>(out), ElementsAre(kOwn, NodeId{1}));
+  EXPECT_EQ(start_in(job.stop(2)).restarts, 1);
+}
+
+TEST(RoundCore, AWorkerThatEndsWithZeroInsteadOfRegroupingEndsTheReplacement) {
+  Recovering job(2);
+  job.said(1, replaceable(1));
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(0, SomeWorkersDone{kFirst})), SizeIs(2));
+  EXPECT_EQ(start_in(job.stop(2)).restarts, 1);
+}
+
+TEST(RoundCore, AWorkerThatEndsWithZeroAfterItHasRegroupedDoesNot) {
+  Recovering job(2);
+  job.said(1, replaceable(1));
+  job.said(0, Regrouped{kFirst, 1});
+  EXPECT_THAT(job.said(0, WorkersDone{kFirst}), IsEmpty());
+  job.said(1, Regrouped{kFirst, 1});
+  EXPECT_EQ(outcome_in(job.said(1, WorkersDone{kFirst})).kind, JobOutcome::Kind::kSucceeded);
+}
+
+TEST(RoundCore, AStepThatEndsItsRankTwiceEndsTheJobAndTheReportSaysSo) {
+  Recovering job(2);
+  job.said(1, replaceable(1, 12));
+  job.said(0, Regrouped{kFirst, 1});
+  job.said(1, Regrouped{kFirst, 1});
+  const auto out = job.said(1, replaceable(1, 12, 1));
+  EXPECT_THAT(receivers_of<GroupBroken>(out), SizeIs(2));
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(2));
+  const JobOutcome outcome = outcome_in(job.stop(2));
+  EXPECT_EQ(outcome.kind, JobOutcome::Kind::kFailed);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(outcome.sentence, "step 13 has ended rank 1 twice");
+  EXPECT_EQ(outcome.restarts, 1);
+}
+
+// It has regrouped and begun the step, and another node has not said yet that it has.
+TEST(RoundCore, APoisonStepMayComeBeforeTheLastNodeHasSaidThatItRegrouped) {
+  Recovering job(2);
+  job.said(1, replaceable(1, 12));
+  job.said(1, replaceable(1, 12, 1));
+  EXPECT_EQ(outcome_in(job.stop(2)).sentence, "step 13 has ended rank 1 twice");
+}
+
+TEST(RoundCore, WhatIsNoPoison) {
+  Recovering job(2, /*max_restarts=*/9);
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12))));
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12, 0)))) << "it had not come back";
+  EXPECT_TRUE(job.is_replaced(job.said(0, replaceable(0, 12, 0)))) << "another rank";
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12, 2))))
+      << "another one is replaced at the same time, whose fault it may be";
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 4});
+  EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 13, 4)))) << "another step";
+  EXPECT_EQ(job.core.restarts(), 5);
+}
+
+TEST(RoundCore, ALossWhileAWorkerIsReplacedEndsTheRoundAndCostsNoMore) {
+  RoundConfig config = config_of(1, 2, 3);
+  Recovering job(2, config);
+  job.said(1, replaceable(1));
+  const auto out = job.link(1, NodeSilent{});
+  EXPECT_THAT(receivers_of<GroupBroken>(out), ElementsAre(kOwn));
+  EXPECT_THAT(receivers_of<RoundStop>(out), ElementsAre(kOwn));
+  job.said(0, RoundStopped{kFirst, {}});
+  const RoundStart start = start_in(job.said(0, StoreOpened{kSecond, 4001}));
+  EXPECT_EQ(start.restarts, 1);
+  EXPECT_FALSE(start.after_failure);
+}
+
+TEST(RoundCore, ANewcomerEndsTheRoundWhileAWorkerIsReplaced) {
+  Recovering job(2, config_of(2, 3, 3));
+  job.said(1, replaceable(1));
+  const auto out = job.join(2);
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(2));
+}
+
+TEST(RoundCore, GenerationsBeginAnewInEachRound) {
+  Recovering job(1, /*max_restarts=*/5);
+  job.said(0, replaceable(0));
+  job.said(0, Regrouped{kFirst, 1});
+  job.said(0, RestartAsked{kFirst});
+  job.said(0, RoundStopped{kFirst, {}});
+  job.said(0, StoreOpened{kSecond, 4001});
+  WorkerReplaceable failed = replaceable(0);
+  failed.round = kSecond;
+  EXPECT_THAT(receivers_of<ReplaceWorker>(job.said(0, failed)), IsEmpty())
+      << "the workers of this round have not said that they can recover";
+}
+
 // ---- the table in the header: every event in every state
 
 enum State { kGathering, kPausing, kOpening, kRunning, kStopping, kEnded, kStates };
@@ -1075,7 +1322,7 @@ Leader in_state(State state) {
 std::string names_of(const std::vector<ToNode>& out) {
   constexpr const char* kNames[] = {"Refused",   "Warning",    "WaitForNodes", "WaitAsSpare",
                                     "OpenStore", "RoundStart", "RoundStop",    "DeclaredLost",
-                                    "JobEnd",    "GroupBroken"};
+                                    "JobEnd",    "GroupBroken", "ReplaceWorker"};
   static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
   std::string text;
   for (const ToNode& each : out) {
@@ -1134,6 +1381,12 @@ const Row kTable[] = {
      1,
      says(WorkerFailed{{}, failure()}),
      {"", "", "", "GroupBroken>0 RoundStop>0 RoundStop>1", "", ""}},
+    {"WorkerReplaceable",
+     1,
+     says(WorkerReplaceable{{}, failure(), 5, 0}),
+     {"", "", "", "GroupBroken>0 GroupBroken>1 RoundStop>0 RoundStop>1", "", ""}},
+    {"WorkersRecover", 1, says(WorkersRecover{}), {"", "", "", "", "", ""}},
+    {"Regrouped", 1, says(Regrouped{{}, 1}), {"", "", "", "", "", ""}},
     {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
     {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
     {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},
@@ -1193,6 +1446,24 @@ TEST(RoundCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       EXPECT_EQ(names_of(row.happen(job, row.from)), row.answers[state])
           << row.event << " in state " << state;
     }
+  }
+}
+
+// While a worker is replaced: what differs from Running.
+TEST(RoundCore, AnswersEveryEventWhileAWorkerIsReplacedAsItsTableSays) {
+  constexpr const char* kBroken = "GroupBroken>0 GroupBroken>1 RoundStop>0 RoundStop>1";
+  const std::map<std::string_view, const char*> answers = {
+      {"WorkerReplaceable", "ReplaceWorker>0 ReplaceWorker>1"},
+      {"SomeWorkersDone", kBroken},
+      {"WorkersDone", kBroken}};
+  for (const Row& row : kTable) {
+    Leader job = in_state(kRunning);
+    for (int id = 0; id < 2; ++id) job.said(id, WorkersRecover{kFirst});
+    ASSERT_EQ(names_of(job.said(1, replaceable(1))), "ReplaceWorker>0 ReplaceWorker>1");
+    const auto its = answers.find(row.event);
+    EXPECT_EQ(names_of(row.happen(job, row.from)),
+              its == answers.end() ? row.answers[kRunning] : its->second)
+        << row.event;
   }
 }
 

@@ -132,6 +132,9 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            Goodbye{},
            RestartAsked{Round{9}},
            StopAsked{2},
+           WorkersRecover{Round{10}},
+           WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12},
+           Regrouped{Round{13}, 14},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
@@ -159,6 +162,7 @@ inline std::vector<wire::LeaderFrame> example_leader_frames() {
            DeclaredLost{},
            JobEnd{example_outcome()},
            GroupBroken{Round{8}, 11},
+           ReplaceWorker{Round{15}, 16, 17, example_failure(), 18, 19},
        }) {
     frames.emplace_back(wire::Message<ToAgent>{92, 93, message});
   }
