@@ -406,9 +406,11 @@ bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
     descriptors.insert(descriptors.end(), {spec.link_socket_fd, spec.link_page_fd});
     if (spec.link_record_fd >= 0) descriptors.push_back(spec.link_record_fd);
   }
+  if (spec.link_mirror_fd >= 0) descriptors.push_back(spec.link_mirror_fd);
   make_worker(pid);
-  return standby.channel->send(zygote::Kind::kBecome, has_link ? zygote::kHasLink : 0, "",
-                               descriptors);
+  const std::uint32_t flags = (has_link ? zygote::kHasLink : 0) |
+                              (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
+  return standby.channel->send(zygote::Kind::kBecome, flags, "", descriptors);
 }
 
 }  // namespace ddprun::agent

@@ -288,6 +288,8 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
   environment.erase(link::kPageVariable);
   environment.erase(record::kVariable);
+  environment.erase(link::kMirrorVariable);
+  environment.erase(link::kPreparedVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
     parts_.log.debug("a worker starts without its link: " + made.error().to_string());
@@ -490,6 +492,11 @@ Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local
   PreparedStandbys::Blueprint made = blueprint(local_rank, error_file);
   if (!made.link) return fail(ErrorCode::kResourceExhausted, "a standby got no link");
   made.spec.environment.push_back(std::string(link::kPreparedVariable) + "=1");
+  if (const auto& its = worker(local_rank).link; its && its->mirror() >= 0) {
+    made.spec.link_mirror_fd = its->mirror();
+    made.spec.environment.push_back(std::string(link::kMirrorVariable) + "=" +
+                                    std::to_string(its->mirror()));
+  }
   made.spec.keeper_slot = slot;
   if (output_.removes_error_files() && slot != nullptr) {
     const auto of_rank = static_cast<std::size_t>(2 * local_rank + number_of_file % 2);
