@@ -82,6 +82,8 @@ struct RestartRecord {
   std::string host;         // where it failed, or the node that was lost or left; empty: neither
   std::string sentence;     // for people: "rank 3 on b12 ended with exit code 1"
   Downtime downtime;
+  // Of this round's groups, if only that rank was replaced, in place; nothing: all workers were started.
+  std::optional<std::uint32_t> generation = {};
 
   bool operator==(const RestartRecord&) const = default;
 };

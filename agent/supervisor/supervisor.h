@@ -85,6 +85,7 @@ class Supervisor {
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job();
   Result<Round> restart_round();
+  std::optional<Result<void>> replace_worker(int rank);
 
   // ---- signals
   void handle_signals();

@@ -258,7 +258,7 @@ Result<void> WorkerGroup::start_one(int local_rank) {
                                             identity.rank, pid, parts_.host, job_.environment)));
   }
   if (link) link->started(pid, link_hooks(local_rank));
-  worker(local_rank) = {std::move(*process), link, number, error_file, nullptr};
+  worker(local_rank) = {std::move(*process), link, number, error_file, nullptr, {}, false};
   return {};
 }
 
@@ -426,6 +426,7 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
   const std::string error_file = worker(local_rank).error_file;
   Worker ended_worker = std::exchange(worker(local_rank), Worker());
   if (job_.standbys.prepares) worker(local_rank).before = std::move(ended_worker.link);
+  worker(local_rank).is_newcomer = ended_worker.is_newcomer;
   reaper_.reap();
   if (status.is_success() || error_file.empty()) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
@@ -452,9 +453,12 @@ void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_t
   events_.ended(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
   if (!ended.status.is_success()) {
-    if (can_replace(ended.local_rank)) {
-      const auto [committed, generation] = worker(ended.local_rank).before->recovered();
-      event.replaceable = {committed, generation};
+    Worker& its = worker(ended.local_rank);
+    const bool can = can_replace(ended.local_rank);
+    if (can || (its.is_newcomer && its.before && !events_.is_stopping())) {
+      const auto [committed, generation] = its.before->recovered();
+      event.replaceable = {committed, generation, can};
+      its.failure = ended;
     }
     event.failure = std::move(ended);
   }
@@ -572,9 +576,10 @@ void WorkerGroup::replace(const Replace& what) {
   generation_ = what.generation;
   pid_t newcomer = 0;
   if (what.local_rank) {
+    const auto failure = std::exchange(worker(*what.local_rank).failure, std::nullopt);
     if (!take_place(*what.local_rank, what)) {
       // The next rung applies.
-      return events_.event(WorkerEnded{what.round, *what.local_rank, what.failure, std::nullopt});
+      return events_.event(WorkerEnded{what.round, *what.local_rank, failure.value_or(what.failure), {}});
     }
     newcomer = worker(*what.local_rank).process->pid();
   }
@@ -611,7 +616,7 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
                    std::to_string(taken->process->pid()) + " now");
   worker(local_rank) = {std::move(taken->process), std::move(taken->link), number,
-                        std::move(taken->error_file), nullptr};
+                        std::move(taken->error_file), nullptr, {}, /*is_newcomer=*/true};
   return true;
 }
 

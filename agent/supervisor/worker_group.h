@@ -115,7 +115,10 @@ class WorkerGroup {
     std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
     std::uint64_t number = 0;                // of the process
     std::string error_file;                  // empty: none
-    std::shared_ptr<WorkerLink> before;      // of one that has ended and may be replaced
+    // Of one that has ended and may be replaced.
+    std::shared_ptr<WorkerLink> before;
+    std::optional<rdzv::WorkerFailure> failure;
+    bool is_newcomer = false;  // it has taken the place of another one in this round
   };
   // A worker whose death is known and which the kernel has not ended yet.
   struct Dying {

@@ -245,7 +245,7 @@ void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
 }
 
 bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& failed) const {
-  if (running.are_some_done || failed.committed <= 0) return false;
+  if (!failed.has_standby || running.are_some_done || failed.committed <= 0) return false;
   return running.replacements.can_recover.size() == members_.group().size() &&
          policy_.allows_retry(failed.failure, now_ - running.since);
 }
