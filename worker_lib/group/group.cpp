@@ -188,7 +188,8 @@ Operation Group::start(const Call& call, Tensors kept, const Operation::Begin& b
   }
   ++membership.calls;
   if (membership.recovery && membership.recovery->records()) {
-    membership.recovery->run(membership_, call.name, kept, begin);
+    membership.recovery->run(membership_, call.name, kept, begin,
+                             {call.results, call.is_equal_everywhere});
     if (finish) finish();
     return {};
   }

@@ -194,35 +194,49 @@ bool Recovery::records() const {
   return unrecorded_ == 0 && (phase_ == Phase::kSetUp || phase_ == Phase::kBetween);
 }
 
-void Recovery::replay(std::string_view result, const Tensors& tensors) const {
+namespace {
+
+// Of a call whose result every rank knows for itself alone.
+constexpr char kUnknown[] = "?";
+
+void replay(std::string_view result, const Tensors& tensors, const char* name) {
+  if (result == kUnknown) {
+    throw Failure(ErrorCode::kUnavailable,
+                  std::string("no other rank knows what ") + name + " gave to the one before");
+  }
+  result.remove_prefix(1);
   if (result.size() != bytes_in(tensors)) {
     throw Failure(ErrorCode::kProtocol,
-                  "this process was to take a rank's place and makes other calls than that one did: "
-                  "is its program the same each time it runs?");
+                  "this process was to take a rank's place and makes other calls than that one did (" +
+                      std::string(name) + "): is its program the same each time it runs?");
   }
   put_back(result, tensors);
 }
 
+}  // namespace
+
 void Recovery::run(const std::shared_ptr<Membership>& membership, const char* name,
-                   const Tensors& tensors, const detail::Operation::Begin& begin) {
+                   const Tensors& kept, const detail::Operation::Begin& begin,
+                   const Results& results) {
   const auto make_call = [&] {
-    detail::Operation(membership, name, tensors, begin, nullptr, std::chrono::milliseconds::zero(),
+    detail::Operation(membership, name, kept, begin, nullptr, std::chrono::milliseconds::zero(),
                       /*is_blocking=*/true)
         .wait();
   };
+  const auto result = [&] { return "=" + contents_of(results.tensors); };
   if (phase_ == Phase::kSetUp) {
     if (is_prepared_) {
       if (setup_.empty()) {
         refuse(std::string("its set-up needs the other ranks' answer (") + name +
                "), which its worker did not need or which was too large to keep");
       }
-      replay(setup_.back(), tensors);
+      replay(setup_.back(), results.tensors, name);
       return setup_.pop_back();
     }
     make_call();
-    setup_bytes_ += bytes_in(tensors);
+    setup_bytes_ += bytes_in(results.tensors);
     if (setup_bytes_ > kNotedBytesMax) return setup_.clear();
-    setup_.push_back(contents_of(tensors));
+    setup_.push_back(result());
     return;
   }
   if (is_entering_ && !skipped_) {
@@ -230,13 +244,13 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
                   std::string("this process took a rank's place, and its loop calls ") + name +
                       " before its first step: make such calls in the set-up or after a step");
   }
-  const std::string before = contents_of(tensors);
+  const std::string before = contents_of(results.tensors);
   for (;;) {
     if (has_news()) recover();
     if (!replayed_.empty()) {
-      const std::string result = std::move(replayed_.front());
+      const std::string noted = std::move(replayed_.front());
       replayed_.pop_front();
-      return replay(result, tensors);
+      return replay(noted, results.tensors, name);
     }
     try {
       make_call();
@@ -245,9 +259,9 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
       if (!await_news()) give_up(std::current_exception());
     }
     recover();
-    put_back(before, tensors);
+    put_back(before, results.tensors);
   }
-  results_.push_back(contents_of(tensors));
+  results_.push_back(results.are_equal_everywhere ? result() : kUnknown);
 }
 
 // ---- steps

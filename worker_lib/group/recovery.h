@@ -91,10 +91,14 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
 
   // Whether a call outside of a step goes through run().
   bool records() const;
-  // Makes the call that `begin` begins, which writes to `tensors`, or does without it. Returns when it is
-  // done.
+  // Makes the call that `begin` begins, or does without it. Returns when it is done.
+  struct Results {
+    const std::vector<torch::Tensor>& tensors;  // that it writes
+    bool are_equal_everywhere;
+  };
   void run(const std::shared_ptr<detail::Membership>& membership, const char* name,
-           const std::vector<torch::Tensor>& tensors, const detail::Operation::Begin& begin);
+           const std::vector<torch::Tensor>& kept, const detail::Operation::Begin& begin,
+           const Results& results);
   // Whether a call that fails now throws GroupLost.
   bool may_recover() const { return phase_ != Phase::kSetUp && phase_ != Phase::kOff; }
 
@@ -146,7 +150,6 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   void take_place();
   void write(Mirror::Moment moment, const std::string& bytes);
   void give_up(const std::exception_ptr& thrown);
-  void replay(std::string_view result, const std::vector<torch::Tensor>& tensors) const;
   std::shared_ptr<detail::Membership> whole() const;
 
   AgentLink& link_;
