@@ -667,6 +667,16 @@ TEST_F(NodeCoreTest, WhoeverCouldNotBeReplacedAfterAllFails) {
                           tells(rdzv::WorkerFailed{kFirst, *again.failure})));
 }
 
+// The leader has decided before it hears of the second one, for which it stops the round.
+TEST_F(NodeCoreTest, AfterAFailureNobodyIsReplaced) {
+  run();
+  core.step(replaceable(0));
+  EXPECT_EQ(names_of(core.step(failed(1, ExitStatus::exited(1)))), "WorkerFailed");
+  EXPECT_THAT(core.step(replace(1, 0)), IsEmpty());
+  EXPECT_EQ(names_of(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure})),
+            "CloseRound");
+}
+
 TEST_F(NodeCoreTest, ARoundWithADeadWorkerIsNeverDone) {
   run();
   core.step(replaceable(1));
