@@ -206,13 +206,12 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
     if (ended.failure && ended.replaceable) {
       const auto& [committed, generation] = *ended.replaceable;
       running->undecided[ended.failure->rank] = ended.local_rank;
-      out.push_back(TellLeader{
-          rdzv::WorkerReplaceable{ended.round, *ended.failure, committed, generation}});
+      out.push_back(
+          TellLeader{rdzv::WorkerReplaceable{ended.round, *ended.failure, committed, generation}});
     } else if (ended.failure) {
       if (!all(running->has_ended)) {
         out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
       }
-      running->undecided.clear();
       running->has_failed = true;
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
     } else if (all(running->has_ended) && running->undecided.empty()) {

@@ -74,8 +74,8 @@ struct Words {
     return "StopAsked, as by " + signal_name(asked.signal);
   }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
-    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) +
-           ", " + to_string(failed.committed) + " steps committed: " + describe(failed.failure);
+    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
+           to_string(failed.committed) + " steps committed: " + describe(failed.failure);
   }
   std::string operator()(const rdzv::Regrouped& regrouped) const {
     return "Regrouped" + of_round(regrouped.round) + in_generation(regrouped.generation);

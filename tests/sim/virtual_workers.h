@@ -110,7 +110,7 @@ class VirtualWorkers {
     bool is_alive = false;
     std::uint64_t life = 0;  // counts processes: events of an earlier one are dropped
     bool ignores_term = false;
-    bool keeps_its_word = true;    // else it ends when a peer does
+    bool keeps_its_word = true;     // else it ends when a peer does
     bool comes_when_called = true;  // else it hangs
     std::uint32_t called = 0;       // to this generation
     std::uint32_t waits_in = 0;     // for the others
@@ -135,9 +135,8 @@ class VirtualWorkers {
   void end_after(CoreTime::duration delay, int local_rank, ExitStatus status) {
     const Worker& worker = at(local_rank);
     if (!worker.is_alive) return;
-    job_.queue.after(delay, [this, local_rank, life = worker.life, status] {
-      end(local_rank, life, status);
-    });
+    job_.queue.after(
+        delay, [this, local_rank, life = worker.life, status] { end(local_rank, life, status); });
   }
 
   void end(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false) {
@@ -171,7 +170,8 @@ class VirtualWorkers {
     group.attempt += 1;
     if (!job_.recovery.is_on() || !group.is_complete) return break_group(job_, key_);
     for (const auto& [node, local_rank] : group.workers) {
-      if (node->key_ != key_ || (node->can_recover_ && node->at(local_rank).keeps_its_word)) continue;
+      if (node->key_ != key_ || (node->can_recover_ && node->at(local_rank).keeps_its_word))
+        continue;
       node->end_after(job_.habits.time(5ms, 60ms), local_rank, ExitStatus::exited(1));
     }
   }
@@ -294,7 +294,7 @@ class VirtualWorkers {
   VirtualJob& job_;
   const Agent agent_;
   std::vector<Worker> workers_;
-  GroupKey key_;            // of the last round
+  GroupKey key_;  // of the last round
   int first_rank_ = 0;
   bool can_recover_ = false;  // its workers have said so
 };
