@@ -72,6 +72,7 @@ class DowntimeClock {
 
   Downtime latest(TimePoint now) const;  // of the latest restart
   Downtime all(TimePoint now) const;     // of all together
+  int in_place() const { return in_place_; }  // how many of them replaced one worker only
   Duration until_first_step(TimePoint now) const;
   Duration wall(TimePoint now) const { return now - started_; }
   // The share of the wall time that moved the job forward: without the start, all downtime, and
@@ -114,6 +115,7 @@ class DowntimeClock {
   std::optional<Duration> start_;     // once the first round is over
   std::optional<Outage> outage_;      // that led to the current round
   bool was_taken_ = true;             // by take_recovered()
+  int in_place_ = 0;
   Downtime settled_ = no_downtime();  // of the outages before
 };
 

@@ -290,20 +290,32 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   return printable(joined(parts, "; "));
 }
 
+std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
+                                 std::string_view here) {
+  return describe(failure, here) + "; its standby takes its place; restart " +
+         std::to_string(restarts) + " of " + std::to_string(max_restarts);
+}
+
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
   if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
   std::string report = headline(outcome, program);
   if (outcome.cause) report += cause_in_full(*outcome.cause);
+  const bool is_failure = outcome.kind == rdzv::JobOutcome::Kind::kFailed;
+  if (is_failure && !outcome.sentence.empty()) report += field("no retry", printable(outcome.sentence));
   report += trouble_with_nodes(outcome);
   report += consequences_in_short(outcome);
   return report + rounds_in_short(outcome);
 }
 
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall, const Downtime& downtime) {
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime,
+                    int in_place) {
   std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
   std::vector<std::string> parts;
-  if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
+  if (outcome.restarts > 0) {
+    parts.push_back(counted(outcome.restarts, "restart") +
+                    (in_place > 0 ? " (" + std::to_string(in_place) + " in place)" : ""));
+  }
   if (const int asked = outcome.restarts_asked_for; asked > 0) {
     parts.push_back(counted(asked, "restart") + " by request");
   }

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,17 @@ Result<void> has_room(std::uint64_t needed) {
   const auto available = bytes_in(file_text("/proc/meminfo"), "MemAvailable:");
   if (available && *available < needed) return short_of(*available, "on this machine");
   return {};
+}
+
+// A worker that has just ended does not matter: nobody takes its place then.
+bool run_the_same(pid_t standby, pid_t worker) {
+  struct stat first {};
+  struct stat second {};
+  const auto look = [](pid_t pid, struct stat& file) {
+    return ::stat(("/proc/" + std::to_string(pid) + "/exe").c_str(), &file) == 0;
+  };
+  return !look(standby, first) || !look(worker, second) ||
+         (first.st_dev == second.st_dev && first.st_ino == second.st_ino);
 }
 
 // The last line that is not empty.
@@ -133,6 +145,9 @@ Result<void> PreparedStandbys::make(int local_rank) {
 
 void PreparedStandbys::on_hello(Standby& standby) {
   if (standby.waits || !standby.link->is_prepared()) return;
+  if (!run_the_same(standby.process->pid(), hooks_.worker(standby.local_rank))) {
+    return post(prepared::Cannot{"its file has changed since the workers were started"});
+  }
   standby.waits = true;
   post(prepared::Waits{standby.local_rank});
 }

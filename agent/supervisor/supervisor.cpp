@@ -245,8 +245,12 @@ WorkerGroup::Events Supervisor::worker_events() {
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
           },
-      .replaced = [this](const Replace& what,
-                         pid_t newcomer) { observers_.events.replaced(what, newcomer); },
+      .replaced =
+          [this](const Replace& what, pid_t newcomer) {
+            log_.warn(describe_replacement(what.failure, what.restarts, what.max_restarts,
+                                           parts_.host));
+            observers_.events.replaced(what, newcomer);
+          },
       .regrouped =
           [this](int local_rank, std::uint32_t generation) {
             observers_.events.regrouped(local_rank, generation);

@@ -452,7 +452,9 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
 void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
   events_.ended(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
-  if (!ended.status.is_success()) {
+  if (ended.status.is_success()) {
+    prepared_.round_is_over();  // nobody is replaced from now on: its part is done
+  } else {
     Worker& its = worker(ended.local_rank);
     const bool can = can_replace(ended.local_rank);
     if (can || (its.is_newcomer && its.before && !events_.is_stopping())) {
