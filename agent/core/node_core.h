@@ -58,7 +58,8 @@
 //       reason, or the leader is told that this node leaves: first TellGroupBroken
 //   (8) of a rank of this node: that worker lives again; if the shell cannot hand over, it reports WorkerEnded once more,
 //       no longer replaceable. A generation that does not come after the last one is dropped; only those that have
-//       regrouped in the last one count, and nothing is told while one of them is dead
+//       regrouped in the last one count, and nothing is told while one of them is dead. After WorkerFailed it is dropped,
+//       since the leader will stop the round
 //   (9) a preempted node that has not told it takes part as in Running, so that the workers can finish their step; a worker
 //       that takes a place is asked to leave, too
 //
@@ -305,6 +306,7 @@ class NodeCore {
   struct Running : Workers {
     bool are_some_done = false;
     bool can_recover = false;  // WorkersRecover was told
+    bool has_failed = false;   // WorkerFailed was told: the leader stops the round
   };
   struct Stopping : Workers {
     std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping

@@ -29,10 +29,8 @@ std::string describe_replacement(const rdzv::WorkerFailure& failure, int restart
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program);
 
 // One line: how long the job took, and how much of that its restarts and changes of nodes cost,
-// until every rank had committed the step after them; or until when else that was counted. `in_place`:
-// how many of the restarts replaced one worker only.
+// until every rank had committed the step after them; or until when else that was counted.
 std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
-                    std::chrono::steady_clock::duration wall, const Downtime& downtime,
-                    int in_place = 0);
+                    std::chrono::steady_clock::duration wall, const Downtime& downtime);
 
 }  // namespace ddprun::agent

@@ -78,7 +78,7 @@ void JobEnd::report(std::function<void()> done) {
     const DowntimeClock& times = others_.observers.events.times();
     const auto now = std::chrono::steady_clock::now();
     parts_.console.say(Stream::kStderr,
-                       summary(outcome_, program, times.wall(now), times.all(now), times.in_place()));
+                       summary(outcome_, program, times.wall(now), times.all(now)));
   }
   if (text.empty()) return done();
   copies_.run<bool>(

@@ -147,9 +147,10 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kRdzvId, "rdzv-id", "ID", "none",
      "name of the job, the same on every node; TORCHELASTIC_RUN_ID"},
     {kRdzvConf, "rdzv-conf", "KEY=VALUE,...", "",
-     "more settings: join_timeout (static: timeout), last_call_timeout, keep_alive_interval in "
-     "seconds; keep_alive_max_attempt; reconnect_grace in milliseconds; is_host; token_file; etcd: "
-     "lease_time in seconds, etcd_prefix, protocol, ca_cert, cert, key, user, password_file",
+     "more settings: join_timeout (static: timeout), last_call_timeout, replace_timeout, "
+     "keep_alive_interval in seconds; keep_alive_max_attempt; reconnect_grace in milliseconds; "
+     "is_host; token_file; etcd: lease_time in seconds, etcd_prefix, protocol, ca_cert, cert, key, "
+     "user, password_file",
      kPairs},
     {kLocalAddr, "local-addr", "HOST", "", "address by which other nodes reach this one"},
     {kTokenFile, "token-file", "FILE", "",

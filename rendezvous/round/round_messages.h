@@ -73,6 +73,7 @@ struct JobOutcome {
   std::string sentence;
   int restarts = 0;                         // charged to the budget
   int restarts_asked_for = 0;               // by a user; as far as the last leader knows
+  int in_place = 0;                         // of `restarts`, without another round; likewise
   Round last_round{};
 
   bool operator==(const JobOutcome&) const = default;

@@ -44,8 +44,8 @@ rdzv::ReplaceWorker replace(std::uint32_t generation, int rank) {
   return {kFirst, generation, rank, failure(rank, ExitStatus::killed(SIGKILL)), 1, 3};
 }
 NodeAction replaces(std::uint32_t generation, int rank, std::optional<int> local_rank) {
-  return Replace{kFirst, generation, rank, local_rank,
-                 failure(rank, ExitStatus::killed(SIGKILL))};
+  return Replace{kFirst, generation, rank, local_rank, failure(rank, ExitStatus::killed(SIGKILL)),
+                 1,      3};
 }
 NodeAction tells(rdzv::ToLeader message) { return TellLeader{std::move(message)}; }
 
@@ -665,6 +665,16 @@ TEST_F(NodeCoreTest, WhoeverCouldNotBeReplacedAfterAllFails) {
   EXPECT_THAT(core.step(again),
               ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}},
                           tells(rdzv::WorkerFailed{kFirst, *again.failure})));
+}
+
+// The leader has decided before it hears of the second one, for which it stops the round.
+TEST_F(NodeCoreTest, AfterAFailureNobodyIsReplaced) {
+  run();
+  core.step(replaceable(0));
+  EXPECT_EQ(names_of(core.step(failed(1, ExitStatus::exited(1)))), "WorkerFailed");
+  EXPECT_THAT(core.step(replace(1, 0)), IsEmpty());
+  EXPECT_EQ(names_of(core.step(rdzv::RoundStop{kFirst, rdzv::RoundStop::Why::kFailure})),
+            "CloseRound");
 }
 
 TEST_F(NodeCoreTest, ARoundWithADeadWorkerIsNeverDone) {

@@ -1097,7 +1097,9 @@ TEST(RoundCore, ReplacesAWorkerOnAllNodesAndChargesItAtOnce) {
   EXPECT_THAT(job.said(1, Regrouped{kFirst, 1}), IsEmpty());
   EXPECT_FALSE(job.core.deadline()) << "it is over";
   job.said(0, WorkersDone{kFirst});
-  EXPECT_EQ(outcome_in(job.said(1, WorkersDone{kFirst})).restarts, 1);
+  const JobOutcome outcome = outcome_in(job.said(1, WorkersDone{kFirst}));
+  EXPECT_EQ(outcome.restarts, 1);
+  EXPECT_EQ(outcome.in_place, 1);
 }
 
 TEST(RoundCore, ReplacesOnlyWhereTheLadderAllowsIt) {
@@ -1114,6 +1116,12 @@ TEST(RoundCore, ReplacesOnlyWhereTheLadderAllowsIt) {
        [] {
          Recovering job(2);
          job.said(0, SomeWorkersDone{kFirst});
+         return job.said(1, replaceable(1));
+       }},
+      {"a node may be lost",
+       [] {
+         Recovering job(2);
+         job.link(0, NodeDisconnected{});
          return job.said(1, replaceable(1));
        }},
       {"the budget is spent", [] { return Recovering(2, 0).said(1, replaceable(1)); }},

@@ -91,6 +91,7 @@ inline JobOutcome example_outcome() {
   outcome.sentence = "too few nodes are left";
   outcome.restarts = 2;
   outcome.restarts_asked_for = 3;
+  outcome.in_place = 1;
   outcome.last_round = Round{12};
   return outcome;
 }
