@@ -101,8 +101,8 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
 void JobHistory::take_place(const RoundStarted::Worker& newcomer) {
   const auto local_rank = static_cast<std::size_t>(newcomer.local_rank);
   if (local_rank >= workers_.size()) return;
-  workers_[local_rank] = {newcomer.rank, newcomer.local_rank, newcomer.pid, "",
-                          WorkerState::kRunning, {}, {}};
+  workers_[local_rank] = {
+      newcomer.rank, newcomer.local_rank, newcomer.pid, "", WorkerState::kRunning, {}, {}};
 }
 
 void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,

@@ -60,9 +60,7 @@ class Replace : public ::testing::Test {
     arguments.push_back(std::to_string(job_->pid()));
     return run_to_its_end(ddpctl(arguments), setup());
   }
-  std::string status() const {
-    return ask({"status", "--json"}).out;
-  }
+  std::string status() const { return ask({"status", "--json"}).out; }
   // So many prepared standbys wait; then all ranks have one.
   bool are_ready(int count) {
     const std::string all = std::to_string(count);
@@ -131,8 +129,8 @@ TEST_F(Replace, AsOftenAsAWorkerDies) {
   EXPECT_EQ(count_of("\"event\":\"round_started\""), 1);
   EXPECT_THAT(status(), HasSubstr("\"restarts\":4,"));
   EXPECT_THAT(ask({"status"}).out,
-              AllOf(HasSubstr("workers are replaced in place"), HasSubstr("4 replaced in this round"),
-                    HasSubstr(", replaced in place")));
+              AllOf(HasSubstr("workers are replaced in place"),
+                    HasSubstr("4 replaced in this round"), HasSubstr(", replaced in place")));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(128 + SIGTERM));
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -178,7 +176,8 @@ TEST_F(Replace, AllAreRestartedWhenTheStandbyIsGoneToo) {
     if (std::ranges::count(before, pid) == 0 && pid != job.keeper()) ::kill(pid, SIGKILL);
   }
   ::kill(before[1], SIGKILL);
-  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; })) << events();
+  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
+      << events();
   EXPECT_TRUE(is_another(0, before[0]));
   ASSERT_TRUE(are_ready(2)) << "again in the next round: " << job.err();
   ::kill(worker(0), SIGKILL);
@@ -189,7 +188,8 @@ TEST_F(Replace, AllAreRestartedWhenTheStandbyIsGoneToo) {
 TEST_F(Replace, ASetUpThatFailsAloneIsSaidOnce) {
   const std::pair<const char*, const char*> cases[] = {
       {"set-up-fails",
-       "cannot be replaced in place: a standby that made the program's set-up without the others ended with "
+       "cannot be replaced in place: a standby that made the program's set-up without the others "
+       "ended with "
        "exit code 3: no data for one rank alone; when one dies, all are restarted"},
       {"set-up-cannot", "cannot be replaced in place: its set-up needs the others; when"},
       {"set-up-killed", "without the others ended with SIGKILL"},
@@ -237,7 +237,8 @@ TEST_F(Replace, AWorkerThatDoesNotRegroupAsToldFailsTheRound) {
   ASSERT_TRUE(are_ready(2)) << job.err();
   // Rank 0 ends when it is told to regroup, and so does each that takes its place.
   ::kill(worker(1), SIGKILL);
-  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; })) << events();
+  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
+      << events();
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(128 + SIGTERM));
   EXPECT_THAT(job.left_over(), IsEmpty());

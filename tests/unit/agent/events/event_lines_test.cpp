@@ -241,8 +241,8 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                      R"("waited_us":1500000,"sentence":"rank 2 is stopped by a signal, and others )"
                      R"x(wait for it in all_reduce (call 17 of ddprun)")x"));
   EXPECT_EQ(event_line(kHead, Recovered{Round{2}, kDowntime}),
-            expected("recovered",
-                     R"("round":2,)" + kDowntimeFields + R"(,"how":"restarted","generation":null)"));
+            expected("recovered", R"("round":2,)" + kDowntimeFields +
+                                      R"(,"how":"restarted","generation":null)"));
   Downtime unknown;
   unknown.until = DowntimeEnd::kFirstStep;
   EXPECT_THAT(event_line(kHead, Recovered{Round{2}, unknown}),

@@ -88,8 +88,8 @@ TEST_F(RoundStoreTest, DropsTheKeysOfGenerationsBeforeTheLastOne) {
   store_.begin_generation(1);  // there is no server yet
   auto keys = std::async(std::launch::async, [&]() -> rdzv::StoreClient::Keys {
     auto client = rdzv::StoreClient::connect({.server = {"127.0.0.1", port}, .timeout = 10s});
-    for (const char* name : {"ddprun@1/a", "ddprun@2/a", "ddprun@3/a", "ddprun@12", "ddprun@",
-                             "ddprun/a", "other"}) {
+    for (const char* name :
+         {"ddprun@1/a", "ddprun@2/a", "ddprun@3/a", "ddprun@12", "ddprun@", "ddprun/a", "other"}) {
       EXPECT_TRUE((*client)->set(name, ""));
     }
     store_.begin_generation(3);
@@ -100,9 +100,8 @@ TEST_F(RoundStoreTest, DropsTheKeysOfGenerationsBeforeTheLastOne) {
     return left;
   });
   while (keys.wait_for(0s) != std::future_status::ready) io_.run_one_for(1ms);
-  EXPECT_THAT(keys.get(),
-              ::testing::UnorderedElementsAre("ddprun@2/a", "ddprun@3/a", "ddprun@12", "ddprun@",
-                                              "ddprun/a", "other"));
+  EXPECT_THAT(keys.get(), ::testing::UnorderedElementsAre("ddprun@2/a", "ddprun@3/a", "ddprun@12",
+                                                          "ddprun@", "ddprun/a", "other"));
 }
 
 TEST_F(RoundStoreTest, AClientOfAClosedStoreDoesNotStartTheNextOne) {
