@@ -159,8 +159,8 @@ struct NodeStatus {
   std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason
   std::vector<RestartRecord> recent_restarts;  // oldest first
 
-  std::optional<StoreStatus> store;              // none: another node or rank 0 serves it
-  std::optional<StandbyStatus> standbys;         // none: --standby is off
+  std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
+  std::optional<StandbyStatus> standbys;  // none: --standby is off
   std::optional<ReplacementStatus> replacement;  // likewise
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends
