@@ -165,7 +165,8 @@ void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
   Workers* workers = taking_part();
   if (workers == nullptr || replace.generation <= workers->generation) return;
   workers->generation = replace.generation;
-  Replace action{replace.round, replace.generation, replace.rank, std::nullopt, replace.failure};
+  Replace action{replace.round,   replace.generation, replace.rank,        std::nullopt,
+                 replace.failure, replace.restarts,   replace.max_restarts};
   const auto dead = workers->undecided.extract(replace.rank);
   if (dead) {
     action.local_rank = dead.mapped();
@@ -204,10 +205,10 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
     if (ended.failure && ended.replaceable) {
-      const auto& [committed, generation] = *ended.replaceable;
+      const auto& [committed, generation, has_standby] = *ended.replaceable;
       running->undecided[ended.failure->rank] = ended.local_rank;
-      out.push_back(
-          TellLeader{rdzv::WorkerReplaceable{ended.round, *ended.failure, committed, generation}});
+      out.push_back(TellLeader{rdzv::WorkerReplaceable{ended.round, *ended.failure, committed,
+                                                       generation, has_standby}});
     } else if (ended.failure) {
       if (!all(running->has_ended)) {
         out.push_back(TellGroupBroken{ended.round, ended.failure->rank});

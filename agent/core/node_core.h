@@ -93,12 +93,13 @@ struct StoreResult {  // the answer to the OpenRoundStore action
 struct Replaceable {  // what its page says, as in rdzv::WorkerReplaceable
   std::int64_t committed = 0;
   std::uint32_t generation = 0;
+  bool has_standby = true;
 };
 struct WorkerEnded {
   Round round{};
   int local_rank = 0;
   std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
-  // With a failure: a prepared standby of its rank waits.
+  // With a failure: a prepared standby of its rank waits, or it had taken the place of another one itself.
   std::optional<Replaceable> replaceable = {};
 };
 struct StopSignal {
@@ -200,6 +201,8 @@ struct Replace {
   int rank = 0;
   std::optional<int> local_rank;  // if it is of this node
   rdzv::WorkerFailure failure;    // of the one before; without stderr_tail
+  int restarts = 0;               // charged to the budget so far, with this one
+  int max_restarts = 0;
   bool operator==(const Replace&) const = default;
 };
 struct ArmTimer {  // replaces the timer that is armed

@@ -131,7 +131,10 @@ void Core::on(Out& out, const StandbyWaits&) {
                         what_they_load() + " loaded"});
 }
 
-void Core::on(Out&, const StandbyTaken&) { waiting_ = std::max(0, waiting_ - 1); }
+void Core::on(Out& out, const StandbyTaken&) {
+  waiting_ = std::max(0, waiting_ - 1);
+  if (state_ == State::kReady) out.emplace_back(ArmTimer{kRefill});
+}
 
 void Core::on(Out& out, const StandbyLost& lost) {
   int& count = lost.has_waited ? waiting_ : coming_;

@@ -18,7 +18,7 @@
 //   ZygoteEnded      ignore           StartZygote, Off (2)  less, or Off (2)       Idle (4)            ignore
 //   CannotStart      ignore           Off                   Off                    ignore              ignore
 //   StandbyWaits     count            count                 count                  count               EndStandbys
-//   StandbyTaken     count            count                 count                  count               count
+//   StandbyTaken     count            count                 count                  count, timer (7)    count
 //   StandbyLost      count            count                 count                  count, timer (5)    count
 //   StartedAnew      Off              Off                   Off                    Idle, or Off (6)    ignore
 //   ProgramChanged   EndStandbys      Idle                  Idle                   Idle                ignore
@@ -35,6 +35,7 @@
 //   (4) the standbys that wait remain
 //   (5) as often as there are standbys, in one round
 //   (6) Idle, timer, if modules were loaded that nobody has named: the program may set what one of these has read
+//   (7) it may have been taken in the middle of a round, for a prepared standby (prepared_core.h)
 //
 // Standbys that a round has not used end when the next one runs: they wait in its control group.
 //

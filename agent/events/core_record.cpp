@@ -85,6 +85,7 @@ static void fields(JsonWriter& json, const WorkerEnded& ended) {
   if (!ended.replaceable) return;
   json("committed", ended.replaceable->committed);
   json("generation", ended.replaceable->generation);
+  json("has_standby", ended.replaceable->has_standby);
 }
 
 static void fields(const JsonReader& json, WorkerEnded& ended) {
@@ -96,6 +97,7 @@ static void fields(const JsonReader& json, WorkerEnded& ended) {
   ended.replaceable.emplace();
   json("committed", ended.replaceable->committed);
   json("generation", ended.replaceable->generation);
+  json("has_standby", ended.replaceable->has_standby);
 }
 
 static void fields(auto& json, Is<StopSignal> auto& stop) { json("signal", stop.signal); }

@@ -39,7 +39,7 @@ DowntimeClock::Duration DowntimeClock::round_runs(TimePoint now) {
     first_ran_at_ = now;
   } else {
     if (outage_) settled_ = settled_ + latest(now);
-    outage_ = Outage{since, stopped_at_.value_or(since), now, {}};
+    outage_ = Outage{since, stopped_at_.value_or(since), now, {}, {}};
     was_taken_ = false;
   }
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -52,6 +52,33 @@ DowntimeClock::Duration DowntimeClock::round_runs(TimePoint now) {
   failed_at_.reset();
   stopped_at_.reset();
   return now - since;
+}
+
+DowntimeClock::Duration DowntimeClock::replaced(std::uint32_t generation, TimePoint now) {
+  const TimePoint since = failed_at_.value_or(now);
+  settle(now);
+  if (outage_) settled_ = settled_ + latest(now);
+  outage_ = Outage{since, now, now, {}, generation};
+  in_place_ += 1;
+  was_taken_ = false;
+  for (Rank& each : ranks_) {
+    each.regrouped_at.reset();
+    each.committed_at.reset();
+  }
+  failed_at_.reset();
+  stopped_at_.reset();
+  return now - since;
+}
+
+void DowntimeClock::regrouped(int local_rank, std::uint32_t generation, TimePoint now) {
+  auto& at = rank(local_rank).regrouped_at;
+  if (outage_ && outage_->generation == generation && !at) at = now;
+}
+
+void DowntimeClock::committed(int local_rank, std::uint32_t generation, TimePoint now) {
+  regrouped(local_rank, generation, now);
+  auto& at = rank(local_rank).committed_at;
+  if (outage_ && outage_->generation == generation && !at) at = now;
 }
 
 // Rounds may fail again before they have repeated everything: the latest step of all counts.
@@ -83,7 +110,25 @@ std::optional<DowntimeClock::WantedStep> DowntimeClock::wanted_step(int local_ra
   return WantedStep{own.kind, latest + 1};
 }
 
+// After a replacement in place: ranks reach their first step when they have regrouped.
+DowntimeClock::Reached DowntimeClock::reached_in_place(const Outage& outage, TimePoint now) const {
+  const TimePoint end = outage.over_at.value_or(now);
+  const auto later = [end](std::optional<TimePoint> a, std::optional<TimePoint> b) {
+    return a && b && *b <= end ? std::max(a, b) : std::nullopt;
+  };
+  Reached all;
+  all.knows_steps = true;
+  all.first_step = all.step_after = outage.ran_at;
+  for (const Rank& each : ranks_) {
+    const auto or_done = [&each](std::optional<TimePoint> at) { return at ? at : each.done_at; };
+    all.first_step = later(all.first_step, or_done(each.regrouped_at));
+    all.step_after = later(all.step_after, or_done(each.committed_at));
+  }
+  return all;
+}
+
 DowntimeClock::Reached DowntimeClock::reached(const Outage& outage, TimePoint now) const {
+  if (outage.generation) return reached_in_place(outage, now);
   const TimePoint end = outage.over_at.value_or(now);
   // A worker writes its marks itself, and may write anything.
   const auto within = [&](std::optional<TimePoint> at) {

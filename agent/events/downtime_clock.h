@@ -8,6 +8,9 @@
 //   round_runs                     the start is over       the outage has its    –
 //                                                          "stopped", "started"
 //   stepped: marks of a worker     –                       –                     "joined", "repeated"
+//   replaced: a worker takes the   –                       –                     the outage has its "stopped"
+//     place of one that has ended                                                 and no "started"
+//   regrouped, committed           –                       –                     its "joined", its "repeated"
 //   worker_ended                   –                       its last step         its last step; with 0: it
 //                                                                                has done its part
 //   finished                       –                       –                     the outage ends, if it lasts
@@ -15,7 +18,9 @@
 // Which step ends an outage: the one after the latest that any rank of this node had done. Numbers
 // of steps are compared only if they are of one kind and that is not kCounted; otherwise each rank's
 // first step ends the outage. Ranks that have never reported a step are not awaited as long as
-// others have; a job that never reports any is back when its workers run.
+// others have; a job that never reports any is back when its workers run. A replacement in place is
+// over when each rank has committed a step in its generation; no step is repeated, because the one in
+// which the worker ended was committed by nobody, or by all.
 #pragma once
 
 #include <chrono>
@@ -46,6 +51,10 @@ class DowntimeClock {
   // Returns the time since its cause, which is the job's start for the first round.
   Duration round_runs(TimePoint now);
   void stepped(int local_rank, const StepMarks& marks) { rank(local_rank).marks = marks; }
+  // A generation begins. Returns the time since its cause; of a rank of another node that is not known.
+  Duration replaced(std::uint32_t generation, TimePoint now);
+  void regrouped(int local_rank, std::uint32_t generation, TimePoint now);
+  void committed(int local_rank, std::uint32_t generation, TimePoint now);
   // `step`: the last one that it reported. `has_succeeded`: it ended with 0.
   void worker_ended(int local_rank, std::optional<std::int64_t> step, StepKind kind,
                     bool has_succeeded, TimePoint now);
@@ -54,11 +63,16 @@ class DowntimeClock {
   // The step that the next process of a rank has to commit; nothing: none is known.
   std::optional<WantedStep> wanted_step(int local_rank) const;
 
+  // Of the latest restart, if it was a replacement in place.
+  std::optional<std::uint32_t> generation() const {
+    return outage_ ? outage_->generation : std::nullopt;
+  }
   // The downtime of the latest restart, once: when every rank has taken the steps that end it.
   std::optional<Downtime> take_recovered(TimePoint now);
 
-  Downtime latest(TimePoint now) const;  // of the latest restart
-  Downtime all(TimePoint now) const;     // of all together
+  Downtime latest(TimePoint now) const;       // of the latest restart
+  Downtime all(TimePoint now) const;          // of all together
+  int in_place() const { return in_place_; }  // how many of them replaced one worker only
   Duration until_first_step(TimePoint now) const;
   Duration wall(TimePoint now) const { return now - started_; }
   // The share of the wall time that moved the job forward: without the start, all downtime, and
@@ -74,17 +88,23 @@ class DowntimeClock {
     std::optional<WantedStep> wanted;  // in this round
     StepMarks marks;                   // of this round
     std::optional<TimePoint> done_at;  // it ended with 0
+    // In the outage's generation.
+    std::optional<TimePoint> regrouped_at;
+    std::optional<TimePoint> committed_at;
   };
   struct Outage {
     TimePoint failed_at;
     TimePoint stopped_at;
     TimePoint ran_at;
     std::optional<TimePoint> over_at;  // the next failure, or the end
+    // Of a replacement in place, which has `ran_at` when the place is taken.
+    std::optional<std::uint32_t> generation;
   };
   struct Reached;  // what the awaited ranks have reached
 
   Rank& rank(int local_rank) { return ranks_[static_cast<std::size_t>(local_rank)]; }
   Reached reached(const Outage& outage, TimePoint now) const;
+  Reached reached_in_place(const Outage& outage, TimePoint now) const;
   void settle(TimePoint now);
 
   TimePoint started_;
@@ -92,9 +112,10 @@ class DowntimeClock {
   std::optional<TimePoint> failed_at_;
   std::optional<TimePoint> stopped_at_;
   std::optional<TimePoint> first_ran_at_;
-  std::optional<Duration> start_;     // once the first round is over
-  std::optional<Outage> outage_;      // that led to the current round
-  bool was_taken_ = true;             // by take_recovered()
+  std::optional<Duration> start_;  // once the first round is over
+  std::optional<Outage> outage_;   // that led to the current round
+  bool was_taken_ = true;          // by take_recovered()
+  int in_place_ = 0;
   Downtime settled_ = no_downtime();  // of the outages before
 };
 

@@ -49,6 +49,8 @@ std::string_view reason_of(const rdzv::JobOutcome& outcome) {
   return "cannot_run";
 }
 
+std::string_view how(bool is_in_place) { return is_in_place ? "replaced" : "restarted"; }
+
 constexpr std::array kEventNames{"job_started",
                                  "round_started",
                                  "worker_exited",
@@ -143,6 +145,10 @@ static void fields(JsonWriter& line, const Restarted& event) {
   line("nodes_gone", event.nodes_gone);
   line("nodes_joined", event.nodes_joined);
   line("was_asked_for", event.was_asked_for);
+  line("how", how(event.in_place.has_value()));
+  const auto in_place = event.in_place.value_or(Restarted::InPlace());
+  line("generation", event.in_place ? std::optional(in_place.generation) : std::nullopt);
+  line("newcomer", in_place.newcomer);
 }
 
 static void fields(JsonWriter& line, const SignalReceived& event) {
@@ -178,6 +184,8 @@ static void fields(JsonWriter& line, const Requested& event) { line("what", even
 static void fields(JsonWriter& line, const Recovered& event) {
   line("round", event.round);
   fields(line, event.downtime);
+  line("how", how(event.generation.has_value()));
+  line("generation", event.generation);
 }
 
 static void fields(JsonWriter& line, const WaitSeen& event) {

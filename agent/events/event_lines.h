@@ -63,12 +63,21 @@ struct Restarted {
   std::optional<rdzv::NodeGone> lost_node = {};  // the first that is gone since the previous round
   int nodes_gone = 0;
   int nodes_joined = 0;
-  bool was_asked_for = false;                // with ddpctl restart
+  bool was_asked_for = false;  // with ddpctl restart
+  // Nothing: all workers were started anew. Else only `failure`'s worker was replaced, in place: the
+  // round and all others went on.
+  struct InPlace {
+    std::uint32_t generation = 0;
+    int rank = 0;
+    std::optional<RoundStarted::Worker> newcomer;  // if the rank is of this node
+  };
+  std::optional<InPlace> in_place = {};
   Downtime downtime_before = no_downtime();  // of the restart before; in no line
 };
 struct Recovered {
   Round round{};
   Downtime downtime;
+  std::optional<std::uint32_t> generation = {};  // after a replacement in place
 };
 struct SignalReceived {
   int signal = 0;
@@ -92,7 +101,7 @@ struct EventsLost {
   std::uint64_t count = 0;  // lines that were dropped because the reader was too slow
 };
 struct Requested {        // with ddpctl, from this agent
-  std::string_view what;  // stop, restart
+  std::string_view what;  // stop, restart, replace
 };
 struct WaitSeen {  // ranks have not come where others wait
   Round round{};

@@ -97,9 +97,17 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   }
   write(started);
   if (!is_first) {
-    write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
-                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined,
-                    start.after_request, downtime_before});
+    write(Restarted{start.round,
+                    start.restarts,
+                    start.max_restarts,
+                    start.after_failure,
+                    since_cause,
+                    start.after_loss,
+                    start.nodes_gone,
+                    start.nodes_joined,
+                    start.after_request,
+                    {},
+                    downtime_before});
   }
 }
 
@@ -133,9 +141,37 @@ void EventLog::stepped(int local_rank, const StepMarks& marks) {
   look_for_recovery();
 }
 
+void EventLog::replaced(const Replace& what, pid_t newcomer) {
+  const auto now = steady_clock::now();
+  const Downtime downtime_before = times_.latest(now);
+  Restarted restarted{what.round, what.restarts, what.max_restarts, what.failure,
+                      in_us(times_.replaced(what.generation, now))};
+  restarted.in_place = {what.generation, what.rank, {}};
+  restarted.downtime_before = downtime_before;
+  round_.restarts = what.restarts;
+  if (what.local_rank) {
+    restarted.in_place->newcomer = {what.rank, *what.local_rank, newcomer};
+    workers_[static_cast<std::size_t>(*what.local_rank)] = Ended{newcomer, {}};
+    running_ += 1;
+    if (job_.events.as_torchrun) {
+      console_.say(Stream::kStderr, torchrun_start_line(scene(), *what.local_rank, newcomer));
+    }
+  }
+  write(restarted);
+}
+
+void EventLog::regrouped(int local_rank, std::uint32_t generation) {
+  times_.regrouped(local_rank, generation, steady_clock::now());
+}
+
+void EventLog::committed(int local_rank, std::uint32_t generation) {
+  times_.committed(local_rank, generation, steady_clock::now());
+  look_for_recovery();
+}
+
 void EventLog::look_for_recovery() {
   if (const auto downtime = times_.take_recovered(steady_clock::now())) {
-    write(Recovered{round_.round, *downtime});
+    write(Recovered{round_.round, *downtime, times_.generation()});
   }
 }
 

@@ -43,6 +43,10 @@ class EventLog {
   void worker_ending(int local_rank, const std::optional<WorkerProgress>& progress,
                      const StepMarks& marks, ExitStatus status, bool was_told_to_stop);
   void stepped(int local_rank, const StepMarks& marks);
+  // A generation has begun. `newcomer`: the process that has taken the place, if the rank is here.
+  void replaced(const Replace& what, pid_t newcomer);
+  void regrouped(int local_rank, std::uint32_t generation);
+  void committed(int local_rank, std::uint32_t generation);
   // `cause`: the event that made the round stop.
   void round_stopping(Round round, const NodeEvent& cause);
   void finished(const rdzv::JobOutcome& outcome, int exit_code);

@@ -77,6 +77,7 @@ void JobHistory::on(const EventHead&, const WorkerExited& exited) {
 void JobHistory::on(const EventHead& head, const Restarted& restarted) {
   restarts_ = restarted.restart;
   max_restarts_ = restarted.max_restarts;
+  if (restarted.in_place && restarted.in_place->newcomer) take_place(*restarted.in_place->newcomer);
   const auto& [reason, sentence] = reason_of(restarted);
   if (!records_.empty()) {  // its downtime is over now
     RestartRecord& before = records_.back();
@@ -93,7 +94,15 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
                 : restarted.lost_node ? restarted.lost_node->host
                                       : "";
   record.sentence = as_utf8(sentence, kSentenceBytesMax);
+  if (restarted.in_place) record.generation = restarted.in_place->generation;
   keep_latest(records_, std::move(record), kRestartsKept);
+}
+
+void JobHistory::take_place(const RoundStarted::Worker& newcomer) {
+  const auto local_rank = static_cast<std::size_t>(newcomer.local_rank);
+  if (local_rank >= workers_.size()) return;
+  workers_[local_rank] = {
+      newcomer.rank, newcomer.local_rank, newcomer.pid, "", WorkerState::kRunning, {}, {}};
 }
 
 void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,
@@ -124,6 +133,7 @@ void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,
                        [](const RestartTotal& total) { return total.count > 0; });
   status.until_first_step =
       std::chrono::duration_cast<std::chrono::microseconds>(times.until_first_step(now));
+  status.restarts_in_place = times.in_place();
   status.downtime = times.all(now);
   status.goodput = times.goodput(now);
   for (std::size_t i = events_.size() - std::min(events_max, events_.size()); i < events_.size();

@@ -35,6 +35,8 @@ class JobHistory {
   void on(const EventHead& head, const JobStarted& started);
   void on(const EventHead&, const auto&) {}  // kept in events_ only
 
+  void take_place(const RoundStarted::Worker& newcomer);
+
   RestartTotal& total_of(RestartReason reason) { return totals_[static_cast<std::size_t>(reason)]; }
 
   int local_world_size_;

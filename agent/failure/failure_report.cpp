@@ -293,13 +293,19 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   return printable(joined(parts, "; "));
 }
 
+std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
+                                 std::string_view here) {
+  return describe(failure, here) + "; its standby takes its place; restart " +
+         std::to_string(restarts) + " of " + std::to_string(max_restarts);
+}
+
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
   if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
   std::string report = headline(outcome, program);
   if (outcome.cause) report += cause_in_full(*outcome.cause);
   const bool is_final =
       outcome.kind == rdzv::JobOutcome::Kind::kFailed && !outcome.sentence.empty();
-  if (is_final) report += field("no retry", outcome.sentence);
+  if (is_final) report += field("no retry", printable(outcome.sentence));
   report += trouble_with_nodes(outcome);
   report += consequences_in_short(outcome);
   return report + rounds_in_short(outcome);

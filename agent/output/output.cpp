@@ -301,9 +301,11 @@ WorkerStream::Destinations Output::destinations(const StreamPlan& plan, std::uin
 }
 
 std::shared_ptr<LogFile> Output::opened_file(const std::string& path) {
-  auto file = opened_.extract(path);
-  assert(file);  // prepare_round() was called
-  return std::move(file.mapped());
+  const auto file = opened_.find(path);
+  assert(file != opened_.end());  // prepare_round() was called
+  const auto opened = file->second;
+  if (!keeps_files_) opened_.erase(file);
+  return opened;
 }
 
 std::string Output::filtered_file_of(std::uint64_t round, Stream stream) const {

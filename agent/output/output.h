@@ -65,6 +65,9 @@ class Output {
   // The folder of this run if its file system has not answered a call yet, else empty.
   std::string unanswering_folder() const;
 
+  // From now on open() may be called again for a local rank in one round, for a process that takes the
+  // place of one that has ended: it writes to the same files.
+  void keep_files_of_rounds() { keeps_files_ = true; }
   // After prepare_round().
   Result<ChildStreams> open(std::uint64_t round, const WorkerIdentity& worker);
   void started(int local_rank);
@@ -142,7 +145,8 @@ class Output {
   std::string directory_;                                   // of this run; empty: none
   std::string error_file_prefix_;                           // for a job without log files
   std::unique_ptr<LogFiles> files_;                         // made for the first file
-  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // not yet used by a worker
+  std::map<std::string, std::shared_ptr<LogFile>> opened_;  // not yet used by a worker, or kept
+  bool keeps_files_ = false;
   std::array<std::shared_ptr<LogFile>, 2> filtered_files_;  // of filtered_round_
   std::uint64_t filtered_round_ = 0;
   std::map<int, Worker> workers_;

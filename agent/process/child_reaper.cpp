@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -73,6 +74,14 @@ rdzv::UniqueFd ChildReaper::next_control_group() {
     next_group_.emplace(std::move(*made));
   }
   return rdzv::UniqueFd(::openat(next_group_->directory(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+}
+
+bool ChildReaper::move_into_control_group(pid_t pid) {
+  if (!are_all_in_group_) return false;
+  const rdzv::UniqueFd members(::openat(group_->directory(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(pid);
+  return members &&
+         ::write(members.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 // Not a moment without the next one's path in the keeper's table: processes are in that group.

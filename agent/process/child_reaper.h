@@ -57,6 +57,8 @@ class ChildReaper {
   // Where a process enters the control group of the next round, by writing 0; none if there is no
   // such group.
   rdzv::UniqueFd next_control_group();
+  // False: it could not be moved, or there is no such group.
+  bool move_into_control_group(pid_t pid);
   // A worker could not be started in it, so the group does not contain all workers any more.
   void leave_control_group();
 

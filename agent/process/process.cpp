@@ -301,6 +301,7 @@ class Starter {
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);
     ::fcntl(spec_.link_record_fd, F_SETFD, 0);
+    if (spec_.link_mirror_fd >= 0) ::fcntl(spec_.link_mirror_fd, F_SETFD, 0);
   }
 
   const ProcessSpec& spec_;
@@ -316,13 +317,6 @@ class Starter {
 
 // Stopped by a signal, not by a tracer.
 bool is_stopped(pid_t pid) { return stat_after_name(pid).starts_with('T'); }
-
-ExitStatus status_of(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
-    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
-  }
-  return ExitStatus::exited(WEXITSTATUS(wait_status));
-}
 
 // The exit status of a process that a debugger traces: until the debugger has waited for it, its
 // parent cannot. The last field of /proc/PID/stat is the status of waitpid(). None: it has not
@@ -437,6 +431,13 @@ class Worker final : public WorkerProcess {
 };
 
 }  // namespace
+
+ExitStatus status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return ExitStatus::killed(WTERMSIG(wait_status), WCOREDUMP(wait_status));
+  }
+  return ExitStatus::exited(WEXITSTATUS(wait_status));
+}
 
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent) {
   link::Header header;

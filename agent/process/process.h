@@ -33,6 +33,7 @@ struct ProcessSpec {
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int link_record_fd = -1;
+  int link_mirror_fd = -1;  // of a prepared standby: the mirror of the worker that it may replace
   // Written to the link's page for the worker, as link::Header has them.
   int preempt_signal = 0;
   StepKind wanted_kind = StepKind::kProgram;
@@ -69,6 +70,9 @@ class WorkerProcess {
   virtual void pause() = 0;
   virtual void resume() = 0;
 };
+
+// Of a status as waitpid() has it.
+ExitStatus status_of(int wait_status);
 
 // Enters the worker in the page of its link and in its record, as the agent `agent`. System calls only.
 void write_link_page(const ProcessSpec& spec, pid_t worker, pid_t agent);

@@ -3,13 +3,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <tuple>
 #include <utility>
+
+#include "rendezvous/common/foreign_text.h"
 
 namespace ddprun::agent {
 namespace {
@@ -90,10 +95,9 @@ WorkerLink::WorkerLink(const asio::any_io_executor& executor, UniqueFd socket,
       page_(std::move(page)),
       record_(std::move(record)) {}
 
-void WorkerLink::started(pid_t pid, OnMisuse on_misuse, OnStep on_step) {
+void WorkerLink::started(pid_t pid, Hooks hooks) {
   pid_ = pid;
-  on_misuse_ = std::move(on_misuse);
-  on_step_ = std::move(on_step);
+  hooks_ = std::move(hooks);
   worker_socket_.reset();
   await_message();
 }
@@ -115,6 +119,55 @@ void WorkerLink::tell_group_broken(Round round, int rank) {
   std::ignore =
       ::send(socket_.native_handle(), &broken, sizeof broken, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
+
+// ---- replacement in place
+
+bool WorkerLink::tell_regroup(int rank, std::uint32_t generation) {
+  if (!socket_.is_open()) return false;
+  link::Regroup regroup;
+  regroup.head.pid = ::getpid();
+  regroup.rank = rank;
+  regroup.generation = generation;
+  return ::send(socket_.native_handle(), &regroup, sizeof regroup, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         sizeof regroup;
+}
+
+bool WorkerLink::tell_take_place(int rank, std::uint32_t generation, int stdout_fd, int stderr_fd,
+                                 WorkerLink& before) {
+  if (!socket_.is_open() || !before.mirror_) return false;
+  link::TakePlace take;
+  take.head.pid = ::getpid();
+  take.rank = rank;
+  take.generation = generation;
+  const std::array descriptors{stdout_fd, stderr_fd, before.mirror_.get()};
+  iovec bytes{&take, sizeof take};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof descriptors);
+  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
+  if (::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof take) {
+    return false;
+  }
+  mirror_ = std::move(before.mirror_);
+  return true;
+}
+
+WorkerLink::Recovered WorkerLink::recovered() const {
+  const Mapped<link::Page> page(page_.get());
+  if (page.get() == nullptr) return {};
+  const link::Recovery& written = page.get()->recovery;
+  return {written.committed.load(std::memory_order_acquire),
+          written.generation.load(std::memory_order_acquire)};
+}
+
+// ---- what it has written
 
 std::optional<WorkerProgress> WorkerLink::progress() const {
   const Mapped<link::Page> page(page_.get());
@@ -160,38 +213,99 @@ void WorkerLink::await_message() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                      lifetime_.guard([this](const boost::system::error_code& ec) {
                        if (ec || !socket_.is_open()) return;
+                       const auto watched = lifetime_.watch();
                        read_messages();
-                       if (socket_.is_open()) await_message();
+                       if (!watched.expired() && socket_.is_open()) await_message();
                      }));
 }
 
+// The largest message of a worker.
+struct WorkerLink::Packet {
+  link::CannotRecover message;
+  ssize_t length = -1;  // as it was sent; -1: errno says why there is none
+  rdzv::UniqueFd descriptor;
+  bool had_more_descriptors = false;
+};
+
+WorkerLink::Packet WorkerLink::receive(int socket) {
+  Packet packet;
+  iovec bytes{&packet.message, sizeof packet.message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // the kernel drops what is beyond the first one
+  // MSG_TRUNC returns the full length of the message.
+  packet.length = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+  if (packet.length < 0) return packet;
+  packet.had_more_descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+    packet.descriptor.reset(descriptor);
+  }
+  return packet;
+}
+
 void WorkerLink::read_messages() {
-  for (int left = kMessagesAtOnce; left > 0 && socket_.is_open(); --left) {
-    link::Message message;
-    // MSG_TRUNC returns the full length of the message. The kernel drops descriptors sent with it.
-    const ssize_t length =
-        ::recv(socket_.native_handle(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (length <= 0) return close();  // the worker has ended, or closed its link
-    if (length == sizeof message && on_message(message)) continue;
+  const auto self = shared_from_this();
+  const auto is_owned = [&self] { return self.use_count() > 1; };
+  for (int left = kMessagesAtOnce; left > 0 && socket_.is_open() && is_owned(); --left) {
+    Packet packet = receive(socket_.native_handle());
+    if (packet.length < 0 && errno == EINTR) continue;
+    if (packet.length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (packet.length <= 0) return close();  // the worker has ended, or closed its link
+    if (on_message(packet)) continue;
     close();
-    on_misuse_("sent " + std::to_string(length) +
-               " bytes over its link that are no message of the protocol; the link is closed");
+    return hooks_.misuse(
+        "sent " + std::to_string(packet.length) +
+        " bytes over its link that are no message of the protocol; the link is closed");
   }
 }
 
-bool WorkerLink::on_message(const link::Message& message) {
+bool WorkerLink::on_message(Packet& packet) {
+  const link::Message& head = packet.message.head;
+  const auto kind = static_cast<link::Kind>(head.kind);
+  const bool is_sentence = kind == link::Kind::kCannotRecover;
+  const std::size_t size = is_sentence ? sizeof(link::CannotRecover) : sizeof head;
   // Messages of a newer version have these fields too.
-  if (message.version < 1 || message.pid != pid_) return false;
-  if (message.kind == static_cast<std::uint32_t>(link::Kind::kStepped)) {
-    on_step_(marks());
-    return true;
+  if (!std::cmp_equal(packet.length, size) || head.version < 1 || head.pid != pid_) return false;
+  switch (kind) {
+    case link::Kind::kHello:
+      taken_ = head.requests;
+      send_leave();
+      hooks_.hello();
+      return true;
+    case link::Kind::kStepped:
+      hooks_.stepped(marks());
+      return true;
+    case link::Kind::kMirror: {
+      struct stat about {};
+      if (!packet.descriptor || packet.had_more_descriptors ||
+          ::fstat(packet.descriptor.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
+        return false;
+      }
+      mirror_ = std::move(packet.descriptor);
+      return true;
+    }
+    case link::Kind::kRegrouped:
+      hooks_.regrouped(head.requests);
+      return true;
+    case link::Kind::kCommitted:
+      hooks_.committed(head.requests);
+      return true;
+    case link::Kind::kCannotRecover: {
+      const char* const why = packet.message.why;
+      taken_ &= ~link::kCanRecover;
+      hooks_.cannot_recover(printable({why, ::strnlen(why, sizeof packet.message.why)}));
+      return true;
+    }
+    default:
+      return false;
   }
-  if (message.kind != static_cast<std::uint32_t>(link::Kind::kHello)) return false;
-  taken_ = message.requests;
-  send_leave();
-  return true;
 }
 
 void WorkerLink::send_leave() {

@@ -8,10 +8,13 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/common/ids.h"
@@ -23,12 +26,19 @@
 
 namespace ddprun::agent {
 
-class WorkerLink {
+class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  public:
-  // Called once, with a sentence, when the worker broke the protocol and the link was closed.
-  using OnMisuse = std::function<void(std::string_view)>;
-  // There are new marks.
-  using OnStep = std::function<void(const StepMarks&)>;
+  // The owner may let go of the link in them; then no other one follows.
+  struct Hooks {
+    // Called once, with a sentence, when the worker broke the protocol and the link was closed.
+    std::function<void(std::string_view)> misuse;
+    std::function<void(const StepMarks&)> stepped;  // there are new marks
+    // What follows is of replacement in place. A hello has come: can_recover(), is_prepared().
+    std::function<void()> hello = [] {};
+    std::function<void(std::string why)> cannot_recover = [](std::string) {};
+    std::function<void(std::uint32_t generation)> regrouped = [](std::uint32_t) {};
+    std::function<void(std::uint32_t generation)> committed = [](std::uint32_t) {};
+  };
 
   static Result<std::shared_ptr<WorkerLink>> make(const boost::asio::any_io_executor& executor);
 
@@ -36,7 +46,9 @@ class WorkerLink {
   int worker_socket() const { return worker_socket_.get(); }  // -1 after started()
   int worker_page() const { return page_.get(); }
   int worker_record() const { return record_.get(); }
-  void started(pid_t pid, OnMisuse on_misuse, OnStep on_step);
+  void started(pid_t pid, Hooks hooks);
+  // For a link that has another owner now. Not in a hook.
+  void listen(Hooks hooks) { hooks_ = std::move(hooks); }
 
   // False: use a signal instead; the request is kept, and sent if the worker opens its link later.
   bool ask_to_leave();
@@ -46,6 +58,26 @@ class WorkerLink {
 
   // The worker with that rank is gone. This one need not listen.
   void tell_group_broken(Round round, int rank);
+
+  // ---- replacement in place
+
+  // It takes part in the replacement of others, and can be replaced: it has sent its mirror.
+  bool can_recover() const { return (taken_ & link::kCanRecover) != 0 && mirror_; }
+  bool is_prepared() const { return (taken_ & link::kIsPrepared) != 0; }
+  // Of this worker, or of the one whose place it has taken; -1: none. The agent never looks into it.
+  int mirror() const { return mirror_.get(); }
+  // False: the message could not be sent.
+  bool tell_regroup(int rank, std::uint32_t generation);
+  // From here on this prepared standby is the worker of that rank, in the place of one with that link.
+  bool tell_take_place(int rank, std::uint32_t generation, int stdout_fd, int stderr_fd,
+                       WorkerLink& before);
+  // Steps that it has committed, and the generation in which its groups were made last. A worker may
+  // write anything there; valid after its end.
+  struct Recovered {
+    std::int64_t committed = 0;
+    std::uint32_t generation = 0;
+  };
+  Recovered recovered() const;
 
   // The progress that the worker reported; none if it reported none. Also valid after its end.
   std::optional<WorkerProgress> progress() const;
@@ -59,7 +91,9 @@ class WorkerLink {
 
   void await_message();
   void read_messages();
-  bool on_message(const link::Message& message);  // false: it breaks the protocol
+  struct Packet;
+  static Packet receive(int socket);
+  bool on_message(Packet& packet);  // false: it breaks the protocol
   void send_leave();
   void close();
 
@@ -68,11 +102,11 @@ class WorkerLink {
   rdzv::UniqueFd page_;
   rdzv::UniqueFd record_;
   pid_t pid_ = -1;
-  OnMisuse on_misuse_;
-  OnStep on_step_;
+  Hooks hooks_;
   std::uint32_t taken_ = 0;  // requests that the worker accepts, from its last hello
   bool must_leave_ = false;
   bool was_told_ = false;  // kLeave was sent
+  rdzv::UniqueFd mirror_;
   const rdzv::Lifetime lifetime_;
 };
 

@@ -126,6 +126,10 @@ ControlService::ControlService(boost::asio::io_context& io, std::string key, std
     access_.logs.answer(*read,
                         [reply](const std::vector<LogPart>& parts) { reply(to_json(parts)); });
   });
+  access_.query.answer_with("replace", [this](std::string_view text, const JobQuery::Reply& reply) {
+    const auto question = question_from(text);
+    reply(question ? answer_to_replace(question->rank) : "");
+  });
   access_.query.answer_with(
       "stacks", [this](std::string_view question, const JobQuery::Reply& reply) {
         const auto read = stack_query_from(question);
@@ -241,6 +245,7 @@ void ControlService::on_request(const ClientPtr& client, std::string_view line) 
   if (what == "events") return tell_events(client, question->past, question->follow);
   if (what == "logs") return tell_logs(client, line, question->follow);
   if (what == "stacks") return tell_stacks(client, line);
+  if (what == "replace") return replace(client, question->rank, line);
   if (what == "stop") {
     const auto stopped = access_.stop();
     return stopped ? client->send(line_of({{"ok", true}}))
@@ -353,6 +358,31 @@ void ControlService::tell_stacks(const ClientPtr& client, std::string_view line)
     if (!late.empty()) asker->send(to_json(late) + "\n");
   };
   access_.query.ask(std::nullopt, to_json(*question), tell, kStackLimit + std::chrono::seconds(1));
+}
+
+// Empty: the rank is of another node.
+std::string ControlService::answer_to_replace(int rank) const {
+  const auto done = access_.replace(rank);
+  if (!done) return "";
+  if (*done) return boost::json::serialize(boost::json::object{{"ok", true}, {"rank", rank}});
+  return boost::json::serialize(
+      boost::json::object{{"error", json_text(done->error().message, kJsonTextBytesMax)}});
+}
+
+void ControlService::replace(const ClientPtr& client, int rank, std::string_view line) {
+  if (refuses_ranks(*client, {rank})) return;
+  if (const std::string own = answer_to_replace(rank); !own.empty())
+    return client->send(own + "\n");
+  access_.query.ask(
+      std::nullopt, std::string(line),
+      [rank, weak = std::weak_ptr(client)](const JobQuery::Outcome& outcome) {
+        const auto asker = weak.lock();
+        if (!asker) return;
+        for (const auto& [id, text] : outcome.answers) {
+          if (!text.empty()) return asker->send(text + "\n");
+        }
+        asker->refuse("the node of rank " + std::to_string(rank) + " does not answer");
+      });
 }
 
 bool ControlService::has_followers() const {

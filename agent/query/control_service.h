@@ -11,6 +11,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ class ControlService {
     TakeStacks stacks;                       // of this node's workers
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end
+    // Kills the worker with this rank, so that it is replaced in place; nothing: it is of another node.
+    std::function<std::optional<Result<void>>(int rank)> replace;
   };
   ControlService(boost::asio::io_context& io, std::string key, std::string run_id, Access access);
   // Removes the socket from its folder.
@@ -64,6 +67,8 @@ class ControlService {
   void tell_events(const ClientPtr& client, bool past, bool follow);
   void tell_logs(const ClientPtr& client, std::string_view line, bool follows);
   void tell_stacks(const ClientPtr& client, std::string_view line);
+  void replace(const ClientPtr& client, int rank, std::string_view line);
+  std::string answer_to_replace(int rank) const;
   bool refuses_ranks(Client& client, const std::vector<int>& ranks) const;
 
   boost::asio::io_context& io_;

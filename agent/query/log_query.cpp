@@ -14,6 +14,7 @@ static void fields(auto& json, Is<Question> auto& question) {
   json("ask", question.ask);
   json.may_lack("past", question.past);
   json.may_lack("follow", question.follow);
+  json.may_lack("rank", question.rank);
 }
 
 static void fields(auto& json, Is<LogPlace> auto& place) {

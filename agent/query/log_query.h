@@ -19,6 +19,7 @@ struct Question {
   std::string ask;
   bool past = false;
   bool follow = false;
+  int rank = -1;
 };
 Result<Question> question_from(std::string_view json);
 

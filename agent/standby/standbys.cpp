@@ -1,7 +1,6 @@
 #include "agent/standby/standbys.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "agent/core/worker_environment.h"
 #include "agent/process/orphans.h"
 #include "agent/python/python_archives.h"
+#include "agent/standby/background.h"
 #include "rendezvous/common/cgroup.h"
 #include "rendezvous/common/file_text.h"
 #include "rendezvous/common/foreign_text.h"
@@ -29,31 +29,9 @@ using rdzv::UniqueFd;
 constexpr std::size_t kZygoteSlot = 0;
 // Those that wait, and those that have become workers: they keep theirs.
 constexpr std::size_t kSlotsPerStandby = 2;
+// One that waits, its worker, and one that is still ending.
+constexpr std::size_t kSlotsPerRank = 3;
 constexpr std::uint64_t kRoomNeeded = 1ULL << 30;  // PyTorch takes half of it
-constexpr const char* kFirstVictim = "1000";       // of the kernel, when memory runs out
-
-void write_of_process(pid_t pid, const char* name, std::string_view text) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file) std::ignore = ::write(file.get(), text.data(), text.size());
-}
-
-// Loading should not disturb the workers, but has to come to its end where these keep all processors
-// busy: it takes a few seconds of one, whether at once or over minutes. A lower nice value could not be
-// taken back by everyone.
-void make_background(pid_t pid) {
-  write_of_process(pid, "oom_score_adj", kFirstVictim);
-  write_of_process(pid, "autogroup", "5");
-  const sched_param none{};
-  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(pid, SCHED_BATCH, &none);
-}
-
-// A forked process has a session, and so an autogroup, of its own.
-void make_worker(pid_t pid) {
-  write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
-  const sched_param none{};
-  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(pid, SCHED_OTHER, &none);
-}
 
 std::string joined(const std::vector<std::string>& parts) {
   std::string text;
@@ -132,7 +110,10 @@ Standbys::~Standbys() = default;
 
 std::size_t Standbys::slots(const Job& job) {
   const auto wanted = static_cast<std::size_t>(job.standbys.wanted);
-  return wanted == 0 ? 0 : 1 + kSlotsPerStandby * wanted;
+  const auto ranks = static_cast<std::size_t>(job.local_world_size);
+  const std::size_t of_standbys = kSlotsPerStandby * wanted;
+  const std::size_t of_prepared = job.standbys.prepares ? kSlotsPerRank * ranks : 0;
+  return of_standbys + of_prepared == 0 ? 0 : 1 + of_standbys + of_prepared;
 }
 
 void Standbys::round_runs() {
@@ -249,7 +230,11 @@ Result<void> Standbys::hold_python(ProcessSpec& spec, Environment& environment) 
 void Standbys::on_message_of_zygote(const zygote::Header& header, std::string_view text) {
   switch (static_cast<zygote::Kind>(header.kind)) {
     case zygote::Kind::kHello:
-      if (zygote_.process) make_background(zygote_.process->pid());
+      if (zygote_.process) {
+        make_background(zygote_.process->pid());
+        // A standby that is forked has a session, and so an autogroup, of its own.
+        write_of_process(zygote_.process->pid(), "autogroup", "5");
+      }
       return post(standby::ZygoteHeld{});
     case zygote::Kind::kReady:
       if (job_.standbys.is_program && zygote_.process) {
@@ -421,9 +406,11 @@ bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
     descriptors.insert(descriptors.end(), {spec.link_socket_fd, spec.link_page_fd});
     if (spec.link_record_fd >= 0) descriptors.push_back(spec.link_record_fd);
   }
+  if (spec.link_mirror_fd >= 0) descriptors.push_back(spec.link_mirror_fd);
   make_worker(pid);
-  return standby.channel->send(zygote::Kind::kBecome, has_link ? zygote::kHasLink : 0, "",
-                               descriptors);
+  const std::uint32_t flags =
+      (has_link ? zygote::kHasLink : 0) | (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
+  return standby.channel->send(zygote::Kind::kBecome, flags, "", descriptors);
 }
 
 }  // namespace ddprun::agent

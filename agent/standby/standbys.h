@@ -45,7 +45,7 @@ class Standbys {
   Standbys(boost::asio::io_context& io, const Job& job, std::string agent_id, Hooks hooks);
   ~Standbys();
 
-  // How many slots of the keeper they need.
+  // How many slots of the keeper they need, prepared ones included.
   static std::size_t slots(const Job& job);
 
   // For the first worker of a round, before take(): where it tells which modules it imports, if anybody
@@ -58,6 +58,8 @@ class Standbys {
   void round_runs();
   void job_is_over();
 
+  // Of the keeper, for a prepared standby, too; null: none is free, or there is no keeper.
+  std::atomic<pid_t>* free_slot() const;
   bool owns(pid_t child) const;
   std::optional<StandbyStatus> status() const;  // none: nobody has asked for any
 
@@ -102,7 +104,6 @@ class Standbys {
   bool become(Standby& standby, const ProcessSpec& spec);
   void forget(const Standby& standby);
   void kill(Child child);
-  std::atomic<pid_t>* free_slot() const;
 
   boost::asio::io_context& io_;
   const Job& job_;

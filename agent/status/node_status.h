@@ -82,6 +82,8 @@ struct RestartRecord {
   std::string host;         // where it failed, or the node that was lost or left; empty: neither
   std::string sentence;     // for people: "rank 3 on b12 ended with exit code 1"
   Downtime downtime;
+  // Of this round's groups, if only that rank was replaced, in place; nothing: all workers were started.
+  std::optional<std::uint32_t> generation = {};
 
   bool operator==(const RestartRecord&) const = default;
 };
@@ -114,6 +116,17 @@ struct StandbyStatus {
   bool operator==(const StandbyStatus&) const = default;
 };
 
+// Whether workers that die are replaced in place, and by whom.
+struct ReplacementStatus {
+  bool can_recover = false;      // all workers of this node have said that they can
+  int waiting = 0;               // prepared standbys
+  int wanted = 0;                // one for each worker
+  std::uint32_t generation = 0;  // of this round's groups: counts the replacements of the job in it
+  std::string why_none;          // empty: they wait, are being made, or it is not known yet
+
+  bool operator==(const ReplacementStatus&) const = default;
+};
+
 struct NodeStatus {
   std::string host;
   int agent_pid = 0;
@@ -136,6 +149,7 @@ struct NodeStatus {
 
   int restarts = 0;  // that count for --max-restarts
   int max_restarts = 0;
+  int restarts_in_place = 0;              // of them, that replaced one worker only
   std::chrono::microseconds wall{};       // since this agent began
   std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
   // Until every rank of this node had done its first step, as far as they report any.
@@ -147,6 +161,7 @@ struct NodeStatus {
 
   std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
   std::optional<StandbyStatus> standbys;  // none: --standby is off
+  std::optional<ReplacementStatus> replacement;  // likewise
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends
 
@@ -163,6 +178,7 @@ struct NodeSnapshot {
   std::vector<std::optional<WorkerProgress>> progress;  // by local rank; none: not reported
   std::optional<StoreStatus> store;
   std::optional<StandbyStatus> standbys;
+  std::optional<ReplacementStatus> replacement;
   std::chrono::microseconds wall{};
 };
 
@@ -174,6 +190,7 @@ inline void fill(NodeStatus& status, const NodeSnapshot& node) {
   status.wall = node.wall;
   status.store = node.store;
   status.standbys = node.standbys;
+  status.replacement = node.replacement;
   for (WorkerStatus& worker : status.workers) {
     worker.progress = node.progress.at(static_cast<std::size_t>(worker.local_rank));
   }

@@ -89,6 +89,7 @@ static void fields(auto& json, Is<RestartRecord> auto& record) {
   json("host", OrNull{record.host});
   json("sentence", record.sentence);
   fields(json, record.downtime);
+  json.may_lack("generation", record.generation);
 }
 
 static void fields(auto& json, Is<RestartTotal> auto& total) {
@@ -101,6 +102,14 @@ static void fields(auto& json, Is<StandbyStatus> auto& standbys) {
   json("waiting", standbys.waiting);
   json("wanted", standbys.wanted);
   json("why_none", standbys.why_none);
+}
+
+static void fields(auto& json, Is<ReplacementStatus> auto& replacement) {
+  json("can_recover", replacement.can_recover);
+  json("waiting", replacement.waiting);
+  json("wanted", replacement.wanted);
+  json("generation", replacement.generation);
+  json("why_none", replacement.why_none);
 }
 
 static void fields(auto& json, Is<StoreStatus> auto& store) {
@@ -129,6 +138,7 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("workers_left_out", status.workers_left_out);
   json("restarts", status.restarts);
   json("max_restarts", status.max_restarts);
+  json.may_lack("restarts_in_place", status.restarts_in_place);
   json("wall_us", status.wall);
   json("until_run_us", status.until_run);
   json("until_first_step_us", status.until_first_step);
@@ -138,6 +148,7 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("recent_restarts", status.recent_restarts);
   json("store", status.store);
   json("standbys", status.standbys);
+  json.may_lack("replacement", status.replacement);
   json("events", status.events);
 }
 

@@ -16,7 +16,7 @@ QueryPort::QueryPort(const AgentParts& parts, Access access)
             }),
       control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id,
                {query_, logs_, std::move(access.stacks), std::move(access.stop),
-                std::move(access.restart)}) {}
+                std::move(access.restart), std::move(access.replace)}) {}
 
 void QueryPort::open() {
   if (const auto opened = control_.open(parts_.job.environment)) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "agent/dashboard/metrics_server.h"
@@ -21,6 +22,7 @@ class QueryPort {
     ControlService::TakeStacks stacks;       // of this node's workers
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end
+    std::function<std::optional<Result<void>>(int rank)> replace;  // as ControlService's
   };
   QueryPort(const AgentParts& parts, Access access);
 

@@ -244,6 +244,20 @@ WorkerGroup::Events Supervisor::worker_events() {
             const auto wanted = observers_.events.times().wanted_step(local_rank);
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
+          },
+      .replaced =
+          [this](const Replace& what, pid_t newcomer) {
+            log_.warn(
+                describe_replacement(what.failure, what.restarts, what.max_restarts, parts_.host));
+            observers_.events.replaced(what, newcomer);
+          },
+      .regrouped =
+          [this](int local_rank, std::uint32_t generation) {
+            observers_.events.regrouped(local_rank, generation);
+          },
+      .committed =
+          [this](int local_rank, std::uint32_t generation) {
+            observers_.events.committed(local_rank, generation);
           }};
 }
 
@@ -299,7 +313,8 @@ QueryPort::Access Supervisor::query_access() {
                 workers_.show_stacks(question, std::move(done));
               },
           .stop = [this] { return stop_job(); },
-          .restart = [this] { return restart_round(); }};
+          .restart = [this] { return restart_round(); },
+          .replace = [this](int rank) { return replace_worker(rank); }};
 }
 
 NodeSnapshot Supervisor::snapshot() const {
@@ -317,6 +332,7 @@ NodeSnapshot Supervisor::snapshot() const {
   }
   node.store = store_.status();
   node.standbys = workers_.standbys();
+  node.replacement = workers_.replacement();
   node.wall = std::chrono::duration_cast<std::chrono::microseconds>(
       observers_.events.times().wall(std::chrono::steady_clock::now()));
   return node;
@@ -360,6 +376,18 @@ Result<Round> Supervisor::restart_round() {
   observers_.events.write(Requested{"restart"});
   leader_.tell(rdzv::RestartAsked{core_.round()});
   return core_.round();
+}
+
+std::optional<Result<void>> Supervisor::replace_worker(int rank) {
+  const int first = workers_.round().rank_offset;
+  if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
+  if (!core_.is_running()) {
+    return fail(ErrorCode::kUnavailable,
+                "no round runs on this node now: it is " + std::string(name_of(snapshot().state)));
+  }
+  auto killed = workers_.kill_to_replace(rank);
+  if (killed) observers_.events.write(Requested{"replace"});
+  return killed;
 }
 
 // ---- signals

@@ -73,7 +73,10 @@ class Supervisor {
   void perform(const Announce& action);
   void perform(const Finish& action);
   void perform(const TakeStep& action);
-  void perform(const Replace& action) { workers_.replace(action); }
+  void perform(const Replace& action) {
+    store_.begin_generation(action.generation);
+    workers_.replace(action);
+  }
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 
@@ -85,6 +88,7 @@ class Supervisor {
   NodeStatus node_status(std::size_t events_max) const;
   Result<void> stop_job();
   Result<Round> restart_round();
+  std::optional<Result<void>> replace_worker(int rank);
 
   // ---- signals
   void handle_signals();

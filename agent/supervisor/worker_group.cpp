@@ -1,6 +1,8 @@
 #include "agent/supervisor/worker_group.h"
 
 #include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <numeric>
 #include <tuple>
@@ -33,6 +35,8 @@ void add_error(rdzv::WorkerFailure& failure, const WorkerError& error, const std
 bool is_missing_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kPermissionDenied;
 }
+
+constexpr std::chrono::milliseconds kDyingLimit = 2s;  // as that of orphans
 
 constexpr std::size_t kStackTextBytes = 4096;  // of each text that is printed
 
@@ -71,9 +75,15 @@ WorkerGroup::WorkerGroup(AgentParts parts, Events events, StartProcess start)
       start_process_(start),
       reaper_(parts_.io, parts_.agent_id, reaper_hooks()),
       standbys_(parts_.io, job_, parts_.agent_id, standby_hooks()),
+      prepared_(parts_.io, job_.standbys.prepares, job_.local_world_size, prepared_hooks()),
+      death_watch_(parts_.io.get_executor()),
       error_files_(parts_.io.get_executor(), "ddprun-errors"),
       workers_(static_cast<std::size_t>(job_.local_world_size)),
-      stack_request_(parts_.io, job_.environment, parts_.host) {}
+      committed_(workers_.size()),
+      close_timer_(parts_.io),
+      stack_request_(parts_.io, job_.environment, parts_.host) {
+  if (job_.standbys.prepares) output_.keep_files_of_rounds();
+}
 
 ChildReaper::Hooks WorkerGroup::reaper_hooks() {
   return {.is_owned = [this](pid_t pid) { return is_owned(pid); },
@@ -103,11 +113,36 @@ Standbys::Hooks WorkerGroup::standby_hooks() {
               }};
 }
 
+PreparedStandbys::Hooks WorkerGroup::prepared_hooks() {
+  return {.blueprint = [this](int local_rank) { return blueprint_of_prepared(local_rank); },
+          .start =
+              [this](const ProcessSpec& spec, WorkerProcess::OnEnd on_end) {
+                return start_prepared(spec, std::move(on_end));
+              },
+          .worker =
+              [this](int local_rank) {
+                const auto& process = worker(local_rank).process;
+                return process ? process->pid() : 0;
+              },
+          .is_replacing = [this] { return is_replacing(); },
+          .reaped =
+              [this] {
+                reaper_.reap();
+                go_on_closing();
+              },
+          // Asked for by --standby, and said once.
+          .tell = [log = parts_.log](std::string_view sentence) { log.warn(sentence); }};
+}
+
 // ---- a round begins
 
 void WorkerGroup::begin(const rdzv::RoundStart& start) {
   round_ = start;
   is_grace_over_ = false;
+  have_told_recovery_ = false;
+  for (Worker& each : workers_) each.before.reset();
+  generation_ = 0;
+  committed_.assign(committed_.size(), 0);
   stacks_.reset();
   if (!stacks_text_.empty()) {  // of the previous round
     parts_.console.say(Stream::kStderr, std::exchange(stacks_text_, {}));
@@ -140,7 +175,8 @@ void WorkerGroup::start_all(Result<void> files) {
       refused = std::move(started.error());
     }
     // After the first failure the remaining workers are not tried.
-    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun));
+    rdzv::WorkerFailure failure =
+        failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
     failure.message = refused->to_string();
     if (files && is_missing_program(*refused)) {
       failure.is_worth_a_retry = false;
@@ -153,6 +189,7 @@ void WorkerGroup::start_all(Result<void> files) {
   for (const Worker& each : workers_) pids.push_back(each.process ? each.process->pid() : 0);
   events_.started(pids);
   standbys_.round_runs();
+  prepared_.round_runs();
   oom_watch_.begin_round();
   for (WorkerEnded& each : not_started) {
     events_.ended(*each.failure, /*was_told_to_stop=*/false);
@@ -160,41 +197,53 @@ void WorkerGroup::start_all(Result<void> files) {
   }
 }
 
+WorkerIdentity WorkerGroup::identity_of(int local_rank) const {
+  return {local_rank, round_.rank_offset + local_rank, job_.role, parts_.host};
+}
+
+// What a worker of that rank is started with, but for its streams and its keeper's slot.
+PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::string& error_file) {
+  Environment environment = worker_environment(job_, round_, local_rank, error_file);
+  environment[kAgentVariable] = parts_.agent_id;
+  PreparedStandbys::Blueprint made;
+  made.link = make_link(environment);
+  made.error_file = error_file;
+  ProcessSpec& spec = made.spec;
+  spec.preempt_signal = job_.preempt_signal.value_or(0);
+  spec.path = job_.program.path;
+  spec.argv = worker_arguments(job_.program, local_rank);
+  if (wants_python_hooks(job_)) add_python_hooks(spec, environment);
+  spec.environment = to_lines(environment);
+  spec.control_group = reaper_.control_group();
+  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(static_cast<std::size_t>(local_rank));
+  if (made.link) {
+    spec.link_socket_fd = made.link->worker_socket();
+    spec.link_page_fd = made.link->worker_page();
+    spec.link_record_fd = made.link->worker_record();
+  }
+  return made;
+}
+
 Result<void> WorkerGroup::start_one(int local_rank) {
-  const WorkerIdentity identity{local_rank, round_.rank_offset + local_rank, job_.role,
-                                parts_.host};
+  const WorkerIdentity identity = identity_of(local_rank);
   auto streams = output_.open(number(round_.round), identity);
   if (!streams) return fail(std::move(streams.error()));
   const auto index = static_cast<std::size_t>(local_rank);
   const std::string error_file = output_.error_file_of(number(round_.round), local_rank);
   if (output_.removes_error_files()) reaper_.keep_error_file(index, error_file);
-  Environment environment = worker_environment(job_, round_, local_rank, error_file);
-  environment[kAgentVariable] = parts_.agent_id;
-  const auto link = make_link(environment);
-  ProcessSpec spec;
-  spec.preempt_signal = job_.preempt_signal.value_or(0);
-  spec.path = job_.program.path;
-  spec.argv = worker_arguments(job_.program, local_rank);
-  if (wants_python_hooks(job_)) {
-    add_python_hooks(spec, environment);
-    if (local_rank == 0) standbys_.add_list_of_modules(spec, environment);
+  auto [spec, link, its_error_file] = blueprint(local_rank, error_file);
+  if (wants_python_hooks(job_) && local_rank == 0) {
+    Environment list;
+    standbys_.add_list_of_modules(spec, list);
+    for (std::string& line : to_lines(list)) spec.environment.push_back(std::move(line));
   }
-  spec.environment = to_lines(environment);
   spec.stdout_fd = streams->stdout_fd;
   spec.stderr_fd = streams->stderr_fd;
   spec.keeper_slot = reaper_.keeper_slot(index);
-  spec.control_group = reaper_.control_group();
   spec.waits_for_debugger = std::ranges::count(job_.debugged_ranks, identity.rank) > 0;
-  if (!job_.cpus_of.empty()) spec.cpus = job_.cpus_of.at(index);
-  if (link) {
-    spec.link_socket_fd = link->worker_socket();
-    spec.link_page_fd = link->worker_page();
-    spec.link_record_fd = link->worker_record();
-    std::tie(spec.wanted_kind, spec.wanted_step) = events_.wanted_step(local_rank);
-  }
-  const auto on_its_end = [this, round = round_.round, local_rank](ExitStatus status) {
-    on_end(round, local_rank, status);
-  };
+  if (link) std::tie(spec.wanted_kind, spec.wanted_step) = events_.wanted_step(local_rank);
+  const std::uint64_t number = ++processes_;
+  const auto on_its_end = teller_of_end(local_rank, number);
   Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_its_end);
   if (*process == nullptr) process = start_process_(parts_.io, spec, on_its_end);
   output_.started(local_rank);
@@ -209,16 +258,30 @@ Result<void> WorkerGroup::start_one(int local_rank) {
     parts_.console.say(Stream::kStderr, printable_lines(waits_for_debugger_text(
                                             identity.rank, pid, parts_.host, job_.environment)));
   }
-  if (link) {
-    link->started(
-        pid,
-        [log = parts_.log, rank = identity.rank](std::string_view what) {
-          log.warn("rank " + std::to_string(rank) + " " + std::string(what));
-        },
-        [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); });
-  }
-  worker(local_rank) = {std::move(*process), link};
+  if (link) link->started(pid, link_hooks(local_rank));
+  worker(local_rank) = {std::move(*process), link, number, error_file, nullptr, {}, false};
   return {};
+}
+
+WorkerProcess::OnEnd WorkerGroup::teller_of_end(int local_rank, std::uint64_t number) {
+  return [this, round = round_.round, local_rank, number](ExitStatus status) {
+    on_end(round, local_rank, number, status);
+  };
+}
+
+WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
+  return {
+      .misuse =
+          [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
+            log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+          },
+      .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
+      .hello = [this, local_rank] { on_hello(local_rank); },
+      .cannot_recover = [this](const std::string& why) { prepared_.worker_cannot(why); },
+      .regrouped = [this,
+                    local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
+      .committed =
+          [this, local_rank](std::uint32_t generation) { on_committed(local_rank, generation); }};
 }
 
 // A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
@@ -226,6 +289,8 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
   environment.erase(link::kPageVariable);
   environment.erase(record::kVariable);
+  environment.erase(link::kMirrorVariable);
+  environment.erase(link::kPreparedVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
     parts_.log.debug("a worker starts without its link: " + made.error().to_string());
@@ -252,6 +317,7 @@ void WorkerGroup::add_python_hooks(ProcessSpec& spec, Environment& environment) 
 
 void WorkerGroup::signal(int local_rank, int signal) {
   do_not_start();
+  prepared_.round_is_over();
   WorkerProcess* const process = worker(local_rank).process.get();
   if (process == nullptr) return;
   if (signal == SIGKILL) finish_stacks();
@@ -261,22 +327,15 @@ void WorkerGroup::signal(int local_rank, int signal) {
 
 void WorkerGroup::ask_to_leave(int local_rank, int signal) {
   do_not_start();
-  const auto& [process, link] = worker(local_rank);
-  if (!process || (link && link->ask_to_leave())) return;
-  process->signal_worker(signal);  // not to its children: they may not handle the signal
+  const Worker& asked = worker(local_rank);
+  if (!asked.process || (asked.link && asked.link->ask_to_leave())) return;
+  asked.process->signal_worker(signal);  // not to its children: they may not handle the signal
 }
 
 void WorkerGroup::tell_group_broken(int rank) {
-  for (const auto& [process, link] : workers_) {
-    if (process && link) link->tell_group_broken(round_.round, rank);
+  for (const Worker& each : workers_) {
+    if (each.process && each.link) each.link->tell_group_broken(round_.round, rank);
   }
-}
-
-// No standby can take that place, so the next rung applies.
-void WorkerGroup::replace(const Replace& what) {
-  if (!what.local_rank) return;
-  WorkerEnded event{what.round, *what.local_rank, what.failure};
-  events_.event(std::move(event));
 }
 
 void WorkerGroup::take_stacks() {
@@ -320,14 +379,44 @@ void WorkerGroup::show_stacks(const StackQuery& question, StackRequest::Done don
 void WorkerGroup::close() {
   stacks_.reset();
   stack_request_.finish();
+  prepared_.round_is_over();
+  for (Worker& each : workers_) each.before.reset();
+  is_closing_ = true;
+  close_timer_.arm(kDyingLimit, [this] {
+    for (const Dying& each : dying_) {
+      parts_.log.error("process " + std::to_string(each.process->pid()) +
+                       " of a worker does not end");
+    }
+    dying_.clear();
+    go_on_closing();
+  });
+  go_on_closing();
+}
+
+// Processes that were killed and whose end is awaited must not be taken for orphans.
+void WorkerGroup::go_on_closing() {
+  const bool are_gone = dying_.empty() && (prepared_.are_all_gone() || !close_timer_.is_armed());
+  if (!is_closing_ || !are_gone) return;
+  is_closing_ = false;
+  close_timer_.cancel();
   reaper_.end_orphans([this, round = round_.round] { events_.event(RoundClosed{round}); });
 }
 
 // ---- workers end
 
-void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
+void WorkerGroup::on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status) {
+  const auto dying = std::ranges::find(dying_, number, &Dying::number);
+  if (dying != dying_.end()) {
+    dying_.erase(dying);
+    reaper_.reap();
+    return go_on_closing();
+  }
+  worker_ended(round, local_rank, status, worker(local_rank).process->pid());
+}
+
+void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid) {
   output_.ended(local_rank);
-  rdzv::WorkerFailure ended = failure_of(local_rank, status);
+  rdzv::WorkerFailure ended = failure_of(local_rank, status, pid);
   events_.ending(local_rank, status);
   // If it was told to stop, only SIGKILL may mean that it ran out of memory.
   const bool was_told_to_stop = events_.is_stopping();
@@ -335,9 +424,12 @@ void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
   if (!status.is_success() && may_be_out_of_memory) {
     ended.killed_for_memory = oom_watch_.take_kill();
   }
-  worker(local_rank) = {};
+  death_watch_.forget(ended.pid);
+  const std::string error_file = worker(local_rank).error_file;
+  Worker ended_worker = std::exchange(worker(local_rank), Worker());
+  if (job_.standbys.prepares) worker(local_rank).before = std::move(ended_worker.link);
+  worker(local_rank).is_newcomer = ended_worker.is_newcomer;
   reaper_.reap();
-  const std::string error_file = output_.error_file_of(number(round), local_rank);
   if (status.is_success() || error_file.empty()) {
     return tell_of_end(round, std::move(ended), was_told_to_stop);
   }
@@ -362,25 +454,217 @@ void WorkerGroup::on_end(Round round, int local_rank, ExitStatus status) {
 void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
   events_.ended(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
-  if (!ended.status.is_success()) event.failure = std::move(ended);
+  if (ended.status.is_success()) {
+    prepared_.round_is_over();  // nobody is replaced from now on: its part is done
+  } else {
+    Worker& its = worker(ended.local_rank);
+    const bool can = can_replace(ended.local_rank);
+    if (can || (its.is_newcomer && its.before && !events_.is_stopping())) {
+      const auto [committed, generation] = its.before->recovered();
+      event.replaceable = {committed, generation, can};
+      its.failure = ended;
+    }
+    event.failure = std::move(ended);
+  }
   events_.event(std::move(event));
 }
 
-rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status) const {
-  const auto& [process, link] = worker(local_rank);
+rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, pid_t pid) const {
+  const Worker& its = worker(local_rank);
   rdzv::WorkerFailure failure;
   failure.rank = round_.rank_offset + local_rank;
   failure.local_rank = local_rank;
   failure.node_rank = round_.node_rank;
   failure.host = parts_.host;
-  failure.pid = process ? process->pid() : 0;
+  failure.pid = pid;
   failure.status = status;
   failure.when = std::chrono::system_clock::now();
-  if (!process || status.is_success()) return failure;
+  if (pid == 0 || status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
-  if (link) failure.progress = link->progress();
+  if (its.link) failure.progress = its.link->progress();
   return failure;
+}
+
+// ---- replacement in place
+
+Result<PreparedStandbys::Blueprint> WorkerGroup::blueprint_of_prepared(int local_rank) {
+  std::atomic<pid_t>* const slot = standbys_.free_slot();
+  if (slot == nullptr && reaper_.keeper_slot(0) != nullptr) {
+    return fail(ErrorCode::kResourceExhausted, "too many workers are still ending");
+  }
+  // Not the one of the worker, which may fail while this one makes its set-up.
+  const int number_of_file = ++made_for_replacement_;
+  std::string error_file = output_.error_file_of(number(round_.round), local_rank);
+  if (!error_file.empty()) error_file += "." + std::to_string(number_of_file);
+  PreparedStandbys::Blueprint made = blueprint(local_rank, error_file);
+  if (!made.link) return fail(ErrorCode::kResourceExhausted, "a standby got no link");
+  made.spec.environment.push_back(std::string(link::kPreparedVariable) + "=1");
+  if (const auto& its = worker(local_rank).link; its && its->mirror() >= 0) {
+    made.spec.link_mirror_fd = its->mirror();
+    made.spec.environment.push_back(std::string(link::kMirrorVariable) + "=" +
+                                    std::to_string(its->mirror()));
+  }
+  made.spec.keeper_slot = slot;
+  if (output_.removes_error_files() && slot != nullptr) {
+    const auto of_rank = static_cast<std::size_t>(2 * local_rank + number_of_file % 2);
+    reaper_.keep_error_file(workers_.size() + 1 + of_rank, error_file);
+  }
+  return made;
+}
+
+// From a blank standby, if one waits.
+Result<std::unique_ptr<WorkerProcess>> WorkerGroup::start_prepared(const ProcessSpec& spec,
+                                                                   WorkerProcess::OnEnd on_end) {
+  Result<std::unique_ptr<WorkerProcess>> process = standbys_.take(spec, on_end);
+  if (*process != nullptr) {
+    // It waits in the group of the next round.
+    if (!reaper_.move_into_control_group((*process)->pid())) reaper_.leave_control_group();
+    return process;
+  }
+  process = start_process_(parts_.io, spec, std::move(on_end));
+  if (process && !(*process)->is_in_control_group()) reaper_.leave_control_group();
+  return process;
+}
+
+bool WorkerGroup::takes_part(const Worker& worker) const {
+  return worker.process && worker.link &&
+         (worker.link->can_recover() || worker.link->is_prepared());
+}
+
+// Of a worker that has ended.
+bool WorkerGroup::can_replace(int local_rank) const {
+  const auto& before = worker(local_rank).before;
+  return !events_.is_stopping() && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
+         std::ranges::all_of(
+             workers_, [this](const Worker& each) { return !each.process || takes_part(each); });
+}
+
+// A worker of this node has not committed a step in the last generation.
+bool WorkerGroup::is_replacing() const {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (committed_[i] < generation_) return true;
+  }
+  return false;
+}
+
+void WorkerGroup::on_hello(int local_rank) {
+  if (!job_.standbys.prepares) return;
+  Worker& its = worker(local_rank);
+  if (!its.process || !its.link || !its.link->can_recover()) return;
+  death_watch_.watch(its.process->pid(), its.link->worker_page(),
+                     [this, local_rank, number = its.number](int wait_status) {
+                       on_early_death(local_rank, number, wait_status);
+                     });
+  const bool can_all = std::ranges::all_of(
+      workers_, [](const Worker& each) { return each.link && each.link->can_recover(); });
+  if (!can_all || std::exchange(have_told_recovery_, true)) return;
+  events_.event(WorkersCanRecover{round_.round});
+  prepared_.all_can_recover();
+}
+
+// Its pidfd tells later of the same end. Nothing is won where all workers are restarted.
+void WorkerGroup::on_early_death(int local_rank, std::uint64_t number, int wait_status) {
+  Worker& its = worker(local_rank);
+  if (!its.process || its.number != number || !prepared_.waits(local_rank)) return;
+  if (events_.is_stopping()) return;
+  // Whatever runs in its group, and is not told by the kernel that it ends.
+  its.process->signal_group(SIGKILL);
+  const pid_t pid = its.process->pid();
+  dying_.push_back({std::move(its.process), number});
+  worker_ended(round_.round, local_rank, status_of(wait_status), pid);
+}
+
+void WorkerGroup::replace(const Replace& what) {
+  generation_ = what.generation;
+  pid_t newcomer = 0;
+  if (what.local_rank) {
+    const auto failure = std::exchange(worker(*what.local_rank).failure, std::nullopt);
+    if (!take_place(*what.local_rank, what)) {
+      // The next rung applies.
+      return events_.event(
+          WorkerEnded{what.round, *what.local_rank, failure.value_or(what.failure), {}});
+    }
+    newcomer = worker(*what.local_rank).process->pid();
+  }
+  for (int local_rank = 0; local_rank < count(); ++local_rank) {
+    if (local_rank == what.local_rank) continue;
+    const Worker& each = worker(local_rank);
+    if (!takes_part(each) || each.link->tell_regroup(what.rank, what.generation)) continue;
+    parts_.log.warn("rank " + std::to_string(round_.rank_offset + local_rank) +
+                    " does not read what its agent sends over its link");
+  }
+  events_.replaced(what, newcomer);
+}
+
+bool WorkerGroup::take_place(int local_rank, const Replace& what) {
+  const auto before = std::exchange(worker(local_rank).before, nullptr);
+  if (!before || !prepared_.waits(local_rank)) return false;
+  auto streams = output_.open(number(round_.round), identity_of(local_rank));
+  if (!streams) {
+    parts_.log.warn("rank " + std::to_string(what.rank) + ": " + streams.error().to_string());
+    return false;
+  }
+  const std::uint64_t number = ++processes_;
+  auto taken = prepared_.take(local_rank, what.rank, what.generation,
+                              streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
+                              streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO, *before,
+                              teller_of_end(local_rank, number));
+  output_.started(local_rank);
+  if (!taken) {
+    output_.ended(local_rank);
+    return false;
+  }
+  taken->link->listen(link_hooks(local_rank));
+  parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
+                   std::to_string(taken->process->pid()) + " now");
+  worker(local_rank) = {std::move(taken->process),
+                        std::move(taken->link),
+                        number,
+                        std::move(taken->error_file),
+                        nullptr,
+                        {},
+                        /*is_newcomer=*/true};
+  return true;
+}
+
+void WorkerGroup::on_regrouped(int local_rank, std::uint32_t generation) {
+  events_.regrouped(local_rank, generation);
+  events_.event(WorkerRegrouped{round_.round, local_rank, generation});
+}
+
+void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
+  auto& last = committed_[static_cast<std::size_t>(local_rank)];
+  last = std::max(last, std::min(generation, generation_));
+  events_.committed(local_rank, generation);
+}
+
+Result<void> WorkerGroup::kill_to_replace(int rank) {
+  const int local_rank = rank - round_.rank_offset;
+  const auto refuse = [](const std::string& why) { return fail(ErrorCode::kUnavailable, why); };
+  if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
+    return refuse("no worker with rank " + std::to_string(rank) + " runs here");
+  }
+  if (!prepared_.waits(local_rank)) {
+    const auto status = prepared_.status();
+    return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
+                  (!status                     ? "--standby is off, or there can be no restart"
+                   : !status->why_none.empty() ? status->why_none
+                   : !have_told_recovery_
+                       ? "not all workers of its node have said that they can recover"
+                       : "its standby is not ready yet"));
+  }
+  worker(local_rank).process->signal_group(SIGKILL);
+  return {};
+}
+
+std::optional<ReplacementStatus> WorkerGroup::replacement() const {
+  auto status = prepared_.status();
+  if (!status) return std::nullopt;
+  status->can_recover = have_told_recovery_;
+  status->wanted = count();
+  status->generation = generation_;
+  return status;
 }
 
 // ---- at any time
@@ -391,12 +675,14 @@ void WorkerGroup::signal_all(int signal) {
     // A notice goes to the worker alone: its children may not handle the signal.
     signal == SIGCONT ? each.process->resume() : each.process->signal_worker(signal);
   }
+  if (signal == SIGCONT) prepared_.signal_all(SIGCONT);
 }
 
 void WorkerGroup::pause_all() {
   for (const Worker& each : workers_) {
     if (each.process) each.process->pause();
   }
+  prepared_.signal_all(SIGSTOP);
 }
 
 int WorkerGroup::running() const {
@@ -449,7 +735,11 @@ std::string WorkerGroup::why_program_is_no_zygote() const {
 
 bool WorkerGroup::is_owned(pid_t child) const {
   if ((stacks_ && stacks_->owns(child)) || stack_request_.owns(child)) return true;
-  if (standbys_.owns(child)) return true;
+  if (standbys_.owns(child) || prepared_.owns(child)) return true;
+  if (std::ranges::any_of(dying_,
+                          [child](const Dying& each) { return each.process->pid() == child; })) {
+    return true;
+  }
   return std::ranges::any_of(workers_, [child](const Worker& each) {
     return each.process && each.process->pid() == child;
   });

@@ -6,7 +6,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,11 +17,14 @@
 
 #include "agent/core/node_core.h"
 #include "agent/loop/blocking_calls.h"
+#include "agent/loop/timer.h"
 #include "agent/process/child_reaper.h"
+#include "agent/process/death_watch.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/process.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_link.h"
+#include "agent/standby/prepared_standbys.h"
 #include "agent/standby/standbys.h"
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
@@ -32,7 +37,8 @@ class WorkerGroup {
   using StartProcess = decltype(&WorkerProcess::start);
 
   struct Events {
-    std::function<void(NodeEvent)> event;  // WorkerEnded, StacksTaken, RoundClosed
+    // WorkerEnded, StacksTaken, RoundClosed, WorkersCanRecover, WorkerRegrouped
+    std::function<void(NodeEvent)> event;
     // For the observers; each is called before the event that belongs to it.
     std::function<void(const std::vector<pid_t>&)> started;  // by local rank; 0: it was not started
     // Its progress and its marks can still be read.
@@ -44,6 +50,12 @@ class WorkerGroup {
     std::function<void(int local_rank, const StepMarks&)> stepped;
     // The step that a worker which is about to start has to commit; 0: none.
     std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
+    // A generation has begun; `newcomer`: the process that has taken the place, if the rank is here.
+    std::function<void(const Replace&, pid_t newcomer)> replaced = [](const Replace&, pid_t) {};
+    std::function<void(int local_rank, std::uint32_t generation)> regrouped = [](int,
+                                                                                 std::uint32_t) {};
+    std::function<void(int local_rank, std::uint32_t generation)> committed = [](int,
+                                                                                 std::uint32_t) {};
   };
   WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
@@ -57,7 +69,11 @@ class WorkerGroup {
   void ask_to_leave(int local_rank, int signal);
   // To the live workers that have a link.
   void tell_group_broken(int rank);
+  // The prepared standby takes the place of the worker that has ended, if the rank is here; else, or
+  // if there is none any more, WorkerEnded follows. All other workers make their groups anew.
   void replace(const Replace& what);
+  // Kills the worker with this rank of this node, as if it had died. An error: it cannot be replaced.
+  Result<void> kill_to_replace(int rank);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.
@@ -72,7 +88,10 @@ class WorkerGroup {
   // No process of a worker is left, or the agent exits without waiting for those that are.
   void let_keeper_go() { reaper_.let_keeper_go(); }
   // No round follows.
-  void job_is_over() { standbys_.job_is_over(); }
+  void job_is_over() {
+    prepared_.job_is_over();
+    standbys_.job_is_over();
+  }
 
   // ---- at any time
   void signal_all(int signal);  // SIGCONT to their groups, a notice to the workers alone
@@ -87,6 +106,8 @@ class WorkerGroup {
   RankState held(int local_rank) const;
   // None: nobody has asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
+  // None: nobody has asked for standbys.
+  std::optional<ReplacementStatus> replacement() const;
   // Stacks of killed workers that have no log folder, to print after the report.
   const std::string& stacks_text() const { return stacks_text_; }
 
@@ -94,10 +115,22 @@ class WorkerGroup {
   struct Worker {
     std::unique_ptr<WorkerProcess> process;  // null: it has ended, or was not started
     std::shared_ptr<WorkerLink> link;        // null: likewise, or it was started without one
+    std::uint64_t number = 0;                // of the process
+    std::string error_file;                  // empty: none
+    // Of one that has ended and may be replaced.
+    std::shared_ptr<WorkerLink> before;
+    std::optional<rdzv::WorkerFailure> failure;
+    bool is_newcomer = false;  // it has taken the place of another one in this round
+  };
+  // A worker whose death is known and which the kernel has not ended yet.
+  struct Dying {
+    std::unique_ptr<WorkerProcess> process;
+    std::uint64_t number = 0;
   };
 
   ChildReaper::Hooks reaper_hooks();
   Standbys::Hooks standby_hooks();
+  PreparedStandbys::Hooks prepared_hooks();
   Worker& worker(int local_rank) { return workers_[static_cast<std::size_t>(local_rank)]; }
   const Worker& worker(int local_rank) const {
     return workers_[static_cast<std::size_t>(local_rank)];
@@ -110,12 +143,31 @@ class WorkerGroup {
   void start_all(Result<void> files);
   void do_not_start();
   Result<void> start_one(int local_rank);
+  WorkerIdentity identity_of(int local_rank) const;
+  PreparedStandbys::Blueprint blueprint(int local_rank, const std::string& error_file);
+  Result<PreparedStandbys::Blueprint> blueprint_of_prepared(int local_rank);
+  Result<std::unique_ptr<WorkerProcess>> start_prepared(const ProcessSpec& spec,
+                                                        WorkerProcess::OnEnd on_end);
+  WorkerProcess::OnEnd teller_of_end(int local_rank, std::uint64_t number);
+  WorkerLink::Hooks link_hooks(int local_rank);
   std::shared_ptr<WorkerLink> make_link(Environment& environment);
   void add_python_hooks(ProcessSpec& spec, Environment& environment);
-  void on_end(Round round, int local_rank, ExitStatus status);
+  void on_end(Round round, int local_rank, std::uint64_t number, ExitStatus status);
+  void worker_ended(Round round, int local_rank, ExitStatus status, pid_t pid);
+  void go_on_closing();
   void finish_stacks();
   void tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop);
-  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status) const;
+  rdzv::WorkerFailure failure_of(int local_rank, ExitStatus status, pid_t pid) const;
+
+  // ---- replacement in place
+  bool takes_part(const Worker& worker) const;
+  bool can_replace(int local_rank) const;
+  bool is_replacing() const;
+  bool take_place(int local_rank, const Replace& what);
+  void on_hello(int local_rank);
+  void on_regrouped(int local_rank, std::uint32_t generation);
+  void on_committed(int local_rank, std::uint32_t generation);
+  void on_early_death(int local_rank, std::uint64_t number, int wait_status);
 
   const AgentParts parts_;
   const Job& job_;
@@ -124,13 +176,23 @@ class WorkerGroup {
   const StartProcess start_process_;
   ChildReaper reaper_;
   Standbys standbys_;
+  PreparedStandbys prepared_;
+  DeathWatch death_watch_;
   BlockingCalls error_files_;
   OomWatch oom_watch_;
   rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank
-  bool awaits_files_ = false;    // the workers start when their log files are open
+  std::list<Dying> dying_;
+  std::uint64_t processes_ = 0;  // that were workers of this node so far
+  int made_for_replacement_ = 0;
+  bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
+  std::uint32_t generation_ = 0;          // the last one
+  std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
+  bool is_closing_ = false;
+  Timer close_timer_;
+  bool awaits_files_ = false;  // the workers start when their log files are open
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;

@@ -75,7 +75,8 @@ struct Words {
   }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
     return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
-           to_string(failed.committed) + " steps committed: " + describe(failed.failure);
+           to_string(failed.committed) + " steps committed" +
+           (failed.has_standby ? ": " : ", no standby: ") + describe(failed.failure);
   }
   std::string operator()(const rdzv::Regrouped& regrouped) const {
     return "Regrouped" + of_round(regrouped.round) + in_generation(regrouped.generation);

@@ -211,6 +211,18 @@ void add_store(Commands& commands) {
           "Print how quickly the store answers, and how many keys it has under which prefix.");
 }
 
+void add_replace(Commands& commands) {
+  const auto [replace, its] = commands.add("replace",
+                                           "End one worker and let its prepared standby take its "
+                                           "place; all others keep their processes. "
+                                           "This costs one restart of --max-restarts.",
+                                           kJobExitCodes, replace_worker);
+  replace->add_option("JOB", its->job, kJob);
+  replace->add_option("--rank", its->rank, "of the worker, on any node")->required();
+  replace->add_flag("--no-wait", its->waits_not,
+                    "do not wait until all have taken their next step");
+}
+
 struct LeaderArguments {
   std::string listen;
   CommandLine line;
@@ -328,6 +340,7 @@ int run_ddpctl(int argc, char** argv) {
            "Stop the current round of a job and begin the next one; this costs no restart of "
            "--max-restarts.",
            "do not wait until the next round runs", restart_job);
+  add_replace(commands);
   add_store(commands);
   add_leader(commands);
   add_token(commands);

@@ -56,6 +56,11 @@ struct StopArguments {
 int stop_job(const StopArguments& arguments);
 int restart_job(const StopArguments& arguments);
 
+struct ReplaceArguments : StopArguments {
+  int rank = 0;
+};
+int replace_worker(const ReplaceArguments& arguments);
+
 struct StoreArguments {
   std::string command;  // "get", …; empty: serve
   std::string server;

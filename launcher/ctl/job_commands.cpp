@@ -239,4 +239,24 @@ int restart_job(const StopArguments& arguments) {
   return ask(arguments, R"({"ask":"restart"})", judge);
 }
 
+int replace_worker(const ReplaceArguments& arguments) {
+  const std::string rank = std::to_string(arguments.rank);
+  const auto judge = [&rank](const json::object& event, const auto&) -> std::optional<int> {
+    const std::string name = field(event, "event");
+    if (name == "finished") {
+      const std::string code = std::to_string(number_in(event, "exit_code"));
+      return report("the job ended instead, with exit code " + code, kJobFailed);
+    }
+    if (name == "round_started") {
+      return report("rank " + rank + " was not replaced in place: all workers were restarted",
+                    kJobFailed);
+    }
+    if (name != "recovered" || field(event, "how") != "replaced") return std::nullopt;
+    std::printf("rank %s was replaced; all workers took their next step %.1f ms after its end\n",
+                rank.c_str(), static_cast<double>(number_in(event, "downtime_us")) / 1000);
+    return kJobDone;
+  };
+  return ask(arguments, R"({"ask":"replace","rank":)" + rank + "}", judge);
+}
+
 }  // namespace ddprun::cli

@@ -78,6 +78,30 @@ std::string standbys(const JobStatus& status) {
          (why_none.empty() ? "" : "; none on a node: " + printable(why_none)) + "\n";
 }
 
+// Of all nodes; empty: nobody has asked for it, or the workers have said nothing of it.
+std::string replacement(const JobStatus& status) {
+  agent::ReplacementStatus all;
+  bool can_all = true;
+  for (const NodeStatus& node : status.nodes) {
+    if (!node.replacement) return "";
+    can_all &= node.replacement->can_recover;
+    all.waiting += node.replacement->waiting;
+    all.wanted += node.replacement->wanted;
+    all.generation = std::max(all.generation, node.replacement->generation);
+    if (all.why_none.empty()) all.why_none = node.replacement->why_none;
+  }
+  if (!all.why_none.empty()) {
+    return "workers cannot be replaced in place: " + printable(all.why_none) + "\n";
+  }
+  if (!can_all || all.wanted == 0) return "";
+  std::string text = "workers are replaced in place: " + std::to_string(all.waiting) + " of " +
+                     std::to_string(all.wanted) + " standbys prepared";
+  if (all.generation > 0) {
+    text += "; " + std::to_string(all.generation) + " replaced in this round";
+  }
+  return text + "\n";
+}
+
 std::string head(const JobStatus& status) {
   std::string text = printable(status.program) + ", job " + printable(status.run_id);
   const NodeStatus* node = latest(status);
@@ -105,7 +129,7 @@ std::string head(const JobStatus& status) {
     text += (i == 0 ? ": " : ", ") + std::to_string(total.count) + " " + words_of(total.reason) +
             " " + in_words(total.downtime);
   }
-  return text + "\n" + standbys(status);
+  return text + "\n" + standbys(status) + replacement(status);
 }
 
 // ---- nodes
@@ -293,7 +317,7 @@ std::string restarts(const JobStatus& status) {
   for (std::size_t i = all.size() - std::min(all.size(), kShown); i < all.size(); ++i) {
     rows.push_back({agent::time_text("%H:%M:%S", all[i].when), "round " + to_string(all[i].round),
                     in_words(all[i].downtime.total()) + " down", repeated_of(all[i].downtime),
-                    printable(all[i].sentence)});
+                    printable(all[i].sentence) + (all[i].generation ? ", replaced in place" : "")});
   }
   return text + table(rows, "lrrrl");
 }

@@ -46,6 +46,10 @@ Result<std::vector<std::string>> read_modules(const ResolvedOption& option) {
   return modules;
 }
 
+bool has_gpu(const std::string& root) {
+  return ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0;
+}
+
 // Empty: it can have them.
 std::string why_none(const agent::Job& job, bool is_auto, const std::string& root) {
   if (agent::worker_arguments(job.program, 0) != agent::worker_arguments(job.program, 1)) {
@@ -53,7 +57,7 @@ std::string why_none(const agent::Job& job, bool is_auto, const std::string& roo
   }
   if (!job.cpus_of.empty()) return "--numa-binding binds each worker before it starts";
   if (!job.visible_devices_of.empty()) return "--virtual-local-rank gives each worker its own GPU";
-  if (is_auto && ::access((root + "/dev/nvidiactl").c_str(), F_OK) == 0) {
+  if (is_auto && has_gpu(root)) {
     return "there is a GPU here, where auto makes none; --standby=" +
            std::to_string(job.local_world_size) + " does";
   }
@@ -76,6 +80,9 @@ Result<agent::StandbySpec> read_standbys(const Settings& settings, const agent::
   const auto number = is_auto ? Result<int>(job.local_world_size) : read_integer(option, 0, kMost);
   if (!number) return refused(option, "give off, auto, or how many are to wait, up to 1024");
   if (*number == 0) return spec;
+  // A replacement is charged to the budget. How its arguments and its place differ is no obstacle: a
+  // prepared standby belongs to one rank.
+  spec.prepares = job.restarts.max_restarts > 0 && !(is_auto && has_gpu(root));
   spec.why_none = why_none(job, is_auto, root);
   if (!spec.why_none.empty()) return spec;
   spec.wanted = *number;

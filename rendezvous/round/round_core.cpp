@@ -245,7 +245,7 @@ void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
 }
 
 bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& failed) const {
-  if (running.are_some_done || failed.committed <= 0) return false;
+  if (!failed.has_standby || running.are_some_done || failed.committed <= 0) return false;
   // If one of them is lost, the failure may be a consequence of that.
   const auto is_connected = [this](NodeId id) {
     return members_.has(id) && members_.is_connected(id);

@@ -160,13 +160,14 @@ struct Goodbye {  // the answer to JobEnd: the leader need not stay for this nod
 };
 // All workers of this node have announced that they can recover. Once in a round.
 struct WorkersRecover : OfRound {};
-// A worker failed, and a prepared standby of its rank waits. The others were not told of it: ReplaceWorker
-// or GroupBroken follows.
+// A worker failed, and a prepared standby of its rank waits, or it had taken the place of another one
+// itself: its step may be poison. The others were not told of it: ReplaceWorker or GroupBroken follows.
 struct WorkerReplaceable {
   Round round{};
   WorkerFailure failure;
   std::int64_t committed = 0;    // steps of the job that were done on its rank
   std::uint32_t generation = 0;  // in which its groups were made last; 0: at its start
+  bool has_standby = true;       // false: its place cannot be taken
   bool operator==(const WorkerReplaceable&) const = default;
 };
 struct Regrouped {  // the answer to ReplaceWorker: all workers of this node are in that generation

@@ -126,7 +126,8 @@ static void fields(auto& archive, Is<StopAsked> auto& message) {
 }
 
 static void fields(auto& archive, Is<WorkerReplaceable> auto& message) {
-  archive(message.round, message.failure, message.committed, message.generation);
+  archive(message.round, message.failure, message.committed, message.generation,
+          message.has_standby);
 }
 
 static void fields(auto& archive, IsOneOf<Rejected, Refused, Warning, NodeStuck> auto& message) {

@@ -198,7 +198,8 @@ class Invariants {
     const bool is_failure = failed != nullptr && is_current(failed->round);
     is_poison_ |= is_failure && is_poison(*failed);
     const auto is_connected = [&](NodeId id) { return core.has(id) && nodes.at(id).is_connected; };
-    const bool may_be = is_failure && !is_poison_ && std::ranges::all_of(group_, is_connected) &&
+    const bool may_be = is_failure && failed->has_standby && !is_poison_ &&
+                        std::ranges::all_of(group_, is_connected) &&
                         recovering_.size() == group_.size() && !are_some_done_ &&
                         failed->committed > 0 &&
                         restarts_before_ < schedule_.config.restarts.max_restarts;

@@ -40,7 +40,7 @@ class VirtualWorkers {
       Worker& worker = at(local_rank);
       begin_life(worker);
       worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
-      worker.has_standby = false;
+      worker.has_standby = worker.took_place = false;
       group.workers.emplace_back(this, local_rank);
     }
     if (group.is_broken) return break_group(job_, key_);
@@ -116,6 +116,7 @@ class VirtualWorkers {
     std::uint32_t waits_in = 0;     // for the others
     std::uint32_t generation = 0;   // in which its groups were made last
     bool has_standby = false;
+    bool took_place = false;  // of another one
   };
 
   int count() const { return static_cast<int>(workers_.size()); }
@@ -157,8 +158,9 @@ class VirtualWorkers {
       ended.failure->local_rank = local_rank;
       ended.failure->pid = 1000 + static_cast<int>(worker.life);
       ended.failure->status = status;
-      if (can_recover_ && worker.has_standby && agent_.is_running()) {
-        ended.replaceable = agent::Replaceable{job_.groups[key_].committed, worker.generation};
+      if (can_recover_ && (worker.has_standby || worker.took_place) && agent_.is_running()) {
+        ended.replaceable =
+            agent::Replaceable{job_.groups[key_].committed, worker.generation, worker.has_standby};
       }
       death_is_noticed();
     }
@@ -253,6 +255,7 @@ class VirtualWorkers {
       return agent_.step(agent::WorkerEnded{what.round, local_rank, what.failure});
     }
     begin_life(worker);
+    worker.took_place = true;
     prepare_standby(local_rank);
   }
 

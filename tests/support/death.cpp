@@ -28,7 +28,44 @@ int number_in(const char* variable) {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
+// Of jobs whose ranks are replaced: what is left of them.
+struct Deaths {
+  std::vector<Plan> of_this_rank;
+  std::vector<std::size_t> numbers;
+  std::string folder;
+};
+
+Deaths read_deaths() {
+  Deaths all;
+  const char* const folder = std::getenv("DDPRUN_DEATHS_IN_PLACE");
+  const char* const deaths = std::getenv("DDPRUN_DEATHS");
+  if (folder == nullptr || deaths == nullptr) return all;
+  all.folder = folder;
+  std::istringstream entries(deaths);
+  std::string entry;
+  for (std::size_t number = 0; std::getline(entries, entry, ','); ++number) {
+    std::istringstream fields(entry);
+    Plan plan;
+    std::string step;
+    std::string rank;
+    std::getline(fields, plan.point, ':');
+    std::getline(fields, step, ':');
+    std::getline(fields, rank);
+    plan.step = std::stoll(step);
+    if (std::stoi(rank) != number_in("RANK")) continue;
+    all.of_this_rank.push_back(plan);
+    all.numbers.push_back(number);
+  }
+  return all;
+}
+
+const Deaths& deaths_in_place() {
+  static const Deaths only = read_deaths();
+  return only;
+}
+
 Plan read_plan() {
+  if (std::getenv("DDPRUN_DEATHS_IN_PLACE") != nullptr) return {};
   const char* deaths = std::getenv("DDPRUN_DEATHS");
   std::istringstream entries(deaths == nullptr ? "" : deaths);
   std::string entry;
@@ -55,11 +92,38 @@ const Plan& plan() {
 std::atomic<std::int64_t> present_step{0};
 std::atomic<bool> is_in_collectives{false};
 
-bool is_due(std::string_view point) { return plan().point == point && present_step >= plan().step; }
+std::string point_of_death;
+
+// Makes the mark of the entry that is due, which no other process of this rank then takes.
+bool is_due_in_place(std::string_view point) {
+  const Deaths& deaths = deaths_in_place();
+  for (std::size_t i = 0; i < deaths.of_this_rank.size(); ++i) {
+    const Plan& each = deaths.of_this_rank[i];
+    if (each.point != point || present_step < each.step) continue;
+    const std::string number = std::to_string(deaths.numbers[i]);
+    const std::string mark = deaths.folder + "/died-" + number;
+    if (::access(mark.c_str(), F_OK) == 0) continue;
+    // The test says when there are standbys.
+    while (::access((deaths.folder + "/may-die-" + number).c_str(), F_OK) != 0) ::usleep(1000);
+    const long file = ::syscall(SYS_openat, AT_FDCWD, mark.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0644);
+    if (file < 0) continue;
+    point_of_death = each.point;
+    return true;
+  }
+  return false;
+}
+
+bool is_due(std::string_view point) {
+  if (plan().point == point && present_step >= plan().step) {
+    point_of_death = point;
+    return true;
+  }
+  return is_due_in_place(point);
+}
 
 [[noreturn]] void die() {
   const std::string last_words =
-      "rank " + std::to_string(number_in("RANK")) + " dies: " + plan().point + "\n";
+      "rank " + std::to_string(number_in("RANK")) + " dies: " + point_of_death + "\n";
   ::syscall(SYS_write, STDERR_FILENO, last_words.data(), last_words.size());
   ::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
@@ -91,15 +155,29 @@ void send_half(int fd, const iovec* pieces, std::size_t count, std::size_t size)
 // Dies within a message that is long enough to contain gradients.
 void on_message(int fd, const iovec* pieces, std::size_t count) {
   constexpr std::size_t kGradients = 1000;
-  if (!is_in_collectives || !is_due("all_reduce")) return;
+  if (!is_in_collectives) return;
   std::size_t size = 0;
   for (std::size_t i = 0; i < count; ++i) size += pieces[i].iov_len;
-  if (size < kGradients) return;
+  if (size < kGradients || !is_due("all_reduce")) return;
   send_half(fd, pieces, count, size);
   die();
 }
 
+// Of the main thread, since recovery_begins(); 0: it is not recovering.
+thread_local int recovery_calls = 0;
+
+void on_recovery_call() {
+  if (recovery_calls <= 0) return;
+  const int call = recovery_calls++;
+  recovery_calls = -recovery_calls;  // what is_due() calls is not counted
+  if (is_due("recovery-" + std::to_string(call))) die();
+  recovery_calls = -recovery_calls;
+}
+
 }  // namespace
+
+void recovery_begins() { recovery_calls = 1; }
+void recovery_ends() { recovery_calls = 0; }
 
 void at_step(std::int64_t step) { present_step = step; }
 
@@ -119,7 +197,7 @@ extern "C" {
 
 ssize_t write(int fd, const void* data, size_t size) {
   constexpr size_t kArrays = 10000;  // the header is written by a separate, shorter call
-  if (size > kArrays && death::is_due("half_written") && death::is_unfinished_checkpoint(fd)) {
+  if (size > kArrays && death::is_unfinished_checkpoint(fd) && death::is_due("half_written")) {
     ::syscall(SYS_write, fd, data, size / 2);
     death::die();
   }
@@ -127,7 +205,7 @@ ssize_t write(int fd, const void* data, size_t size) {
 }
 
 int fsync(int fd) {
-  if (death::is_due("before_sync") && death::is_unfinished_checkpoint(fd)) death::die();
+  if (death::is_unfinished_checkpoint(fd) && death::is_due("before_sync")) death::die();
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
@@ -146,7 +224,33 @@ ssize_t writev(int fd, const iovec* pieces, int count) {
   return ::syscall(SYS_writev, fd, pieces, count);
 }
 
+ssize_t send(int fd, const void* data, size_t size, int flags) {
+  death::on_recovery_call();
+  return ::syscall(SYS_sendto, fd, data, size, flags, nullptr, 0);
+}
+
+ssize_t recv(int fd, void* data, size_t size, int flags) {
+  death::on_recovery_call();
+  return ::syscall(SYS_recvfrom, fd, data, size, flags, nullptr, nullptr);
+}
+
+ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  death::on_recovery_call();
+  return ::syscall(SYS_recvmsg, fd, message, flags);
+}
+
+int connect(int fd, const sockaddr* address, socklen_t size) {
+  death::on_recovery_call();
+  return static_cast<int>(::syscall(SYS_connect, fd, address, size));
+}
+
+int memfd_create(const char* name, unsigned int flags) noexcept {
+  death::on_recovery_call();
+  return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
+}
+
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  death::on_recovery_call();
   death::on_message(fd, message->msg_iov, message->msg_iovlen);
   return ::syscall(SYS_sendmsg, fd, message, flags);
 }

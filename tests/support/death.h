@@ -5,7 +5,8 @@
 //
 // The n-th entry is for the n-th run of the job (TORCHELASTIC_RESTART_COUNT): its rank dies when it
 // reaches the point at this step or, if it does not, at a later one. It says so on stderr first:
-// "rank 1 dies: forward".
+// "rank 1 dies: forward". With DDPRUN_DEATHS_IN_PLACE=FOLDER, for jobs whose ranks are replaced, each entry is for
+// whichever process of its rank comes to it first: it waits for the file FOLDER/may-die-N, and makes FOLDER/died-N.
 //
 // Linked into a program, this also replaces some functions of the C library, so that a process can
 // die in the middle of a file or a message without a hook in the product:
@@ -15,6 +16,8 @@
 //   before_rename, after_rename    of the checkpoint
 //   before_link    of the name `latest`, which exists aside
 //   all_reduce     half of a message to another rank is sent (between collectives_begin/_end)
+//   recovery-N     before the N-th call of a function that sends, receives, connects or maps memory, from 1, on
+//                  the main thread (between recovery_begins/_ends)
 //
 // Any thread.
 #pragma once
@@ -29,5 +32,7 @@ void reach(std::string_view point);
 
 void collectives_begin();
 void collectives_end();
+void recovery_begins();
+void recovery_ends();
 
 }  // namespace ddprun::test::death

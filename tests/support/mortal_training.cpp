@@ -1,4 +1,4 @@
-// mortal_training FOLDER now|later: a small training with every kind of state that a checkpoint
+// mortal_training FOLDER now|later [BACKEND]: a small training with every kind of state that a checkpoint
 // must keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of
 // gradients, several buckets, the position in an epoch). It continues from FOLDER and dies where a
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "ddprun/lr_scheduler.h"
 #include "ddprun/metrics.h"
 #include "ddprun/mixed_precision.h"
+#include "ddprun/recoverable.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
 #include "tests/support/death.h"
@@ -89,7 +91,8 @@ class Training {
         schedule_(optimizer_, lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = kSteps})),
         scaler_({.init_scale = 1024, .growth_interval = 7}),
         checkpoints_(context, folder,
-                     {.keep_last = 2, .best = MetricMode::kMax, .async_save = is_asynchronous}) {
+                     {.keep_last = 2, .best = MetricMode::kMax, .async_save = is_asynchronous}),
+        recoverable_(context, model_, optimizer_) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
     inputs_ = torch::randn({kSamples, kInputs}, generator);
     targets_ = inputs_.matmul(torch::randn({kInputs, kClasses}, generator)).argmax(1);
@@ -100,6 +103,11 @@ class Training {
     checkpoints_.register_for_checkpointing("mark", mark_);
     at_.seed = kSeed;
     if (auto saved = checkpoints_.resume(model_, optimizer_)) at_ = *saved;
+    recoverable_.keep(at_.step, at_.epoch, at_.consumed, loss_sum_);
+    recoverable_.keep(schedule_);
+    recoverable_.keep_replicated(scaler_);
+    if (std::getenv("DDPRUN_PREPARED") != nullptr) death::recovery_begins();
+    recoverable_.join();
   }
 
   void run() {
@@ -116,20 +124,37 @@ class Training {
       at_.consumed = 0;
     }
     checkpoints_.wait();
+    // Every rank's own state has gone the same way.
+    const auto sums = context_.all_gather(torch::tensor({loss_sum_}, torch::kFloat64));
+    if (!context_.is_main_process()) return;
+    for (const Tensor& sum : sums) std::printf("loss %a\n", sum.item<double>());
   }
 
  private:
   void step(const Tensor& indices) {
-    death::at_step(++at_.step);
-    optimizer_.zero_grad();
-    const Tensor logits = model_(inputs_.index_select(0, indices));
-    const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
-    death::collectives_begin();
-    scaler_.scale(loss).backward();
-    death::collectives_end();
-    scaler_.step(optimizer_);
-    scaler_.update();
+    death::at_step(at_.step + 1);
+    recoverable_.step([&] {
+      death::recovery_ends();
+      optimizer_.zero_grad();
+      const Tensor logits = model_(inputs_.index_select(0, indices));
+      const Tensor loss = F::cross_entropy(logits, targets_.index_select(0, indices));
+      loss_sum_ += loss.item<double>();
+      try {
+        death::collectives_begin();
+        scaler_.scale(loss).backward();
+        death::collectives_end();
+      } catch (...) {
+        death::collectives_end();
+        death::recovery_begins();
+        throw;
+      }
+      scaler_.step(optimizer_);
+      scaler_.update();
+    });
+    death::recovery_ends();
+    ++at_.step;
     schedule_.step();
+    death::reach("after_step");
   }
 
   void save() {
@@ -155,17 +180,19 @@ class Training {
   Tensor inputs_;
   Tensor targets_;
   TrainingPosition at_;
+  double loss_sum_ = 0;
+  Recoverable recoverable_;
 };
 
 }  // namespace
 }  // namespace ddprun::test
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc < 3) return 2;
   const bool is_asynchronous = argv[2] == std::string("later");
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
                        ddprun::test::Training(context, argv[1], is_asynchronous).run();
                      },
-                     {.backend = ddprun::Backend::kGloo});
+                     {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")});
 }

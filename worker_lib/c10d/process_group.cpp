@@ -165,6 +165,7 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
                         .until = std::chrono::steady_clock::now() + options_.join_timeout},
                        watch_);
   } catch (const Failure& failure) {
+    if (!options_.may_fall_back) throw;
     if (rank == 0) log::warning("no shared memory, Gloo instead: ", failure.error().message);
   }
   if (!joined.node) return {};
@@ -211,8 +212,10 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   if (options_.backend == Backend::kNccl) group->setBoundDeviceId(options_.device);
   // A group of one never waits.
   std::shared_ptr<GroupRecord> record;
-  if (auto all = CollectiveRecord::of_this_process(); all && size > 1) {
-    record = std::make_shared<GroupRecord>(std::move(all), name, rank, size);
+  auto all = CollectiveRecord::of_this_process();
+  if ((all || options_.before_call) && size > 1) {
+    record =
+        std::make_shared<GroupRecord>(std::move(all), name, rank, size, options_.before_call);
   }
   if (options_.backend == Backend::kShm) {
     const auto shared = make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_),

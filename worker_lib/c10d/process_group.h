@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,8 +43,12 @@ struct ProcessGroupOptions {
   bool is_one_node = true;       // all ranks are: Gloo then connects them within this machine
   std::string master_addr = {};  // else at the address from which this host is reached
   std::string place = {};        // where the ranks meet, for messages: "10.0.0.5:29500"
+  // Called before this rank's part of each collective, on the thread that makes it.
+  std::function<void()> before_call = {};
+  // Where the ranks that shared memory cannot share it any more: Gloo, else a Failure.
+  bool may_fall_back = true;
 };
-// Of this process' place: the latter four.
+// Of this process' place: `node` to `place`.
 ProcessGroupOptions options_for(const Environment& environment);
 
 // Makes the group of all ranks, and smaller ones, over one store with the same options. A value; each

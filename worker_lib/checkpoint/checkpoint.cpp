@@ -16,6 +16,7 @@
 #include "worker_lib/checkpoint/tensor_arrays.h"
 #include "worker_lib/group/agreement.h"
 #include "worker_lib/group/context_access.h"
+#include "worker_lib/group/recovery.h"
 #include "worker_lib/process/agent_link.h"
 
 namespace ddprun {
@@ -237,12 +238,17 @@ std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
     outcome.of(open_here);
     detail::throw_together(context, outcome.thrown, "resuming");
     const Opened& opened = *outcome.value;
-    receive(context, found ? &found->file : nullptr, opened, file_size);
-    take_state(opened.places, model.get(), optimizer);
     const TrainingPosition& position = opened.metadata.position;
-    if (!opened.rng.empty()) {
-      restore_rng(opened.rng, context,
-                  seed_of_new_rank(position.seed, position.step, context.rank()));
+    const auto recovery = detail::ContextAccess::recovery(context);
+    // A standby that waits for a rank's place will be given the state that the others have then.
+    if (!recovery || !recovery->is_prepared()) {
+      const Recovery::NotRecorded large(recovery.get());
+      receive(context, found ? &found->file : nullptr, opened, file_size);
+      take_state(opened.places, model.get(), optimizer);
+      if (!opened.rng.empty()) {
+        restore_rng(opened.rng, context,
+                    seed_of_new_rank(position.seed, position.step, context.rank()));
+      }
     }
     parts.load_parts(opened.metadata.parts);
     parts.best_metric = parts.folder.has_best() ? opened.metadata.best_metric : std::nullopt;

@@ -365,6 +365,24 @@ void GradientReducer::abandon_join() {
   parts_->reducer->set_forward_pass_work_handle({}, /*useStaticWorldSize=*/true);
 }
 
+void GradientReducer::regroup(Group& group, const std::string& layout) {
+  Parts& parts = *parts_;
+  if (parts.join) {
+    throw Failure(ErrorCode::kUnavailable, "a rank cannot be replaced in a join() of uneven inputs");
+  }
+  parts.group = group.process_group();
+  parts.is_synchronizing = true;
+  layout.empty() ? parts.make_reducer({}) : load_state_dict(layout);
+}
+
+bool GradientReducer::must_broadcast_buffers() const { return parts_->must_broadcast_buffers; }
+
+void GradientReducer::set_must_broadcast_buffers(bool must) {
+  parts_->must_broadcast_buffers = must;
+}
+
+bool GradientReducer::has_hook() const { return static_cast<bool>(parts_->options.comm_hook); }
+
 std::string GradientReducer::state_dict() const {
   return text_of(parts_->reducer->next_layout(first_bucket_bytes_of(parts_->options)));
 }

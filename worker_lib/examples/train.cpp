@@ -5,6 +5,9 @@
 //   ddprun --nproc_per_node=2 --max-restarts 3 train --checkpoint-dir ckpt
 //                                             survives a killed worker: continues from the
 //                                             checkpoint, with the same final weights, bit for bit
+//   ddprun --nproc_per_node=2 --max-restarts 3 --standby=auto train
+//                                             the same, but the other worker keeps its process,
+//                                             and no step is lost: a standby takes the place
 //   ddprun --nproc_per_node=2 --preempt-signal=USR1 train --checkpoint-dir ckpt
 //                                             on SIGUSR1 all ranks leave after the same step, with
 //                                             a checkpoint; ddprun ends with 113: queue it again
@@ -27,6 +30,7 @@
 #include "ddprun/metrics.h"
 #include "ddprun/optim.h"
 #include "ddprun/progress.h"
+#include "ddprun/recoverable.h"
 #include "ddprun/run.h"
 #include "ddprun/sampler.h"
 #include "worker_lib/examples/fashion_mnist.h"
@@ -123,14 +127,13 @@ class Training {
         model_(make_net(), context),
         optimizer_(model_.parameters(), ddprun::optim::SGDOptions(settings.lr).momentum(0.9)),
         losses_(settings.loss_file, context.rank()),
-        samples_(settings.sample_file, context.rank()) {
+        samples_(settings.sample_file, context.rank()),
+        recoverable_(context, model_, optimizer_) {
     at_.seed = settings.seed;
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
-    if (settings.checkpoint_dir.empty()) return;
-    checkpoints_ = std::make_unique<ddprun::Checkpointer>(context, settings.checkpoint_dir);
-    // Which gradients are summed together: with three and more ranks the bits depend on it.
-    checkpoints_->register_for_checkpointing("buckets", model_);
-    if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
+    if (!settings.checkpoint_dir.empty()) resume();
+    recoverable_.keep(at_.epoch, at_.consumed, at_.step, epoch_loss_, last_loss_);
+    recoverable_.join();
   }
 
   void run() {
@@ -151,6 +154,13 @@ class Training {
     auto net = std::make_shared<Net>();
     net->to(context_.device());
     return net;
+  }
+
+  void resume() {
+    checkpoints_ = std::make_unique<ddprun::Checkpointer>(context_, settings_.checkpoint_dir);
+    // Which gradients are summed together: with three and more ranks the bits depend on it.
+    checkpoints_->register_for_checkpointing("buckets", model_);
+    if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
   }
 
   void continue_from(const ddprun::TrainingPosition& saved) {
@@ -174,7 +184,7 @@ class Training {
   // reports the mean of all its samples. %a: exact.
   void save() {
     if (!checkpoints_) return;
-    const ddprun::Mean::Total total = epoch_loss_.total(context_);
+    const ddprun::Mean::Total total = mean_loss().total(context_);
     char text[64];
     std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
     at_.notes["epoch_loss"] = text;
@@ -186,19 +196,27 @@ class Training {
     long long count = 0;
     const auto note = notes.find("epoch_loss");
     if (note != notes.end() && std::sscanf(note->second.c_str(), "%la %lld", &sum, &count) == 2) {
-      epoch_loss_.update(sum, count);
+      epoch_loss_ = {sum, count};
     }
   }
 
-  float step(const Tensor& indices) {
-    optimizer_.zero_grad();
-    const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
-    loss.backward();
-    optimizer_.step();
-    const float value = loss.item<float>();
-    epoch_loss_.update(static_cast<double>(value) * static_cast<double>(indices.size(0)),
-                       indices.size(0));
-    return value;
+  ddprun::Mean mean_loss() const {
+    ddprun::Mean mean;
+    mean.update(epoch_loss_.sum, epoch_loss_.count);
+    return mean;
+  }
+
+  // If another rank dies meanwhile, it is made again. What it leaves behind is set before backward().
+  void step(const Tensor& indices) {
+    recoverable_.step([&] {
+      optimizer_.zero_grad();
+      const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
+      last_loss_ = loss.item<float>();
+      epoch_loss_.sum += static_cast<double>(last_loss_) * static_cast<double>(indices.size(0));
+      epoch_loss_.count += indices.size(0);
+      loss.backward();
+      optimizer_.step();
+    });
   }
 
   // Of the whole training, for whoever watches it.
@@ -221,15 +239,15 @@ class Training {
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
         const std::vector<std::int64_t> indices(batch->begin(), batch->end());
-        const float value = step(torch::tensor(indices, torch::kInt64).to(context_.device()));
+        step(torch::tensor(indices, torch::kInt64).to(context_.device()));
         samples_.add_samples(at_, context_.world_size(), *batch);
         ++at_.step;
         at_.consumed = sampler_.consumed();
-        losses_.add_loss(at_.step, value);
+        losses_.add_loss(at_.step, last_loss_);
         const bool is_due = bar.is_due();
         bar.advance(static_cast<std::int64_t>(batch->size()) * context_.world_size(),
-                    is_due ? "loss " + std::to_string(value) : std::string());
-        context_.progress(at_.step, total_steps(), {{"loss", value}});
+                    is_due ? "loss " + std::to_string(last_loss_) : std::string());
+        context_.progress(at_.step, total_steps(), {{"loss", last_loss_}});
         const bool is_leaving = context_.should_leave();
         if (is_leaving ||
             (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0)) {
@@ -243,7 +261,7 @@ class Training {
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun;
     const auto samples = static_cast<double>(at_.consumed - consumed_before);
-    const double loss = epoch_loss_.compute(context_);
+    const double loss = mean_loss().compute(context_);
     const double accuracy = test_accuracy(*model_, test_, context_);
     if (context_.is_main_process()) {
       std::printf("%s: train loss %.4f, test accuracy %.2f %%, %.0f samples/s\n", name.c_str(),
@@ -266,9 +284,15 @@ class Training {
   ddprun::optim::SGD optimizer_;
   StepFile losses_;
   StepFile samples_;
-  ddprun::Mean epoch_loss_;  // of the epoch that is running
+  struct LossSum {
+    double sum = 0;
+    std::int64_t count = 0;
+  };
+  LossSum epoch_loss_;  // of the epoch that is running, on this rank
+  float last_loss_ = 0;
   std::unique_ptr<ddprun::Checkpointer> checkpoints_;
   ddprun::TrainingPosition at_;
+  ddprun::Recoverable recoverable_;
 };
 
 }  // namespace

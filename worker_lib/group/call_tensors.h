@@ -45,6 +45,9 @@ struct Group::Call {
   std::optional<ReduceOp> op = {};
   Mode mode = Mode::kAsync;
   bool has_equal_rows = true;  // the first dimension must agree too
+  // What it writes before `finish`, and whether that is the same on all ranks: for Recovery.
+  Tensors results = {};
+  bool is_equal_everywhere = false;
 
   std::string to_string(const detail::Membership& membership, const Tensors& tensors) const;
 };

@@ -24,6 +24,7 @@
 #include "worker_lib/group/group_broken_listener.h"
 #include "worker_lib/group/leave_vote.h"
 #include "worker_lib/group/membership.h"
+#include "worker_lib/group/recovery.h"
 #include "worker_lib/process/agent_link.h"
 #include "worker_lib/process/log_setup.h"
 #include "worker_lib/process/zygote.h"
@@ -61,6 +62,21 @@ Environment take_place(const ContextOptions& options) {
   auto environment = environment_of_this_process(options.init_method);
   set_up_log_of(environment, options);
   return environment;
+}
+
+// Of the launcher: this process makes its set-up, and then waits for a rank's place.
+bool is_prepared_standby(const AgentLink* link) {
+  return link != nullptr && link->can_recover() && std::getenv(link::kPreparedVariable) != nullptr;
+}
+
+// Why ranks cannot be replaced in place, as far as it is known before the groups are made; a sentence.
+std::string why_not_recoverable(const Environment& environment, Backend backend, bool is_given) {
+  if (backend == Backend::kNccl) return "its ranks communicate over NCCL";
+  if (is_given) return "the program has brought a store of its own";
+  if (!environment.agent_hosts_store) {
+    return "rank 0 serves the store where the ranks meet (TORCH_DISABLE_SHARE_RDZV_TCP_STORE)";
+  }
+  return "";
 }
 
 bool wants_checks(const ContextOptions& options) {
@@ -108,10 +124,12 @@ void survive_broken_connections() {
   ::sigaction(SIGPIPE, &now, nullptr);
 }
 
+constexpr char kGroupName[] = "ddprun";
+
 // The keys of the group of all ranks begin with it. In one and the same store, such as an agent's,
 // those of a process' second Context must not be the first one's; every rank counts its own.
 std::string name_of_group(c10d::Store& store, const Environment& environment) {
-  const std::string name = "ddprun";
+  const std::string name = kGroupName;
   if (environment.world_size == 1) return name;
   const auto number = store.add(name + "/contexts/" + std::to_string(environment.rank), 1);
   return number == 1 ? name : name + "-" + std::to_string(number);
@@ -153,9 +171,11 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   membership->link = link_.get();
   membership->compares_calls = wants_checks(options);
   const bool is_given = store_ != nullptr;
+  const bool is_prepared = is_prepared_standby(link_.get());
+  membership->name = kGroupName;
   try {
-    if (!is_given) store_ = make_store(environment_, options.join_timeout);
-    membership->name = name_of_group(*store_, environment_);
+    if (!is_given && !is_prepared) store_ = make_store(environment_, options.join_timeout);
+    if (!is_prepared) membership->name = name_of_group(*store_, environment_);
   } catch (const UsageError&) {
     throw;
   } catch (const std::exception& error) {
@@ -174,14 +194,30 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   group_options.join_timeout = options.join_timeout;
   group_options.timeout = options.timeout.value_or(default_timeout(backend));
   group_options.shared_bytes_per_rank = options.shared_bytes_per_rank;
-  membership->maker = std::make_shared<GroupMaker>(store_, std::move(group_options));
-  membership->group =
-      membership->maker->make(membership->name, membership->rank, membership->global_ranks);
-  if (is_distributed()) {
-    membership->diagnosis = std::make_shared<FailureDiagnosis>(
-        store_, membership->name, membership->rank, membership->global_ranks,
-        host_of_store(environment_, is_given));
+  const auto add_diagnosis = [host = host_of_store(environment_, is_given)](
+                                 detail::Membership& whole, c10::intrusive_ptr<c10d::Store> place) {
+    whole.diagnosis = std::make_shared<FailureDiagnosis>(std::move(place), whole.name, whole.rank,
+                                                         whole.global_ranks, host);
+  };
+  if (is_distributed() && link_ && link_->can_recover()) {
+    std::string why = why_not_recoverable(environment_, backend, is_given);
+    if (membership->name != kGroupName) why = "the program makes more than one Context";
+    if (!why.empty()) {
+      link_->refuse_recovery(why);
+      if (is_prepared) throw Failure(ErrorCode::kUnavailable, why);
+    } else {
+      make_recoverable(*membership, group_options, is_prepared, options.join_timeout,
+                       add_diagnosis);
+    }
   }
+  membership->maker = std::make_shared<GroupMaker>(store_, std::move(group_options));
+  if (membership->recovery) {
+    membership->recovery->make(membership);
+  } else {
+    membership->group =
+        membership->maker->make(membership->name, membership->rank, membership->global_ranks);
+  }
+  if (is_distributed() && !is_prepared) add_diagnosis(*membership, store_);
   membership_ = std::move(membership);
   if (backend == Backend::kNccl) detail::ContextAccess::abort_when_broken(*this);
   const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begun;
@@ -189,7 +225,26 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
   if (link_) link_->enter(WorkerPhase::kRunning);
 }
 
-Context::~Context() = default;
+Context::~Context() {
+  if (membership_ && membership_->recovery) membership_->recovery->end();
+}
+
+void Context::make_recoverable(detail::Membership& whole, ProcessGroupOptions& group_options,
+                               bool is_prepared, std::chrono::milliseconds join_timeout,
+                               const AddDiagnosis& add_diagnosis) {
+  Recovery::Hooks hooks;
+  hooks.connect = [this, join_timeout] { return make_store(environment_, join_timeout); };
+  hooks.placed = [this, add_diagnosis](c10::intrusive_ptr<c10d::Store> store) {
+    store_ = store;
+    add_diagnosis(*membership_, std::move(store));
+  };
+  const auto calls = std::make_shared<std::weak_ptr<Recovery>>();
+  group_options.before_call = [calls] {
+    if (const auto recovery = calls->lock()) recovery->before_call();
+  };
+  whole.recovery = std::make_shared<Recovery>(*link_, group_options, is_prepared, std::move(hooks));
+  *calls = whole.recovery;
+}
 
 void Context::progress(std::int64_t step, std::int64_t total,
                        std::span<const ProgressValue> values) {
@@ -224,6 +279,10 @@ bool ContextAccess::is_told_to_leave(Context& context) {
 
 std::shared_ptr<FailureDiagnosis> ContextAccess::diagnosis(const Context& context) {
   return context.membership_->diagnosis;
+}
+
+std::shared_ptr<Recovery> ContextAccess::recovery(const Context& context) {
+  return context.membership_->recovery;
 }
 
 void ContextAccess::abort_when_broken(Context& context) {

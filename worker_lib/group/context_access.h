@@ -9,6 +9,7 @@
 namespace ddprun {
 
 class FailureDiagnosis;
+class Recovery;
 
 namespace detail {
 
@@ -21,6 +22,9 @@ struct ContextAccess {
   // For a backend whose calls do not end when a rank is gone: from here on they are aborted then, and
   // the failure is thrown by this or the next call (failure_diagnosis.h). Every rank.
   static void abort_when_broken(Context& context);
+  // None: ranks are not replaced in place here.
+  static std::shared_ptr<Recovery> recovery(const Context& context);
+  static LeaveVote& leave_vote(Context& context) { return *context.leave_vote_; }
   static void leave(Context& context);
   // In a handler. `known` is called in one of what is thrown then, before this rank waits for the others
   // that need its store.

@@ -44,6 +44,12 @@ void FailureVote::report(std::int64_t step, std::exception_ptr thrown) {
   if (!trouble_) trouble_ = Trouble{step, error_text(thrown), thrown};
 }
 
+std::array<std::int64_t, 3> FailureVote::vote_state() const { return vote_->state(); }
+
+void FailureVote::restore_vote(const std::array<std::int64_t, 3>& state) {
+  vote_->restore(state, LeaveVote::Clock::now());
+}
+
 void FailureVote::poll() {
   if (vote([] { return false; })) end_together();
 }

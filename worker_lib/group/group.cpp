@@ -6,6 +6,7 @@
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/group/call_tensors.h"
 #include "worker_lib/group/membership.h"
+#include "worker_lib/group/recovery.h"
 #include "worker_lib/process/agent_link.h"
 
 namespace ddprun {
@@ -81,6 +82,10 @@ void Operation::fail_if_broken() {
 // In a handler. What c10d refuses is this rank's own mistake; all else is the connections'.
 void Operation::fail() {
   const auto explain = [&](const std::exception& error) {
+    if (membership_->recovery && membership_->recovery->may_recover()) {
+      if (membership_->diagnosis) membership_->diagnosis->exit();
+      throw GroupLost(ErrorCode::kUnavailable, std::string(name_) + ": " + error_line(error));
+    }
     if (!membership_->diagnosis) throw Failure(ErrorCode::kUnavailable, error_line(error));
     Failure failure = membership_->diagnosis->explain(membership_->global_ranks, error);
     membership_->diagnosis->exit();
@@ -158,8 +163,13 @@ std::unique_ptr<Group> Group::new_group(const std::vector<int>& ranks) {
   membership->rank = static_cast<int>(self - members.begin());
   membership->is_whole_job = membership_->is_whole_job && members.size() == lists.size();
   membership->device = membership_->device;
-  membership->group =
-      membership->maker->make(membership->name, membership->rank, membership->global_ranks);
+  membership->recovery = membership_->recovery;
+  if (membership->recovery) {
+    membership->recovery->make(membership);
+  } else {
+    membership->group =
+        membership->maker->make(membership->name, membership->rank, membership->global_ranks);
+  }
   if (membership->hangs) membership->diagnosis->abort_when_broken(membership->group);
   return std::unique_ptr<Group>(new Group(std::move(membership)));
 }
@@ -177,6 +187,12 @@ Operation Group::start(const Call& call, Tensors kept, const Operation::Begin& b
     membership.link->collective_begins();
   }
   ++membership.calls;
+  if (membership.recovery && membership.recovery->records()) {
+    membership.recovery->run(membership_, call.name, kept, begin,
+                             {call.results, call.is_equal_everywhere});
+    if (finish) finish();
+    return {};
+  }
   return Operation(membership_, call.name, std::move(kept), begin, std::move(finish), kNoTimeout,
                    /*is_blocking=*/call.mode == Mode::kBlocking);
 }

@@ -41,6 +41,16 @@ class LeaveVote {
   bool vote(bool is_told, const Agree& agree, Clock::time_point now);
   std::int64_t calls_until_vote() const { return calls_left_; }
 
+  // What all ranks have the same of.
+  using State = std::array<std::int64_t, 3>;
+  State state() const { return {has_decided_, calls_left_, interval_}; }
+  void restore(const State& state, Clock::time_point now) {
+    has_decided_ = state[0] != 0;
+    calls_left_ = state[1];
+    interval_ = state[2];
+    last_vote_ = now;
+  }
+
  private:
   std::int64_t proposal(Clock::time_point now) const;
 

@@ -16,6 +16,7 @@
 namespace ddprun {
 
 class AgentLink;
+class Recovery;
 
 namespace detail {
 
@@ -29,6 +30,7 @@ struct Membership {
   std::shared_ptr<const GroupMaker> maker;       // makes the smaller ones
   std::shared_ptr<FailureDiagnosis> diagnosis;   // none in a world of one
   AgentLink* link = nullptr;                     // the Context's
+  std::shared_ptr<Recovery> recovery;            // the Context's; none: ranks are not replaced here
   bool compares_calls = false;                   // ContextOptions::check_collectives
   bool hangs = false;  // a call does not end when a member is gone: the diagnosis aborts it
   bool is_comparing = false;

@@ -7,6 +7,7 @@
 #include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/group/call_tensors.h"
 #include "worker_lib/group/membership.h"
+#include "worker_lib/group/recovery.h"
 
 namespace ddprun {
 namespace {
@@ -117,7 +118,12 @@ Work<> Group::begin_broadcast(Tensor tensor, int root, Mode mode) {
   c10d::BroadcastOptions options;
   options.asyncOp = mode == Mode::kAsync;
   options.rootRank = root;
-  return Work<>(start({.name = "broadcast", .root = root, .mode = mode}, {tensor},
+  return Work<>(start({.name = "broadcast",
+                       .root = root,
+                       .mode = mode,
+                       .results = {tensor},
+                       .is_equal_everywhere = true},
+                      {tensor},
                       [&] { return membership_->group->broadcast(moved, options); }));
 }
 
@@ -142,7 +148,12 @@ Work<> Group::begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode) {
     };
   }
   return Work<>(start(
-      {.name = name, .op = op, .mode = mode}, {tensor, sent},
+      {.name = name,
+       .op = op,
+       .mode = mode,
+       .results = {sent},
+       .is_equal_everywhere = !is_sparse},
+      {tensor, sent},
       [&] { return asked.is_done ? WorkPtr() : membership_->group->allreduce(tensors, options); },
       std::move(finish)));
 }
@@ -162,7 +173,7 @@ Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
   if (!asked.is_done && rank() == root)
     finish = [=, by = asked.divisor] { conclude(sent, by, lies); };
   return Work<>(start(
-      {.name = "reduce", .root = root, .op = op, .mode = mode}, {tensor, sent},
+      {.name = "reduce", .root = root, .op = op, .mode = mode, .results = {sent}}, {tensor, sent},
       [&] { return asked.is_done ? WorkPtr() : membership_->group->reduce(tensors, options); },
       std::move(finish)));
 }
@@ -170,6 +181,12 @@ Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
 Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
   check_rank("gather", root);
   const Tensor own = dense("gather", tensor);
+  if (membership_->recovery && membership_->recovery->records()) {
+    // So that every rank can say to one that takes another's place what came to the root.
+    Tensors all = all_gather(own);
+    if (rank() != root) all.clear();
+    return {Operation(), std::move(all)};
+  }
   Tensors result;
   std::vector<Tensors> outputs;
   if (rank() == root) {
@@ -203,7 +220,8 @@ Work<Tensors> Group::begin_all_gather(const Tensor& tensor, Mode mode) {
   c10d::AllgatherOptions options;
   options.asyncOp = mode == Mode::kAsync;
   return {
-      start({.name = "all_gather", .mode = mode}, {own, all},
+      start({.name = "all_gather", .mode = mode, .results = {all}, .is_equal_everywhere = true},
+            {own, all},
             [&] { return compat::all_gather_single(*membership_->group, output, input, options); }),
       std::move(result)};
 }
@@ -256,7 +274,8 @@ Work<> Group::begin_scatter(Tensor into, const Tensors& parts, int root, Mode mo
   c10d::ScatterOptions options;
   options.asyncOp = mode == Mode::kAsync;
   options.rootRank = root;
-  return Work<>(start({.name = "scatter", .root = root, .mode = mode}, std::move(kept),
+  return Work<>(start({.name = "scatter", .root = root, .mode = mode, .results = {into}},
+                      std::move(kept),
                       [&] { return membership_->group->scatter(outputs, inputs, options); }));
 }
 
@@ -279,7 +298,8 @@ Work<Tensor> Group::begin_reduce_scatter(const Tensor& tensor, ReduceOp op, Mode
                       ? flat_result
                       : torch::empty(flat_result.sizes(), input.options());
   return {start(
-              {.name = "reduce_scatter", .op = op, .mode = mode}, {own, result, input, output},
+              {.name = "reduce_scatter", .op = op, .mode = mode, .results = {output}},
+              {own, result, input, output},
               [&] {
                 return asked.is_done ? WorkPtr()
                                      : compat::reduce_scatter_single(*membership_->group, output,
@@ -321,7 +341,8 @@ Work<Tensor> Group::begin_all_to_all(const Tensor& tensor, std::vector<std::int6
   Tensor output = as_bytes(result, {result.size(0), row_bytes});
   c10d::AllToAllOptions options;
   options.asyncOp = mode == Mode::kAsync;
-  return {start({.name = name, .mode = mode, .has_equal_rows = false}, {own, result},
+  return {start({.name = name, .mode = mode, .has_equal_rows = false, .results = {result}},
+                {own, result},
                 [&] {
                   return compat::all_to_all_single(*membership_->group, output, input, received,
                                                    sent, options);
@@ -364,7 +385,7 @@ Work<> Group::begin_barrier(Mode mode) {
   c10d::BarrierOptions options;
   options.asyncOp = mode == Mode::kAsync;
   if (device().is_cuda()) options.device_ids = {device().index()};
-  return Work<>(start({.name = "barrier", .mode = mode}, {},
+  return Work<>(start({.name = "barrier", .mode = mode, .is_equal_everywhere = true}, {},
                       [&] { return membership_->group->getDefaultBackend()->barrier(options); }));
 }
 

@@ -2,18 +2,22 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <iterator>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 namespace ddprun {
 namespace {
@@ -179,34 +183,188 @@ bool AgentLink::is_told_to_leave() {
 }
 
 std::optional<link::GroupBroken> AgentLink::await_group_broken(int stop) {
+  do {
+    const std::scoped_lock lock(mutex_);
+    receive();
+    if (broken_ || !is_open_) return broken_;
+  } while (wait_for_message(stop));
+  return std::nullopt;
+}
+
+// False: `stop` can be read.
+bool AgentLink::wait_for_message(int stop) {
+  pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop, POLLIN, 0}};
+  if (::poll(waits, std::size(waits), /*timeout=*/-1) < 0 && errno != EINTR) return false;
+  return waits[1].revents == 0;
+}
+
+// ---- replacement in place
+
+void AgentLink::hold_death_lock() {
+  static_assert(sizeof(pthread_mutex_t) <= sizeof(link::Recovery::death_lock));
+  auto* const lock = reinterpret_cast<pthread_mutex_t*>(page_->recovery.death_lock);
+  pthread_mutexattr_t kind;
+  ::pthread_mutexattr_init(&kind);
+  ::pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+  ::pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+  const bool is_held = ::pthread_mutex_init(lock, &kind) == 0 && ::pthread_mutex_lock(lock) == 0;
+  ::pthread_mutexattr_destroy(&kind);
+  if (is_held) page_->recovery.holds_death_lock.store(1, std::memory_order_release);
+}
+
+bool AgentLink::send(const void* message, std::size_t size, int descriptor) {
+  iovec part{const_cast<void*>(message), size};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  }
+  const std::scoped_lock lock(mutex_);
+  if (!is_open_ || !mark_.is_set()) return false;
+  if (::sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+  close();
+  return false;
+}
+
+void AgentLink::send(link::Kind kind, std::uint32_t requests) {
+  link::Message message;
+  message.kind = static_cast<std::uint32_t>(kind);
+  message.pid = ::getpid();
+  message.requests = requests;
+  send(&message, sizeof message);
+}
+
+bool AgentLink::send_mirror(int mirror) {
+  link::Message message;
+  message.kind = static_cast<std::uint32_t>(link::Kind::kMirror);
+  message.pid = ::getpid();
+  return send(&message, sizeof message, mirror);
+}
+
+bool AgentLink::offer_recovery(int mirror) {
+  return send_mirror(mirror) && mark_.is_set() && support(link::kCanRecover);
+}
+
+void AgentLink::refuse_recovery(const std::string& why) {
+  link::CannotRecover message;
+  message.head.pid = ::getpid();
+  std::memcpy(message.why, why.data(), std::min(why.size(), sizeof message.why - 1));
+  send(&message, sizeof message);
+}
+
+void AgentLink::withdraw_recovery() {
+  if (!mark_.is_set()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    supported_ &= ~link::kCanRecover;
+  }
+  support(0);
+}
+
+void AgentLink::offer_to_take_place() {
+  if (mark_.is_set()) support(link::kIsPrepared);
+}
+
+void AgentLink::regrouped(std::uint32_t generation) {
+  page_->recovery.generation.store(generation, std::memory_order_release);
+  send(link::Kind::kRegrouped, generation);
+  told_of_commit_ = false;
+}
+
+void AgentLink::committed(std::int64_t steps, std::uint32_t generation) {
+  page_->recovery.committed.store(steps, std::memory_order_release);
+  if (generation == 0 || std::exchange(told_of_commit_, true)) return;
+  send(link::Kind::kCommitted, generation);
+}
+
+AgentLink::Place AgentLink::await_place() {
   for (;;) {
     {
       const std::scoped_lock lock(mutex_);
       receive();
-      if (broken_ || !is_open_) return broken_;
+      if (place_) {
+        supported_ &= ~link::kIsPrepared;
+        return *std::exchange(place_, std::nullopt);
+      }
+      if (!is_open_) ::_exit(0);
     }
-    pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop, POLLIN, 0}};
-    if (::poll(waits, std::size(waits), /*timeout=*/-1) < 0 && errno != EINTR) return std::nullopt;
-    if (waits[1].revents != 0) return std::nullopt;
+    wait_for_message(/*stop=*/-1);
   }
 }
 
+std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
+  do {
+    const std::scoped_lock lock(mutex_);
+    receive();
+    if (broken_ || (regroup_ && regroup_->generation > known)) return GroupNews{broken_, regroup_};
+    if (!is_open_) return std::nullopt;
+  } while (wait_for_message(stop));
+  return std::nullopt;
+}
+
+namespace {
+
+// Those that came with a message.
+std::vector<rdzv::UniqueFd> descriptors_of(msghdr& header) {
+  std::vector<rdzv::UniqueFd> descriptors;
+  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each; each = CMSG_NXTHDR(&header, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= each->cmsg_len; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, reinterpret_cast<const char*>(each) + at, sizeof descriptor);
+      descriptors.emplace_back(descriptor);
+    }
+  }
+  return descriptors;
+}
+
+}  // namespace
+
 // All that has come, whichever thread it is for.
 void AgentLink::receive() {
+  union Any {
+    link::Message head;
+    link::GroupBroken broken;
+    link::Regroup regroup;
+    link::TakePlace place;
+  };
   while (is_open_) {
-    link::GroupBroken message;
+    Any message{};
+    iovec part{&message, sizeof message};
+    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
     const ssize_t length =
-        TEMP_FAILURE_RETRY(::recv(socket_.get(), &message, sizeof message, MSG_DONTWAIT));
+        TEMP_FAILURE_RETRY(::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (length <= 0) return close();
+    std::vector<rdzv::UniqueFd> descriptors = descriptors_of(header);
     const auto is = [&](link::Kind kind, std::size_t size) {
       return static_cast<std::size_t>(length) == size &&
              message.head.kind == static_cast<std::uint32_t>(kind);
     };
     if (is(link::Kind::kLeave, sizeof message.head)) {
       is_told_to_leave_ = true;
-    } else if (is(link::Kind::kGroupBroken, sizeof message) && !broken_) {
-      broken_ = message;
+    } else if (is(link::Kind::kGroupBroken, sizeof message.broken) && !broken_) {
+      broken_ = message.broken;
+    } else if (is(link::Kind::kRegroup, sizeof message.regroup)) {
+      if (!regroup_ || regroup_->generation < message.regroup.generation) {
+        regroup_ = message.regroup;
+      }
+    } else if (is(link::Kind::kTakePlace, sizeof message.place) && descriptors.size() == 3) {
+      place_ = Place{message.place.generation, std::move(descriptors[0]),
+                     std::move(descriptors[1]), std::move(descriptors[2])};
     }  // else: a newer agent's, for newer workers
   }
 }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "rendezvous/common/unique_fd.h"
 #include "rendezvous/common/worker_abi/worker_link.h"
@@ -52,11 +53,48 @@ class AgentLink {
   // can be read, or the link is closed.
   std::optional<link::GroupBroken> await_group_broken(int stop);
 
+  // ---- replacement in place; only with an agent that knows it (can_recover())
+
+  bool can_recover() const { return page_->header.version >= link::kReplacementSince; }
+  // From here on the main thread, which must call this, holds the lock that tells the agent of its death.
+  void hold_death_lock();
+  // False: the link is closed.
+  bool offer_recovery(int mirror);
+  bool send_mirror(int mirror);
+  void refuse_recovery(const std::string& why);
+  void withdraw_recovery();  // the loop of steps is over
+  void offer_to_take_place();
+  void regrouped(std::uint32_t generation);
+  // The step is committed in this generation; the agent is told of the first one.
+  void committed(std::int64_t steps, std::uint32_t generation);
+
+  struct Place {
+    std::uint32_t generation = 0;
+    rdzv::UniqueFd out;
+    rdzv::UniqueFd err;
+    rdzv::UniqueFd mirror;
+  };
+  // Waits until the agent gives this prepared standby its rank's place; ends the process if the link is
+  // closed before.
+  Place await_place();
+
+  // What the agent has said of the round's workers, the newest of each kind.
+  struct GroupNews {
+    std::optional<link::GroupBroken> broken;
+    std::optional<link::Regroup> regroup;
+  };
+  // Waits until there is a newer generation than `known`, or the group is broken for good. Nothing as
+  // for await_group_broken().
+  std::optional<GroupNews> await_group_news(int stop, std::uint32_t known);
+
  private:
   AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark);
 
   void publish();
   bool support(std::uint32_t request);
+  bool send(const void* message, std::size_t size, int descriptor = -1);
+  void send(link::Kind kind, std::uint32_t requests);
+  bool wait_for_message(int stop);
   void receive();
   void close();
   void mark_step();
@@ -67,12 +105,15 @@ class AgentLink {
   link::Note note_;
   std::int64_t told_from_ = INT64_MIN;  // the agent is told of the next step from this one on
   bool takes_leave_ = false;
+  bool told_of_commit_ = true;  // the agent, in this generation
 
   std::mutex mutex_;  // guards the rest
   bool is_open_ = true;
   bool is_told_to_leave_ = false;
   std::uint32_t supported_ = 0;  // bits of link::Message::requests
   std::optional<link::GroupBroken> broken_;
+  std::optional<link::Regroup> regroup_;
+  std::optional<Place> place_;
 };
 
 // The phase of a part of the program: the one before is back at its end.

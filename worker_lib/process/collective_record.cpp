@@ -61,8 +61,8 @@ CollectiveRecord::CollectiveRecord(record::Memory* memory, OwnerMark mark)
 CollectiveRecord::~CollectiveRecord() { ::munmap(memory_, record::kBytes); }
 
 GroupRecord::GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank,
-                         int size)
-    : record_(std::move(record)) {
+                         int size, std::function<void()> before_call)
+    : record_(std::move(record)), before_call_(std::move(before_call)) {
   if (!record_ || !record_->mark_.is_set()) return;
   const std::scoped_lock lock(record_->mutex_);
   place_ = record::add_group(*record_->memory_, name, static_cast<std::uint32_t>(rank),
@@ -76,6 +76,7 @@ GroupRecord::~GroupRecord() {
 }
 
 record::Ticket GroupRecord::enter(const record::Call& call) {
+  if (before_call_) before_call_();
   if (!record_ || !record_->mark_.is_set()) return 0;
   return record::enter(*record_->memory_, place_, call, now_ns());
 }

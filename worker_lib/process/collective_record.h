@@ -3,6 +3,7 @@
 // as under an older agent or none, nothing happens.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -37,7 +38,9 @@ class CollectiveRecord {
 class GroupRecord {
  public:
   // `name` is equal on all members and unlike that of every other group; `rank` is of the group.
-  GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank, int size);
+  // `before_call` is called before each of them, on its thread.
+  GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank, int size,
+              std::function<void()> before_call = {});
   ~GroupRecord();
   GroupRecord(const GroupRecord&) = delete;
   GroupRecord& operator=(const GroupRecord&) = delete;
@@ -47,6 +50,7 @@ class GroupRecord {
 
  private:
   std::shared_ptr<CollectiveRecord> record_;  // nothing: there is none
+  const std::function<void()> before_call_;
   record::GroupPlace place_;
 };
 

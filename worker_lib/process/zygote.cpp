@@ -278,6 +278,11 @@ class Zygote {
   void become(Packet& packet) {
     auto& [header, descriptors] = packet;
     const bool has_link = (header.flags & kHasLink) != 0;
+    UniqueFd mirror;
+    if ((header.flags & kHasMirror) != 0 && !descriptors.empty()) {
+      mirror = std::move(descriptors.back());
+      descriptors.pop_back();
+    }
     if (descriptors.size() < (has_link ? 5 : 3)) ::_exit(1);
     take_environment(variables_, variables_in(text_of(descriptors[0].get())));
     take_stream(STDOUT_FILENO, descriptors[1].get());
@@ -289,6 +294,7 @@ class Zygote {
       hand_over(link::kPageVariable, std::move(descriptors[4]));
       if (descriptors.size() > 5) hand_over(record::kVariable, std::move(descriptors[5]));
     }
+    if (mirror) hand_over(link::kMirrorVariable, std::move(mirror));
     agent_.reset();
   }
 

@@ -33,6 +33,7 @@ class EpochMeter {
   void add(const BatchLoss& loss, const Metrics& metrics, std::int64_t count);
   // Which metrics there are is rank 0's to say.
   EpochSums over_ranks(Context& context) const;
+  const EpochSums& own() const { return sums_; }  // of losses on the CPU
   void continue_from(EpochSums sums);
 
  private:

@@ -15,7 +15,10 @@
 #include "ddprun/gradients.h"
 #include "ddprun/log.h"
 #include "ddprun/progress.h"
+#include "ddprun/recoverable.h"
+#include "ddprun/serialize.h"
 #include "worker_lib/checkpoint/state_text.h"
+#include "worker_lib/group/leave_vote.h"
 #include "worker_lib/train/epoch_meter.h"
 
 namespace ddprun {
@@ -52,7 +55,8 @@ void check(const TrainerOptions& options) {
 
 struct TrainerBase::Parts final : TrainingView, Stateful {
   Parts(Context& its_context, torch::nn::Module& its_module, Stateful& its_model,
-        torch::optim::Optimizer& its_optimizer, const TrainerOptions& its_options)
+        GradientReducer& reducer, torch::optim::Optimizer& its_optimizer,
+        const TrainerOptions& its_options)
       : context(its_context),
         module(its_module),
         model(its_model),
@@ -60,7 +64,9 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
         options(its_options),
         parameters(its_module.parameters()),
         failures(its_context),
-        finite(failures) {
+        finite(failures),
+        recoverable(its_context, its_module, reducer, its_optimizer),
+        loop(*this) {
     if (options.max_epochs == 0 && options.max_steps == 0) options.max_epochs = 1;
     if (options.patience > 0) {
       stopping.emplace(EarlyStoppingOptions{options.patience, options.min_delta, options.mode});
@@ -175,7 +181,84 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   Clock::time_point next_loss_of_gpu;  // is read for those who watch
   std::optional<ProgressBar> bar;
   std::vector<BatchLoss> window_losses;
+
+  // What this rank has of the loop, for the process that may take its place (recoverable.h).
+  struct Loop final : Stateful {
+    explicit Loop(Parts& its_parts) : parts(its_parts) {}
+    std::string state_dict() const override;
+    void load_state_dict(const std::string& state) override;
+    Parts& parts;
+    // Of the history, which is the same for many steps.
+    mutable std::string history;
+    mutable std::size_t history_size = 0;
+  };
+  Recoverable recoverable;
+  Loop loop;
 };
+
+namespace {
+
+struct LoopState {
+  std::int64_t epoch = 0, step = 0, consumed = 0, batches_done = 0, saved_step = 0;
+  bool is_epoch_saved = true, is_new_best = false, is_evaluation_saved = true;
+  double last_learning_rate = 0;
+  std::vector<double> losses;  // of the last window
+  EpochSums sums;
+  std::string history;
+  std::string stopping;
+  LeaveVote::State vote{};
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(epoch, step, consumed, batches_done, saved_step, is_epoch_saved, is_new_best,
+          is_evaluation_saved, last_learning_rate, losses, sums.loss, sums.metrics, sums.count,
+          history, stopping, vote);
+  }
+};
+
+}  // namespace
+
+std::string TrainerBase::Parts::Loop::state_dict() const {
+  const std::size_t size = parts.record.epochs.size() + parts.record.evaluations.size() + 1;
+  if (std::exchange(history_size, size) != size) history = parts.record.to_state();
+  LoopState state{.epoch = parts.at.epoch,
+                  .step = parts.at.step,
+                  .consumed = parts.at.consumed,
+                  .batches_done = parts.batches_done,
+                  .saved_step = parts.saved_step,
+                  .is_epoch_saved = parts.is_epoch_saved,
+                  .is_new_best = parts.is_new_best,
+                  .is_evaluation_saved = parts.is_evaluation_saved,
+                  .last_learning_rate = parts.last_learning_rate,
+                  .losses = {},
+                  .sums = parts.meter.own(),
+                  .history = history,
+                  .stopping = parts.stopping ? parts.stopping->state_dict() : "",
+                  .vote = parts.failures.vote_state()};
+  for (const BatchLoss& loss : parts.window_losses) state.losses.push_back(loss.read());
+  return to_bytes(state);
+}
+
+void TrainerBase::Parts::Loop::load_state_dict(const std::string& text) {
+  LoopState state = from_bytes<LoopState>(text);
+  parts.at.epoch = state.epoch;
+  parts.at.step = state.step;
+  parts.at.consumed = state.consumed;
+  parts.batches_done = state.batches_done;
+  parts.saved_step = state.saved_step;
+  parts.is_epoch_saved = state.is_epoch_saved;
+  parts.is_new_best = state.is_new_best;
+  parts.is_evaluation_saved = state.is_evaluation_saved;
+  parts.last_learning_rate = state.last_learning_rate;
+  parts.window_losses.clear();
+  for (const double loss : state.losses) {
+    parts.window_losses.emplace_back(torch::scalar_tensor(loss, torch::kFloat64));
+  }
+  parts.meter.continue_from(std::move(state.sums));
+  parts.record = History::from_state(state.history);
+  history_size = 0;
+  if (parts.stopping) parts.stopping->load_state_dict(state.stopping);
+  parts.failures.restore_vote(state.vote);
+}
 
 // What a callback on the main process throws is kept for the next vote: the others are not in this
 // hook and would wait for ever. After that no more of them are called.
@@ -244,14 +327,15 @@ void TrainerBase::Parts::tell_progress(std::int64_t total) {
 }
 
 TrainerBase::TrainerBase(Context& context, torch::nn::Module& module, Stateful& model,
-                         torch::optim::Optimizer& optimizer, const TrainerOptions& options) {
+                         GradientReducer& reducer, torch::optim::Optimizer& optimizer,
+                         const TrainerOptions& options) {
   check(options);
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr) {
     throw UsageError(
         "Trainer: LBFGS computes the loss several times within a step, for which it needs a "
         "closure of yours: write this loop by hand, with DistributedDataParallel");
   }
-  parts_ = std::make_unique<Parts>(context, module, model, optimizer, options);
+  parts_ = std::make_unique<Parts>(context, module, model, reducer, optimizer, options);
 }
 
 TrainerBase::~TrainerBase() = default;
@@ -305,8 +389,8 @@ void TrainerBase::begin(Evaluation evaluation) {
       }
       p.at = *saved;
       p.saved_step = p.at.step;
-      p.batches_to_skip = p.sampler ? 0 : p.batches_done;
-      if (p.batches_to_skip > 0 && p.saved_world_size != p.context.world_size()) {
+      const bool skips = !p.sampler && p.batches_done > 0;
+      if (skips && p.saved_world_size != p.context.world_size()) {
         throw UsageError(
             "Trainer: the checkpoint was made inside an epoch by " +
             std::to_string(p.saved_world_size) + " ranks, and there are " +
@@ -316,6 +400,11 @@ void TrainerBase::begin(Evaluation evaluation) {
       log::info("continuing in epoch ", p.at.epoch + 1, " after step ", p.at.step);
     }
   }
+  p.recoverable.keep(p.loop);
+  if (p.schedule != nullptr) p.recoverable.keep(*p.schedule);
+  if (p.scaler != nullptr) p.recoverable.keep_replicated(*p.scaler);
+  p.recoverable.join();
+  if (!p.sampler) p.batches_to_skip = p.batches_done;
   if (p.are_epochs_done()) p.ending = History::Ending::kDone;
   if (p.options.max_steps > 0 && p.at.step >= p.options.max_steps)
     p.ending = History::Ending::kDone;
@@ -377,7 +466,11 @@ torch::Tensor TrainerBase::part_of_update(const BatchResult& result, std::size_t
   return p.scaler == nullptr ? part : p.scaler->scale(part);
 }
 
-void TrainerBase::end_update() {
+void TrainerBase::make_update(const std::function<void()>& update) {
+  parts_->recoverable.step(update);
+}
+
+void TrainerBase::step_optimizer() {
   Parts& p = *parts_;
   if (p.scaler != nullptr && (p.options.clip_grad_norm > 0 || p.options.clip_grad_value > 0)) {
     p.scaler->unscale_(p.optimizer);
@@ -390,6 +483,10 @@ void TrainerBase::end_update() {
   } else {
     p.optimizer.step();
   }
+}
+
+void TrainerBase::end_update() {
+  Parts& p = *parts_;
   ++p.at.step;
   p.batches_done += static_cast<std::int64_t>(p.window_losses.size());
   if (p.sampler) p.at.consumed = p.sampler->consumed();

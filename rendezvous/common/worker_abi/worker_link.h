@@ -266,6 +266,9 @@ inline constexpr std::uint32_t kIsPrepared = 8;
 // Set, with any value, for a prepared standby: it has the environment of a worker of its rank, makes its
 // set-up without the others, and waits.
 inline constexpr char kPreparedVariable[] = "DDPRUN_PREPARED";
+// Its number: the mirror of the worker whose standby it is, as that has sent it. In it is what the
+// program's set-up was told by the other ranks.
+inline constexpr char kMirrorVariable[] = "DDPRUN_MIRROR_FD";
 
 struct Message {
   std::uint32_t kind = 0;

@@ -52,5 +52,7 @@ inline constexpr std::uint32_t kIsInControlGroup = 1;  // of a standby's kHello
 // separated by NUL), stdout, stderr; with kHasLink the two of the worker's link, and its record of
 // collectives, whose headers name the standby's pid already. The process sets the link's variables to the numbers that these get.
 inline constexpr std::uint32_t kHasLink = 1;
+// After these the mirror of the worker that it may replace (worker_link.h), for link::kMirrorVariable.
+inline constexpr std::uint32_t kHasMirror = 2;
 
 }  // namespace ddprun::zygote

@@ -44,7 +44,8 @@ rdzv::ReplaceWorker replace(std::uint32_t generation, int rank) {
   return {kFirst, generation, rank, failure(rank, ExitStatus::killed(SIGKILL)), 1, 3};
 }
 NodeAction replaces(std::uint32_t generation, int rank, std::optional<int> local_rank) {
-  return Replace{kFirst, generation, rank, local_rank, failure(rank, ExitStatus::killed(SIGKILL))};
+  return Replace{kFirst, generation, rank, local_rank, failure(rank, ExitStatus::killed(SIGKILL)),
+                 1,      3};
 }
 NodeAction tells(rdzv::ToLeader message) { return TellLeader{std::move(message)}; }
 

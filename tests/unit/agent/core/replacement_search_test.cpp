@@ -45,6 +45,7 @@ struct Scenario {
 struct Worker {
   bool is_alive = true;
   bool has_standby = true;
+  bool took_place = false;  // of another one
   bool has_ended_well = false;
   std::uint32_t called = 0;      // to this generation
   std::uint32_t generation = 0;  // in which it is
@@ -81,7 +82,8 @@ std::uint64_t hash_of(std::uint64_t hash, std::size_t kind, const Event& event) 
   if constexpr (requires { event.failure.rank; })
     hash = mixed(hash, 400U + static_cast<unsigned>(event.failure.rank));
   if constexpr (std::is_same_v<Event, WorkerEnded>) {
-    hash = mixed(hash, event.failure.has_value() + 2U * event.replaceable.has_value());
+    hash = mixed(hash, event.failure.has_value() + 2U * event.replaceable.has_value() +
+                           4U * (event.replaceable && event.replaceable->has_standby));
     if (event.replaceable) {
       hash = mixed(mixed(hash, static_cast<unsigned>(event.replaceable->committed)),
                    event.replaceable->generation);
@@ -190,7 +192,8 @@ class World {
       hash = mixed(hash, node.from_leader.size() * 1000 + node.to_leader.size());
       for (std::size_t i = 0; i < node.workers.size(); ++i) {
         const Worker& worker = node.workers[i];
-        hash = mixed(hash, worker.is_alive + 2U * worker.has_standby + 4U * worker.has_ended_well);
+        hash = mixed(hash, worker.is_alive + 2U * worker.has_standby + 4U * worker.has_ended_well +
+                               8U * worker.took_place);
         hash = mixed(hash, worker.called * 1000U + worker.generation);
         hash = mixed(hash, static_cast<std::uint64_t>(worker.died_at));
         for (const NodeEvent& event : node.events[i]) {
@@ -354,7 +357,7 @@ class World {
       if (!worker.has_standby) {
         queue.emplace_back(WorkerEnded{kRound, *replace.local_rank, replace.failure});
       } else {
-        worker.is_alive = true;
+        worker.is_alive = worker.took_place = true;
         worker.called = worker.generation = 0;
       }
     }
@@ -394,8 +397,8 @@ class World {
     if (is_back && worker.generation == worker.called) poisoned_ = rank;
     worker.died_at = committed_;
     WorkerEnded ended{kRound, static_cast<int>(index), failure_of(rank)};
-    if (worker.has_standby && node.core.is_running()) {
-      ended.replaceable = Replaceable{committed_, worker.generation};
+    if ((worker.has_standby || worker.took_place) && node.core.is_running()) {
+      ended.replaceable = Replaceable{committed_, worker.generation, worker.has_standby};
     }
     worker.is_alive = false;
     node.events[index].emplace_back(ended);

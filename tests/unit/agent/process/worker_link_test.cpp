@@ -14,6 +14,9 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <thread>
@@ -29,6 +32,7 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // What the worker inherits: copies, as the descriptors of another process are.
 struct Inherited {
@@ -53,8 +57,19 @@ class WorkerLinkTest : public ::testing::Test {
     ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
     worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
     agent->started(
-        ::getpid(), [this](std::string_view what) { misuses.emplace_back(what); },
-        [this](const StepMarks& marks) { told.push_back(marks); });
+        ::getpid(),
+        {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
+         .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
+         .hello = [this] { reported.emplace_back("hello"); },
+         .cannot_recover = [this](std::string why) { reported.push_back("cannot: " + why); },
+         .regrouped =
+             [this](std::uint32_t generation) {
+               reported.push_back("regrouped " + std::to_string(generation));
+             },
+         .committed =
+             [this](std::uint32_t generation) {
+               reported.push_back("committed " + std::to_string(generation));
+             }});
   }
   void TearDown() override { close_worker(); }
 
@@ -80,9 +95,77 @@ class WorkerLinkTest : public ::testing::Test {
   boost::asio::io_context io;
   std::shared_ptr<WorkerLink> agent;
   Inherited worker;
+  // As a worker of version 5 does, with these descriptors.
+  void send_with(const link::Message& message, std::vector<int> descriptors) {
+    iovec data{const_cast<link::Message*>(&message), sizeof message};
+    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
+    msghdr packet{};
+    packet.msg_iov = &data;
+    packet.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+      packet.msg_control = control;
+      packet.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+      cmsghdr* const header = CMSG_FIRSTHDR(&packet);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
+    }
+    ASSERT_EQ(::sendmsg(worker.socket, &packet, MSG_NOSIGNAL), ssize_t{sizeof message});
+    handle_events();
+  }
+  static link::Message message(link::Kind kind, std::uint32_t requests = 0) {
+    return {.kind = static_cast<std::uint32_t>(kind), .pid = ::getpid(), .requests = requests};
+  }
+
   std::vector<std::string> misuses;
   std::vector<StepMarks> told;
+  std::vector<std::string> reported;
 };
+
+struct Memory {
+  explicit Memory(const std::string& text) : fd(::memfd_create("mirror", MFD_CLOEXEC)) {
+    EXPECT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  ~Memory() { ::close(fd); }
+  const int fd;
+};
+
+std::string text_of(int fd) {
+  char text[16] = {};
+  return ::pread(fd, text, sizeof text, 0) < 0 ? "none" : text;
+}
+
+// Over the worker's socket, with the descriptors that came with it.
+struct Received {
+  std::string bytes;
+  std::vector<int> descriptors;
+};
+Received receive(int socket) {
+  Received received{std::string(512, '\0'), {}};
+  iovec data{received.bytes.data(), received.bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr packet{};
+  packet.msg_iov = &data;
+  packet.msg_iovlen = 1;
+  packet.msg_control = control;
+  packet.msg_controllen = sizeof control;
+  const ssize_t size = ::recvmsg(socket, &packet, MSG_DONTWAIT);
+  received.bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
+  if (const cmsghdr* const header = CMSG_FIRSTHDR(&packet); size > 0 && header != nullptr) {
+    received.descriptors.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(received.descriptors.data(), CMSG_DATA(header),
+                received.descriptors.size() * sizeof(int));
+  }
+  return received;
+}
+template <typename T>
+T as(const Received& received) {
+  T message;
+  EXPECT_EQ(received.bytes.size(), sizeof message);
+  std::memcpy(&message, received.bytes.data(), std::min(sizeof message, received.bytes.size()));
+  return message;
+}
 
 TEST_F(WorkerLinkTest, TheAgentReadsWhatTheWorkerNotes) {
   make();
@@ -544,6 +627,150 @@ TEST_F(WorkerLinkTest, DescriptorsThatAWorkerSendsAreNotKept) {
   handle_events();
   EXPECT_EQ(::read(pipe[0], &byte, 1), 0) << "nobody holds the other end";
   ::close(pipe[0]);
+}
+
+TEST_F(WorkerLinkTest, AWorkerCanRecoverWhenItHasSentItsMirrorAndSaysSo) {
+  make();
+  send_with(message(link::Kind::kHello, link::kCanRecover), {});
+  EXPECT_FALSE(agent->can_recover()) << "without a mirror";
+  const Memory mirror("state");
+  send_with(message(link::Kind::kMirror), {mirror.fd});
+  EXPECT_TRUE(agent->can_recover());
+  EXPECT_EQ(text_of(agent->mirror()), "state");
+  EXPECT_NE(::fcntl(agent->mirror(), F_GETFD) & FD_CLOEXEC, 0);
+  send_with(message(link::Kind::kHello, link::kTakesLeave), {});
+  EXPECT_FALSE(agent->can_recover()) << "the last hello counts";
+  send_with(message(link::Kind::kHello, link::kIsPrepared), {});
+  EXPECT_TRUE(agent->is_prepared());
+  EXPECT_THAT(reported, ElementsAre("hello", "hello", "hello"));
+  EXPECT_THAT(misuses, IsEmpty());
+}
+
+TEST_F(WorkerLinkTest, OneMirrorIsKept) {
+  make();
+  const Memory first("first");
+  const Memory second("second");
+  const std::size_t files = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  for (int i = 0; i < 100; ++i) send_with(message(link::Kind::kMirror), {first.fd});
+  send_with(message(link::Kind::kMirror), {second.fd});
+  EXPECT_EQ(text_of(agent->mirror()), "second");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}), files + 1);
+  agent.reset();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}), files - 3)
+      << "and the link's two memories and its socket are gone with it";
+}
+
+TEST_F(WorkerLinkTest, WhatIsNoMirrorClosesTheLink) {
+  const Memory memory("state");
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const std::vector<int> none;
+  for (const auto& descriptors : {none, std::vector{pipe[0]}, std::vector{memory.fd, memory.fd}}) {
+    misuses.clear();
+    close_worker();
+    make();
+    send_with(message(link::Kind::kMirror), descriptors);
+    EXPECT_THAT(misuses, SizeIs(1));
+    EXPECT_EQ(agent->mirror(), -1);
+  }
+  for (const int fd : pipe) ::close(fd);
+}
+
+TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
+  make();
+  const Memory mirror("state");
+  send_with(message(link::Kind::kMirror), {mirror.fd});
+  send_with(message(link::Kind::kHello, link::kCanRecover), {});
+  link::CannotRecover cannot;
+  cannot.head.pid = ::getpid();
+  std::strcpy(cannot.why, "its \x1b loss is negative");
+  send(&cannot, sizeof cannot);
+  EXPECT_FALSE(agent->can_recover());
+  std::memset(cannot.why, 'x', sizeof cannot.why);
+  send(&cannot, sizeof cannot);
+  EXPECT_THAT(reported, ElementsAre("hello", "cannot: its \\x1b loss is negative",
+                                    "cannot: " + std::string(sizeof cannot.why, 'x')));
+  EXPECT_THAT(misuses, IsEmpty());
+  send(&cannot, sizeof cannot - 1);
+  EXPECT_THAT(misuses, SizeIs(1));
+}
+
+TEST_F(WorkerLinkTest, AWorkerIsToldToRegroupAndSaysThatItHas) {
+  make();
+  ASSERT_TRUE(agent->tell_regroup(/*rank=*/3, /*generation=*/7));
+  const auto regroup = as<link::Regroup>(receive(worker.socket));
+  EXPECT_EQ(regroup.head.kind, static_cast<std::uint32_t>(link::Kind::kRegroup));
+  EXPECT_EQ(regroup.rank, 3);
+  EXPECT_EQ(regroup.generation, 7U);
+  send_with(message(link::Kind::kRegrouped, 7), {});
+  send_with(message(link::Kind::kCommitted, 7), {});
+  EXPECT_THAT(reported, ElementsAre("regrouped 7", "committed 7"));
+  close_worker();
+  handle_events();
+  EXPECT_FALSE(agent->tell_regroup(3, 8));
+}
+
+TEST_F(WorkerLinkTest, AStandbyGetsThePlaceWithItsStreamsAndTheMirrorOfTheOneBefore) {
+  make();
+  const Memory mirror("state");
+  send_with(message(link::Kind::kMirror), {mirror.fd});
+  const auto before = agent;
+  close_worker();
+  make();
+  const Memory out("out");
+  const Memory err("err");
+  ASSERT_TRUE(agent->tell_take_place(2, 5, out.fd, err.fd, *before));
+  const Received received = receive(worker.socket);
+  const auto take = as<link::TakePlace>(received);
+  EXPECT_EQ(take.rank, 2);
+  EXPECT_EQ(take.generation, 5U);
+  ASSERT_EQ(received.descriptors.size(), 3U);
+  EXPECT_EQ(text_of(received.descriptors[0]), "out");
+  EXPECT_EQ(text_of(received.descriptors[1]), "err");
+  EXPECT_EQ(text_of(received.descriptors[2]), "state");
+  EXPECT_EQ(text_of(agent->mirror()), "state") << "for the one after it";
+  EXPECT_EQ(before->mirror(), -1);
+  for (const int fd : received.descriptors) ::close(fd);
+  close_worker();
+  const auto there = agent;
+  make();
+  close_worker();
+  handle_events();
+  EXPECT_FALSE(agent->tell_take_place(2, 6, out.fd, err.fd, *there)) << "it has ended";
+  EXPECT_EQ(text_of(there->mirror()), "state") << "still, for another standby";
+}
+
+TEST_F(WorkerLinkTest, TheAgentReadsWhatAWorkerHasCommitted) {
+  make();
+  EXPECT_EQ(agent->recovered().committed, 0);
+  const std::int64_t committed = 412;
+  const std::uint32_t generation = 3;
+  const auto at = offsetof(link::Page, recovery);
+  ASSERT_EQ(::pwrite(worker.page, &committed, 8, static_cast<off_t>(at)), 8);
+  ASSERT_EQ(::pwrite(worker.page, &generation, 4, static_cast<off_t>(at) + 8), 4);
+  EXPECT_EQ(agent->recovered().committed, 412);
+  EXPECT_EQ(agent->recovered().generation, 3U);
+}
+
+TEST_F(WorkerLinkTest, TheOwnerMayLetGoOfTheLinkInAHook) {
+  auto made = WorkerLink::make(io.get_executor());
+  ASSERT_TRUE(made);
+  agent = *made;
+  worker = {::dup(agent->worker_socket()), -1};
+  int hellos = 0;
+  agent->started(::getpid(), {.misuse = [](std::string_view) {},
+                              .stepped = [](const StepMarks&) {},
+                              .hello =
+                                  [&] {
+                                    ++hellos;
+                                    agent.reset();
+                                  }});
+  made = fail(ErrorCode::kClosed, "");
+  const link::Message hello = message(link::Kind::kHello);
+  ASSERT_EQ(::send(worker.socket, &hello, sizeof hello, 0), ssize_t{sizeof hello});
+  ASSERT_EQ(::send(worker.socket, &hello, sizeof hello, 0), ssize_t{sizeof hello});
+  handle_events();
+  EXPECT_EQ(hellos, 1);
 }
 
 TEST_F(WorkerLinkTest, IsOpenedByTheWorkerItIsForAndOnlyOnce) {

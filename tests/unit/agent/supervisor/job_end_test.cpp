@@ -44,7 +44,8 @@ class JobEndTest : public ::testing::Test {
                           .first_rank = [] { return 0; },
                           .stacks = [](const auto&, auto) {},
                           .stop = [] { return Result<void>(); },
-                          .restart = [] { return Result<Round>(Round{0}); }});
+                          .restart = [] { return Result<Round>(Round{0}); },
+                          .replace = [](int) { return std::nullopt; }});
     leader_.emplace(loop_, job_, "here", log_, queries_->query(),
                     LeaderPort::Events{[](const NodeEvent&) {}, [](const auto&) {}});
     end_.emplace(

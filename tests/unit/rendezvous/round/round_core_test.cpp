@@ -1255,6 +1255,29 @@ TEST(RoundCore, APoisonStepMayComeBeforeTheLastNodeHasSaidThatItRegrouped) {
   EXPECT_EQ(outcome_in(job.stop(2)).sentence, "step 13 has ended rank 1 twice");
 }
 
+// The newcomer ends in its first step, long before it has a standby of its own.
+TEST(RoundCore, APoisonStepIsSeenWithoutAStandby) {
+  Recovering job(2, /*max_restarts=*/9);
+  job.said(1, replaceable(1, 12));
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 1});
+  WorkerReplaceable failed = replaceable(1, 12, 1);
+  failed.has_standby = false;
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(1, failed)), SizeIs(2));
+  EXPECT_EQ(outcome_in(job.stop(2)).sentence, "step 13 has ended rank 1 twice");
+}
+
+TEST(RoundCore, WithoutAStandbyAllAreRestarted) {
+  Recovering job(2, /*max_restarts=*/9);
+  job.said(1, replaceable(1, 12));
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 1});
+  WorkerReplaceable failed = replaceable(1, 14, 1);
+  failed.has_standby = false;
+  const auto out = job.said(1, failed);
+  EXPECT_THAT(receivers_of<GroupBroken>(out), SizeIs(2));
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(2));
+  EXPECT_THAT(receivers_of<ReplaceWorker>(out), IsEmpty());
+}
+
 TEST(RoundCore, WhatIsNoPoison) {
   Recovering job(2, /*max_restarts=*/9);
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12))));

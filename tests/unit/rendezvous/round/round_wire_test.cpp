@@ -265,7 +265,7 @@ TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
       hex(payload_of(ToLeader(WorkerFailed{Round{3}, example_failure()})).substr(kBodyAt + 4));
   EXPECT_EQ(hex(payload_of(ToLeader(WorkerReplaceable{Round{3}, example_failure(), 5, 6}))
                     .substr(kMessageNumberAt)),
-            without_spaces("0e 03000000" + failure + "0500000000000000 06000000"));
+            without_spaces("0e 03000000" + failure + "0500000000000000 06000000 01"));
   EXPECT_EQ(hex(payload_of(ToAgent(ReplaceWorker{Round{3}, 4, 5, example_failure(), 6, 7}))
                     .substr(kMessageNumberAt)),
             without_spaces("0b 03000000 04000000 05000000" + failure + "06000000 07000000"));

@@ -94,6 +94,13 @@ class GradientReducer {
   std::string state_dict() const;
   void load_state_dict(const std::string& state);
 
+  // ---- for Recoverable (recoverable.h)
+  // The group was made anew: takes it, with this layout of buckets (none: the first step is to come).
+  void regroup(Group& group, const std::string& layout);
+  bool must_broadcast_buffers() const;
+  void set_must_broadcast_buffers(bool must);
+  bool has_hook() const;
+
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
@@ -189,6 +196,7 @@ class DistributedDataParallel : public Stateful {
   Module& operator*() const { return *module_; }
   Module* operator->() const { return module_.get(); }
   const std::shared_ptr<Module>& module() const { return module_; }
+  GradientReducer& reducer() const { return *reducer_; }
   // For an optimizer: each once, as in Python.
   std::vector<torch::Tensor> parameters() const { return distinct_parameters(*module_); }
 

@@ -41,6 +41,7 @@ namespace ddprun {
 class AgentLink;
 class GroupBrokenListener;
 class LeaveVote;
+struct ProcessGroupOptions;
 namespace detail {
 struct ContextAccess;
 }
@@ -143,6 +144,10 @@ class Context : public Group {
 
  private:
   friend struct detail::ContextAccess;  // the end (leave.h), and parts of this library
+  using AddDiagnosis = std::function<void(detail::Membership&, c10::intrusive_ptr<c10d::Store>)>;
+  void make_recoverable(detail::Membership& whole, ProcessGroupOptions& group_options,
+                        bool is_prepared, std::chrono::milliseconds join_timeout,
+                        const AddDiagnosis& add_diagnosis);
 
   Environment environment_;
   std::unique_ptr<AgentLink> link_;                // to the agent; none without one

@@ -22,6 +22,7 @@
 
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -59,6 +60,10 @@ class FailureVote {
   bool should_leave();
   // poll() with a vote in any case.
   void settle();
+
+  // Of the votes, for the process that may take this rank's place (recoverable.h).
+  std::array<std::int64_t, 3> vote_state() const;
+  void restore_vote(const std::array<std::int64_t, 3>& state);
 
   // Called before each vote, for watchers that look only now and then.
   void before_vote(std::function<void()> look) { look_ = std::move(look); }

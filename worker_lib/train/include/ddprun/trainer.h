@@ -17,6 +17,10 @@
 // must outlive it. All ranks need equally many batches: a DataLoader and DistributedSampler give them
 // that. What the options and functions refuse is a UsageError.
 //
+// Under `ddprun --standby` a rank that dies is replaced in place, without a lost step (recoverable.h), where
+// the batches are given again after a resume: by a DataLoader or another range with a DistributedSampler.
+// State of a callback's own is not given to the process that takes a rank's place.
+//
 // The arithmetic of a step is that of the usual Python loop, so the same program gives the same bits
 // in both languages: zero_grad; for each batch of the window (loss / window).backward(), all but the
 // last under no_sync; clip; optimizer.step(); schedule.step().
@@ -124,7 +128,8 @@ class TrainerBase {
 
   // `model`: what the module's wrapper keeps of its own.
   TrainerBase(Context& context, torch::nn::Module& module, Stateful& model,
-              torch::optim::Optimizer& optimizer, const TrainerOptions& options);
+              GradientReducer& reducer, torch::optim::Optimizer& optimizer,
+              const TrainerOptions& options);
   ~TrainerBase();
 
   int accumulate_grad_batches() const;
@@ -138,9 +143,12 @@ class TrainerBase {
   std::int64_t begin_epoch();                 // which one; the sampler stands where it begins
   void expect_batches(std::int64_t batches);  // of the epoch, as far as it is still to come
   bool is_done_already();  // the next batch of a range without a sampler, in a resumed epoch
+  // Calls `update`, again if a rank has been replaced meanwhile (recoverable.h).
+  void make_update(const std::function<void()>& update);
   void begin_update();
   // Notes the result and returns what is to be differentiated.
   torch::Tensor part_of_update(const BatchResult& result, std::size_t window);
+  void step_optimizer();
   void end_update();
   // `is_whole`: the range came to its end.
   void end_epoch(bool is_whole);
@@ -156,7 +164,7 @@ class Trainer : public TrainerBase {
  public:
   Trainer(Context& context, DistributedDataParallel<Module>& model,
           torch::optim::Optimizer& optimizer, const TrainerOptions& options = {})
-      : TrainerBase(context, *model, model, optimizer, options), model_(model) {}
+      : TrainerBase(context, *model, model, model.reducer(), optimizer, options), model_(model) {}
 
   // Trains until the options say that it is over, or the job is to end early.
   //   batches: any range; begun anew for each epoch. A batch is copied once, as tensors are: by
@@ -212,20 +220,23 @@ class Trainer : public TrainerBase {
   // One step of the optimizer.
   template <typename Batch, typename LossFunction>
   void update(std::vector<Batch>& window, LossFunction& loss_of) {
-    begin_update();
     const auto backward = [&](Batch& batch) {
       part_of_update(as_result(loss_of(model_, batch)), window.size()).backward();
     };
-    for (std::size_t i = 0; i + 1 < window.size(); ++i) {
-      // What is averaged once more with the window's last batch stays the same.
-      if (model_.must_synchronize()) {
+    make_update([&] {
+      begin_update();
+      for (std::size_t i = 0; i + 1 < window.size(); ++i) {
+        // What is averaged once more with the window's last batch stays the same.
+        if (model_.must_synchronize()) {
+          backward(window[i]);
+          continue;
+        }
+        const auto no_sync = model_.no_sync();
         backward(window[i]);
-        continue;
       }
-      const auto no_sync = model_.no_sync();
-      backward(window[i]);
-    }
-    backward(window.back());
+      backward(window.back());
+      step_optimizer();
+    });
     end_update();
   }
 

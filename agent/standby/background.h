@@ -1,0 +1,21 @@
+// Processes that get ready beside the workers: as the kernel's first victims when memory runs out, and
+// scheduled behind them. No error here stops anything. Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string_view>
+
+namespace ddprun::agent {
+
+// Loading should not disturb the workers, but has to come to its end where these keep all processors
+// busy: it takes a few seconds of one, whether at once or over minutes. A lower nice value could not be
+// taken back by everyone.
+void make_background(pid_t pid);
+// With all its threads.
+void make_worker(pid_t pid);
+
+// Of another process's files in /proc.
+void write_of_process(pid_t pid, const char* name, std::string_view text);
+
+}  // namespace ddprun::agent

@@ -1,0 +1,141 @@
+// A rank dies at any point of a training, also while another one is being replaced, and is replaced in place: the
+// training ends with the bits of an undisturbed one (model, optimizer, buffers, random numbers of every rank,
+// schedule, scale), and each rank has added up the same losses, so no sample was used twice or not at all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/training.h"
+
+namespace ddprun::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr seconds kTime{240};
+
+struct Way {
+  const char* backend;
+  int ranks;
+};
+std::ostream& operator<<(std::ostream& out, const Way& way) {
+  return out << way.backend << "_" << way.ranks;
+}
+
+class ReplaceTrain : public ::testing::TestWithParam<Way> {
+ protected:
+  struct End {
+    std::string losses;  // what the job prints
+    std::unique_ptr<TemporaryTree> folder;
+  };
+
+  Command command(const std::string& folder, std::vector<std::string> options) const {
+    options.insert(options.begin(), {"--nproc-per-node=" + std::to_string(GetParam().ranks),
+                                     "--max-restarts=1000", "--no-python"});
+    return ddprun(options, {DDPRUN_MORTAL_TRAINING, folder, "now", GetParam().backend});
+  }
+  const End& undisturbed() {
+    static std::map<std::string, End> ends;
+    End& end = ends[::testing::PrintToString(GetParam())];
+    if (end.folder) return end;
+    end.folder = std::make_unique<TemporaryTree>();
+    Job job(command(end.folder->path(), {}));
+    EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
+    end.losses = job.out();
+    return end;
+  }
+
+  // One job in which these deaths come one after the other: POINT:STEP:RANK.
+  void dies(const std::vector<std::string>& deaths, bool is_always_in_place = true) {
+    const TemporaryTree folder;
+    const TemporaryTree marks;
+    std::string all;
+    for (const std::string& death : deaths) all += (all.empty() ? "" : ",") + death;
+    SCOPED_TRACE(all);
+    const JobSetup setup{.environment = {{"DDPRUN_DEATHS", all},
+                                         {"DDPRUN_DEATHS_IN_PLACE", marks.path()},
+                                         {"DDPRUN_CONTROL_DIR", marks / "control"}}};
+    Job job(command(folder.path(), {"--standby=auto", "--events=" + marks / "events"}), setup);
+    const std::string ranks = std::to_string(GetParam().ranks);
+    const std::string ready = "\"can_recover\":true,\"waiting\":" + ranks + ",";
+    for (std::size_t i = 0; i < deaths.size(); ++i) {
+      const bool follows = deaths[i].starts_with("recovery");  // in the middle of the one before
+      if (!follows) {
+        ASSERT_TRUE(job.reaches(
+            [&] {
+              return run_to_its_end(ddpctl({"status", "--json", std::to_string(job.pid())}), setup)
+                         .out.find(ready) != std::string::npos;
+            },
+            kTime))
+            << job.err();
+      }
+      // Those that come in its middle may do so at once.
+      marks.write("may-die-" + std::to_string(i), "");
+      for (std::size_t next = i + 1; next < deaths.size() && deaths[next].starts_with("recovery");
+           ++next) {
+        marks.write("may-die-" + std::to_string(next), "");
+      }
+      ASSERT_TRUE(job.reaches(
+          [&] { return std::filesystem::exists(marks / ("died-" + std::to_string(i))); }, kTime))
+          << deaths[i] << "\n"
+          << job.err();
+    }
+    ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_EQ(job.out(), undisturbed().losses) << job.err();
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();
+    EXPECT_THAT(job.left_over(), IsEmpty());
+    const std::string events = read_file(marks / "events");
+    EXPECT_THAT(events, HasSubstr("\"how\":\"replaced\""));
+    if (is_always_in_place) {
+      EXPECT_THAT(events, Not(HasSubstr("\"round\":1"))) << job.err();
+    }
+  }
+};
+
+TEST_P(ReplaceTrain, AtAnyPointLeavesTheSameBits) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto rank = [&] { return std::to_string(random() % static_cast<unsigned>(GetParam().ranks)); };
+  std::vector<std::string> deaths;
+  int step = 2;
+  for (const char* point : {"forward", "backward", "optimizer", "after_step", "evaluation", "saving",
+                            "half_written", "after_rename"}) {
+    const bool is_of_rank_zero = std::string(point) == "saving" || point[0] == 'h' ||
+                                 std::string(point) == "after_rename";
+    deaths.push_back(std::string(point) + ":" + std::to_string(step) + ":" +
+                     (is_of_rank_zero ? "0" : rank()));
+    step += 3;
+  }
+  if (GetParam().backend == std::string("gloo")) deaths.push_back("all_reduce:27:" + rank());
+  dies(deaths);
+}
+
+// The rank that takes the place, or one of the others, dies at the n-th call of its recovery. Where its own standby
+// is not there again the round is restarted, from the checkpoint.
+TEST_P(ReplaceTrain, AlsoInTheMiddleOfAReplacement) {
+  std::mt19937 random(std::random_device{}());
+  const int calls = full_tests() ? 30 : 2;
+  for (int i = 0; i < calls; ++i) {
+    const int call = full_tests() ? i + 1 : 1 + static_cast<int>(random() % 30);
+    const std::string other = std::to_string(1 - i % 2);
+    dies({"backward:5:" + std::to_string(i % 2), "recovery-" + std::to_string(call) + ":5:" + other},
+         /*is_always_in_place=*/false);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain,
+                         ::testing::Values(Way{"shm", 2}, Way{"shm", 3}, Way{"gloo", 2},
+                                           Way{"gloo", 3}),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace ddprun::test

@@ -1,0 +1,45 @@
+// AloneBackend: what a process uses as its group that makes a rank's set-up before it is that rank: a
+// broadcast, an all-reduce and a barrier are over at once and change nothing. All else is refused, as c10d
+// refuses what a backend does not have. PyTorch's FakeProcessGroup does the same, in a header that needs
+// Python.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+namespace ddprun {
+
+class AloneBackend : public c10d::Backend {
+ public:
+  using c10d::Backend::Backend;
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  const std::string getBackendName() const override { return "alone"; }
+  void abort() override {}
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override {
+    return done(tensors);
+  }
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions&) override {
+    return done(tensors);
+  }
+  WorkPtr barrier(const c10d::BarrierOptions&) override { return done({}); }
+
+ private:
+  class Done : public c10d::Work {
+   public:
+    explicit Done(Tensors tensors)
+        : future_(c10::make_intrusive<c10::ivalue::Future>(
+              c10::ListType::create(c10::TensorType::get()))) {
+      future_->markCompleted(at::IValue(std::move(tensors)));
+      finish();
+    }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+   private:
+    c10::intrusive_ptr<c10::ivalue::Future> future_;
+  };
+  static WorkPtr done(Tensors tensors) { return c10::make_intrusive<Done>(std::move(tensors)); }
+};
+
+}  // namespace ddprun

@@ -1,0 +1,565 @@
+#include "worker_lib/group/recovery.h"
+
+#include <gloo/common/error.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <tuple>
+#include <utility>
+
+#include "ddprun/collectives.h"
+#include "ddprun/log.h"
+#include "ddprun/serialize.h"
+#include "rendezvous/common/signals_blocked.h"
+#include "worker_lib/c10d/alone_backend.h"
+#include "worker_lib/c10d/client_store.h"
+#include "worker_lib/c10d/error_text.h"
+#include "worker_lib/group/failure_diagnosis.h"
+
+namespace ddprun {
+namespace {
+
+using detail::Membership;
+using Tensors = std::vector<torch::Tensor>;
+
+// From the failure of a call until the agent says what becomes of the round. An agent that hears of a death
+// over a network says so sooner, or stops this worker.
+constexpr auto kNewsLimit = std::chrono::seconds(30);
+// For all ranks to come to a group that is made anew: all are there but for one that has died again.
+constexpr auto kRegroupLimit = std::chrono::seconds(10);
+// What is noted of the set-up, and between two steps.
+constexpr std::size_t kNotedBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kStateBytesMin = 16384;
+
+// "ddprun/3" in generation 2: "ddprun@2/3".
+std::string name_in(const std::string& name, std::uint32_t generation) {
+  if (generation == 0) return name;
+  const std::size_t end = std::min(name.find('/'), name.size());
+  return name.substr(0, end) + "@" + std::to_string(generation) + name.substr(end);
+}
+
+std::size_t bytes_in(const Tensors& tensors) {
+  std::size_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.layout() == torch::kStrided) bytes += tensor.nbytes();
+  }
+  return bytes;
+}
+
+std::string contents_of(const Tensors& tensors) {
+  std::string contents;
+  contents.reserve(bytes_in(tensors));
+  for (const torch::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.layout() != torch::kStrided) continue;
+    const torch::Tensor dense = tensor.detach().cpu().contiguous();
+    contents.append(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  }
+  return contents;
+}
+
+void put_back(std::string_view contents, const Tensors& tensors) {
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.layout() != torch::kStrided) continue;
+    torch::Tensor dense = torch::empty(tensor.sizes(), tensor.options().device(torch::kCPU));
+    std::copy_n(contents.begin(), dense.nbytes(), static_cast<char*>(dense.mutable_data_ptr()));
+    contents.remove_prefix(dense.nbytes());
+    tensor.detach().copy_(dense);
+  }
+}
+
+bool is_of_connection(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const GroupLost&) {
+    return true;
+  } catch (const c10::DistError&) {
+    return true;
+  } catch (const gloo::Exception&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// ---- raw calls of a group that was just made
+
+void broadcast(c10d::ProcessGroup& group, const torch::Tensor& tensor, int root) {
+  if (tensor.numel() == 0) return;
+  Tensors tensors{tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  group.broadcast(tensors, options)->wait();
+}
+
+std::string broadcast(c10d::ProcessGroup& group, std::string text, int root) {
+  torch::Tensor size = torch::tensor({static_cast<std::int64_t>(text.size())}, torch::kInt64);
+  broadcast(group, size, root);
+  text.resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+  broadcast(group,
+            torch::from_blob(text.data(), {static_cast<std::int64_t>(text.size())}, torch::kUInt8),
+            root);
+  return text;
+}
+
+std::vector<std::int64_t> all_gather(c10d::ProcessGroup& group, std::vector<std::int64_t> numbers) {
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  Tensors inputs{torch::tensor(numbers, torch::kInt64)};
+  std::vector<Tensors> outputs{{}};
+  for (int rank = 0; rank < group.getSize(); ++rank) {
+    outputs[0].push_back(torch::empty({count}, torch::kInt64));
+  }
+  group.allgather(outputs, inputs)->wait();
+  std::vector<std::int64_t> all;
+  for (const torch::Tensor& each : outputs[0]) {
+    const auto* const data = each.const_data_ptr<std::int64_t>();
+    all.insert(all.end(), data, data + count);
+  }
+  return all;
+}
+
+}  // namespace
+
+Recovery::Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks)
+    : link_(link),
+      options_(std::move(options)),
+      is_prepared_(is_prepared),
+      hooks_(std::move(hooks)) {
+  if (!is_prepared_) return;
+  // The memory of the worker whose place this process may take, with what its set-up was told.
+  if (const char* const text = std::getenv(link::kMirrorVariable)) {
+    setup_ = from_bytes<std::vector<std::string>>(
+        Mirror::open(rdzv::UniqueFd(std::atoi(text)))->setup());
+    std::ranges::reverse(setup_);
+  }
+}
+
+Recovery::~Recovery() { end(); }
+
+void Recovery::leave() {
+  if (phase_ == Phase::kOff) return;
+  phase_ = Phase::kOff;
+  link_.withdraw_recovery();
+}
+
+void Recovery::end() {
+  phase_ = Phase::kOff;
+  if (!thread_.joinable()) return;
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void Recovery::make(const std::shared_ptr<Membership>& membership) {
+  groups_.push_back(membership);
+  if (is_prepared_) {
+    membership->group = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::intrusive_ptr<c10d::Store>(), membership->rank, membership->size());
+    membership->group->setGroupName(membership->name);
+    membership->group->setBackend(
+        c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+        c10::make_intrusive<AloneBackend>(membership->rank, membership->size()));
+    membership->group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+    return;
+  }
+  membership->group = membership->maker->make(name_in(membership->name, generation_),
+                                              membership->rank, membership->global_ranks);
+  const std::scoped_lock lock(mutex_);
+  current_.push_back(membership->group);
+}
+
+std::shared_ptr<Membership> Recovery::whole() const {
+  auto membership = groups_.empty() ? nullptr : groups_.front().lock();
+  if (!membership) throw Failure(ErrorCode::kClosed, "this rank has left the group");
+  return membership;
+}
+
+void Recovery::refuse(const std::string& why) {
+  if (phase_ == Phase::kOff) return;
+  phase_ = Phase::kOff;
+  setup_.clear();
+  link_.refuse_recovery(why);
+  if (is_prepared_) throw Failure(ErrorCode::kUnavailable, why);
+  log::debug("this rank cannot be replaced in place: ", why);
+}
+
+// ---- calls outside of steps
+
+bool Recovery::records() const {
+  return unrecorded_ == 0 && (phase_ == Phase::kSetUp || phase_ == Phase::kBetween);
+}
+
+namespace {
+
+// Of a call whose result every rank knows for itself alone.
+constexpr char kUnknown[] = "?";
+
+void replay(std::string_view result, const Tensors& tensors, const char* name) {
+  if (result == kUnknown) {
+    throw Failure(ErrorCode::kUnavailable,
+                  std::string("no other rank knows what ") + name + " gave to the one before");
+  }
+  result.remove_prefix(1);
+  if (result.size() != bytes_in(tensors)) {
+    throw Failure(ErrorCode::kProtocol,
+                  "this process was to take a rank's place and makes other calls than that one did (" +
+                      std::string(name) + "): is its program the same each time it runs?");
+  }
+  put_back(result, tensors);
+}
+
+}  // namespace
+
+void Recovery::run(const std::shared_ptr<Membership>& membership, const char* name,
+                   const Tensors& kept, const detail::Operation::Begin& begin,
+                   const Results& results) {
+  const auto make_call = [&] {
+    detail::Operation(membership, name, kept, begin, nullptr, std::chrono::milliseconds::zero(),
+                      /*is_blocking=*/true)
+        .wait();
+  };
+  const auto result = [&] { return "=" + contents_of(results.tensors); };
+  if (phase_ == Phase::kSetUp) {
+    if (is_prepared_) {
+      if (setup_.empty()) {
+        refuse(std::string("its set-up needs the other ranks' answer (") + name +
+               "), which its worker did not need or which was too large to keep");
+      }
+      replay(setup_.back(), results.tensors, name);
+      return setup_.pop_back();
+    }
+    make_call();
+    setup_bytes_ += bytes_in(results.tensors);
+    if (setup_bytes_ > kNotedBytesMax) return setup_.clear();
+    setup_.push_back(result());
+    return;
+  }
+  if (is_entering_ && !skipped_) {
+    throw Failure(ErrorCode::kUnavailable,
+                  std::string("this process took a rank's place, and its loop calls ") + name +
+                      " before its first step: make such calls in the set-up or after a step");
+  }
+  const std::string before = contents_of(results.tensors);
+  for (;;) {
+    if (has_news()) recover();
+    if (!replayed_.empty()) {
+      const std::string noted = std::move(replayed_.front());
+      replayed_.pop_front();
+      return replay(noted, results.tensors, name);
+    }
+    try {
+      make_call();
+      break;
+    } catch (const GroupLost&) {
+      if (!await_news()) give_up(std::current_exception());
+    }
+    recover();
+    put_back(before, results.tensors);
+  }
+  results_.push_back(results.are_equal_everywhere ? result() : kUnknown);
+}
+
+// ---- steps
+
+void Recovery::write(Mirror::Moment moment, const std::string& bytes) {
+  if (mirror_->write(committed_, moment, bytes)) return;
+  auto larger = Mirror::make(2 * bytes.size(), mirror_->setup());
+  for (const std::int64_t step : {committed_ - 1, committed_}) {
+    for (const auto each : {Mirror::Moment::kEntry, Mirror::Moment::kEffect}) {
+      if (const auto known = mirror_->read(step, each)) larger->write(step, each, *known);
+    }
+  }
+  larger->write(committed_, moment, bytes);
+  mirror_ = std::move(larger);
+  link_.send_mirror(mirror_->descriptor());
+}
+
+void Recovery::before_call() {
+  if (phase_ != Phase::kStep) return;
+  scratch_.clear();
+  state_->append_to(scratch_);
+  if (scratch_ == written_) return;
+  write(Mirror::Moment::kEffect, scratch_);
+  std::swap(written_, scratch_);
+}
+
+void Recovery::join(RecoverableState& state) {
+  if (phase_ == Phase::kOff) return;
+  if (phase_ != Phase::kSetUp) {
+    return refuse("the program has more than one Recoverable at a time");
+  }
+  state_ = &state;
+  link_.hold_death_lock();
+  if (is_prepared_) {
+    take_place();
+  } else {
+    std::string now;
+    state.append_to(now);
+    const std::string setup = setup_bytes_ > kNotedBytesMax ? std::string() : to_bytes(setup_);
+    setup_.clear();
+    mirror_ = Mirror::make(std::max(2 * now.size(), kStateBytesMin), setup);
+    phase_ = Phase::kBetween;
+  }
+  stop_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC));
+  if (!stop_) throw Failure(error_from_errno(errno, "an eventfd"));
+  {
+    const AllSignalsBlocked blocked;
+    thread_ = std::thread([this] { listen(); });  // joined by end()
+  }
+  if (is_prepared_) {
+    is_prepared_ = false;
+    recover();
+    state.restore(*entry_, /*with_replicated=*/false);
+  }
+  link_.offer_recovery(mirror_->descriptor());
+}
+
+void Recovery::step(const std::function<void()>& f) {
+  if (phase_ != Phase::kBetween) return f();
+  if (has_news()) recover();
+  is_entering_ = false;
+  if (skipped_) {
+    state_->restore(*std::exchange(skipped_, std::nullopt), /*with_replicated=*/false);
+    entry_.reset();
+    return;
+  }
+  if (!replayed_.empty()) {
+    throw Failure(ErrorCode::kProtocol,
+                  "this process took a rank's place and comes to its step without the calls that "
+                  "the other ranks have made before it");
+  }
+  if (entry_) state_->restore(*std::exchange(entry_, std::nullopt), /*with_replicated=*/false);
+  std::string entry;
+  state_->append_to(entry);
+  write(Mirror::Moment::kEntry, entry);
+  phase_ = Phase::kStep;
+  was_given_step_ = false;
+  for (;;) {
+    written_.clear();
+    const std::uint64_t version = state_->version();
+    try {
+      f();
+      break;
+    } catch (...) {
+      const std::exception_ptr thrown = std::current_exception();
+      if (!is_of_connection(thrown) && !has_news()) {
+        phase_ = Phase::kOff;
+        throw;
+      }
+      if (!await_news()) give_up(thrown);
+      if (state_->version() != version) {
+        phase_ = Phase::kOff;
+        throw Failure(ErrorCode::kUnavailable,
+                      "a rank was lost in a call that follows the optimizer's step: such a step "
+                      "cannot be made again; make the call after Recoverable::step()");
+      }
+    }
+    recover();
+    if (was_given_step_) break;
+    state_->restore(entry, /*with_replicated=*/true);
+  }
+  phase_ = Phase::kBetween;
+  if (!was_given_step_) {
+    ++committed_;
+    results_.clear();
+  }
+  link_.committed(committed_, generation_);
+}
+
+// It cannot be recovered from: the failure that names who is missing.
+void Recovery::give_up(const std::exception_ptr& thrown) {
+  phase_ = Phase::kOff;
+  const auto membership = whole();
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    if (!membership->diagnosis || !is_of_connection(thrown)) throw;
+    throw membership->diagnosis->explain(membership->global_ranks, error);
+  }
+}
+
+// ---- what the agent says
+
+bool Recovery::has_news() const {
+  const std::scoped_lock lock(mutex_);
+  return wanted_generation_ > generation_ && !is_broken_;
+}
+
+bool Recovery::await_news() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kNewsLimit,
+                    [this] { return is_broken_ || wanted_generation_ > generation_; });
+  return !is_broken_ && wanted_generation_ > generation_;
+}
+
+void Recovery::listen() {
+  ::pthread_setname_np(::pthread_self(), "ddprun-link");
+  for (;;) {
+    std::uint32_t known = 0;
+    {
+      const std::scoped_lock lock(mutex_);
+      known = wanted_generation_;
+    }
+    const auto news = link_.await_group_news(stop_.get(), known);
+    const std::scoped_lock lock(mutex_);
+    if (!news || news->broken) {
+      is_broken_ = true;
+      return changed_.notify_all();
+    }
+    wanted_generation_ = news->regroup->generation;
+    for (const auto& group : current_) close_connections(*group);
+    if (auto* const store = dynamic_cast<ClientStore*>(joining_store_.get())) store->shut_down();
+    changed_.notify_all();
+  }
+}
+
+// ---- the groups are made anew
+
+void Recovery::recover() {
+  const Phase before = phase_;
+  is_in_step_ = before == Phase::kStep;
+  was_given_step_ = false;
+  phase_ = Phase::kRecovering;
+  for (;;) {
+    std::uint32_t wanted = 0;
+    {
+      const std::scoped_lock lock(mutex_);
+      wanted = wanted_generation_;
+    }
+    try {
+      make_groups(wanted);
+      agree();
+      break;
+    } catch (const std::exception&) {  // another rank was lost meanwhile
+      if (!await_news()) give_up(std::current_exception());
+    }
+  }
+  phase_ = before == Phase::kSetUp ? Phase::kBetween : before;
+  if (was_given_step_ && phase_ != Phase::kStep) {
+    throw Failure(ErrorCode::kProtocol, "this rank is behind the others by a step that waits for none");
+  }
+  link_.committed(committed_, 0);
+  link_.regrouped(generation_);
+}
+
+void Recovery::make_groups(std::uint32_t generation) {
+  const auto store = hooks_.connect();
+  std::vector<std::shared_ptr<Membership>> members;
+  for (const auto& each : groups_) {
+    if (auto membership = each.lock(); membership && membership->group) {
+      members.push_back(std::move(membership));
+    }
+  }
+  ProcessGroupOptions options = options_;
+  options.join_timeout = kRegroupLimit;
+  options.may_fall_back = false;
+  const auto maker = std::make_shared<GroupMaker>(store, std::move(options));
+  {
+    const std::scoped_lock lock(mutex_);
+    // Those that still wait in the old ones end, too, also where only this rank has failed.
+    for (const auto& group : current_) close_connections(*group);
+    joining_store_ = store;
+    if (wanted_generation_ > generation) {
+      throw Failure(ErrorCode::kClosed, "a newer generation has begun");
+    }
+  }
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> made;
+  for (const auto& membership : members) {
+    made.push_back(maker->make(name_in(membership->name, generation), membership->rank,
+                               membership->global_ranks));
+  }
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    members[i]->group = made[i];
+    members[i]->maker = maker;
+  }
+  generation_ = generation;
+  const std::scoped_lock lock(mutex_);
+  current_ = std::move(made);
+  if (wanted_generation_ > generation) {
+    throw Failure(ErrorCode::kClosed, "a newer generation has begun");
+  }
+}
+
+void Recovery::agree() {
+  const auto membership = whole();
+  c10d::ProcessGroup& group = *membership->group;
+  constexpr std::size_t kNumbers = 4;
+  const bool lacked = lacks_state_;
+  const auto all = all_gather(
+      group, {lacked ? 0 : 1, committed_, static_cast<std::int64_t>(results_.size()),
+              is_in_step_ ? 1 : 0});
+  using Place = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  const auto place_of = [&](int rank) {
+    const std::int64_t* const numbers = &all[static_cast<std::size_t>(rank) * kNumbers];
+    return Place(numbers[0], numbers[1], numbers[2], numbers[3]);
+  };
+  int leading = 0;
+  for (int rank = 1; rank < group.getSize(); ++rank) {
+    if (place_of(rank) > place_of(leading)) leading = rank;
+  }
+  const auto [has_state, committed, results, is_in_step] = place_of(leading);
+  if (has_state == 0) {
+    throw Failure(ErrorCode::kUnavailable, "no rank is left that has the state of the training");
+  }
+  const bool is_behind = !lacked && committed_ < committed;
+  if (is_behind) lacks_state_ = true;  // as long as it is being overwritten
+  state_->share(leading, lacked || is_behind);
+  auto told = from_bytes<std::vector<std::string>>(
+      broadcast(group, group.getRank() == leading ? to_bytes(results_) : std::string(), leading));
+  lacks_state_ = false;
+  if (lacked) {
+    committed_ = committed;
+    results_ = std::move(told);
+    return enter({committed, results, is_in_step});
+  }
+  if (is_behind) {
+    was_given_step_ = true;
+    committed_ = committed;
+    results_.clear();
+  }
+  for (std::size_t i = results_.size(); i < told.size(); ++i) replayed_.push_back(told[i]);
+  results_ = std::move(told);
+}
+
+// Where a rank that takes a place begins: at the entry of the step that the others make, or at that of
+// the one before, whose outcome it has been given.
+void Recovery::enter(const Progress& top) {
+  skipped_.reset();
+  replayed_.clear();
+  is_entering_ = true;
+  entry_ = top.is_in_step != 0 ? mirror_->read(top.committed, Mirror::Moment::kEntry) : std::nullopt;
+  if (entry_) return;
+  entry_ = mirror_->read(top.committed - 1, Mirror::Moment::kEntry);
+  skipped_ = mirror_->read(top.committed - 1, Mirror::Moment::kEffect);
+  if (!entry_ || !skipped_) {
+    phase_ = Phase::kOff;
+    throw Failure(ErrorCode::kUnavailable,
+                  "the worker whose place this is has left no whole state of step " +
+                      std::to_string(top.committed));
+  }
+  replayed_.assign(results_.begin(), results_.end());
+}
+
+// The streams were held back until here.
+void Recovery::take_place() {
+  link_.offer_to_take_place();
+  AgentLink::Place place = link_.await_place();
+  std::fflush(nullptr);
+  ::dup2(place.out.get(), STDOUT_FILENO);
+  ::dup2(place.err.get(), STDERR_FILENO);
+  mirror_ = Mirror::open(std::move(place.mirror));
+  lacks_state_ = true;
+  setup_.clear();
+  hooks_.placed(hooks_.connect());
+  for (const auto& each : groups_) {
+    if (const auto membership = each.lock()) membership->diagnosis = whole()->diagnosis;
+  }
+  wanted_generation_ = place.generation;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,192 @@
+// Recovery: what a Context knows of replacement in place (agent/README.md): which steps are committed, what
+// the calls between two steps gave, and how the groups are made again when a rank has been replaced. The
+// state of model and optimizer is somebody else's (RecoverableState; recover/recoverable.cpp).
+//
+//   set-up ──join()──▶ between steps ◀──step()──▶ in a step          any ──refuse()──▶ off
+//
+// | a group's call that waits for others, in | is                                                                |
+// |-------------------------------------------|-------------------------------------------------------------------|
+// | the set-up of a worker                    | made, and its result noted: the standby of this rank is told it   |
+// | the set-up of a prepared standby          | not made: it gives what it gave to the worker of this rank        |
+// | between steps                             | made; if a rank is lost meanwhile, made again when it is replaced. |
+// |                                           | Its result is noted until the next commit: a replaced rank goes    |
+// |                                           | through the same calls, and is told it                            |
+// | a step                                    | made; if a rank is lost meanwhile, it throws GroupLost to step()  |
+//
+// A step is committed on a rank when step() is over there. At most one step is committed on some ranks and
+// not yet on others, because each step waits for all: ranks that are behind are given its outcome.
+//
+// Owned by the Context, shared with its groups. The main thread calls; a thread of its own hears the agent,
+// and ends the calls of groups that are broken.
+#pragma once
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "ddprun/collectives.h"
+#include "ddprun/error.h"
+#include "rendezvous/common/unique_fd.h"
+#include "worker_lib/c10d/process_group.h"
+#include "worker_lib/group/membership.h"
+#include "worker_lib/process/agent_link.h"
+#include "worker_lib/process/mirror.h"
+
+namespace ddprun {
+
+class Group;
+class LeaveVote;
+
+// The connection to the other ranks broke in a step.
+class GroupLost : public Failure {
+ public:
+  using Failure::Failure;
+};
+
+// What of a training is put back, or given to a rank that takes another's place.
+class RecoverableState {
+ public:
+  virtual ~RecoverableState() = default;
+
+  // What only this rank has; small. restore() is its reverse; `with_replicated`: of parts that all ranks have the
+  // same of, too, which share() gives to others.
+  virtual void append_to(std::string& state) = 0;
+  virtual void restore(std::string_view state, bool with_replicated) = 0;
+  // Changes when the optimizer steps.
+  virtual std::uint64_t version() = 0;
+  // The groups are made anew: take them. Then, collective: all ranks have what rank `source` has; `lacks_it`: this
+  // one had not.
+  virtual void share(int source, bool lacks_it) = 0;
+};
+
+class Recovery : public std::enable_shared_from_this<Recovery> {
+ public:
+  struct Hooks {
+    // A connection of its own to the store where the ranks meet.
+    std::function<c10::intrusive_ptr<c10d::Store>()> connect;
+    std::function<void(c10::intrusive_ptr<c10d::Store>)> placed;  // a prepared standby is a rank now
+  };
+  Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks);
+  ~Recovery();
+  Recovery(const Recovery&) = delete;
+  Recovery& operator=(const Recovery&) = delete;
+
+  bool is_prepared() const { return is_prepared_; }  // a standby that has no place yet
+  // Makes the group of a new membership, the one of all ranks first; in the order in which all ranks
+  // make them.
+  void make(const std::shared_ptr<detail::Membership>& membership);
+
+  // Whether a call outside of a step goes through run().
+  bool records() const;
+  // Makes the call that `begin` begins, or does without it. Returns when it is done.
+  struct Results {
+    const std::vector<torch::Tensor>& tensors;  // that it writes
+    bool are_equal_everywhere;
+  };
+  void run(const std::shared_ptr<detail::Membership>& membership, const char* name,
+           const std::vector<torch::Tensor>& kept, const detail::Operation::Begin& begin,
+           const Results& results);
+  // Whether a call that fails now throws GroupLost.
+  bool may_recover() const { return phase_ != Phase::kSetUp && phase_ != Phase::kOff; }
+
+  // Calls that are neither noted nor told: what they are about is given in another way.
+  class NotRecorded {
+   public:
+    explicit NotRecorded(Recovery* recovery) : recovery_(recovery) {
+      if (recovery_ != nullptr) ++recovery_->unrecorded_;
+    }
+    ~NotRecorded() {
+      if (recovery_ != nullptr) --recovery_->unrecorded_;
+    }
+    NotRecorded(const NotRecorded&) = delete;
+    NotRecorded& operator=(const NotRecorded&) = delete;
+
+   private:
+    Recovery* recovery_;
+  };
+
+  // This program cannot be recovered from here on, says the sentence. Idempotent.
+  void refuse(const std::string& why);
+  // The set-up is over. In a prepared standby returns when it has taken its rank's place.
+  void join(RecoverableState& state);
+  void step(const std::function<void()>& f);
+  // No step follows; idempotent. end(): nor is there a link any more.
+  void leave();
+  void end();
+  std::int64_t committed() const { return committed_; }
+  bool is_on() const { return phase_ != Phase::kOff; }
+  // For the state that is about to be given to others: on the autograd's thread, too.
+  void before_call();
+
+ private:
+  enum class Phase { kSetUp, kBetween, kStep, kRecovering, kOff };
+  struct Progress {
+    std::int64_t committed = 0;
+    std::int64_t results = 0;  // of calls since the commit
+    std::int64_t is_in_step = 0;
+  };
+
+  void listen();
+  bool has_news() const;
+  // Until the agent says what is to become of a broken group. False: it is not made anew.
+  bool await_news();
+  void recover();
+  void make_groups(std::uint32_t generation);
+  void agree();
+  void enter(const Progress& top);
+  void take_place();
+  void write(Mirror::Moment moment, const std::string& bytes);
+  void give_up(const std::exception_ptr& thrown);
+  std::shared_ptr<detail::Membership> whole() const;
+
+  AgentLink& link_;
+  const ProcessGroupOptions options_;
+  bool is_prepared_;
+  const Hooks hooks_;
+  Phase phase_ = Phase::kSetUp;
+  int unrecorded_ = 0;
+  std::vector<std::weak_ptr<detail::Membership>> groups_;
+  std::string refused_;
+
+  RecoverableState* state_ = nullptr;
+  std::unique_ptr<Mirror> mirror_;
+  std::vector<std::string> setup_;  // results of its calls
+  std::size_t setup_bytes_ = 0;
+  std::int64_t committed_ = 0;
+  std::vector<std::string> results_;      // of the calls since the commit, as far as this rank knows
+  std::deque<std::string> replayed_;      // those of calls that are still to come here
+  bool is_in_step_ = false;
+  bool lacks_state_ = false;              // of model and optimizer
+  bool is_entering_ = false;              // it has taken a place, and not come to its step
+  std::optional<std::string> skipped_;    // the next step is committed already; what it leaves behind
+  std::optional<std::string> entry_;      // as which the next step begins
+  bool was_given_step_ = false;           // the running step: by the ranks that had committed it
+  std::string written_;                   // the last effect
+  std::string scratch_;
+
+  std::uint32_t generation_ = 0;  // of the groups
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::uint32_t wanted_generation_ = 0;
+  bool is_broken_ = false;  // for good
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> current_;
+  c10::intrusive_ptr<c10d::Store> joining_store_;  // that make_groups() waits at
+  rdzv::UniqueFd stop_;
+  std::thread thread_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,97 @@
+// Recoverable: when a rank dies, the others keep their processes, their model and their place, and another
+// process takes the dead one's: `ddprun --standby=auto` has it ready. No step is lost, each sample is used
+// once, and the final weights have the bits of a run without the death. The Trainer (trainer.h) does it by
+// itself; this is for loops of your own.
+//
+//   ddprun::Recoverable recoverable(context, model, optimizer);
+//   recoverable.keep(at.epoch, at.consumed, at.step, loss_sum);
+//   recoverable.join();                                     // after resume(), before the loop
+//   for (; at.epoch < 10; ++at.epoch, at.consumed = 0) {
+//     sampler.set_epoch(at.epoch, at.consumed);
+//     while (auto indices = sampler.next(64)) {
+//       recoverable.step([&] {                              // one step of the optimizer
+//         optimizer.zero_grad();
+//         auto loss = loss_of(model(inputs(*indices)), targets(*indices));
+//         loss_sum += loss.item<double>();
+//         loss.backward();
+//         optimizer.step();
+//       });
+//       ++at.step; at.consumed = sampler.consumed();
+//     }
+//   }
+//
+// What the standby does: the program's set-up, for its rank alone, up to join(), where it waits. What the
+// other ranks told its worker there (broadcast_object and others) it is told again. Its output is dropped;
+// files that it opens or writes are opened and written twice. When it takes its rank's place, join()
+// returns with the state kept as it was at the entry of the step that is due, and the loop must lead from
+// there to step() without calls that wait for others, as it does after a checkpoint was resumed.
+//
+// In step(): all that must not be done twice, or by halves: forward, backward, the optimizer's step. When a
+// rank is lost, the step is made again from its beginning: the state kept, the module's buffers and the
+// random numbers are put back, gradients are cleared. What it changes besides must be the same when it is done
+// twice, or be kept. What is kept must have its new value before backward(): a rank may die after it has given
+// its gradients, and the step counts. After the optimizer's step no call that waits for others: make it
+// after step(), where it is made again by itself. Nothing of it is kept on a thread of your own.
+//
+// Every rank makes the same steps; each waits for all ranks (DDP does). Without ddprun, with --standby=off,
+// with an agent of an earlier version and alone, step() calls f and nothing else happens. Where ranks
+// cannot be replaced (NCCL, a communication hook with a memory, a join() of uneven inputs), ddprun says why
+// at the start, and restarts the workers as before. One thread. All that is given must outlive this.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "ddprun/context.h"
+#include "ddprun/ddp.h"
+#include "ddprun/stateful.h"
+
+namespace ddprun {
+
+class Recoverable {
+ public:
+  template <typename Module>
+  Recoverable(Context& context, DistributedDataParallel<Module>& model,
+              torch::optim::Optimizer& optimizer)
+      : Recoverable(context, *model, model.reducer(), optimizer) {}
+  // The same where the module's type is not known.
+  Recoverable(Context& context, torch::nn::Module& module, GradientReducer& reducer,
+              torch::optim::Optimizer& optimizer);
+  ~Recoverable();
+  Recoverable(const Recoverable&) = delete;
+  Recoverable& operator=(const Recoverable&) = delete;
+
+  // State of this rank, in the same order on all: numbers and other plain data, or parts that can say it.
+  // It is copied in every step: some hundred nanoseconds each.
+  template <typename... Values>
+  requires(... && (std::is_trivially_copyable_v<Values> && !std::is_pointer_v<Values>)) void keep(
+      Values&... values) {
+    (keep_bytes(&values, sizeof values), ...);
+  }
+  void keep(Stateful& part);
+  // A part that all ranks have the same of and that step() changes after backward(): a GradScaler.
+  void keep_replicated(Stateful& part);
+
+  // Once, when all is kept and the set-up is over.
+  void join();
+
+  template <typename Function>
+  void step(Function&& f) {
+    make_step(std::ref(f));
+  }
+
+ private:
+  void keep_bytes(void* data, std::size_t size);
+  void make_step(const std::function<void()>& f);
+
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,272 @@
+#include "ddprun/recoverable.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ddprun/gradients.h"
+#include "ddprun/serialize.h"
+#include "worker_lib/checkpoint/state_arrays.h"
+#include "worker_lib/group/context_access.h"
+#include "worker_lib/group/leave_vote.h"
+#include "worker_lib/group/recovery.h"
+
+namespace ddprun {
+namespace {
+
+using detail::ContextAccess;
+using torch::Tensor;
+
+// Where all tensors of the state lie in one rank, for those that have none yet.
+struct Description {
+  struct Entry {
+    std::string name;
+    std::int8_t type = 0;
+    std::vector<std::int64_t> sizes;
+    template <typename Fields>
+    void fields(Fields& field) {
+      field(name, type, sizes);
+    }
+  };
+  std::vector<Entry> tensors;
+  std::string layout;                   // of the reducer's buckets
+  std::vector<std::string> replicated;  // states
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(tensors, layout, replicated);
+  }
+};
+
+void append(std::string& text, const void* data, std::size_t size) {
+  text.append(static_cast<const char*>(data), size);
+}
+
+void append_sized(std::string& text, std::string_view part) {
+  const std::uint64_t size = part.size();
+  append(text, &size, sizeof size);
+  text += part;
+}
+
+// Reads what append() has written; the state is of this very program, with what it had kept.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : left_(text) {}
+  std::string_view bytes(std::size_t size) {
+    if (size > left_.size()) {
+      throw Failure(ErrorCode::kProtocol,
+                    "the state of the rank before has another form: does every rank keep the same?");
+    }
+    const std::string_view bytes = left_.substr(0, size);
+    left_.remove_prefix(size);
+    return bytes;
+  }
+  void copy_to(void* data, std::size_t size) { std::memcpy(data, bytes(size).data(), size); }
+  std::string_view sized() {
+    std::uint64_t size = 0;
+    copy_to(&size, sizeof size);
+    return bytes(size);
+  }
+
+ private:
+  std::string_view left_;
+};
+
+// Torch's default generator on the CPU. Its own state as a tensor has twice the bytes and takes a microsecond.
+struct GeneratorState {
+  at::mt19937_data_pod engine;
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+
+  static GeneratorState of_this_process() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::scoped_lock lock(generator.mutex());
+    auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+    GeneratorState state;
+    std::memset(static_cast<void*>(&state), 0, sizeof state);  // with the gaps, which are compared
+    state.engine = impl->engine().data();
+    state.next_float = impl->next_float_normal_sample();
+    state.next_double = impl->next_double_normal_sample();
+    return state;
+  }
+  void put_back() const {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::scoped_lock lock(generator.mutex());
+    auto* const impl = at::check_generator<at::CPUGeneratorImpl>(generator);
+    at::mt19937 whole;
+    whole.set_data(engine);
+    impl->set_engine(whole);
+    impl->set_next_float_normal_sample(next_float);
+    impl->set_next_double_normal_sample(next_double);
+  }
+};
+
+void append_tensor(std::string& text, const Tensor& tensor) {
+  if (tensor.is_cpu() && tensor.is_contiguous()) {
+    return append(text, tensor.const_data_ptr(), tensor.nbytes());
+  }
+  const Tensor dense = tensor.detach().cpu().contiguous();
+  append(text, dense.const_data_ptr(), dense.nbytes());
+}
+
+}  // namespace
+
+struct Recoverable::Parts final : RecoverableState {
+  Parts(Context& its_context, torch::nn::Module& its_module, GradientReducer& its_reducer,
+        torch::optim::Optimizer& its_optimizer)
+      : context(its_context),
+        module(its_module),
+        reducer(its_reducer),
+        optimizer(its_optimizer),
+        recovery(ContextAccess::recovery(its_context)),
+        parameters(its_module.parameters()) {
+    for (const auto& item : module.named_buffers()) {
+      buffers.push_back(item.value());
+      buffer_names.push_back(std::string(kModelPrefix) + item.key());
+    }
+  }
+
+  void append_to(std::string& state) override {
+    const GeneratorState generator = GeneratorState::of_this_process();
+    append(state, &generator, sizeof generator);
+    const LeaveVote::State vote = ContextAccess::leave_vote(context).state();
+    append(state, &vote, sizeof vote);
+    const bool must_broadcast = reducer.must_broadcast_buffers();
+    append(state, &must_broadcast, sizeof must_broadcast);
+    for (const Tensor& buffer : buffers) append_tensor(state, buffer);
+    for (const auto& [data, size] : values) append(state, data, size);
+    for (Stateful* const part : own) append_sized(state, part->state_dict());
+    for (Stateful* const part : replicated) append_sized(state, part->state_dict());
+  }
+
+  void restore(std::string_view state, bool with_replicated) override {
+    Reader reader(state);
+    GeneratorState generator;
+    reader.copy_to(&generator, sizeof generator);
+    generator.put_back();
+    LeaveVote::State vote;
+    reader.copy_to(&vote, sizeof vote);
+    ContextAccess::leave_vote(context).restore(vote, LeaveVote::Clock::now());
+    bool must_broadcast = true;
+    reader.copy_to(&must_broadcast, sizeof must_broadcast);
+    reducer.set_must_broadcast_buffers(must_broadcast);
+    const torch::NoGradGuard no_grad;
+    for (const Tensor& buffer : buffers) {
+      const Tensor dense = torch::empty(buffer.sizes(), buffer.options().device(torch::kCPU));
+      reader.copy_to(dense.mutable_data_ptr(), dense.nbytes());
+      Tensor(buffer).copy_(dense);
+    }
+    for (const auto& [data, size] : values) reader.copy_to(data, size);
+    for (Stateful* const part : own) part->load_state_dict(std::string(reader.sized()));
+    for (Stateful* const part : replicated) {
+      const std::string text(reader.sized());
+      if (with_replicated) part->load_state_dict(text);
+    }
+    zero_grad(parameters);
+  }
+
+  std::uint64_t version() override {
+    std::uint64_t sum = 0;
+    for (const Tensor& parameter : parameters) sum += parameter._version();
+    return sum;
+  }
+
+  void share(int source, bool lacks_it) override {
+    Group& group = context;
+    const bool is_source = group.rank() == source;
+    Description description;
+    NamedTensors tensors;
+    if (!lacks_it) tensors = state_of(module, optimizer);
+    if (is_source) {
+      for (const auto& [name, tensor] : tensors) {
+        description.tensors.push_back({name, static_cast<std::int8_t>(tensor.scalar_type()),
+                                       tensor.sizes().vec()});
+      }
+      description.layout = reducer.state_dict();
+      for (Stateful* const part : replicated) description.replicated.push_back(part->state_dict());
+    }
+    description = group.broadcast_object(std::move(description), source);
+    reducer.regroup(group, description.layout);
+    if (lacks_it) {
+      NamedTensors described;
+      for (const auto& each : description.tensors) {
+        described.emplace(each.name,
+                          torch::empty(each.sizes, torch::dtype(static_cast<torch::ScalarType>(
+                                                                    each.type))
+                                                       .device(torch::kMeta)));
+      }
+      tensors = places_of(described, module);
+    }
+    if (!is_source && !lacks_it) {
+      for (const std::string& name : buffer_names) {  // this rank's own stay
+        if (auto at = tensors.find(name); at != tensors.end()) at->second = at->second.clone();
+      }
+    }
+    for (const auto& each : description.tensors) {
+      const auto at = tensors.find(each.name);
+      if (at == tensors.end()) {
+        throw UsageError("the ranks do not have the same state: rank " + std::to_string(source) +
+                         " has " + each.name);
+      }
+      group.broadcast(at->second, source);
+    }
+    if (!lacks_it) return;
+    take_state(tensors, module, optimizer);
+    for (std::size_t i = 0; i < replicated.size(); ++i) {
+      replicated[i]->load_state_dict(description.replicated.at(i));
+    }
+  }
+
+  Context& context;
+  torch::nn::Module& module;
+  GradientReducer& reducer;
+  torch::optim::Optimizer& optimizer;
+  std::shared_ptr<Recovery> recovery;
+  std::vector<Tensor> parameters;
+  std::vector<Tensor> buffers;
+  std::vector<std::string> buffer_names;
+  std::vector<std::pair<void*, std::size_t>> values;
+  std::vector<Stateful*> own;
+  std::vector<Stateful*> replicated;
+};
+
+Recoverable::Recoverable(Context& context, torch::nn::Module& module, GradientReducer& reducer,
+                         torch::optim::Optimizer& optimizer)
+    : parts_(std::make_unique<Parts>(context, module, reducer, optimizer)) {}
+
+Recoverable::~Recoverable() {
+  if (parts_->recovery) parts_->recovery->leave();
+}
+
+void Recoverable::keep_bytes(void* data, std::size_t size) {
+  parts_->values.emplace_back(data, size);
+}
+
+void Recoverable::keep(Stateful& part) { parts_->own.push_back(&part); }
+
+void Recoverable::keep_replicated(Stateful& part) { parts_->replicated.push_back(&part); }
+
+void Recoverable::join() {
+  Parts& parts = *parts_;
+  if (!parts.recovery) return;
+  std::string why;
+  if (kind_of(parts.optimizer).empty()) {
+    why = "its optimizer is none whose state this library knows";
+  } else if (parts.reducer.has_hook()) {
+    why = "the model has a communication hook, which may have a memory of its own";
+  } else if (!parts.parameters.empty() && !parts.parameters.front().is_cpu()) {
+    why = "the model is on a GPU, where it was not tried yet";
+  }
+  if (!why.empty()) return parts.recovery->refuse(why);
+  parts.recovery->join(parts);
+}
+
+void Recoverable::make_step(const std::function<void()>& f) {
+  if (!parts_->recovery) return f();
+  parts_->recovery->step(f);
+}
+
+}  // namespace ddprun
