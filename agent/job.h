@@ -72,6 +72,7 @@ struct Nodes {
   bool shares_store_port = false;  // static: workers find the store at the leader's port
   std::string local_addr;          // address for this node's workers; empty: found at run time
   std::chrono::milliseconds last_call_timeout{30'000};
+  std::chrono::milliseconds replace_timeout{30'000};
 
   bool is_alone() const { return leader.where == rdzv::LeaderSpec::Where::kAlone; }
 

@@ -27,6 +27,7 @@ rdzv::RoundConfig leader_config(const Job& job) {
   config.has_exact_ranks = job.nodes.has_exact_ranks;
   config.join_timeout = job.nodes.leader.join_timeout;
   config.last_call_timeout = job.nodes.last_call_timeout;
+  config.replace_timeout = job.nodes.replace_timeout;
   config.reconnect_grace = job.nodes.leader.keep_alive.reconnect_grace;
   return config;
 }

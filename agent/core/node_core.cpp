@@ -213,6 +213,7 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
       if (!all(running->has_ended)) {
         out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
       }
+      running->has_failed = true;
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
     } else if (all(running->has_ended) && running->undecided.empty()) {
       out.push_back(TellLeader{rdzv::WorkersDone{ended.round}});
@@ -352,9 +353,11 @@ void NodeCore::on(Out& out, const RoundClosed&) {
   go_on(out);
 }
 
-// The workers, as long as this node takes part in replacements (9).
+// The workers, as long as this node takes part in replacements (8, 9).
 NodeCore::Workers* NodeCore::taking_part() {
-  if (auto* running = std::get_if<Running>(&state_)) return running;
+  if (auto* running = std::get_if<Running>(&state_)) {
+    return running->has_failed ? nullptr : running;
+  }
   auto* stopping = std::get_if<Stopping>(&state_);
   return stopping != nullptr && stopping->untold ? stopping : nullptr;
 }

@@ -58,7 +58,8 @@
 //       reason, or the leader is told that this node leaves: first TellGroupBroken
 //   (8) of a rank of this node: that worker lives again; if the shell cannot hand over, it reports WorkerEnded once more,
 //       no longer replaceable. A generation that does not come after the last one is dropped; only those that have
-//       regrouped in the last one count, and nothing is told while one of them is dead
+//       regrouped in the last one count, and nothing is told while one of them is dead. After WorkerFailed it is dropped,
+//       since the leader will stop the round
 //   (9) a preempted node that has not told it takes part as in Running, so that the workers can finish their step; a worker
 //       that takes a place is asked to leave, too
 //
@@ -249,10 +250,10 @@ struct TakeStep {
 struct Exit {
   bool operator==(const Exit&) const = default;
 };
-using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave,
-                                TellGroupBroken, ArmTimer, GraceOver, TakeStacks, CloseRound,
-                                CloseStore, TellLeader, Join, Announce, Finish, TakeStep, Exit,
-                                Replace>;
+using NodeAction =
+    std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
+                 GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
+                 TakeStep, Exit, Replace>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -299,12 +300,14 @@ class NodeCore {
   struct Workers {
     std::vector<bool> has_ended;
     std::vector<std::uint32_t> generations;  // in which each has regrouped last
-    std::map<int, int> undecided;  // by rank, the local ranks of those that the leader may replace (7)
+    std::map<int, int>
+        undecided;  // by rank, the local ranks of those that the leader may replace (7)
     std::uint32_t generation = 0;  // of the last ReplaceWorker
   };
   struct Running : Workers {
     bool are_some_done = false;
     bool can_recover = false;  // WorkersRecover was told
+    bool has_failed = false;   // WorkerFailed was told: the leader stops the round
   };
   struct Stopping : Workers {
     std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping

@@ -60,8 +60,9 @@ void Core::on(Out& out, const Ended& ended) {
   if (waits_[index]) {
     waits_[index] = false;
     if (++lost_ > std::max(kLostMax, static_cast<int>(waits_.size()))) {
-      return give_up(out, "standbys that had made the program's set-up ended while they waited; the last " +
-                              how);
+      return give_up(
+          out,
+          "standbys that had made the program's set-up ended while they waited; the last " + how);
     }
     if (is_full()) make_later(out);
     return;

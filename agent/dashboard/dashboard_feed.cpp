@@ -61,21 +61,22 @@ std::optional<Round> latest_round(const JobStatus& status) {
 }
 
 json::array restarts_of(const JobStatus& status) {
-  std::map<std::uint32_t, const RestartRecord*>
-      by_round;  // every node that took part has the record
+  // Every node that took part has the record. In a round first its start, then replacements in place.
+  std::map<std::pair<std::uint32_t, std::optional<std::uint32_t>>, const RestartRecord*> by_round;
   for (const NodeStatus& node : status.nodes) {
     for (const RestartRecord& record : node.recent_restarts) {
       const RestartRecord*& longest =
-          by_round.try_emplace(number(record.round), &record).first->second;
+          by_round.try_emplace({number(record.round), record.generation}, &record).first->second;
       // Each node counts its own ranks.
       if (longest->downtime.total() < record.downtime.total()) longest = &record;
     }
   }
   json::array rows;
-  for (const auto& [round, record] : by_round) {
-    rows.push_back({unix_ms(record->when), round, text(name_of(record->reason)),
+  for (const auto& [which, record] : by_round) {
+    rows.push_back({unix_ms(record->when), which.first, text(name_of(record->reason)),
                     in_ms(record->downtime.total()), text(record->sentence),
-                    in_ms(record->downtime.stopped + record->downtime.started)});
+                    in_ms(record->downtime.stopped + record->downtime.started),
+                    record->generation.has_value()});
   }
   return rows;
 }

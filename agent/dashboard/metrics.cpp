@@ -57,6 +57,14 @@ void put_restarts(PrometheusText& text, const NodeStatus& status) {
   for_each_up_to(RestartReason::kOther, [&](RestartReason reason) {
     text.sample(total_of(status, reason).count, {{"reason", name_of(reason)}});
   });
+  text.counter("ddprun_restarts_in_place_total",
+               "Restarts of the job in which one worker was replaced and the others went on.",
+               status.restarts_in_place);
+  if (status.replacement) {
+    text.gauge("ddprun_prepared_standbys",
+               "Processes of this node that can take the place of a worker at once.",
+               status.replacement->waiting);
+  }
   text.gauge("ddprun_restart_budget", "Restarts that --max-restarts allows.", status.max_restarts);
   text.gauge("ddprun_restart_budget_spent", "Restarts of --max-restarts that are used.",
              status.restarts);

@@ -16,10 +16,9 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
 constexpr std::array<std::string_view, 14> kOwnEvents{
-    "store",           "worker_ended", "stop_signal",  "preempt_signal",
-    "timer",           "stacks_taken", "round_closed", "leader_lost",
-    "leader_replaced", "leader_found", "cannot_run",   "step_taken",
-    "can_recover",     "regrouped"};
+    "store",        "worker_ended", "stop_signal", "preempt_signal",  "timer",
+    "stacks_taken", "round_closed", "leader_lost", "leader_replaced", "leader_found",
+    "cannot_run",   "step_taken",   "can_recover", "regrouped"};
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
 // ---- messages, and the names of events

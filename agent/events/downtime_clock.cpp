@@ -59,6 +59,7 @@ DowntimeClock::Duration DowntimeClock::replaced(std::uint32_t generation, TimePo
   settle(now);
   if (outage_) settled_ = settled_ + latest(now);
   outage_ = Outage{since, now, now, {}, generation};
+  in_place_ += 1;
   was_taken_ = false;
   for (Rank& each : ranks_) {
     each.regrouped_at.reset();

@@ -70,8 +70,9 @@ class DowntimeClock {
   // The downtime of the latest restart, once: when every rank has taken the steps that end it.
   std::optional<Downtime> take_recovered(TimePoint now);
 
-  Downtime latest(TimePoint now) const;  // of the latest restart
-  Downtime all(TimePoint now) const;     // of all together
+  Downtime latest(TimePoint now) const;       // of the latest restart
+  Downtime all(TimePoint now) const;          // of all together
+  int in_place() const { return in_place_; }  // how many of them replaced one worker only
   Duration until_first_step(TimePoint now) const;
   Duration wall(TimePoint now) const { return now - started_; }
   // The share of the wall time that moved the job forward: without the start, all downtime, and
@@ -111,9 +112,10 @@ class DowntimeClock {
   std::optional<TimePoint> failed_at_;
   std::optional<TimePoint> stopped_at_;
   std::optional<TimePoint> first_ran_at_;
-  std::optional<Duration> start_;     // once the first round is over
-  std::optional<Outage> outage_;      // that led to the current round
-  bool was_taken_ = true;             // by take_recovered()
+  std::optional<Duration> start_;  // once the first round is over
+  std::optional<Outage> outage_;   // that led to the current round
+  bool was_taken_ = true;          // by take_recovered()
+  int in_place_ = 0;
   Downtime settled_ = no_downtime();  // of the outages before
 };
 

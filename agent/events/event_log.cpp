@@ -97,9 +97,17 @@ void EventLog::round_started(const rdzv::RoundStart& start, std::span<const pid_
   }
   write(started);
   if (!is_first) {
-    write(Restarted{start.round, start.restarts, start.max_restarts, start.after_failure,
-                    since_cause, start.after_loss, start.nodes_gone, start.nodes_joined,
-                    start.after_request, {}, downtime_before});
+    write(Restarted{start.round,
+                    start.restarts,
+                    start.max_restarts,
+                    start.after_failure,
+                    since_cause,
+                    start.after_loss,
+                    start.nodes_gone,
+                    start.nodes_joined,
+                    start.after_request,
+                    {},
+                    downtime_before});
   }
 }
 

@@ -101,8 +101,8 @@ void JobHistory::on(const EventHead& head, const Restarted& restarted) {
 void JobHistory::take_place(const RoundStarted::Worker& newcomer) {
   const auto local_rank = static_cast<std::size_t>(newcomer.local_rank);
   if (local_rank >= workers_.size()) return;
-  workers_[local_rank] = {newcomer.rank, newcomer.local_rank, newcomer.pid, "",
-                          WorkerState::kRunning, {}, {}};
+  workers_[local_rank] = {
+      newcomer.rank, newcomer.local_rank, newcomer.pid, "", WorkerState::kRunning, {}, {}};
 }
 
 void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,
@@ -133,6 +133,7 @@ void JobHistory::fill(NodeStatus& status, const DowntimeClock& times,
                        [](const RestartTotal& total) { return total.count > 0; });
   status.until_first_step =
       std::chrono::duration_cast<std::chrono::microseconds>(times.until_first_step(now));
+  status.restarts_in_place = times.in_place();
   status.downtime = times.all(now);
   status.goodput = times.goodput(now);
   for (std::size_t i = events_.size() - std::min(events_max, events_.size()); i < events_.size();

@@ -210,7 +210,8 @@ std::string trouble_with_nodes(const rdzv::JobOutcome& outcome) {
 
 // The number of rounds that began because nodes joined or left.
 int changes_of_nodes(const rdzv::JobOutcome& outcome) {
-  const std::int64_t others = std::int64_t{outcome.restarts} + outcome.restarts_asked_for;
+  const std::int64_t others =
+      std::int64_t{outcome.restarts} - outcome.in_place + outcome.restarts_asked_for;
   const std::int64_t changes = std::int64_t{number(outcome.last_round)} - others;
   return static_cast<int>(std::clamp<std::int64_t>(changes, 0, std::numeric_limits<int>::max()));
 }
@@ -222,7 +223,9 @@ std::string counted(std::int64_t count, const std::string& what) {
 std::string rounds_in_short(const rdzv::JobOutcome& outcome) {
   const std::string round = "this was round " + to_string(outcome.last_round);
   if (outcome.restarts > 0) {
-    return field("restarts", std::to_string(outcome.restarts) + ", " + round);
+    const std::string in_place =
+        outcome.in_place > 0 ? " (" + std::to_string(outcome.in_place) + " in place)" : "";
+    return field("restarts", std::to_string(outcome.restarts) + in_place + ", " + round);
   }
   const bool is_first = changes_of_nodes(outcome) == 0 && outcome.restarts_asked_for == 0;
   return is_first ? "" : field("restarts", "none; " + round);
@@ -290,10 +293,19 @@ std::string describe_change(const rdzv::RoundStart& start, std::string_view here
   return printable(joined(parts, "; "));
 }
 
+std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
+                                 std::string_view here) {
+  return describe(failure, here) + "; its standby takes its place; restart " +
+         std::to_string(restarts) + " of " + std::to_string(max_restarts);
+}
+
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program) {
   if (outcome.kind == rdzv::JobOutcome::Kind::kSucceeded) return {};
   std::string report = headline(outcome, program);
   if (outcome.cause) report += cause_in_full(*outcome.cause);
+  const bool is_final =
+      outcome.kind == rdzv::JobOutcome::Kind::kFailed && !outcome.sentence.empty();
+  if (is_final) report += field("no retry", printable(outcome.sentence));
   report += trouble_with_nodes(outcome);
   report += consequences_in_short(outcome);
   return report + rounds_in_short(outcome);
@@ -303,7 +315,12 @@ std::string summary(const rdzv::JobOutcome& outcome, const std::string& program,
                     std::chrono::steady_clock::duration wall, const Downtime& downtime) {
   std::string text = "ddprun: " + printable(program) + " took " + in_words(wall) + ", ";
   std::vector<std::string> parts;
-  if (outcome.restarts > 0) parts.push_back(counted(outcome.restarts, "restart"));
+  if (outcome.in_place > 0) {
+    parts.push_back(counted(outcome.in_place, "worker") + " replaced in place");
+  }
+  if (const int restarts = outcome.restarts - outcome.in_place; restarts > 0) {
+    parts.push_back(counted(restarts, "restart"));
+  }
   if (const int asked = outcome.restarts_asked_for; asked > 0) {
     parts.push_back(counted(asked, "restart") + " by request");
   }

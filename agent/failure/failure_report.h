@@ -19,6 +19,11 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here =
 // lost: …; going on with 3 nodes, 6 workers". Empty for the first round.
 std::string describe_change(const rdzv::RoundStart& start, std::string_view here);
 
+// That a worker is replaced in place, in one line: "rank 1 (pid 4711) was killed by SIGKILL (signal 9);
+// its standby takes its place; restart 1 of 3".
+std::string describe_replacement(const rdzv::WorkerFailure& failure, int restarts, int max_restarts,
+                                 std::string_view here);
+
 // The report at the end of a job that did not succeed: the first cause in full, and its
 // consequences, one line each. Ends with a newline; empty for a job that succeeded.
 std::string failure_report(const rdzv::JobOutcome& outcome, const std::string& program);

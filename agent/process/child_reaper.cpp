@@ -78,8 +78,7 @@ rdzv::UniqueFd ChildReaper::next_control_group() {
 
 bool ChildReaper::move_into_control_group(pid_t pid) {
   if (!are_all_in_group_) return false;
-  const rdzv::UniqueFd members(
-      ::openat(group_->directory(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
+  const rdzv::UniqueFd members(::openat(group_->directory(), "cgroup.procs", O_WRONLY | O_CLOEXEC));
   const std::string text = std::to_string(pid);
   return members &&
          ::write(members.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());

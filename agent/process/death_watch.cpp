@@ -53,7 +53,8 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
 class Lock {
  public:
   explicit Lock(int page_fd)
-      : memory_(::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0)) {}
+      : memory_(::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0)) {
+  }
   ~Lock() {
     if (memory_ != MAP_FAILED) ::munmap(memory_, link::kPageBytes);
   }
@@ -166,12 +167,12 @@ void DeathWatch::watch(pid_t pid, int page_fd, OnDeath on_death) {
   if (!lock->is_held()) return;
   if (!has_thread_) {
     auto hint = lifetime_.guard([this](pid_t which) { on_hint(which); });
-    auto started = rdzv::Thread::start(
-        "ddprun-deaths", [shared = shared_, executor = executor_, hint = std::move(hint)]() mutable {
-          wait_for_deaths(*shared, [&](pid_t which) {
-            boost::asio::post(executor, [hint, which]() mutable { hint(which); });
-          });
-        });
+    auto started = rdzv::Thread::start("ddprun-deaths", [shared = shared_, executor = executor_,
+                                                         hint = std::move(hint)]() mutable {
+      wait_for_deaths(*shared, [&](pid_t which) {
+        boost::asio::post(executor, [hint, which]() mutable { hint(which); });
+      });
+    });
     if (!started) {
       is_possible_ = false;
       return;

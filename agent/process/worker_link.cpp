@@ -260,8 +260,9 @@ void WorkerLink::read_messages() {
     if (packet.length <= 0) return close();  // the worker has ended, or closed its link
     if (on_message(packet)) continue;
     close();
-    return hooks_.misuse("sent " + std::to_string(packet.length) +
-                         " bytes over its link that are no message of the protocol; the link is closed");
+    return hooks_.misuse(
+        "sent " + std::to_string(packet.length) +
+        " bytes over its link that are no message of the protocol; the link is closed");
   }
 }
 

@@ -371,7 +371,8 @@ std::string ControlService::answer_to_replace(int rank) const {
 
 void ControlService::replace(const ClientPtr& client, int rank, std::string_view line) {
   if (refuses_ranks(*client, {rank})) return;
-  if (const std::string own = answer_to_replace(rank); !own.empty()) return client->send(own + "\n");
+  if (const std::string own = answer_to_replace(rank); !own.empty())
+    return client->send(own + "\n");
   access_.query.ask(
       std::nullopt, std::string(line),
       [rank, weak = std::weak_ptr(client)](const JobQuery::Outcome& outcome) {

@@ -34,8 +34,8 @@ void make_background(pid_t pid) {
 void make_worker(pid_t pid) {
   write_of_process(pid, "oom_score_adj", file_text("/proc/self/oom_score_adj"));
   if (::sched_getscheduler(0) != SCHED_OTHER) return;
-  const rdzv::UniqueFd threads(
-      ::open(("/proc/" + std::to_string(pid) + "/task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const rdzv::UniqueFd threads(::open(("/proc/" + std::to_string(pid) + "/task").c_str(),
+                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!threads) return;
   for_each_entry(threads.get(), [](const char* name, unsigned char) {
     const sched_param none{};

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,17 @@ Result<void> has_room(std::uint64_t needed) {
   const auto available = bytes_in(file_text("/proc/meminfo"), "MemAvailable:");
   if (available && *available < needed) return short_of(*available, "on this machine");
   return {};
+}
+
+// A worker that has just ended does not matter: nobody takes its place then.
+bool run_the_same(pid_t standby, pid_t worker) {
+  struct stat first {};
+  struct stat second {};
+  const auto look = [](pid_t pid, struct stat& file) {
+    return ::stat(("/proc/" + std::to_string(pid) + "/exe").c_str(), &file) == 0;
+  };
+  return !look(standby, first) || !look(worker, second) ||
+         (first.st_dev == second.st_dev && first.st_ino == second.st_ino);
 }
 
 // The last line that is not empty.
@@ -107,8 +119,8 @@ Result<void> PreparedStandbys::make(int local_rank) {
   Standby& standby = standbys_.emplace_back();
   standby.local_rank = local_rank;
   *standby.on_end = [this, &standby](ExitStatus status) { on_end(standby, status); };
-  auto started = hooks_.start(
-      blueprint->spec, [on_end = standby.on_end](ExitStatus status) { (*on_end)(status); });
+  auto started = hooks_.start(blueprint->spec,
+                              [on_end = standby.on_end](ExitStatus status) { (*on_end)(status); });
   if (!started) {
     forget(standby);
     return fail(std::move(started.error()));
@@ -119,20 +131,23 @@ Result<void> PreparedStandbys::make(int local_rank) {
   standby.stdout_file = std::move(stdout_file);
   standby.stderr_file = std::move(stderr_file);
   make_background(standby.process->pid());
-  standby.link->started(standby.process->pid(),
-                        {.misuse =
-                             [this](std::string_view what) {
-                               post(prepared::Cannot{"a standby " + std::string(what)});
-                             },
-                         .stepped = [](const StepMarks&) {},
-                         .hello = [this, &standby] { on_hello(standby); },
-                         .cannot_recover =
-                             [this](const std::string& why) { post(prepared::Cannot{why}); }});
+  standby.link->started(
+      standby.process->pid(),
+      {.misuse =
+           [this](std::string_view what) {
+             post(prepared::Cannot{"a standby " + std::string(what)});
+           },
+       .stepped = [](const StepMarks&) {},
+       .hello = [this, &standby] { on_hello(standby); },
+       .cannot_recover = [this](const std::string& why) { post(prepared::Cannot{why}); }});
   return {};
 }
 
 void PreparedStandbys::on_hello(Standby& standby) {
   if (standby.waits || !standby.link->is_prepared()) return;
+  if (!run_the_same(standby.process->pid(), hooks_.worker(standby.local_rank))) {
+    return post(prepared::Cannot{"its file has changed since the workers were started"});
+  }
   standby.waits = true;
   post(prepared::Waits{standby.local_rank});
 }
@@ -173,9 +188,11 @@ const PreparedStandbys::Standby* PreparedStandbys::find(int local_rank) const {
   return found == standbys_.end() ? nullptr : &*found;
 }
 
-std::optional<PreparedStandbys::Taken> PreparedStandbys::take(
-    int local_rank, int rank, std::uint32_t generation, int stdout_fd, int stderr_fd,
-    WorkerLink& before, WorkerProcess::OnEnd on_end) {
+std::optional<PreparedStandbys::Taken> PreparedStandbys::take(int local_rank, int rank,
+                                                              std::uint32_t generation,
+                                                              int stdout_fd, int stderr_fd,
+                                                              WorkerLink& before,
+                                                              WorkerProcess::OnEnd on_end) {
   const auto standby = std::ranges::find_if(standbys_, [local_rank](const Standby& each) {
     return each.local_rank == local_rank && each.waits;
   });
@@ -195,9 +212,10 @@ std::optional<PreparedStandbys::Taken> PreparedStandbys::take(
 // ---- at any time
 
 bool PreparedStandbys::owns(pid_t child) const {
-  return std::ranges::any_of(
-             standbys_,
-             [child](const Standby& each) { return each.process && each.process->pid() == child; }) ||
+  return std::ranges::any_of(standbys_,
+                             [child](const Standby& each) {
+                               return each.process && each.process->pid() == child;
+                             }) ||
          std::ranges::any_of(ending_, [child](const auto& each) { return each->pid() == child; });
 }
 

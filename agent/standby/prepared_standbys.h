@@ -62,7 +62,7 @@ class PreparedStandbys {
 
   bool owns(pid_t child) const;
   bool are_all_gone() const { return standbys_.empty() && ending_.empty(); }
-  void signal_all(int signal);  // SIGSTOP or SIGCONT
+  void signal_all(int signal);                      // SIGSTOP or SIGCONT
   std::optional<ReplacementStatus> status() const;  // none: nobody has asked for them
 
  private:

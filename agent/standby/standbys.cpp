@@ -408,8 +408,8 @@ bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
   }
   if (spec.link_mirror_fd >= 0) descriptors.push_back(spec.link_mirror_fd);
   make_worker(pid);
-  const std::uint32_t flags = (has_link ? zygote::kHasLink : 0) |
-                              (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
+  const std::uint32_t flags =
+      (has_link ? zygote::kHasLink : 0) | (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
   return standby.channel->send(zygote::Kind::kBecome, flags, "", descriptors);
 }
 

@@ -149,6 +149,7 @@ struct NodeStatus {
 
   int restarts = 0;  // that count for --max-restarts
   int max_restarts = 0;
+  int restarts_in_place = 0;              // of them, that replaced one worker only
   std::chrono::microseconds wall{};       // since this agent began
   std::chrono::microseconds until_run{};  // of that, until its first round ran; 0: none has run yet
   // Until every rank of this node had done its first step, as far as they report any.

@@ -138,6 +138,7 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("workers_left_out", status.workers_left_out);
   json("restarts", status.restarts);
   json("max_restarts", status.max_restarts);
+  json.may_lack("restarts_in_place", status.restarts_in_place);
   json("wall_us", status.wall);
   json("until_run_us", status.until_run);
   json("until_first_step_us", status.until_first_step);

@@ -1,5 +1,6 @@
 #include "agent/supervisor/round_store.h"
 
+#include <charconv>
 #include <stdexcept>
 #include <utility>
 
@@ -90,6 +91,18 @@ void RoundStore::serve() {
 void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
   if (idle_) serve();
   if (server_) server_->adopt(std::move(client), std::move(received));
+}
+
+void RoundStore::begin_generation(std::uint32_t generation) {
+  if (!server_) return;
+  server_->erase_if([generation](std::string_view name) {
+    constexpr std::string_view kPrefix =
+        "ddprun@";  // worker_lib names the groups of generation g so
+    if (!name.starts_with(kPrefix)) return false;
+    std::uint32_t its = generation;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), its);
+    return its < generation - 1;
+  });
 }
 
 std::optional<StoreStatus> RoundStore::status() const {

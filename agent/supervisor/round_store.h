@@ -46,6 +46,9 @@ class RoundStore {
   // Throws if the server's thread cannot be started.
   void adopt(rdzv::UniqueFd client, std::string received);
 
+  // A generation of the round's groups begins: the keys of those before the last one go.
+  void begin_generation(std::uint32_t generation);
+
   std::optional<StoreStatus> status() const;
 
  private:

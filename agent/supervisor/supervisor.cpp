@@ -245,8 +245,12 @@ WorkerGroup::Events Supervisor::worker_events() {
             return wanted ? std::pair(wanted->kind, wanted->step)
                           : std::pair(StepKind::kProgram, std::int64_t{0});
           },
-      .replaced = [this](const Replace& what,
-                         pid_t newcomer) { observers_.events.replaced(what, newcomer); },
+      .replaced =
+          [this](const Replace& what, pid_t newcomer) {
+            log_.warn(
+                describe_replacement(what.failure, what.restarts, what.max_restarts, parts_.host));
+            observers_.events.replaced(what, newcomer);
+          },
       .regrouped =
           [this](int local_rank, std::uint32_t generation) {
             observers_.events.regrouped(local_rank, generation);
@@ -378,8 +382,8 @@ std::optional<Result<void>> Supervisor::replace_worker(int rank) {
   const int first = workers_.round().rank_offset;
   if (rank < first || rank >= first + job_.local_world_size) return std::nullopt;
   if (!core_.is_running()) {
-    return fail(ErrorCode::kUnavailable, "no round runs on this node now: it is " +
-                                             std::string(name_of(snapshot().state)));
+    return fail(ErrorCode::kUnavailable,
+                "no round runs on this node now: it is " + std::string(name_of(snapshot().state)));
   }
   auto killed = workers_.kill_to_replace(rank);
   if (killed) observers_.events.write(Requested{"replace"});

@@ -73,7 +73,10 @@ class Supervisor {
   void perform(const Announce& action);
   void perform(const Finish& action);
   void perform(const TakeStep& action);
-  void perform(const Replace& action) { workers_.replace(action); }
+  void perform(const Replace& action) {
+    store_.begin_generation(action.generation);
+    workers_.replace(action);
+  }
   void perform(const Exit&) {}  // core_.has_ended(): run() returns
   void announce_wait(const rdzv::WaitForNodes& wait);
 

@@ -175,7 +175,8 @@ void WorkerGroup::start_all(Result<void> files) {
       refused = std::move(started.error());
     }
     // After the first failure the remaining workers are not tried.
-    rdzv::WorkerFailure failure = failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
+    rdzv::WorkerFailure failure =
+        failure_of(local_rank, ExitStatus::exited(kExitCannotRun), /*pid=*/0);
     failure.message = refused->to_string();
     if (files && is_missing_program(*refused)) {
       failure.is_worth_a_retry = false;
@@ -269,18 +270,18 @@ WorkerProcess::OnEnd WorkerGroup::teller_of_end(int local_rank, std::uint64_t nu
 }
 
 WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
-  return {.misuse =
-              [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
-                log.warn("rank " + std::to_string(rank) + " " + std::string(what));
-              },
-          .stepped = [this, local_rank](
-                         const StepMarks& marks) { events_.stepped(local_rank, marks); },
-          .hello = [this, local_rank] { on_hello(local_rank); },
-          .cannot_recover = [this](const std::string& why) { prepared_.worker_cannot(why); },
-          .regrouped = [this, local_rank](
-                           std::uint32_t generation) { on_regrouped(local_rank, generation); },
-          .committed = [this, local_rank](
-                           std::uint32_t generation) { on_committed(local_rank, generation); }};
+  return {
+      .misuse =
+          [log = parts_.log, rank = identity_of(local_rank).rank](std::string_view what) {
+            log.warn("rank " + std::to_string(rank) + " " + std::string(what));
+          },
+      .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
+      .hello = [this, local_rank] { on_hello(local_rank); },
+      .cannot_recover = [this](const std::string& why) { prepared_.worker_cannot(why); },
+      .regrouped = [this,
+                    local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
+      .committed =
+          [this, local_rank](std::uint32_t generation) { on_committed(local_rank, generation); }};
 }
 
 // A worker can run without its link, so an error (a limit, a seccomp filter) does not stop the job.
@@ -383,7 +384,8 @@ void WorkerGroup::close() {
   is_closing_ = true;
   close_timer_.arm(kDyingLimit, [this] {
     for (const Dying& each : dying_) {
-      parts_.log.error("process " + std::to_string(each.process->pid()) + " of a worker does not end");
+      parts_.log.error("process " + std::to_string(each.process->pid()) +
+                       " of a worker does not end");
     }
     dying_.clear();
     go_on_closing();
@@ -452,7 +454,9 @@ void WorkerGroup::worker_ended(Round round, int local_rank, ExitStatus status, p
 void WorkerGroup::tell_of_end(Round round, rdzv::WorkerFailure ended, bool was_told_to_stop) {
   events_.ended(ended, was_told_to_stop);
   WorkerEnded event{round, ended.local_rank, std::nullopt};
-  if (!ended.status.is_success()) {
+  if (ended.status.is_success()) {
+    prepared_.round_is_over();  // nobody is replaced from now on: its part is done
+  } else {
     Worker& its = worker(ended.local_rank);
     const bool can = can_replace(ended.local_rank);
     if (can || (its.is_newcomer && its.before && !events_.is_stopping())) {
@@ -532,9 +536,8 @@ bool WorkerGroup::takes_part(const Worker& worker) const {
 bool WorkerGroup::can_replace(int local_rank) const {
   const auto& before = worker(local_rank).before;
   return !events_.is_stopping() && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
-         std::ranges::all_of(workers_, [this](const Worker& each) {
-           return !each.process || takes_part(each);
-         });
+         std::ranges::all_of(
+             workers_, [this](const Worker& each) { return !each.process || takes_part(each); });
 }
 
 // A worker of this node has not committed a step in the last generation.
@@ -579,7 +582,8 @@ void WorkerGroup::replace(const Replace& what) {
     const auto failure = std::exchange(worker(*what.local_rank).failure, std::nullopt);
     if (!take_place(*what.local_rank, what)) {
       // The next rung applies.
-      return events_.event(WorkerEnded{what.round, *what.local_rank, failure.value_or(what.failure), {}});
+      return events_.event(
+          WorkerEnded{what.round, *what.local_rank, failure.value_or(what.failure), {}});
     }
     newcomer = worker(*what.local_rank).process->pid();
   }
@@ -602,11 +606,10 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
     return false;
   }
   const std::uint64_t number = ++processes_;
-  auto taken = prepared_.take(
-      local_rank, what.rank, what.generation,
-      streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
-      streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO, *before,
-      teller_of_end(local_rank, number));
+  auto taken = prepared_.take(local_rank, what.rank, what.generation,
+                              streams->stdout_fd >= 0 ? streams->stdout_fd : STDOUT_FILENO,
+                              streams->stderr_fd >= 0 ? streams->stderr_fd : STDERR_FILENO, *before,
+                              teller_of_end(local_rank, number));
   output_.started(local_rank);
   if (!taken) {
     output_.ended(local_rank);
@@ -615,8 +618,13 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   taken->link->listen(link_hooks(local_rank));
   parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
                    std::to_string(taken->process->pid()) + " now");
-  worker(local_rank) = {std::move(taken->process), std::move(taken->link), number,
-                        std::move(taken->error_file), nullptr, {}, /*is_newcomer=*/true};
+  worker(local_rank) = {std::move(taken->process),
+                        std::move(taken->link),
+                        number,
+                        std::move(taken->error_file),
+                        nullptr,
+                        {},
+                        /*is_newcomer=*/true};
   return true;
 }
 
@@ -633,16 +641,14 @@ void WorkerGroup::on_committed(int local_rank, std::uint32_t generation) {
 
 Result<void> WorkerGroup::kill_to_replace(int rank) {
   const int local_rank = rank - round_.rank_offset;
-  const auto refuse = [](const std::string& why) {
-    return fail(ErrorCode::kUnavailable, why);
-  };
+  const auto refuse = [](const std::string& why) { return fail(ErrorCode::kUnavailable, why); };
   if (local_rank < 0 || local_rank >= count() || !worker(local_rank).process) {
     return refuse("no worker with rank " + std::to_string(rank) + " runs here");
   }
   if (!prepared_.waits(local_rank)) {
     const auto status = prepared_.status();
     return refuse("rank " + std::to_string(rank) + " cannot be replaced in place: " +
-                  (!status                   ? "--standby is off, or there can be no restart"
+                  (!status                     ? "--standby is off, or there can be no restart"
                    : !status->why_none.empty() ? status->why_none
                    : !have_told_recovery_
                        ? "not all workers of its node have said that they can recover"
@@ -730,7 +736,8 @@ std::string WorkerGroup::why_program_is_no_zygote() const {
 bool WorkerGroup::is_owned(pid_t child) const {
   if ((stacks_ && stacks_->owns(child)) || stack_request_.owns(child)) return true;
   if (standbys_.owns(child) || prepared_.owns(child)) return true;
-  if (std::ranges::any_of(dying_, [child](const Dying& each) { return each.process->pid() == child; })) {
+  if (std::ranges::any_of(dying_,
+                          [child](const Dying& each) { return each.process->pid() == child; })) {
     return true;
   }
   return std::ranges::any_of(workers_, [child](const Worker& each) {

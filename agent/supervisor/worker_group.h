@@ -52,8 +52,10 @@ class WorkerGroup {
     std::function<std::pair<StepKind, std::int64_t>(int local_rank)> wanted_step;
     // A generation has begun; `newcomer`: the process that has taken the place, if the rank is here.
     std::function<void(const Replace&, pid_t newcomer)> replaced = [](const Replace&, pid_t) {};
-    std::function<void(int local_rank, std::uint32_t generation)> regrouped = [](int, std::uint32_t) {};
-    std::function<void(int local_rank, std::uint32_t generation)> committed = [](int, std::uint32_t) {};
+    std::function<void(int local_rank, std::uint32_t generation)> regrouped = [](int,
+                                                                                 std::uint32_t) {};
+    std::function<void(int local_rank, std::uint32_t generation)> committed = [](int,
+                                                                                 std::uint32_t) {};
   };
   WorkerGroup(AgentParts parts, Events events, StartProcess start = &WorkerProcess::start);
 
@@ -185,12 +187,12 @@ class WorkerGroup {
   std::list<Dying> dying_;
   std::uint64_t processes_ = 0;  // that were workers of this node so far
   int made_for_replacement_ = 0;
-  bool have_told_recovery_ = false;  // WorkersCanRecover, in this round
-  std::uint32_t generation_ = 0;     // the last one
+  bool have_told_recovery_ = false;       // WorkersCanRecover, in this round
+  std::uint32_t generation_ = 0;          // the last one
   std::vector<std::uint32_t> committed_;  // in which each local rank has committed a step
   bool is_closing_ = false;
   Timer close_timer_;
-  bool awaits_files_ = false;    // the workers start when their log files are open
+  bool awaits_files_ = false;  // the workers start when their log files are open
   bool is_grace_over_ = false;
   std::unique_ptr<StackDump> stacks_;
   std::string stacks_text_;

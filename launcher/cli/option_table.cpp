@@ -39,7 +39,9 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kStandby, "standby", "off|auto|N", "off",
      "processes on this node that wait with PyTorch loaded and become workers at a restart, of "
      "programs run by Python or linked with worker_lib; auto, one for each worker if there can be "
-     "restarts and no GPU is here",
+     "restarts and no GPU is here; where the program can recover, one more for each worker takes "
+     "its "
+     "place when it dies",
      kValue, kOwn},
     {kPreload, "preload", "MODULE,...", "",
      "Python modules that the processes of --standby load in advance, beside PyTorch's; without "
@@ -146,9 +148,10 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
     {kRdzvId, "rdzv-id", "ID", "none",
      "name of the job, the same on every node; TORCHELASTIC_RUN_ID"},
     {kRdzvConf, "rdzv-conf", "KEY=VALUE,...", "",
-     "more settings: join_timeout (static: timeout), last_call_timeout, keep_alive_interval in "
-     "seconds; keep_alive_max_attempt; reconnect_grace in milliseconds; is_host; token_file; etcd: "
-     "lease_time in seconds, etcd_prefix, protocol, ca_cert, cert, key, user, password_file",
+     "more settings: join_timeout (static: timeout), last_call_timeout, replace_timeout, "
+     "keep_alive_interval in seconds; keep_alive_max_attempt; reconnect_grace in milliseconds; "
+     "is_host; token_file; etcd: lease_time in seconds, etcd_prefix, protocol, ca_cert, cert, key, "
+     "user, password_file",
      kPairs},
     {kLocalAddr, "local-addr", "HOST", "", "address by which other nodes reach this one"},
     {kTokenFile, "token-file", "FILE", "",

@@ -9,10 +9,10 @@ namespace ddprun::cli {
 
 // Keys whose value is a whole number above 0: seconds, except keep_alive_max_attempt (a count) and
 // reconnect_grace (milliseconds).
-inline constexpr std::array<std::string_view, 10> kRdzvNumberKeys{
+inline constexpr std::array<std::string_view, 11> kRdzvNumberKeys{
     "timeout",           "join_timeout",        "last_call_timeout",      "close_timeout",
     "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout",
-    "reconnect_grace",   "lease_time"};
+    "reconnect_grace",   "lease_time",          "replace_timeout"};
 
 // Keys that some backend of torchrun or ddprun knows. A key in neither list gets a warning.
 inline constexpr std::array<std::string_view, 17> kRdzvOtherKeys{"token_file",

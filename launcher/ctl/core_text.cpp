@@ -32,7 +32,6 @@ const char* text_of(const RoundClosed&) { return "nothing is left"; }
 const char* text_of(const LeaderLost&) { return "the leader is lost"; }
 const char* text_of(const LeaderReplaced&) { return "another process leads now"; }
 const char* text_of(const CannotRun&) { return "cannot run"; }
-const char* text_of(const WorkersCanRecover&) { return "all workers can recover"; }
 const char* text_of(const OpenRoundStore&) { return "open the store"; }
 const char* text_of(const TakeStacks&) { return "take the stacks of the workers"; }
 const char* text_of(const CloseRound&) { return "end what is left"; }
@@ -75,8 +74,8 @@ struct Words {
     return "StopAsked, as by " + signal_name(asked.signal);
   }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
-    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) +
-           ", " + to_string(failed.committed) + " steps committed" +
+    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
+           to_string(failed.committed) + " steps committed" +
            (failed.has_standby ? ": " : ", no standby: ") + describe(failed.failure);
   }
   std::string operator()(const rdzv::Regrouped& regrouped) const {
@@ -125,6 +124,9 @@ struct Words {
     if (!ended.failure) return who + " ended with 0";
     return who + (ended.replaceable ? " failed and can be replaced: " : " failed: ") +
            describe(*ended.failure);
+  }
+  std::string operator()(const WorkersCanRecover& can) const {
+    return "all workers" + of_round(can.round) + " can recover";
   }
   std::string operator()(const WorkerRegrouped& regrouped) const {
     return "local rank " + to_string(regrouped.local_rank) + of_round(regrouped.round) +

@@ -212,14 +212,15 @@ void add_store(Commands& commands) {
 }
 
 void add_replace(Commands& commands) {
-  const auto [replace, its] = commands.add(
-      "replace",
-      "End one worker and let its prepared standby take its place; all others keep their processes. "
-      "This costs one restart of --max-restarts.",
-      kJobExitCodes, replace_worker);
+  const auto [replace, its] = commands.add("replace",
+                                           "End one worker and let its prepared standby take its "
+                                           "place; all others keep their processes. "
+                                           "This costs one restart of --max-restarts.",
+                                           kJobExitCodes, replace_worker);
   replace->add_option("JOB", its->job, kJob);
   replace->add_option("--rank", its->rank, "of the worker, on any node")->required();
-  replace->add_flag("--no-wait", its->waits_not, "do not wait until all have taken their next step");
+  replace->add_flag("--no-wait", its->waits_not,
+                    "do not wait until all have taken their next step");
 }
 
 struct LeaderArguments {

@@ -95,6 +95,8 @@ Result<void> read_port_range(const Settings& settings, const Rendezvous& rendezv
 Result<agent::Nodes> job_nodes(const Settings& settings, const Rendezvous& rendezvous,
                                std::vector<std::string>& warnings) {
   agent::Nodes nodes;
+  nodes.replace_timeout =
+      seconds_of(rendezvous.conf, "replace_timeout").value_or(nodes.replace_timeout);
   if (rendezvous.max_nodes == 1) return nodes;
   if (auto good = check_endpoint(settings, rendezvous); !good) return fail(std::move(good.error()));
   const bool is_static = rendezvous.backend == Backend::kStatic;

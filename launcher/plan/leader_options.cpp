@@ -41,6 +41,8 @@ Result<rdzv::LeaderJob> read_leader_job(const std::string& listen, const Setting
   job.round.join_timeout = seconds_of(conf, "join_timeout").value_or(job.round.join_timeout);
   job.round.last_call_timeout =
       seconds_of(conf, "last_call_timeout").value_or(job.round.last_call_timeout);
+  job.round.replace_timeout =
+      seconds_of(conf, "replace_timeout").value_or(job.round.replace_timeout);
   job.round.own_node.reset();
   std::vector<std::string> notes;
   job.proof = take(read_proof(settings, conf, site, rdzv::kMungeLibrary, notes));

@@ -88,7 +88,7 @@ static void fields(auto& archive, Is<JobOutcome> auto& outcome) {
   archive.within(0, kMaxSignal, outcome.stop_signal);
   archive.text(outcome.sentence);
   archive.within(0, kMaxInt, outcome.restarts);
-  archive.within(0, kMaxCount, outcome.restarts_asked_for);
+  archive.within(0, kMaxCount, outcome.restarts_asked_for, outcome.in_place);
   archive(outcome.last_round);
 }
 

@@ -234,6 +234,21 @@ bool StoreCore::erase_key(std::string_view key) {
   return true;
 }
 
+void StoreCore::erase_if(const std::function<bool(std::string_view name)>& is_obsolete) {
+  std::vector<Named*> found;
+  for (Named& slot : table_) {
+    if (is_present(slot.second) && is_obsolete(slot.first)) found.push_back(&slot);
+  }
+  for (Named* const slot : found) {
+    if (slot->second.queue) {
+      for (const StoreValue& item : *slot->second.queue) bytes_ -= item.footprint();
+      slot->second.queue.reset();
+      --queues_;
+    }
+    if (!erase_key(slot->first)) drop_if_bare(*slot);
+  }
+}
+
 StoreCore::Verdict StoreCore::multi_get(ItemReader items) {
   const std::size_t before = reply_->unsent();
   while (items.left() > 0) {

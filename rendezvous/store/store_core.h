@@ -64,6 +64,9 @@ class StoreCore {
   Verdict handle(ClientId client, const wire::Request& request, wire::ReplyQueue& reply,
                  std::vector<ClientId>& released);
 
+  // Drops the keys and queues with such a name; who waits for one waits on.
+  void erase_if(const std::function<bool(std::string_view name)>& is_obsolete);
+
   // Memory held by keys, queues and waiters; the shell adds its own, so that one limit covers both.
   std::size_t bytes() const { return bytes_; }
   void set_outside_bytes(std::size_t bytes) { outside_bytes_ = bytes; }

@@ -91,6 +91,14 @@ class Loop final : public StoreServer {
     wake();
   }
 
+  void erase_if(std::function<bool(std::string_view)> is_obsolete) override {
+    {
+      const std::scoped_lock lock(adopted_mutex_);
+      is_obsolete_ = std::move(is_obsolete);
+    }
+    wake();
+  }
+
  private:
   using Adopted = std::pair<UniqueFd, std::string>;  // with the bytes already read
 
@@ -212,10 +220,13 @@ class Loop final : public StoreServer {
     std::uint64_t count;
     static_cast<void>(!::read(wake_.get(), &count, sizeof count));
     std::vector<Adopted> adopted;
+    std::function<bool(std::string_view)> is_obsolete;
     {
       const std::scoped_lock lock(adopted_mutex_);
       adopted.swap(adopted_);
+      is_obsolete.swap(is_obsolete_);
     }
+    if (is_obsolete) core_.erase_if(is_obsolete);
     for (auto& [connection, received] : adopted) {
       prepare_connection(connection.get());
       if (StoreConnection* session = open(std::move(connection))) serve(*session, received);
@@ -430,6 +441,7 @@ class Loop final : public StoreServer {
   std::atomic<bool> is_stopping_ = false;
   std::mutex adopted_mutex_;
   std::vector<Adopted> adopted_;
+  std::function<bool(std::string_view)> is_obsolete_;  // the latest that was asked for
   bool is_paused_ = false;
   bool has_told_of_shortage_ = false;
   std::size_t max_sessions_;

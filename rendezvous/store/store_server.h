@@ -11,7 +11,7 @@
 // If a port must stay open across rounds, its owner accepts the connections and passes them to the
 // server of the round (listens = false, adopt()); that server still ends with its round.
 //
-// One thread at a time, except for adopt() and stats(). Do not keep a server for a second round,
+// One thread at a time, except for adopt(), erase_if() and stats(). Do not keep a server for a second round,
 // because workers of the new round would read keys of the old one.
 #pragma once
 
@@ -62,6 +62,9 @@ class StoreServer {
   // Serves a connection that other code accepted; `received` are the bytes already read from it:
   // for a port that also speaks another protocol. Any thread.
   virtual void adopt(UniqueFd connection, std::string received) = 0;
+
+  // Drops the keys with such a name, soon. Any thread; the store's thread calls `is_obsolete`.
+  virtual void erase_if(std::function<bool(std::string_view name)> is_obsolete) = 0;
 
   // Any thread.
   virtual StoreStats stats() const = 0;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -59,9 +60,7 @@ class Replace : public ::testing::Test {
     arguments.push_back(std::to_string(job_->pid()));
     return run_to_its_end(ddpctl(arguments), setup());
   }
-  std::string status() const {
-    return ask({"status", "--json"}).out;
-  }
+  std::string status() const { return ask({"status", "--json"}).out; }
   // So many prepared standbys wait; then all ranks have one.
   bool are_ready(int count) {
     const std::string all = std::to_string(count);
@@ -130,8 +129,8 @@ TEST_F(Replace, AsOftenAsAWorkerDies) {
   EXPECT_EQ(count_of("\"event\":\"round_started\""), 1);
   EXPECT_THAT(status(), HasSubstr("\"restarts\":4,"));
   EXPECT_THAT(ask({"status"}).out,
-              AllOf(HasSubstr("workers are replaced in place"), HasSubstr("4 replaced in this round"),
-                    HasSubstr(", replaced in place")));
+              AllOf(HasSubstr("workers are replaced in place"),
+                    HasSubstr("4 replaced in this round"), HasSubstr(", replaced in place")));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(128 + SIGTERM));
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -177,7 +176,8 @@ TEST_F(Replace, AllAreRestartedWhenTheStandbyIsGoneToo) {
     if (std::ranges::count(before, pid) == 0 && pid != job.keeper()) ::kill(pid, SIGKILL);
   }
   ::kill(before[1], SIGKILL);
-  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; })) << events();
+  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
+      << events();
   EXPECT_TRUE(is_another(0, before[0]));
   ASSERT_TRUE(are_ready(2)) << "again in the next round: " << job.err();
   ::kill(worker(0), SIGKILL);
@@ -188,7 +188,8 @@ TEST_F(Replace, AllAreRestartedWhenTheStandbyIsGoneToo) {
 TEST_F(Replace, ASetUpThatFailsAloneIsSaidOnce) {
   const std::pair<const char*, const char*> cases[] = {
       {"set-up-fails",
-       "cannot be replaced in place: a standby that made the program's set-up without the others ended with "
+       "cannot be replaced in place: a standby that made the program's set-up without the others "
+       "ended with "
        "exit code 3: no data for one rank alone; when one dies, all are restarted"},
       {"set-up-cannot", "cannot be replaced in place: its set-up needs the others; when"},
       {"set-up-killed", "without the others ended with SIGKILL"},
@@ -236,7 +237,8 @@ TEST_F(Replace, AWorkerThatDoesNotRegroupAsToldFailsTheRound) {
   ASSERT_TRUE(are_ready(2)) << job.err();
   // Rank 0 ends when it is told to regroup, and so does each that takes its place.
   ::kill(worker(1), SIGKILL);
-  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; })) << events();
+  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
+      << events();
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), exited(128 + SIGTERM));
   EXPECT_THAT(job.left_over(), IsEmpty());
@@ -308,6 +310,85 @@ TEST_F(Replace, ByHand) {
   EXPECT_TRUE(is_another(1, before[1]));
   EXPECT_EQ(worker(0), before[0]);
   EXPECT_THAT(events(), HasSubstr("\"event\":\"requested\""));
+}
+
+TEST_F(Replace, NoneByAProgramThatWasBuiltAnew) {
+  const std::string program = folder_ / "program";
+  std::filesystem::copy_file(DDPRUN_RECOVERING_WORKER, program);
+  Command words{program, folder_.path(), std::to_string(kSteps)};
+  job_ = std::make_unique<Job>(
+      ddprun({"--standby=2", "--no-python", "--max-restarts=5", "--nproc-per-node=2"}, words),
+      setup());
+  ASSERT_TRUE(job_->reaches([&] { return worker(0) != 0 && worker(1) != 0; }));
+  std::filesystem::copy_file(DDPRUN_RECOVERING_WORKER, program + ".new");
+  std::filesystem::rename(program + ".new", program);
+  EXPECT_TRUE(says("cannot be replaced in place: its file has changed")) << job_->err();
+}
+
+TEST_F(Replace, OnTwoNodes) {
+  ClusterSetup setup{.meeting = Meeting::kStatic,
+                     .nproc = 2,
+                     .options = {"--standby=2", "--no-python", "--max-restarts=9",
+                                 "--events=" + folder_ / "events"}};
+  setup.environment["DDPRUN_CONTROL_DIR"] = folder_ / "control";
+  setup.program = program();
+  Cluster cluster(std::move(setup));
+  cluster.start_all(2);
+  const auto ask = [&](std::vector<std::string> arguments) {
+    arguments.push_back(std::to_string(cluster[0].pid()));
+    return run_to_its_end(ddpctl(arguments), Replace::setup());
+  };
+  const auto are_ready = [&] {
+    return eventually([&] {
+      const std::string text = ask({"status", "--json"}).out;
+      const std::string ready = R"("can_recover":true,"waiting":2,"wanted":2)";
+      const auto first = text.find(ready);
+      return first != std::string::npos && text.find(ready, first + 1) != std::string::npos;
+    });
+  };
+  const auto is_another = [&](int rank, pid_t than) {
+    return eventually([&] { return worker(rank) != than; });
+  };
+  ASSERT_TRUE(are_ready()) << cluster.told();
+  const auto before = workers(4);
+  // Each node counts its own ranks and tells when these have recovered.
+  const auto have_recovered = [&](int times) {
+    return eventually([&] { return count_of("\"event\":\"recovered\"") == 2 * times; });
+  };
+  ::kill(before[3], SIGKILL);
+  ASSERT_TRUE(is_another(3, before[3])) << cluster.told();
+  ASSERT_TRUE(have_recovered(1)) << events();
+  ASSERT_TRUE(are_ready()) << cluster.told();
+  ::kill(before[0], SIGKILL);
+  ASSERT_TRUE(is_another(0, before[0])) << cluster.told();
+  ASSERT_TRUE(have_recovered(2)) << events();
+  ASSERT_TRUE(are_ready()) << cluster.told();
+  EXPECT_EQ(worker(1), before[1]);
+  EXPECT_EQ(worker(2), before[2]);
+  const pid_t third = worker(3);
+  const Told told = ask({"replace", "--rank=3"});
+  EXPECT_THAT(told.out, HasSubstr("rank 3 was replaced")) << told.err;
+  EXPECT_NE(worker(3), third);
+  EXPECT_THAT(ask({"status"}).out, HasSubstr("3 replaced in this round"));
+  EXPECT_EQ(count_of("\"event\":\"round_started\""), 2) << "one on each node";
+}
+
+// The newcomer writes where the one before it did.
+TEST_F(Replace, LogFilesGoOn) {
+  Job& job = start(2, {}, {"--redirects=3", "--log-dir=" + folder_ / "logs"}, /*steps=*/400);
+  ASSERT_TRUE(are_ready(2)) << job.err();
+  const pid_t before = worker(1);
+  ::kill(before, SIGKILL);
+  ASSERT_TRUE(is_another(1, before)) << job.err();
+  finish();
+  EXPECT_EQ(job.wait(), exited(0)) << job.err();
+  std::string text;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "logs")) {
+    if (entry.path().string().ends_with("/1/stdout.log")) text = read_file(entry.path());
+  }
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 1 begins; pid " + std::to_string(before)),
+                          HasSubstr("rank 1 takes its place; pid " + std::to_string(worker(1))),
+                          HasSubstr("rank 1 done")));
 }
 
 int resident_kib(pid_t pid) {

@@ -20,6 +20,7 @@ constexpr CoreTime kCalm{12s};  // no fault after this time
 constexpr CoreTime kEnd{150s};  // the end of the simulation
 constexpr std::uint64_t kEventsMax = 400'000;
 constexpr int kNodesMax = 5;
+constexpr int kRecoveringPercent = 40;
 
 // A round that was begun on some node, in one incarnation of the job.
 struct Begun {
@@ -33,13 +34,14 @@ struct Begun {
 class Simulation : VirtualJob {
  public:
   Simulation(std::uint64_t seed, bool with_trace)
-      : VirtualJob(seed, with_trace, kNodesMax, 5ms, {500ms, 1ms, 300ms, 0}),
+      : VirtualJob(seed, with_trace, kNodesMax, 5ms, {500ms, 1ms, 300ms, 0}, {}),
         etcd_(queue, random, kCalm),
         keys_("/ddprun", "job") {
     max_nodes_ = random.number(2, kNodesMax);
     min_nodes_ = random.number(1, max_nodes_);
     max_restarts_ = random.number(0, 3);
     timing.training = random.time(500ms, 4s);
+    if (habits.chance(kRecoveringPercent)) recovery.announces_percent = 100;
     etcd_.on_put = [this](int who, const rdzv::wire::EtcdPut& put) { check_put(who, put); };
     etcd_.on_revoke = [this](int who, std::int64_t lease) { check_revoke(who, lease); };
   }
@@ -126,6 +128,9 @@ class Simulation : VirtualJob {
         return end_fault_after(length, [this, agent] { queue.resume(agent->process()); });
       case 4:
         fault("loses its worker");
+        if (recovery.is_on() && habits.chance(50)) {
+          queue.after(habits.time(0us, 60ms), [agent] { agent->fail_worker(); });
+        }
         return agent->fail_worker();
       case 5:
         fault("and all others lose etcd");
@@ -204,7 +209,13 @@ class Simulation : VirtualJob {
     if (const auto* gone = std::get_if<rdzv::LeaderGone>(&event); gone && !gone->was_replaced) {
       without_leader_.insert(&agent);
     }
-    const auto* end = std::get_if<rdzv::JobEnd>(std::get_if<rdzv::ToAgent>(&event));
+    const auto* message = std::get_if<rdzv::ToAgent>(&event);
+    if (const auto* replace = std::get_if<rdzv::ReplaceWorker>(message)) {
+      const auto known = record();
+      require(known && known->history.restarts >= replace->restarts,
+              "a worker is replaced, and its restart is not in etcd");
+    }
+    const auto* end = std::get_if<rdzv::JobEnd>(message);
     if (end == nullptr || agent.outcome()) return;
     const bool is_its_own = end->outcome.exit_code == kExitWorkerStuck;
     require(is_its_own || has_ended_, "the job's end is told, and not in etcd");

@@ -13,6 +13,10 @@
 //   budget       one restart for a round that a worker's failure ended, none for one that lost a node
 //                (except for a failure that this node itself had reported); never more than allowed;
 //                only if a worker failed by itself in that round
+//   replacement  a worker is replaced in place exactly if the ladder allows it, on all nodes, in the next
+//                generation, and is charged once; when it is over all nodes are in that generation; it is
+//                over, or the round is stopped, within its time limit; at any time a rank has one process
+//                at most; a step that ends its rank twice ends the job
 //   broken group workers that are stopped since another one failed, or a node is lost, were told so before
 //   delivery     no message is lost to a connection that breaks and is resumed; a short break ends
 //                no round
@@ -55,9 +59,11 @@ class Invariants {
 
   // The true state of an agent.
   struct Facts {
-    bool is_gone = false;  // dead or about to exit; the leader may not know yet
+    bool is_gone = false;     // dead or about to exit; the leader may not know yet
+    bool is_leaving = false;  // was signalled; likewise
     int live_workers = 0;
-    std::optional<Round> store;  // the round whose store is open there
+    std::uint32_t generation = 0;  // of its workers' groups
+    std::optional<Round> store;    // the round whose store is open there
     std::uint16_t store_port = 0;
   };
   struct NodeView {
@@ -74,10 +80,12 @@ class Invariants {
     round_before_ = core.round();
     restarts_before_ = core.restarts();
   }
-  void after_step(const rdzv::RoundCore& core, NodeId from, const rdzv::ToLeader* message,
+  void after_step(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
                   const std::vector<rdzv::ToNode>& out, const Views& nodes) {
-    const bool is_failure = std::get_if<rdzv::WorkerFailed>(message) != nullptr;
-    if (was_running_ && !core.is_running() && is_failure) failed_first_ = from;
+    const NodeId from = input.node;
+    const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+    const int replaced = replacements(core, input, out, nodes);
+    if (was_running_ && !core.is_running()) note_cause(core, from, message, out);
     are_some_done_ |= was_running_ && (std::get_if<rdzv::SomeWorkersDone>(message) ||
                                        std::get_if<rdzv::WorkersDone>(message));
     require(core.restarts() <= schedule_.config.restarts.max_restarts,
@@ -93,7 +101,7 @@ class Invariants {
       // A leader whose job has ended, or that refuses the node, learns nothing from it.
       const bool learns = hello != nullptr && hello->last_round && !had_ended_ && core.has(from);
       const int told = learns ? hello->last_round->restarts : 0;
-      require(core.restarts() == std::max(restarts_before_, told),
+      require(core.restarts() == std::max(restarts_before_, told) + replaced,
               "budget was spent in the middle of a round");
     }
     const bool announces = std::ranges::any_of(out, [](const rdzv::ToNode& each) {
@@ -133,7 +141,10 @@ class Invariants {
     failed_first_.reset();
     faults_of_workers_.clear();
     successes_.clear();
+    forget_replacements();
   }
+  // Time limits are longer then.
+  void leader_pauses() { was_leader_paused_ = true; }
 
   const std::optional<rdzv::JobOutcome>& outcome() const { return outcome_; }
   // Whether this leader, or an earlier one that was killed, has decided this outcome.
@@ -143,6 +154,132 @@ class Invariants {
   int rounds() const { return rounds_of_others_ + rounds_; }
 
  private:
+  // Those that the leader has begun and that are not over.
+  struct Replacing {
+    NodeId first{};
+    int rank = 0;
+    bool is_only_one = true;
+    std::set<NodeId> regrouped;
+    CoreTime until;
+  };
+  struct Replaced {
+    std::int64_t committed = 0;
+    std::uint32_t generation = 0;
+  };
+
+  void forget_replacements() {
+    recovering_.clear();
+    replaced_.clear();
+    replacing_.reset();
+    generation_ = 0;
+    is_paid_ = is_poison_ = false;
+  }
+
+  // Returns how many were begun.
+  int replacements(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
+                   const std::vector<rdzv::ToNode>& out, const Views& nodes) {
+    std::map<NodeId, rdzv::ReplaceWorker> orders;
+    for (const auto& each : out) {
+      const auto* order = std::get_if<rdzv::ReplaceWorker>(&each.message);
+      require(order == nullptr || orders.emplace(each.to, *order).second,
+              "a node is told twice of one replacement");
+    }
+    const auto* message = std::get_if<rdzv::ToLeader>(&input.what);
+    const auto* failed = std::get_if<rdzv::WorkerReplaceable>(message);
+    const auto is_current = [&](Round round) {
+      return was_running_ && round == round_before_ && starts_.contains(input.node) &&
+             core.has(input.node);
+    };
+    if (const auto* can = std::get_if<rdzv::WorkersRecover>(message); can && is_current(can->round))
+      recovering_.insert(input.node);
+    const auto* regrouped = std::get_if<rdzv::Regrouped>(message);
+    if (regrouped != nullptr && is_current(regrouped->round))
+      has_regrouped(*regrouped, input.node, nodes);
+    const bool is_failure = failed != nullptr && is_current(failed->round);
+    is_poison_ |= is_failure && is_poison(*failed);
+    const auto is_connected = [&](NodeId id) { return core.has(id) && nodes.at(id).is_connected; };
+    const bool may_be = is_failure && failed->has_standby && !is_poison_ &&
+                        std::ranges::all_of(group_, is_connected) &&
+                        recovering_.size() == group_.size() && !are_some_done_ &&
+                        failed->committed > 0 &&
+                        restarts_before_ < schedule_.config.restarts.max_restarts;
+    require(may_be || orders.empty(), "a worker was replaced that must not be");
+    require(!may_be || !orders.empty(), "a worker that could be replaced ended the round");
+    if (may_be) begin_replacement(core, input, *failed, orders, nodes);
+    require(
+        !replacing_ || !core.is_running() || was_leader_paused_ || input.at <= replacing_->until,
+        "a replacement has not ended within its time limit");
+    require(!replacing_ || !core.is_running() || core.deadline(),
+            "a replacement has no time limit");
+    return may_be ? 1 : 0;
+  }
+
+  void begin_replacement(const rdzv::RoundCore& core, const rdzv::RoundInput& input,
+                         const rdzv::WorkerReplaceable& failed,
+                         const std::map<NodeId, rdzv::ReplaceWorker>& orders, const Views& nodes) {
+    generation_ += 1;
+    for (const NodeId id : group_) {
+      require(orders.contains(id) || !core.has(id), "a node is not told of a replacement");
+    }
+    for (const auto& [id, order] : orders) {
+      require(starts_.contains(id) && order.round == core.round() &&
+                  order.generation == generation_ && order.rank == failed.failure.rank &&
+                  order.restarts == core.restarts(),
+              "nodes are told different things of a replacement");
+    }
+    // It may be the consequence of a loss or a leave that the leader does not know of yet.
+    const auto is_gone = [&](NodeId id) {
+      return nodes.at(id).facts->is_gone || nodes.at(id).facts->is_leaving;
+    };
+    require(faults_of_workers_.contains(core.round()) || std::ranges::any_of(group_, is_gone),
+            "budget was spent where no worker failed by itself");
+    replaced_[failed.failure.rank] = {failed.committed, generation_};
+    const bool is_first = !replacing_;
+    if (is_first) replacing_ = Replacing{input.node, failed.failure.rank, true, {}, {}};
+    replacing_->is_only_one = is_first;
+    replacing_->regrouped.clear();
+    replacing_->until = input.at + schedule_.config.replace_timeout;
+  }
+
+  void has_regrouped(const rdzv::Regrouped& regrouped, NodeId node, const Views& nodes) {
+    if (!replacing_ || regrouped.generation != generation_) return;
+    replacing_->regrouped.insert(node);
+    if (replacing_->regrouped.size() < group_.size()) return;
+    for (const NodeId id : group_) {
+      const auto& facts = *nodes.at(id).facts;
+      require(facts.is_gone || facts.generation == generation_,
+              "a replacement is over, and its nodes are not in the same generation");
+    }
+    replacing_.reset();
+  }
+
+  bool is_poison(const rdzv::WorkerReplaceable& failed) const {
+    const bool is_alone =
+        !replacing_ || (replacing_->is_only_one && replacing_->rank == failed.failure.rank);
+    const auto before = replaced_.find(failed.failure.rank);
+    return is_alone && before != replaced_.end() && before->second.committed == failed.committed &&
+           failed.generation >= before->second.generation;
+  }
+
+  // Of the end of the round that runs.
+  void note_cause(const rdzv::RoundCore& core, NodeId from, const rdzv::ToLeader* message,
+                  const std::vector<rdzv::ToNode>& out) {
+    const bool is_failure = std::get_if<rdzv::WorkerFailed>(message) != nullptr ||
+                            std::get_if<rdzv::WorkerReplaceable>(message) != nullptr;
+    const bool are_all_there = std::ranges::all_of(group_, [&](NodeId id) { return core.has(id); });
+    const bool is_stopped_for_failure = std::ranges::any_of(out, [](const rdzv::ToNode& each) {
+      const auto* stop = std::get_if<rdzv::RoundStop>(&each.message);
+      return stop != nullptr && stop->why == rdzv::RoundStop::Why::kFailure;
+    });
+    is_paid_ = replacing_ && !is_poison_ && are_all_there && is_stopped_for_failure;
+    if (is_paid_) {
+      failed_first_ = replacing_->first;
+    } else if (is_failure) {
+      failed_first_ = from;
+    }
+    replacing_.reset();
+  }
+
   void settled(const rdzv::RoundCore& core) {
     std::set<NodeId> gone;
     for (const NodeId id : group_) {
@@ -153,9 +290,11 @@ class Invariants {
     if (core.has_ended()) {
       require(charged == 0, "the end of the job spent budget");
     } else {
+      require(!is_poison_ || !is_own_fault, "a step that ends its rank each time is tried again");
       require(charged == 0 || is_own_fault,
               "budget was spent on a change of membership or its consequences");
-      require(charged == 1 || !is_own_fault, "a worker's failure cost nothing");
+      require(charged == (is_paid_ ? 0 : 1) || !is_own_fault,
+              "a worker's failure cost nothing, or twice");
     }
     if (charged > 0) {
       require(faults_of_workers_.contains(round_before_),
@@ -245,6 +384,7 @@ class Invariants {
     is_announced_ = true;
     failed_first_.reset();
     are_some_done_ = false;
+    forget_replacements();
     rounds_ += 1;
   }
 
@@ -261,8 +401,9 @@ class Invariants {
     }
     if (outcome.kind == Kind::kFailed) {
       require(outcome.cause && outcome.exit_code != 0, "failure without a cause");
-      require(outcome.restarts == schedule_.config.restarts.max_restarts,
+      require(is_poison_ || outcome.restarts == schedule_.config.restarts.max_restarts,
               "the job failed with budget left");
+      require(is_poison_ == !outcome.sentence.empty(), "the report says nothing of a poison step");
       require(faults_of_workers_.contains(core.round()), "the job failed, but no worker by itself");
     }
   }
@@ -280,6 +421,13 @@ class Invariants {
   bool are_some_done_ = false;
   std::set<Round> faults_of_workers_;
   std::map<Round, int> successes_;
+  std::set<NodeId> recovering_;       // nodes of this round whose workers can recover
+  std::map<int, Replaced> replaced_;  // by rank
+  std::optional<Replacing> replacing_;
+  std::uint32_t generation_ = 0;
+  bool is_paid_ = false;    // the round was stopped for a failure that a replacement has charged
+  bool is_poison_ = false;  // it was stopped for a step that ended its rank twice
+  bool was_leader_paused_ = false;
   std::optional<rdzv::JobOutcome> outcome_;
   int rounds_ = 0;
   std::vector<rdzv::JobOutcome> outcomes_of_others_;  // of leaders that were killed

@@ -63,6 +63,36 @@ plant(TimerThatWasReplacedIsTaken ${agent} "!armed_ || armed_->timer != e.timer"
 plant(StepTakenTooLateEndsTheNextOne ${agent} "ending->step == taken.step" "true")
 plant(LeaderIsMissedForEver ${agent} "!stopping.outcome" "false")
 
+# Replacement in place.
+set(replacements rendezvous/round/replacements.h)
+plant(ReplacementCostsNothing rendezvous/round/restart_policy.h "history_.restarts += 1" "history_.restarts += 0")
+plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "end.is_paid ? 0 : 1" "1")
+plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.is_paid = true" "stopping.is_paid = false")
+plant(ReplacesWhoHasCommittedNothing ${leader} "failed.committed <= 0" "false")
+plant(ReplacesWithoutAStandby ${leader} "!failed.has_standby" "false")
+plant(ReplacesThoughOthersCannotRecover ${leader}
+      "running.replacements.can_recover.size() == members_.group().size()" "true")
+plant(ReplacesThoughANodeMayBeLost ${leader} "std::ranges::all_of(members_.group(), is_connected)" "true")
+plant(PoisonStepIsTriedForEver ${replacements} "before->second.committed == failed.committed" "false")
+plant(PoisonStepIsRestarted ${leader} "stopping.why_last.empty()" "true")
+plant(AnyGenerationCounts ${replacements} "in != generation" "false")
+plant(NodesOfTheGenerationBeforeCount ${replacements} "under_way->regrouped.clear()" "void()")
+plant(OneNodeRegroupsForAll ${replacements} "under_way->regrouped.size() == nodes"
+      "!under_way->regrouped.empty()")
+plant(ReplacementHasNoTimeLimit rendezvous/round/round_core_queries.cpp "consider(under_way->until)" "void()")
+plant(OwnNodeIsNotToldOfARefusal ${leader} "tell_of_break(failed.failure.rank, std::nullopt)"
+      "tell_of_break(failed.failure.rank, from)")
+plant(OwnNodeIsNotToldOfTheTimeLimit ${leader} "tell_of_break(under_way->cause.rank, std::nullopt)"
+      "tell_of_break(under_way->cause.rank, under_way->cause_node)")
+plant(WorkersAreNotToldOfADeadOne ${agent} "!all(workers.has_ended)" "false")
+plant(ReplacedWorkerStaysDead ${agent} "workers->has_ended[static_cast<std::size_t>(dead.mapped())] = false"
+      "workers->has_ended[static_cast<std::size_t>(dead.mapped())] = true")
+plant(ReplacesAfterAFailure ${agent} "running->has_failed ? nullptr : running" "running")
+plant(NodeForgetsWhatAReplacementCost ${agent} "std::max(last_round_->restarts, replace.restarts)"
+      "last_round_->restarts")
+plant(EtcdReplacementIsNotWritten rendezvous/etcd/round_ledger.h
+      "std::holds_alternative<ReplaceWorker>(each.message)" "false")
+
 # In the shells of leader and agents.
 set(server rendezvous/leader/round_server.cpp)
 set(client rendezvous/leader/round_client.cpp)

@@ -52,6 +52,54 @@ Fault some_fault(Random& random, int slots) {
   return fault;
 }
 
+constexpr int kRecoveringPercent = 30;
+
+// All nodes are there from the start, and each death is over before the next one.
+void have_only_replacements(Schedule& schedule, Random& random) {
+  schedule.has_only_replacements = true;
+  schedule.recovery.announces_percent = 100;
+  auto& config = schedule.config;
+  config.min_nodes = config.max_nodes;
+  config.restarts.max_restarts = 4;
+  schedule.nodes.resize(static_cast<std::size_t>(config.max_nodes));
+  for (Node& node : schedule.nodes) node.starts = CoreTime(random.time(0ms, 50ms));
+  schedule.faults.clear();
+  CoreTime at{3s};
+  for (int deaths = random.number(1, 4); deaths > 0; --deaths) {
+    Fault death;
+    death.at = at;
+    death.slot = random.number(0, config.max_nodes - 1);
+    schedule.faults.push_back(death);
+    at += random.time(1s, 2s);
+  }
+  schedule.calm = at;
+  schedule.workers.training = at + 1s - CoreTime{};
+}
+
+// In a part of the schedules the workers can recover. Its own random numbers, so that the others stay
+// as they are.
+void add_recovery(Schedule& schedule) {
+  Random random(~schedule.seed);
+  const bool is_large = schedule.nodes.size() > 10;
+  if (is_large || !random.chance(kRecoveringPercent)) return;
+  const bool is_special = schedule.has_only_short_drops || schedule.has_only_new_leader;
+  if (!is_special && random.chance(5)) return have_only_replacements(schedule, random);
+  RecoveryHabits& habits = schedule.recovery;
+  habits.announces_percent = random.chance(90) ? 100 : 80;
+  habits.standby_percent = random.chance(70) ? 100 : 70;
+  habits.lost_standby_percent = random.chance(30) ? 20 : 0;
+  habits.breaks_word_percent = random.chance(20) ? 20 : 0;
+  habits.hangs_percent = random.chance(10) ? 10 : 0;
+  schedule.config.replace_timeout = std::chrono::milliseconds(random.number(1000, 4000));
+  if (is_special) return;
+  schedule.config.restarts.max_restarts = random.number(0, 8);
+  if (random.chance(8)) habits.poison = {random.number(0, 3), random.number(1, 6)};
+  schedule.workers.training = random.time(500ms, 6s);
+  for (Fault& fault : schedule.faults) {
+    if (random.chance(50)) fault.kind = Kind::kWorkerDies;
+  }
+}
+
 }  // namespace
 
 Schedule schedule_of(std::uint64_t seed) {
@@ -126,6 +174,7 @@ Schedule schedule_of(std::uint64_t seed) {
     }
   }
   if (slots > config.min_nodes) schedule.has_only_short_drops = false;
+  add_recovery(schedule);
   return schedule;
 }
 
@@ -147,6 +196,16 @@ std::string to_string(const Schedule& schedule) {
        << (schedule.leader_is_alone ? ", ddpctl leader" : ", led by slot 0") << ", training "
        << schedule.workers.training.count() << " us, delay up to " << schedule.delay_max.count()
        << " us\n";
+  if (const RecoveryHabits& habits = schedule.recovery; habits.is_on()) {
+    text << "  workers recover on " << habits.announces_percent << " % of the nodes, standbys of "
+         << habits.standby_percent << " %, lost " << habits.lost_standby_percent
+         << " %, word broken by " << habits.breaks_word_percent << " %, hanging "
+         << habits.hangs_percent << " %";
+    if (habits.poison) {
+      text << ", step " << habits.poison->step << " is poison for rank " << habits.poison->rank;
+    }
+    text << "\n";
+  }
   for (std::size_t slot = 0; slot < schedule.nodes.size(); ++slot) {
     const Node& node = schedule.nodes[slot];
     text << "  slot " << slot << ": " << node.host << ", " << node.workers << " workers, "

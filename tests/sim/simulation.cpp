@@ -27,7 +27,7 @@ class Simulation : VirtualJob {
  public:
   Simulation(const Schedule& schedule, bool with_trace)
       : VirtualJob(schedule.seed + 1, with_trace, schedule.nodes.size(), schedule.delay_max,
-                   schedule.workers),
+                   schedule.workers, schedule.recovery),
         schedule_(schedule),
         invariants_(schedule) {}
 
@@ -187,7 +187,7 @@ class Simulation : VirtualJob {
     } else if (event != nullptr) {
       views_[input.node].is_connected = std::holds_alternative<rdzv::NodeResumed>(*event);
     }
-    invariants_.after_step(core, input.node, message, out, views_);
+    invariants_.after_step(core, input, out, views_);
     const bool is_silence = std::get_if<rdzv::NodeSilent>(event) != nullptr;
     for (const rdzv::ToNode& each : out) {
       const bool is_late = std::holds_alternative<rdzv::DeclaredLost>(each.message) && !is_silence;
@@ -241,6 +241,7 @@ class Simulation : VirtualJob {
         break;
       case Kind::kPaused:
         agent->process()->is_paused = true;
+        if (hosts_leader(*agent)) invariants_.leader_pauses();
         return end_fault_after(fault.length, [this, process = agent->process()] {
           if (process == leader_process_) leader_resumed_ = queue.now();
           queue.resume(process);
@@ -330,6 +331,10 @@ class Simulation : VirtualJob {
     require(!was_new_leader || (outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded &&
                                 outcome->restarts == 0),
             "a job did not go on under a leader that came back at once");
+    require(!schedule_.has_only_replacements ||
+                (outcome && outcome->kind == rdzv::JobOutcome::Kind::kSucceeded &&
+                 invariants_.rounds() == 1 && outcome->restarts == outcome->in_place),
+            "a worker that could be replaced in place was not");
     const auto may = [this](const auto& agent) { return may_lose_leader(*agent); };
     if (!schedule_.has_only_short_drops || std::ranges::any_of(agents, may)) return;
     require(

@@ -21,6 +21,7 @@
 #include "rendezvous/leader/leader.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/virtual_job.h"
+#include "tests/sim/virtual_workers.h"
 
 namespace ddprun::sim {
 
@@ -33,7 +34,11 @@ class VirtualAgent {
         settings_(std::move(settings)),
         process_(std::move(process)),
         core_(settings_.node),
-        workers_(static_cast<std::size_t>(settings_.node.local_world_size)) {}
+        workers_(job,
+                 {settings_.number, process_, facts_,
+                  [this](const agent::NodeEvent& event) { step(event); },
+                  [this] { return core_.is_running(); }},
+                 settings_.node.local_world_size) {}
 
   // Creates its leader and joins it.
   void start(const std::function<std::unique_ptr<rdzv::Leader>(rdzv::LeaderEvents)>& make_leader) {
@@ -47,6 +52,7 @@ class VirtualAgent {
   // SIGTERM or SIGUSR1.
   void signal(bool is_preemption) {
     was_told_to_leave_ = true;
+    facts_->is_leaving = true;
     if (is_preemption) return step(agent::PreemptSignal{SIGUSR1});
     step(agent::StopSignal{SIGTERM});
   }
@@ -58,20 +64,11 @@ class VirtualAgent {
   void kill() {
     died_ = job_.queue.now();
     process_->is_alive = false;
-    for (Worker& worker : workers_) worker.is_alive = false;
-    facts_->live_workers = 0;
+    workers_.kill_all();
     facts_->is_gone = true;
   }
-  // The workers of other nodes notice that those of this one are dead.
-  void let_peers_notice() {
-    if (started_) break_group(job_, group());
-  }
-  // One of them fails by itself; does nothing if none lives.
-  void fail_worker() {
-    const int local_rank = job_.random.number(0, static_cast<int>(workers_.size()) - 1);
-    const Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
-    end_worker(local_rank, worker.life, ExitStatus::exited(3), /*by_itself=*/true);
-  }
+  void let_peers_notice() { workers_.let_peers_notice(); }
+  void fail_worker() { workers_.fail_one(); }
   // While stuck, it handles no messages.
   void set_stuck(bool is_stuck) {
     is_stuck_ = is_stuck;
@@ -97,16 +94,14 @@ class VirtualAgent {
   static constexpr auto kFlushLimit = 500ms;    // for its last messages to a remote leader
   static constexpr int kSlowStorePercent = 15;  // as on a busy node
 
-  struct Worker {
-    bool is_alive = false;
-    std::uint64_t life = 0;  // counts starts: events of an earlier one are dropped
-    bool ignores_term = false;
-  };
-
   void hear(rdzv::LeaderEvent event) {
     job_.leader_says(*this, event);
     if (auto* message = std::get_if<rdzv::ToAgent>(&event)) {
       was_welcome_ = true;
+      const auto* replace = std::get_if<rdzv::ReplaceWorker>(message);
+      if (replace != nullptr && started_ && replace->round == started_->round) {
+        started_->restarts = replace->restarts;
+      }
       std::visit([&](auto& each) { step(std::move(each)); }, *message);
     } else if (auto* gone = std::get_if<rdzv::LeaderGone>(&event)) {
       if (gone->was_replaced) return step(agent::LeaderReplaced{});
@@ -169,53 +164,34 @@ class VirtualAgent {
     require(!started_ || (started_->round < start.round && started_->restarts <= start.restarts),
             "an agent's rounds do not go up, or a restart was forgotten");
     started_ = start;
-    const GroupKey key = group();
-    WorkerGroup& group = job_.groups[key];
-    group.world_size = start.world_size;
-    for (std::size_t local_rank = 0; local_rank < workers_.size(); ++local_rank) {
-      Worker& worker = workers_[local_rank];
-      worker.is_alive = true;
-      worker.life += 1;
-      worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
-      facts_->live_workers += 1;
-      group.workers.emplace_back(this, static_cast<int>(local_rank));
-    }
-    if (group.is_broken) return break_group(job_, key);
-    if (static_cast<int>(group.workers.size()) < group.world_size) return;
-    for (const auto& [peer, local_rank] : group.workers) {
-      const auto life = peer->workers_[static_cast<std::size_t>(local_rank)].life;
-      job_.queue.after(job_.timing.training + job_.random.time(0us, 30ms),
-                       [peer = peer, local_rank = local_rank, life, &group] {
-                         if (!group.is_broken)
-                           peer->end_worker(local_rank, life, ExitStatus::exited(0));
-                       });
-    }
+    undecided_ = 0;
+    facts_->generation = 0;
+    workers_.start(start);
   }
 
   void perform(const agent::SignalWorker& action) {
-    const Worker& worker = workers_[static_cast<std::size_t>(action.local_rank)];
-    if (action.signal == SIGCONT) return;
-    if (action.signal == SIGKILL) {
-      end_worker_after(500us, action.local_rank, ExitStatus::killed(SIGKILL));
-    } else if (!worker.ignores_term) {
-      end_worker_after(job_.random.time(job_.timing.stop_min, job_.timing.stop_max),
-                       action.local_rank, ExitStatus::killed(action.signal));
-    }
+    require(undecided_ == 0, "workers are stopped, and were not told that one of them is dead");
+    workers_.signal(action.local_rank, action.signal);
   }
 
-  void perform(const agent::AskToLeave& action) {
-    const auto delay = job_.random.time(10ms, 800ms);
-    end_worker_after(delay, action.local_rank, ExitStatus::exited(job_.random.chance(50) ? 0 : 1));
-  }
+  void perform(const agent::AskToLeave& action) { workers_.ask_to_leave(action.local_rank); }
 
   void perform(const agent::TellGroupBroken& action) {
     require(started_ && action.round == started_->round && action.rank >= 0 &&
                 action.rank < started_->world_size,
             "workers are told of a rank that their round does not have");
     told_broken_ = action.round;
+    undecided_ = 0;
+    workers_.tell_group_broken();
   }
 
-  void perform(const agent::Replace&) {}
+  void perform(const agent::Replace& action) {
+    require(started_ && action.round == started_->round && action.rank >= 0 &&
+                action.rank < started_->world_size,
+            "a rank is replaced that the round does not have");
+    if (action.local_rank) undecided_ -= 1;
+    workers_.replace(action);
+  }
 
   void perform(const agent::ArmTimer& action) {
     timer_ = action.timer;
@@ -224,7 +200,10 @@ class VirtualAgent {
 
   void perform(const agent::GraceOver&) {}
   void perform(const agent::Announce&) {}
-  void perform(const agent::TellLeader& action) { leader_->tell(action.message); }
+  void perform(const agent::TellLeader& action) {
+    if (std::holds_alternative<rdzv::WorkerReplaceable>(action.message)) undecided_ += 1;
+    leader_->tell(action.message);
+  }
 
   // The debugger may never finish.
   void perform(const agent::TakeStacks& action) {
@@ -305,54 +284,6 @@ class VirtualAgent {
     if (when_left_) std::exchange(when_left_, nullptr)();
   }
 
-  // ---- workers
-
-  void end_worker_after(CoreTime::duration delay, int local_rank, ExitStatus status) {
-    const Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
-    if (!worker.is_alive) return;
-    job_.queue.after(delay, [this, local_rank, life = worker.life, status] {
-      end_worker(local_rank, life, status);
-    });
-  }
-
-  void end_worker(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false) {
-    Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
-    if (!worker.is_alive || worker.life != life) return;
-    worker.is_alive = false;
-    facts_->live_workers -= 1;
-    job_.trace(
-        "worker ", local_rank, " of agent ", number(),
-        " ends: ", [&] { return status.to_string(); }, by_itself ? ", by its own fault" : "");
-    const GroupKey key = group();
-    agent::WorkerEnded ended{started_->round, local_rank, {}};
-    job_.worker_ended(key, status, by_itself);
-    if (status.is_success()) {
-      job_.groups[key].succeeded += 1;
-    } else {
-      ended.failure.emplace();
-      ended.failure->local_rank = local_rank;
-      ended.failure->status = status;
-      break_group(job_, key);
-    }
-    step_after(100us, ended);
-  }
-
-  // Gloo's peers throw within 40 ms of a worker's death.
-  static void break_group(VirtualJob& job, GroupKey key) {
-    WorkerGroup& group = job.groups[key];
-    group.is_broken = true;
-    for (const auto& [node, local_rank] : group.workers) {
-      const Worker& worker = node->workers_[static_cast<std::size_t>(local_rank)];
-      if (!worker.is_alive || node->group() != key) continue;
-      job.queue.after(job.random.time(5ms, 60ms),
-                      [node = node, local_rank = local_rank, life = worker.life] {
-                        node->end_worker(local_rank, life, ExitStatus::exited(1));
-                      });
-    }
-  }
-
-  GroupKey group() const { return {started_->round, started_->master_port}; }
-
   VirtualJob& job_;
   const AgentSettings settings_;
   const ProcessPtr process_;
@@ -360,11 +291,12 @@ class VirtualAgent {
   bool was_told_to_leave_ = false;
   bool was_welcome_ = false;
   agent::NodeCore core_;
-  std::vector<Worker> workers_;
   std::shared_ptr<Invariants::Facts> facts_ = std::make_shared<Invariants::Facts>();
+  VirtualWorkers workers_;
   agent::TimerId timer_{};                   // the one armed last
   std::optional<rdzv::RoundStart> started_;  // the last round
   std::optional<Round> told_broken_;         // the last one whose workers were told so
+  int undecided_ = 0;                        // dead workers of which the leader was told alone
   std::optional<rdzv::JobOutcome> outcome_;
   std::optional<agent::EndStep> end_step_;  // the one begun last
   // That step is done, its time limit has passed, or a signal came.

@@ -3,11 +3,14 @@
 namespace ddprun::sim {
 
 VirtualJob::VirtualJob(std::uint64_t seed, bool with_trace, std::size_t slots,
-                       CoreTime::duration delay_max, const WorkerTiming& its_timing)
+                       CoreTime::duration delay_max, const WorkerTiming& its_timing,
+                       const RecoveryHabits& its_recovery)
     : trace(queue, with_trace),
       random(seed),
       network(queue, random, slots, delay_max),
       timing(its_timing),
+      recovery(its_recovery),
+      habits(~seed),
       current(slots) {}
 
 VirtualJob::~VirtualJob() = default;

@@ -23,6 +23,7 @@
 namespace ddprun::sim {
 
 class VirtualAgent;
+class VirtualWorkers;
 
 // The address of an agent or of a slot.
 inline std::string host_of(int number) {
@@ -40,7 +41,11 @@ struct WorkerGroup {
   int world_size = 0;
   int succeeded = 0;
   bool is_broken = false;
-  std::vector<std::pair<VirtualAgent*, int>> workers;  // and their local ranks
+  std::vector<std::pair<VirtualWorkers*, int>> workers;  // and their local ranks
+  // Of workers that can recover:
+  bool is_complete = false;   // all have started
+  int committed = 0;          // steps
+  std::uint64_t attempt = 0;  // to do the next one; a death ends it
 };
 
 struct AgentSettings {
@@ -54,7 +59,7 @@ struct AgentSettings {
 class VirtualJob {
  public:
   VirtualJob(std::uint64_t seed, bool with_trace, std::size_t slots, CoreTime::duration delay_max,
-             const WorkerTiming& its_timing);
+             const WorkerTiming& its_timing, const RecoveryHabits& its_recovery);
   virtual ~VirtualJob();
 
   // Begins the job, performs events up to `limit`, and checks the end.
@@ -92,6 +97,8 @@ class VirtualJob {
   Random random;
   VirtualNetwork network;
   WorkerTiming timing;
+  RecoveryHabits recovery;
+  Random habits;  // of workers that can recover: a job without them has the same events as ever
   std::map<GroupKey, WorkerGroup> groups;
   std::uint16_t last_port = 1000;  // of a store
   std::vector<std::unique_ptr<VirtualAgent>> agents;

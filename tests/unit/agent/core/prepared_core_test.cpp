@@ -87,10 +87,12 @@ TEST_F(PreparedCore, ASetUpThatFailsIsSaidOnceAndNotTriedAgainInThisRound) {
   on(AllCanRecover{});
   on(TimerFired{});
   on(Waits{0});
-  EXPECT_THAT(on(Ended{1, ExitStatus::exited(1), "RuntimeError: no data"}),
-              ElementsAre(ends_all, disarms,
-                          told("cannot be replaced in place: a standby that made the program's set-up without "
-                               "the others ended with exit code 1: RuntimeError: no data")));
+  EXPECT_THAT(
+      on(Ended{1, ExitStatus::exited(1), "RuntimeError: no data"}),
+      ElementsAre(
+          ends_all, disarms,
+          told("cannot be replaced in place: a standby that made the program's set-up without "
+               "the others ended with exit code 1: RuntimeError: no data")));
   EXPECT_THAT(core_.why_none(), HasSubstr("no data"));
   EXPECT_FALSE(core_.waits(0));
   for (const Event& event : std::vector<Event>{TimerFired{}, AllCanRecover{}, Waits{0}, Taken{0},
@@ -102,12 +104,14 @@ TEST_F(PreparedCore, ASetUpThatFailsIsSaidOnceAndNotTriedAgainInThisRound) {
   on(AllCanRecover{});
   on(TimerFired{});
   EXPECT_THAT(on(Ended{0, ExitStatus::exited(1), "RuntimeError: no data"}),
-              ElementsAre(ends_all, disarms)) << "the same sentence again";
+              ElementsAre(ends_all, disarms))
+      << "the same sentence again";
 }
 
 TEST_F(PreparedCore, WhoSaysThatItCannotIsQuoted) {
   on(RoundRuns{});
-  EXPECT_THAT(on(WorkerCannot{"a hook keeps state"}), ElementsAre(told("a hook keeps state; when one")));
+  EXPECT_THAT(on(WorkerCannot{"a hook keeps state"}),
+              ElementsAre(told("a hook keeps state; when one")));
   fill();
   EXPECT_THAT(on(Cannot{"its loader has workers"}),
               ElementsAre(ends_all, disarms, told("its loader has workers")));

@@ -227,6 +227,12 @@ TEST(StandbyCore, MakesNewOnesAfterARestart) {
   EXPECT_THAT(core.step(TimerFired{}), IsEmpty());  // they are coming
 }
 
+TEST(StandbyCore, OneThatIsTakenInTheMiddleOfARoundIsReplaced) {
+  Core core = ready();
+  EXPECT_THAT(core.step(StandbyTaken{}), ElementsAre(ArmTimer{kRefill}));
+  EXPECT_THAT(core.step(TimerFired{}), ElementsAre(ForkStandby{}));
+}
+
 TEST(StandbyCore, OnesThatARoundHasNotUsedEnd) {
   Core core = ready();
   core.step(StandbyTaken{});

@@ -55,8 +55,9 @@ TEST(DashboardFeed, TheWholeHasAll) {
   EXPECT_EQ(whole.at("ranks"), json::parse(R"([[2,1,0,4711,1000,"cuda:0"],[3,1,1,0,0,""]])"));
   EXPECT_EQ(whole.at("live"), json::parse(R"([[2,1,3,412,1790000049750,0],[3,3,0,-1,0,0]])"));
   EXPECT_EQ(whole.at("nodes"), json::parse(R"([[1,"b7","running",false,2]])"));
-  EXPECT_EQ(whole.at("restarts"),
-            json::parse(R"([[1790000000000,3,"node_lost",8000,"node 2 (b9) was lost",1500]])"));
+  EXPECT_EQ(
+      whole.at("restarts"),
+      json::parse(R"([[1790000000000,3,"node_lost",8000,"node 2 (b9) was lost",1500,false]])"));
   EXPECT_EQ(whole.at("downtime_by_cause"),
             json::parse(R"([["worker_failed",2,500],["node_lost",1,8000]])"));
   EXPECT_EQ(whole.at("leader").at("missing"), 1);

@@ -86,6 +86,8 @@ TEST(Metrics, SayWhatTheStatusSays) {
            {"ddprun_restarts_total{reason=\"worker_failed\"}", "2"},
            {"ddprun_restarts_total{reason=\"node_lost\"}", "1"},
            {"ddprun_restarts_total{reason=\"requested\"}", "0"},
+           {"ddprun_restarts_in_place_total", "1"},
+           {"ddprun_prepared_standbys", "1"},
            {"ddprun_restart_budget", "5"},
            {"ddprun_restart_budget_spent", "2"},
            {"ddprun_downtime_seconds_total{cause=\"start\"}", "1.5"},

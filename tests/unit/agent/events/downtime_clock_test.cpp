@@ -194,5 +194,82 @@ TEST(DowntimeClock, AddsUpRestarts) {
   EXPECT_EQ(clock.all(at(60s)), all);
 }
 
+// Three ranks run from 1 s on; rank 1 of this node fails after 10 s.
+class InPlace : public ::testing::Test {
+ protected:
+  InPlace() {
+    clock.round_runs(at(1s));
+    for (const int rank : {0, 1}) clock.stepped(rank, marks(1, 2s));
+  }
+  void fail(milliseconds when) {
+    clock.worker_ended(1, 50, StepKind::kProgram, /*has_succeeded=*/false, at(when));
+    clock.failed(at(when));
+  }
+  DowntimeClock clock{kStart, 2};
+};
+
+TEST_F(InPlace, LastsUntilEveryRankHasCommittedAStepInTheGeneration) {
+  fail(10s);
+  EXPECT_EQ(clock.replaced(1, at(10'005ms)), 5ms);
+  EXPECT_EQ(clock.latest(at(11s)), (Downtime{5ms, 0ms, 995ms, 0ms, {}, {}})) << "it lasts";
+  clock.regrouped(0, 1, at(10'010ms));
+  clock.regrouped(1, 1, at(10'030ms));
+  clock.committed(0, 1, at(10'040ms));
+  EXPECT_EQ(clock.take_recovered(at(11s)), std::nullopt);
+  clock.committed(1, 1, at(10'042ms));
+  const Downtime whole{5ms, 0ms, 25ms, 12ms, 0, DowntimeEnd::kStepAfter};
+  EXPECT_EQ(clock.take_recovered(at(11s)), whole);
+  EXPECT_EQ(clock.generation(), 1U);
+  EXPECT_EQ(clock.take_recovered(at(11s)), std::nullopt) << "once";
+  EXPECT_EQ(clock.all(at(20s)), whole);
+  EXPECT_EQ(clock.in_place(), 1);
+  EXPECT_NEAR(clock.goodput(at(20s)), 1 - 2.042 / 20, 1e-9);
+}
+
+TEST_F(InPlace, OfARankOfAnotherNodeTheTimeBeforeItWasToldIsNotKnown) {
+  EXPECT_EQ(clock.replaced(1, at(10s)), 0ms);
+  for (const int rank : {0, 1}) clock.committed(rank, 1, at(10'020ms));
+  EXPECT_EQ(clock.take_recovered(at(11s)),
+            (Downtime{0ms, 0ms, 20ms, 0ms, 0, DowntimeEnd::kStepAfter}));
+}
+
+TEST_F(InPlace, TheNextGenerationEndsTheOutageBefore) {
+  fail(10s);
+  clock.replaced(1, at(10'005ms));
+  clock.regrouped(0, 1, at(10'006ms));
+  clock.replaced(2, at(10'010ms));
+  clock.committed(0, 1, at(10'011ms));
+  clock.committed(1, 1, at(10'011ms));
+  EXPECT_EQ(clock.take_recovered(at(11s)), std::nullopt) << "of the one before";
+  for (const int rank : {0, 1}) clock.committed(rank, 2, at(10'030ms));
+  EXPECT_EQ(clock.take_recovered(at(11s)),
+            (Downtime{0ms, 0ms, 20ms, 0ms, 0, DowntimeEnd::kStepAfter}));
+  EXPECT_EQ(clock.all(at(20s)).total(), 30ms);
+  EXPECT_EQ(clock.in_place(), 2);
+}
+
+TEST_F(InPlace, ARankThatIsDoneIsNotAwaited) {
+  clock.worker_ended(0, 50, StepKind::kProgram, /*has_succeeded=*/true, at(9s));
+  fail(10s);
+  clock.replaced(1, at(10s));
+  clock.committed(1, 1, at(10'020ms));
+  ASSERT_TRUE(clock.take_recovered(at(11s)));
+}
+
+TEST_F(InPlace, ARoundThatFollowsWaitsForTheStepAfterAsEver) {
+  fail(10s);
+  clock.replaced(1, at(10'005ms));
+  for (const int rank : {0, 1}) clock.committed(rank, 1, at(10'020ms));
+  clock.failed(at(12s));
+  for (const int rank : {0, 1}) clock.worker_ended(rank, 60, StepKind::kProgram, false, at(12s));
+  clock.all_ended(at(12'100ms));
+  clock.round_runs(at(12'200ms));
+  EXPECT_EQ(clock.generation(), std::nullopt);
+  EXPECT_EQ(clock.wanted_step(1)->step, 61);
+  for (const int rank : {0, 1}) clock.stepped(rank, marks(41, 13s, 15s));
+  EXPECT_EQ(clock.take_recovered(at(16s)),
+            (Downtime{100ms, 100ms, 800ms, 2s, 20, DowntimeEnd::kStepAfter}));
+}
+
 }  // namespace
 }  // namespace ddprun::agent

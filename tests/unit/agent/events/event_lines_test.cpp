@@ -58,7 +58,21 @@ TEST(EventLines, TellOfAJobAndItsRounds) {
       event_line(kHead, Restarted{Round{2}, 1, 3, failure(), 8us}),
       expected("restarted", R"("round":2,"restart":1,"max_restarts":3,"failure":)" + kFailure +
                                 R"(,"until_run_us":8,"lost_node":null,"nodes_gone":0,)"
-                                R"("nodes_joined":0,"was_asked_for":false)"));
+                                R"("nodes_joined":0,"was_asked_for":false,"how":"restarted",)"
+                                R"("generation":null,"newcomer":null)"));
+}
+
+TEST(EventLines, TellThatAWorkerWasReplacedInPlace) {
+  Restarted restarted{Round{2}, 1, 3, failure(), 8us};
+  restarted.in_place = {4, 1, RoundStarted::Worker{1, 0, 77}};
+  EXPECT_THAT(event_line(kHead, restarted),
+              ::testing::HasSubstr(R"("how":"replaced","generation":4,)"
+                                   R"("newcomer":{"rank":1,"local_rank":0,"pid":77}})"));
+  restarted.in_place->newcomer.reset();
+  EXPECT_THAT(event_line(kHead, restarted),
+              ::testing::HasSubstr(R"("how":"replaced","generation":4,"newcomer":null})"));
+  EXPECT_THAT(event_line(kHead, Recovered{Round{2}, no_downtime(), 4}),
+              ::testing::HasSubstr(R"("how":"replaced","generation":4})"));
 }
 
 TEST(EventLines, TellOfWhatAPersonAskedFor) {
@@ -76,7 +90,8 @@ TEST(EventLines, TellWhichNodeWentAndHow) {
       expected("restarted",
                R"("round":2,"restart":0,"max_restarts":3,"failure":null,"until_run_us":8,)"
                R"("lost_node":{"node_rank":3,"host":"b12","how":"silent"},"nodes_gone":2,)"
-               R"("nodes_joined":1,"was_asked_for":false)"));
+               R"("nodes_joined":1,"was_asked_for":false,"how":"restarted",)"
+               R"("generation":null,"newcomer":null)"));
   for (const auto& [how, name] : {std::pair{How::kDisconnected, "disconnected"},
                                   {How::kReplaced, "replaced"},
                                   {How::kLeft, "left"},
@@ -226,7 +241,8 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                      R"("waited_us":1500000,"sentence":"rank 2 is stopped by a signal, and others )"
                      R"x(wait for it in all_reduce (call 17 of ddprun)")x"));
   EXPECT_EQ(event_line(kHead, Recovered{Round{2}, kDowntime}),
-            expected("recovered", R"("round":2,)" + kDowntimeFields));
+            expected("recovered", R"("round":2,)" + kDowntimeFields +
+                                      R"(,"how":"restarted","generation":null)"));
   Downtime unknown;
   unknown.until = DowntimeEnd::kFirstStep;
   EXPECT_THAT(event_line(kHead, Recovered{Round{2}, unknown}),

@@ -150,6 +150,30 @@ TEST_F(History, KeepsOfAMessageWhatALineShows) {
   EXPECT_EQ(line.at("failure").at("message").as_string(), std::string(4096, 'x') + "…");
 }
 
+TEST_F(History, KnowsWhoHasTakenAPlaceAndThatTheRoundGoesOn) {
+  run(Round{0});
+  rdzv::WorkerFailure failure;
+  failure.rank = status().workers.at(1).rank;
+  failure.status = ExitStatus::killed(9);
+  note(WorkerExited{Round{0}, {failure.rank, 1, 101}, failure.status, false, false, "", {}});
+  EXPECT_EQ(status().workers.at(1).state, WorkerState::kFailed);
+  Restarted restarted{Round{0}, 1, 3, failure, 1ms};
+  restarted.in_place = {1, failure.rank, RoundStarted::Worker{failure.rank, 1, 177}};
+  note(restarted);
+  const NodeStatus node = status();
+  EXPECT_EQ(node.round, Round{0});
+  EXPECT_EQ(node.restarts, 1);
+  EXPECT_EQ(node.workers.at(1).pid, 177);
+  EXPECT_EQ(node.workers.at(1).state, WorkerState::kRunning);
+  EXPECT_EQ(node.workers.at(1).exit, std::nullopt);
+  ASSERT_THAT(node.recent_restarts, SizeIs(1));
+  EXPECT_EQ(node.recent_restarts[0].generation, 1U);
+  EXPECT_EQ(node.recent_restarts[0].reason, RestartReason::kWorkerFailed);
+  restarted.in_place = {2, 7, {}};
+  note(restarted);
+  EXPECT_EQ(status().workers.at(1).pid, 177) << "one of another node";
+}
+
 TEST_F(History, KeepsTheLatestAndCountsThemAll) {
   for (std::uint32_t i = 0; i < 200; ++i) {
     note(Restarted{Round{i}, 0, 0, {}, 1ms, {}, 0, 0, /*was_asked_for=*/true});

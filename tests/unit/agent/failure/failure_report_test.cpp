@@ -77,6 +77,23 @@ TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
                 until);
 }
 
+TEST(Summary, CountsReplacementsApartFromRestarts) {
+  using namespace std::chrono_literals;
+  const Downtime cost{12ms, 0ms, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};
+  const std::string until = " cost 12 ms of it, until the workers ran: they report no steps\n";
+  rdzv::JobOutcome outcome;
+  outcome.restarts = outcome.in_place = 1;
+  EXPECT_EQ(summary(outcome, "train", 9s, cost),
+            "ddprun: train took 9.0 s, 1 worker replaced in place" + until);
+  outcome.restarts = 4;
+  outcome.in_place = 2;
+  outcome.last_round = Round{3};
+  EXPECT_EQ(
+      summary(outcome, "train", 9s, cost),
+      "ddprun: train took 9.0 s, 2 workers replaced in place, 2 restarts and 1 change of nodes" +
+          until);
+}
+
 TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {
   rdzv::RoundStart start;
   EXPECT_EQ(describe_change(start, "node0"), "") << "the first round";
@@ -396,6 +413,18 @@ TEST_F(FailureReport, NothingThatOthersSayMovesTheCursorOrForgesALine) {
   rdzv::RoundStart start;
   start.after_loss = rdzv::NodeGone{rdzv::NodeGone::How::kLeft, 2, evil};
   EXPECT_EQ(describe_change(start, "").find('\n'), std::string::npos);
+}
+
+TEST_F(FailureReport, SaysWhyAPoisonStepIsNotTriedAgain) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = rdzv::JobOutcome::Kind::kFailed;
+  outcome.cause = failure(1, ExitStatus::killed(SIGKILL));
+  outcome.sentence = "step 13 has ended rank 1 twice";
+  outcome.restarts = outcome.in_place = 1;
+  const std::string report = failure_report(outcome, "train");
+  EXPECT_NE(report.find("\n  no retry    step 13 has ended rank 1 twice\n"), std::string::npos)
+      << report;
+  EXPECT_NE(report.find("1 (1 in place), this was round 0\n"), std::string::npos) << report;
 }
 
 TEST_F(FailureReport, ASuccessSaysNothing) {

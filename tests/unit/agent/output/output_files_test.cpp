@@ -96,6 +96,22 @@ TEST_F(OutputFiles, OfAnEarlierRoundStay) {
   EXPECT_EQ(read_file(output_->log_directory() + "/attempt_1/0/stdout.log"), "round 1\n");
 }
 
+TEST_F(OutputFiles, OfAWorkerAreThoseOfTheOneThatTakesItsPlace) {
+  make(teed());
+  output_->keep_files_of_rounds();
+  auto worker = start(0);
+  write_all(worker->out, "before\n");
+  end(0, worker);
+  const auto streams = output_->open(0, {0, 10, "role"});
+  ASSERT_TRUE(streams);
+  worker = std::make_unique<FakeWorker>(*streams);
+  output_->started(0);
+  write_all(worker->out, "after\n");
+  end(0, worker);
+  EXPECT_TRUE(deliver());
+  EXPECT_EQ(log(0, "stdout.log"), "before\nafter\n");
+}
+
 TEST_F(OutputFiles, AreKeptInTheTemporaryFolderWhenNoLogDirIsGiven) {
   OutputSpec spec;
   spec.redirects = StreamSet::kStdout;

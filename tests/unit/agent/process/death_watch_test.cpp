@@ -37,8 +37,8 @@ class Holder {
   explicit Holder(const std::function<void(link::Page&)>& then)
       : page_fd_(::memfd_create("page", MFD_CLOEXEC)) {
     EXPECT_EQ(::ftruncate(page_fd_.get(), link::kPageBytes), 0);
-    page_ = static_cast<link::Page*>(::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE,
-                                            MAP_SHARED, page_fd_.get(), 0));
+    page_ = static_cast<link::Page*>(
+        ::mmap(nullptr, link::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd_.get(), 0));
     pid_ = ::fork();
     if (pid_ == 0) {
       hold();
@@ -161,8 +161,8 @@ TEST_F(DeathWatchTest, TellsBeforeTheMemoryOfALargeProcessIsFreed) {
   std::vector<Clock::duration> early;
   for (int i = 0; i < 5; ++i) {
     Holder holder([&](link::Page& page) {
-      void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      void* const memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       ::madvise(memory, kBytes, MADV_NOHUGEPAGE);
       std::memset(memory, 1, kBytes);
       page.notes = 1;

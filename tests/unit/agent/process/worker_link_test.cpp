@@ -56,19 +56,20 @@ class WorkerLinkTest : public ::testing::Test {
     header.version = version;
     ASSERT_EQ(::pwrite(agent->worker_page(), &header, sizeof header, 0), ssize_t{sizeof header});
     worker = {::dup(agent->worker_socket()), ::dup(agent->worker_page())};
-    agent->started(::getpid(),
-                   {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
-                    .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
-                    .hello = [this] { reported.emplace_back("hello"); },
-                    .cannot_recover = [this](std::string why) { reported.push_back("cannot: " + why); },
-                    .regrouped =
-                        [this](std::uint32_t generation) {
-                          reported.push_back("regrouped " + std::to_string(generation));
-                        },
-                    .committed =
-                        [this](std::uint32_t generation) {
-                          reported.push_back("committed " + std::to_string(generation));
-                        }});
+    agent->started(
+        ::getpid(),
+        {.misuse = [this](std::string_view what) { misuses.emplace_back(what); },
+         .stepped = [this](const StepMarks& marks) { told.push_back(marks); },
+         .hello = [this] { reported.emplace_back("hello"); },
+         .cannot_recover = [this](std::string why) { reported.push_back("cannot: " + why); },
+         .regrouped =
+             [this](std::uint32_t generation) {
+               reported.push_back("regrouped " + std::to_string(generation));
+             },
+         .committed =
+             [this](std::uint32_t generation) {
+               reported.push_back("committed " + std::to_string(generation));
+             }});
   }
   void TearDown() override { close_worker(); }
 
@@ -664,8 +665,7 @@ TEST_F(WorkerLinkTest, WhatIsNoMirrorClosesTheLink) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   const std::vector<int> none;
-  for (const auto& descriptors :
-       {none, std::vector{pipe[0]}, std::vector{memory.fd, memory.fd}}) {
+  for (const auto& descriptors : {none, std::vector{pipe[0]}, std::vector{memory.fd, memory.fd}}) {
     misuses.clear();
     close_worker();
     make();
@@ -689,7 +689,7 @@ TEST_F(WorkerLinkTest, AWorkerSaysWhyItCannotRecover) {
   std::memset(cannot.why, 'x', sizeof cannot.why);
   send(&cannot, sizeof cannot);
   EXPECT_THAT(reported, ElementsAre("hello", "cannot: its \\x1b loss is negative",
-                                 "cannot: " + std::string(sizeof cannot.why, 'x')));
+                                    "cannot: " + std::string(sizeof cannot.why, 'x')));
   EXPECT_THAT(misuses, IsEmpty());
   send(&cannot, sizeof cannot - 1);
   EXPECT_THAT(misuses, SizeIs(1));

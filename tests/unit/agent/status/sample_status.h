@@ -56,6 +56,8 @@ inline NodeStatus sample_node() {
   node.recent_restarts.push_back(record);
   node.store = StoreStatus{18'204, 9, 311, 91'000};
   node.standbys = StandbyStatus{1, 2, ""};
+  node.restarts_in_place = 1;
+  node.replacement = ReplacementStatus{true, 1, 2, 3, ""};
   return node;
 }
 

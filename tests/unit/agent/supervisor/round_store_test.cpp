@@ -1,6 +1,7 @@
 // The store of a round: served from the first client on, gone with its round.
 #include "agent/supervisor/round_store.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -80,6 +81,27 @@ TEST_F(RoundStoreTest, IsGoneWithItsRoundWhetherAClientCameOrNot) {
     EXPECT_FALSE(has_thread());
     EXPECT_THROW(connect_to(port), boost::system::system_error);
   }
+}
+
+TEST_F(RoundStoreTest, DropsTheKeysOfGenerationsBeforeTheLastOne) {
+  const std::uint16_t port = open();
+  store_.begin_generation(1);  // there is no server yet
+  auto keys = std::async(std::launch::async, [&]() -> rdzv::StoreClient::Keys {
+    auto client = rdzv::StoreClient::connect({.server = {"127.0.0.1", port}, .timeout = 10s});
+    for (const char* name :
+         {"ddprun@1/a", "ddprun@2/a", "ddprun@3/a", "ddprun@12", "ddprun@", "ddprun/a", "other"}) {
+      EXPECT_TRUE((*client)->set(name, ""));
+    }
+    store_.begin_generation(3);
+    rdzv::StoreClient::Keys left;
+    do {  // the store's thread does it soon
+      left = *(*client)->list_keys();
+    } while (left.size() == 7);
+    return left;
+  });
+  while (keys.wait_for(0s) != std::future_status::ready) io_.run_one_for(1ms);
+  EXPECT_THAT(keys.get(), ::testing::UnorderedElementsAre("ddprun@2/a", "ddprun@3/a", "ddprun@12",
+                                                          "ddprun@", "ddprun/a", "other"));
 }
 
 TEST_F(RoundStoreTest, AClientOfAClosedStoreDoesNotStartTheNextOne) {

@@ -14,7 +14,9 @@ using agent::LeaderStatus;
 using agent::MemberStatus;
 using agent::NodeState;
 using agent::NodeStatus;
+using agent::ReplacementStatus;
 using agent::RestartReason;
+using agent::RestartRecord;
 using agent::WorkerState;
 using agent::WorkerStatus;
 using ::testing::HasSubstr;
@@ -145,6 +147,28 @@ TEST(StatusScreen, SaysWhoWaitsForWhom) {
   EXPECT_THAT(status_screen(job, 30), HasSubstr("stopped by a signal"));
   EXPECT_THAT(status_screen(job, 30),
               HasSubstr("\nWAITING\n  HUNG: rank 1 is stopped by a signal"));
+}
+
+TEST(StatusScreen, SaysWhetherWorkersAreReplacedInPlace) {
+  JobStatus job;
+  job.nodes.resize(2);
+  EXPECT_THAT(status_screen(job, 30), Not(HasSubstr("in place"))) << "nobody has asked";
+  for (NodeStatus& node : job.nodes) node.replacement = ReplacementStatus{true, 2, 2, 0, ""};
+  EXPECT_THAT(status_screen(job, 30),
+              HasSubstr("\nworkers are replaced in place: 4 of 4 standbys prepared\n"));
+  job.nodes[1].replacement = ReplacementStatus{true, 1, 2, 3, ""};
+  EXPECT_THAT(status_screen(job, 30),
+              HasSubstr("3 of 4 standbys prepared; 3 replaced in this round\n"));
+  job.nodes[1].replacement->can_recover = false;
+  EXPECT_THAT(status_screen(job, 30), Not(HasSubstr("in place"))) << "not all have said so";
+  job.nodes[0].replacement->why_none = "no data for one rank";
+  EXPECT_THAT(status_screen(job, 30),
+              HasSubstr("\nworkers cannot be replaced in place: no data for one rank\n"));
+  RestartRecord record;
+  record.sentence = "rank 1 was killed";
+  record.generation = 1;
+  job.nodes[0].recent_restarts.push_back(record);
+  EXPECT_THAT(status_screen(job, 30), HasSubstr("rank 1 was killed, replaced in place\n"));
 }
 
 TEST(StatusScreen, SaysWhatIsNotKnown) {

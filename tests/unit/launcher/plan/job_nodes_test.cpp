@@ -110,12 +110,14 @@ TEST_F(PlanningNodes, TimesAreOursUnlessGiven) {
   EXPECT_EQ(plain.leader.keep_alive, (rdzv::KeepAlive{2s, 3, 300ms}));
   EXPECT_EQ(plain.leader.join_timeout, 600s);
   EXPECT_EQ(plain.last_call_timeout, 30s);
+  EXPECT_EQ(plain.replace_timeout, 30s);
   const agent::Nodes given = nodes(
       c10d_, {"--rdzv-conf=keep_alive_interval=5,keep_alive_max_attempt=4,reconnect_grace=1500,"
-              "join_timeout=60,last_call_timeout=1"});
+              "join_timeout=60,last_call_timeout=1,replace_timeout=7"});
   EXPECT_EQ(given.leader.keep_alive, (rdzv::KeepAlive{5s, 4, 1500ms}));
   EXPECT_EQ(given.leader.join_timeout, 60s);
   EXPECT_EQ(given.last_call_timeout, 1s);
+  EXPECT_EQ(given.replace_timeout, 7s);
   EXPECT_EQ(nodes(static_, {"--rdzv-conf=timeout=60"}).leader.join_timeout, 60s);
 }
 

@@ -36,7 +36,7 @@ TEST(LeaderOptions, MeanWhatTheyMeanToDdprun) {
   const auto job = read({"--nnodes=2:4", "--rdzv-id=job7", "--max-restarts=3", "--min-uptime=2",
                          "--restart-pause=1:60", "--final-exit-codes=2",
                          "--rdzv-conf=join_timeout=60,last_call_timeout=5,keep_alive_interval=1,"
-                         "reconnect_grace=500"},
+                         "reconnect_grace=500,replace_timeout=7"},
                         warnings);
   ASSERT_TRUE(job) << job.error().to_string();
   EXPECT_EQ(job->listen, (rdzv::Endpoint{"0.0.0.0", 29400}));
@@ -49,6 +49,7 @@ TEST(LeaderOptions, MeanWhatTheyMeanToDdprun) {
   EXPECT_THAT(job->round.restarts.final_exit_codes, ElementsAre(2));
   EXPECT_EQ(job->round.join_timeout, 60s);
   EXPECT_EQ(job->round.last_call_timeout, 5s);
+  EXPECT_EQ(job->round.replace_timeout, 7s);
   EXPECT_EQ(job->round.reconnect_grace, 500ms);
   EXPECT_EQ(job->keep_alive, (rdzv::KeepAlive{1s, 3, 500ms}));
   EXPECT_THAT(warnings, IsEmpty());

@@ -1097,7 +1097,9 @@ TEST(RoundCore, ReplacesAWorkerOnAllNodesAndChargesItAtOnce) {
   EXPECT_THAT(job.said(1, Regrouped{kFirst, 1}), IsEmpty());
   EXPECT_FALSE(job.core.deadline()) << "it is over";
   job.said(0, WorkersDone{kFirst});
-  EXPECT_EQ(outcome_in(job.said(1, WorkersDone{kFirst})).restarts, 1);
+  const JobOutcome outcome = outcome_in(job.said(1, WorkersDone{kFirst}));
+  EXPECT_EQ(outcome.restarts, 1);
+  EXPECT_EQ(outcome.in_place, 1);
 }
 
 TEST(RoundCore, ReplacesOnlyWhereTheLadderAllowsIt) {
@@ -1114,6 +1116,12 @@ TEST(RoundCore, ReplacesOnlyWhereTheLadderAllowsIt) {
        [] {
          Recovering job(2);
          job.said(0, SomeWorkersDone{kFirst});
+         return job.said(1, replaceable(1));
+       }},
+      {"a node may be lost",
+       [] {
+         Recovering job(2);
+         job.link(0, NodeDisconnected{});
          return job.said(1, replaceable(1));
        }},
       {"the budget is spent", [] { return Recovering(2, 0).said(1, replaceable(1)); }},
@@ -1247,6 +1255,29 @@ TEST(RoundCore, APoisonStepMayComeBeforeTheLastNodeHasSaidThatItRegrouped) {
   EXPECT_EQ(outcome_in(job.stop(2)).sentence, "step 13 has ended rank 1 twice");
 }
 
+// The newcomer ends in its first step, long before it has a standby of its own.
+TEST(RoundCore, APoisonStepIsSeenWithoutAStandby) {
+  Recovering job(2, /*max_restarts=*/9);
+  job.said(1, replaceable(1, 12));
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 1});
+  WorkerReplaceable failed = replaceable(1, 12, 1);
+  failed.has_standby = false;
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(1, failed)), SizeIs(2));
+  EXPECT_EQ(outcome_in(job.stop(2)).sentence, "step 13 has ended rank 1 twice");
+}
+
+TEST(RoundCore, WithoutAStandbyAllAreRestarted) {
+  Recovering job(2, /*max_restarts=*/9);
+  job.said(1, replaceable(1, 12));
+  for (int id = 0; id < 2; ++id) job.said(id, Regrouped{kFirst, 1});
+  WorkerReplaceable failed = replaceable(1, 14, 1);
+  failed.has_standby = false;
+  const auto out = job.said(1, failed);
+  EXPECT_THAT(receivers_of<GroupBroken>(out), SizeIs(2));
+  EXPECT_THAT(receivers_of<RoundStop>(out), SizeIs(2));
+  EXPECT_THAT(receivers_of<ReplaceWorker>(out), IsEmpty());
+}
+
 TEST(RoundCore, WhatIsNoPoison) {
   Recovering job(2, /*max_restarts=*/9);
   EXPECT_TRUE(job.is_replaced(job.said(1, replaceable(1, 12))));
@@ -1320,8 +1351,8 @@ Leader in_state(State state) {
 }
 
 std::string names_of(const std::vector<ToNode>& out) {
-  constexpr const char* kNames[] = {"Refused",   "Warning",    "WaitForNodes", "WaitAsSpare",
-                                    "OpenStore", "RoundStart", "RoundStop",    "DeclaredLost",
+  constexpr const char* kNames[] = {"Refused",   "Warning",     "WaitForNodes", "WaitAsSpare",
+                                    "OpenStore", "RoundStart",  "RoundStop",    "DeclaredLost",
                                     "JobEnd",    "GroupBroken", "ReplaceWorker"};
   static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
   std::string text;

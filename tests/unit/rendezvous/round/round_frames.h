@@ -91,6 +91,7 @@ inline JobOutcome example_outcome() {
   outcome.sentence = "too few nodes are left";
   outcome.restarts = 2;
   outcome.restarts_asked_for = 3;
+  outcome.in_place = 1;
   outcome.last_round = Round{12};
   return outcome;
 }
@@ -133,7 +134,7 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            RestartAsked{Round{9}},
            StopAsked{2},
            WorkersRecover{Round{10}},
-           WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12},
+           WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12, false},
            Regrouped{Round{13}, 14},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});

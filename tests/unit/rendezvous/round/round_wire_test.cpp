@@ -169,7 +169,7 @@ TEST(RoundWire, OpeningIsThisInBytes) {
   const std::string bytes = encode(opening);
   EXPECT_EQ(hex(bytes),
             "44445052"  // DDPR
-            "0400"      // version
+            "0500"      // version
             "0100"      // flags
             "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
   EXPECT_EQ(decode_opening(bytes), opening);
@@ -254,6 +254,23 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "06000000 07000000"));         // restarts, max_restarts
 }
 
+TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
+  EXPECT_EQ(hex(encode(AgentFrame(Message<ToLeader>{2, 1, WorkersRecover{Round{3}}}))),
+            without_spaces("16000000 06 0200000000000000 0100000000000000"
+                           "0d 03000000"));
+  EXPECT_EQ(hex(encode(AgentFrame(Message<ToLeader>{2, 1, Regrouped{Round{3}, 4}}))),
+            without_spaces("1a000000 06 0200000000000000 0100000000000000"
+                           "0f 03000000 04000000"));  // round, generation
+  const std::string failure =
+      hex(payload_of(ToLeader(WorkerFailed{Round{3}, example_failure()})).substr(kBodyAt + 4));
+  EXPECT_EQ(hex(payload_of(ToLeader(WorkerReplaceable{Round{3}, example_failure(), 5, 6}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("0e 03000000" + failure + "0500000000000000 06000000 01"));
+  EXPECT_EQ(hex(payload_of(ToAgent(ReplaceWorker{Round{3}, 4, 5, example_failure(), 6, 7}))
+                    .substr(kMessageNumberAt)),
+            without_spaces("0b 03000000 04000000 05000000" + failure + "06000000 07000000"));
+}
+
 TEST(RoundWire, QuestionsAndAnswersAreThisInBytes) {
   EXPECT_EQ(hex(encode(AgentFrame(PeerRequest{0x0102030405060708, NodeId{9}, "hi"}))),
             without_spaces("14000000 07"       // length, kind
@@ -288,7 +305,7 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606060606 070708"   // an agent's
+  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606060606 070708"  // an agent's
                                        "02030405 0606060606060606060606 070809"));  // the leader's
   EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c0d0e0f 0102030405060708090a0b"));
 }
@@ -427,8 +444,16 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
       expect_refused_by_agent(start);
     }
   }
+  for (const auto member :
+       {&ReplaceWorker::rank, &ReplaceWorker::restarts, &ReplaceWorker::max_restarts}) {
+    for (const int number : {-1, kLeast}) {
+      ReplaceWorker order;
+      order.*member = number;
+      expect_refused_by_agent(order);
+    }
+  }
   for (const auto member : {&JobOutcome::consequences_left_out, &JobOutcome::restarts,
-                            &JobOutcome::restarts_asked_for}) {
+                            &JobOutcome::restarts_asked_for, &JobOutcome::in_place}) {
     for (const int number : {-1, kLeast}) {
       JobEnd end;
       end.outcome.*member = number;

@@ -48,6 +48,26 @@ TEST(StoreCore, SecondWaitReplacesTheFirst) {
   EXPECT_EQ(store.take(a), kReleased);
 }
 
+TEST(StoreCore, ErasesTheNamesThatAreObsoleteAndNothingElse) {
+  MemoryStore store;
+  const ClientId a = join(store), b = join(store);
+  const std::size_t empty = store.core().bytes();
+  store.send(a, set("old/long", std::string(100'000, 'x')) + set("old/k", "v") + push("old/q") +
+                    push("old/q"));
+  store.send(b, wait({"old/never"}));
+  store.core().erase_if([](std::string_view name) { return name.starts_with("old/"); });
+  EXPECT_EQ(store.core().stats().keys, 0U);
+  EXPECT_EQ(store.core().stats().queues, 0U);
+  EXPECT_EQ(store.core().stats().waiting_clients, 1U);
+  store.send(a, set("old/never", "1"));
+  EXPECT_EQ(store.take(b), kReleased);
+  store.send(a, set("new", "v"));
+  store.core().erase_if([](std::string_view name) { return name.starts_with("old/"); });
+  EXPECT_EQ(store.core().stats().keys, 1U);
+  store.core().erase_if([](std::string_view) { return true; });
+  EXPECT_EQ(store.core().bytes(), empty);
+}
+
 TEST(StoreCore, HoldsNothingWhenAllIsDeletedPoppedAndGone) {
   MemoryStore store;
   const ClientId a = join(store);
