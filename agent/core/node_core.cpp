@@ -213,7 +213,6 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
       if (!all(running->has_ended)) {
         out.push_back(TellGroupBroken{ended.round, ended.failure->rank});
       }
-      running->undecided.clear();
       running->has_failed = true;
       out.push_back(TellLeader{rdzv::WorkerFailed{ended.round, *ended.failure}});
     } else if (all(running->has_ended) && running->undecided.empty()) {

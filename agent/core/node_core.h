@@ -250,10 +250,10 @@ struct TakeStep {
 struct Exit {
   bool operator==(const Exit&) const = default;
 };
-using NodeAction = std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave,
-                                TellGroupBroken, ArmTimer, GraceOver, TakeStacks, CloseRound,
-                                CloseStore, TellLeader, Join, Announce, Finish, TakeStep, Exit,
-                                Replace>;
+using NodeAction =
+    std::variant<OpenRoundStore, StartWorkers, SignalWorker, AskToLeave, TellGroupBroken, ArmTimer,
+                 GraceOver, TakeStacks, CloseRound, CloseStore, TellLeader, Join, Announce, Finish,
+                 TakeStep, Exit, Replace>;
 
 struct NodeConfig {
   int local_world_size = 1;
@@ -300,7 +300,8 @@ class NodeCore {
   struct Workers {
     std::vector<bool> has_ended;
     std::vector<std::uint32_t> generations;  // in which each has regrouped last
-    std::map<int, int> undecided;  // by rank, the local ranks of those that the leader may replace (7)
+    std::map<int, int>
+        undecided;  // by rank, the local ranks of those that the leader may replace (7)
     std::uint32_t generation = 0;  // of the last ReplaceWorker
   };
   struct Running : Workers {

@@ -74,8 +74,8 @@ struct Words {
     return "StopAsked, as by " + signal_name(asked.signal);
   }
   std::string operator()(const rdzv::WorkerReplaceable& failed) const {
-    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) +
-           ", " + to_string(failed.committed) + " steps committed" +
+    return "WorkerReplaceable" + of_round(failed.round) + in_generation(failed.generation) + ", " +
+           to_string(failed.committed) + " steps committed" +
            (failed.has_standby ? ": " : ", no standby: ") + describe(failed.failure);
   }
   std::string operator()(const rdzv::Regrouped& regrouped) const {

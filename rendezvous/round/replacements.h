@@ -38,8 +38,8 @@ struct Replacements {
   // The worker came back after its last failure, and fails at the same step again. If others fail at
   // the same time, it may be their fault.
   bool is_poison(const WorkerReplaceable& failed) const {
-    const bool is_alone = !under_way || (under_way->cause.rank == failed.failure.rank &&
-                                         under_way->others.empty());
+    const bool is_alone =
+        !under_way || (under_way->cause.rank == failed.failure.rank && under_way->others.empty());
     const auto before = last.find(failed.failure.rank);
     return is_alone && before != last.end() && before->second.committed == failed.committed &&
            failed.generation >= before->second.generation;

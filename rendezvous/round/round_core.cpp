@@ -247,7 +247,9 @@ void RoundCore::on(NodeId from, const WorkerReplaceable& failed) {
 bool RoundCore::may_replace(const Running& running, const WorkerReplaceable& failed) const {
   if (!failed.has_standby || running.are_some_done || failed.committed <= 0) return false;
   // If one of them is lost, the failure may be a consequence of that.
-  const auto is_connected = [this](NodeId id) { return members_.has(id) && members_.is_connected(id); };
+  const auto is_connected = [this](NodeId id) {
+    return members_.has(id) && members_.is_connected(id);
+  };
   if (!std::ranges::all_of(members_.group(), is_connected)) return false;
   return running.replacements.can_recover.size() == members_.group().size() &&
          policy_.allows_retry(failed.failure, now_ - running.since);
@@ -257,8 +259,9 @@ void RoundCore::replace(Running& running, NodeId node, const WorkerReplaceable& 
   policy_.replaced();
   in_place_ += 1;
   running.replacements.begin(node, failed, now_ + config_.replace_timeout);
-  ReplaceWorker order{round_,         running.replacements.generation, failed.failure.rank,
-                      failed.failure, restarts(),                      policy_.max_restarts()};
+  ReplaceWorker order{
+      round_,     running.replacements.generation, failed.failure.rank, failed.failure,
+      restarts(), policy_.max_restarts()};
   order.failure.stderr_tail.clear();
   for (const NodeId id : members_.group()) {
     if (members_.has(id)) out_.push_back({id, order});
@@ -530,8 +533,9 @@ void RoundCore::stop_round(StoppingRound stopping) {
 void RoundCore::settle(StoppingRound stopping) {
   const bool is_own_fault = stopping.is_own_fault();
   JobOutcome outcome = stopping.take_outcome();
-  const bool may_retry = stopping.is_paid || (stopping.why_last.empty() && is_own_fault &&
-                                              policy_.allows_retry(*outcome.cause, stopping.uptime));
+  const bool may_retry =
+      stopping.is_paid || (stopping.why_last.empty() && is_own_fault &&
+                           policy_.allows_retry(*outcome.cause, stopping.uptime));
   if (is_own_fault && !may_retry) {
     outcome.kind = JobOutcome::Kind::kFailed;
     outcome.sentence = std::move(stopping.why_last);
@@ -542,7 +546,7 @@ void RoundCore::settle(StoppingRound stopping) {
     return end(stopped_by(*stopping.last, std::move(outcome)));
   }
   const auto pause = policy_.round_ended({is_own_fault, stopping.has_lost_node, stopping.uptime,
-                                           /*is_paid=*/stopping.is_paid});
+                                          /*is_paid=*/stopping.is_paid});
   if (is_own_fault) {
     if (stopping.is_paid) in_place_ -= 1;
     next_.after_failure = std::move(outcome.cause);

@@ -62,8 +62,8 @@ struct StoppingRound {
   int consequences_left_out = 0;
   std::set<NodeId> gone;  // lost or left in this round
   bool has_lost_node = false;
-  bool is_paid = false;      // a replacement of that worker was begun, which has charged the budget
-  std::string why_last;      // not empty: the cause ends the job, whatever the budget allows
+  bool is_paid = false;  // a replacement of that worker was begun, which has charged the budget
+  std::string why_last;  // not empty: the cause ends the job, whatever the budget allows
   std::optional<NodeLeaving> last;  // the leader's own node leaves, or a stop: the job ends
 
   // Those beyond `most` are only counted.

@@ -71,9 +71,9 @@ struct JobOutcome {
   int stop_signal = 0;                      // kStopped
   // kCannotRun: what, where, what to try. kFailed: why there is no other try, if the budget does not say it.
   std::string sentence;
-  int restarts = 0;                         // charged to the budget
-  int restarts_asked_for = 0;               // by a user; as far as the last leader knows
-  int in_place = 0;                         // of `restarts`, without another round; likewise
+  int restarts = 0;            // charged to the budget
+  int restarts_asked_for = 0;  // by a user; as far as the last leader knows
+  int in_place = 0;            // of `restarts`, without another round; likewise
   Round last_round{};
 
   bool operator==(const JobOutcome&) const = default;

@@ -193,18 +193,24 @@ class Invariants {
     if (const auto* can = std::get_if<rdzv::WorkersRecover>(message); can && is_current(can->round))
       recovering_.insert(input.node);
     const auto* regrouped = std::get_if<rdzv::Regrouped>(message);
-    if (regrouped != nullptr && is_current(regrouped->round)) has_regrouped(*regrouped, input.node, nodes);
+    if (regrouped != nullptr && is_current(regrouped->round))
+      has_regrouped(*regrouped, input.node, nodes);
     const bool is_failure = failed != nullptr && is_current(failed->round);
     is_poison_ |= is_failure && is_poison(*failed);
     const auto is_connected = [&](NodeId id) { return core.has(id) && nodes.at(id).is_connected; };
-    const bool may_be =
-        is_failure && !is_poison_ && std::ranges::all_of(group_, is_connected) && recovering_.size() == group_.size() && !are_some_done_ &&
-        failed->committed > 0 && restarts_before_ < schedule_.config.restarts.max_restarts;
+    const bool may_be = is_failure && failed->has_standby && !is_poison_ &&
+                        std::ranges::all_of(group_, is_connected) &&
+                        recovering_.size() == group_.size() && !are_some_done_ &&
+                        failed->committed > 0 &&
+                        restarts_before_ < schedule_.config.restarts.max_restarts;
     require(may_be || orders.empty(), "a worker was replaced that must not be");
     require(!may_be || !orders.empty(), "a worker that could be replaced ended the round");
     if (may_be) begin_replacement(core, input, *failed, orders, nodes);
-    require(!replacing_ || !core.is_running() || was_leader_paused_ || input.at <= replacing_->until,
-            "a replacement has not ended within its time limit");
+    require(
+        !replacing_ || !core.is_running() || was_leader_paused_ || input.at <= replacing_->until,
+        "a replacement has not ended within its time limit");
+    require(!replacing_ || !core.is_running() || core.deadline(),
+            "a replacement has no time limit");
     return may_be ? 1 : 0;
   }
 

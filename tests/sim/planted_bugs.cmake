@@ -69,6 +69,7 @@ plant(ReplacementCostsNothing rendezvous/round/restart_policy.h "history_.restar
 plant(RestartAfterAReplacementIsChargedAgain rendezvous/round/restart_policy.h "end.is_paid ? 0 : 1" "1")
 plant(ReplacementThatFailedHasNotPaid ${leader} "stopping.is_paid = true" "stopping.is_paid = false")
 plant(ReplacesWhoHasCommittedNothing ${leader} "failed.committed <= 0" "false")
+plant(ReplacesWithoutAStandby ${leader} "!failed.has_standby" "false")
 plant(ReplacesThoughOthersCannotRecover ${leader}
       "running.replacements.can_recover.size() == members_.group().size()" "true")
 plant(ReplacesThoughANodeMayBeLost ${leader} "std::ranges::all_of(members_.group(), is_connected)" "true")

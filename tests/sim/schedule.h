@@ -54,11 +54,11 @@ struct WorkerTiming {
 
 // Of workers that can be replaced in place.
 struct RecoveryHabits {
-  int announces_percent = 0;    // of the nodes: their workers say that they can recover
-  int standby_percent = 100;    // of the workers: there is a prepared standby
+  int announces_percent = 0;     // of the nodes: their workers say that they can recover
+  int standby_percent = 100;     // of the workers: there is a prepared standby
   int lost_standby_percent = 0;  // of these: it is dead when it is wanted
-  int breaks_word_percent = 0;  // of the workers: they end when another one does
-  int hangs_percent = 0;        // of the workers: they do not come when they are called
+  int breaks_word_percent = 0;   // of the workers: they end when another one does
+  int hangs_percent = 0;         // of the workers: they do not come when they are called
   struct Poison {
     int rank = 0;
     int step = 1;
@@ -79,7 +79,7 @@ struct Schedule {
   RecoveryHabits recovery;
   std::chrono::microseconds delay_max{};  // of the network
   bool has_only_short_drops = false;      // no fault that may end a round
-  bool has_only_new_leader = false;  // only: the leader is killed and restarted within the grace
+  bool has_only_new_leader = false;    // only: the leader is killed and restarted within the grace
   bool has_only_replacements = false;  // only: workers die, one after another, that can be replaced
 };
 

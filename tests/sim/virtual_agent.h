@@ -296,7 +296,7 @@ class VirtualAgent {
   agent::TimerId timer_{};                   // the one armed last
   std::optional<rdzv::RoundStart> started_;  // the last round
   std::optional<Round> told_broken_;         // the last one whose workers were told so
-  int undecided_ = 0;  // dead workers of which the leader was told alone
+  int undecided_ = 0;                        // dead workers of which the leader was told alone
   std::optional<rdzv::JobOutcome> outcome_;
   std::optional<agent::EndStep> end_step_;  // the one begun last
   // That step is done, its time limit has passed, or a signal came.

@@ -40,7 +40,7 @@ class VirtualWorkers {
       Worker& worker = at(local_rank);
       begin_life(worker);
       worker.ignores_term = job_.random.chance(job_.timing.ignores_term_percent);
-      worker.has_standby = false;
+      worker.has_standby = worker.took_place = false;
       group.workers.emplace_back(this, local_rank);
     }
     if (group.is_broken) return break_group(job_, key_);
@@ -110,12 +110,13 @@ class VirtualWorkers {
     bool is_alive = false;
     std::uint64_t life = 0;  // counts processes: events of an earlier one are dropped
     bool ignores_term = false;
-    bool keeps_its_word = true;    // else it ends when a peer does
+    bool keeps_its_word = true;     // else it ends when a peer does
     bool comes_when_called = true;  // else it hangs
     std::uint32_t called = 0;       // to this generation
     std::uint32_t waits_in = 0;     // for the others
     std::uint32_t generation = 0;   // in which its groups were made last
     bool has_standby = false;
+    bool took_place = false;  // of another one
   };
 
   int count() const { return static_cast<int>(workers_.size()); }
@@ -135,9 +136,8 @@ class VirtualWorkers {
   void end_after(CoreTime::duration delay, int local_rank, ExitStatus status) {
     const Worker& worker = at(local_rank);
     if (!worker.is_alive) return;
-    job_.queue.after(delay, [this, local_rank, life = worker.life, status] {
-      end(local_rank, life, status);
-    });
+    job_.queue.after(
+        delay, [this, local_rank, life = worker.life, status] { end(local_rank, life, status); });
   }
 
   void end(int local_rank, std::uint64_t life, ExitStatus status, bool by_itself = false) {
@@ -158,8 +158,9 @@ class VirtualWorkers {
       ended.failure->local_rank = local_rank;
       ended.failure->pid = 1000 + static_cast<int>(worker.life);
       ended.failure->status = status;
-      if (can_recover_ && worker.has_standby && agent_.is_running()) {
-        ended.replaceable = agent::Replaceable{job_.groups[key_].committed, worker.generation};
+      if (can_recover_ && (worker.has_standby || worker.took_place) && agent_.is_running()) {
+        ended.replaceable =
+            agent::Replaceable{job_.groups[key_].committed, worker.generation, worker.has_standby};
       }
       death_is_noticed();
     }
@@ -171,7 +172,8 @@ class VirtualWorkers {
     group.attempt += 1;
     if (!job_.recovery.is_on() || !group.is_complete) return break_group(job_, key_);
     for (const auto& [node, local_rank] : group.workers) {
-      if (node->key_ != key_ || (node->can_recover_ && node->at(local_rank).keeps_its_word)) continue;
+      if (node->key_ != key_ || (node->can_recover_ && node->at(local_rank).keeps_its_word))
+        continue;
       node->end_after(job_.habits.time(5ms, 60ms), local_rank, ExitStatus::exited(1));
     }
   }
@@ -253,6 +255,7 @@ class VirtualWorkers {
       return agent_.step(agent::WorkerEnded{what.round, local_rank, what.failure});
     }
     begin_life(worker);
+    worker.took_place = true;
     prepare_standby(local_rank);
   }
 
@@ -294,7 +297,7 @@ class VirtualWorkers {
   VirtualJob& job_;
   const Agent agent_;
   std::vector<Worker> workers_;
-  GroupKey key_;            // of the last round
+  GroupKey key_;  // of the last round
   int first_rank_ = 0;
   bool can_recover_ = false;  // its workers have said so
 };

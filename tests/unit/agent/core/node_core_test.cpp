@@ -62,17 +62,15 @@ std::vector<NodeAction> finish(const rdzv::JobOutcome& outcome, std::uint32_t ti
 }
 
 std::string names_of(const std::vector<NodeAction>& actions) {
-  constexpr const char* kNames[] = {"OpenRoundStore",  "StartWorkers", "SignalWorker", "AskToLeave",
-                                    "TellGroupBroken", "ArmTimer",     "GraceOver",    "TakeStacks",
-                                    "CloseRound",      "CloseStore",   "TellLeader",   "Join",
-                                    "Announce",        "Finish",       "TakeStep",     "Exit",
-                                    "Replace"};
+  constexpr const char* kNames[] = {
+      "OpenRoundStore", "StartWorkers", "SignalWorker", "AskToLeave", "TellGroupBroken", "ArmTimer",
+      "GraceOver",      "TakeStacks",   "CloseRound",   "CloseStore", "TellLeader",      "Join",
+      "Announce",       "Finish",       "TakeStep",     "Exit",       "Replace"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
-  constexpr const char* kTold[] = {"NodeHello",    "StoreOpened",     "StoreNotOpened",
-                                   "WorkerFailed", "SomeWorkersDone", "WorkersDone",
-                                   "RoundStopped", "NodeLeaving",     "NodeStuck",
-                                   "Goodbye",      "RestartAsked",    "StopAsked",
-                                   "WorkersRecover", "WorkerReplaceable", "Regrouped"};
+  constexpr const char* kTold[] = {
+      "NodeHello",    "StoreOpened",  "StoreNotOpened", "WorkerFailed",      "SomeWorkersDone",
+      "WorkersDone",  "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
+      "RestartAsked", "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
@@ -662,9 +660,8 @@ TEST_F(NodeCoreTest, WhoeverCouldNotBeReplacedAfterAllFails) {
   core.step(replaceable(1));
   core.step(replace(1, 1));
   const auto again = failed(1, ExitStatus::killed(SIGKILL));
-  EXPECT_THAT(core.step(again),
-              ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}},
-                          tells(rdzv::WorkerFailed{kFirst, *again.failure})));
+  EXPECT_THAT(core.step(again), ElementsAre(NodeAction{TellGroupBroken{kFirst, 1}},
+                                            tells(rdzv::WorkerFailed{kFirst, *again.failure})));
 }
 
 // The leader has decided before it hears of the second one, for which it stops the round.

@@ -88,9 +88,10 @@ TEST(Summary, CountsReplacementsApartFromRestarts) {
   outcome.restarts = 4;
   outcome.in_place = 2;
   outcome.last_round = Round{3};
-  EXPECT_EQ(summary(outcome, "train", 9s, cost),
-            "ddprun: train took 9.0 s, 2 workers replaced in place, 2 restarts and 1 change of nodes" +
-                until);
+  EXPECT_EQ(
+      summary(outcome, "train", 9s, cost),
+      "ddprun: train took 9.0 s, 2 workers replaced in place, 2 restarts and 1 change of nodes" +
+          until);
 }
 
 TEST(RoundChange, SaysWhyThereIsAnotherRoundAndWithWhom) {

@@ -1351,8 +1351,8 @@ Leader in_state(State state) {
 }
 
 std::string names_of(const std::vector<ToNode>& out) {
-  constexpr const char* kNames[] = {"Refused",   "Warning",    "WaitForNodes", "WaitAsSpare",
-                                    "OpenStore", "RoundStart", "RoundStop",    "DeclaredLost",
+  constexpr const char* kNames[] = {"Refused",   "Warning",     "WaitForNodes", "WaitAsSpare",
+                                    "OpenStore", "RoundStart",  "RoundStop",    "DeclaredLost",
                                     "JobEnd",    "GroupBroken", "ReplaceWorker"};
   static_assert(std::size(kNames) == std::variant_size_v<ToAgent>);
   std::string text;

@@ -134,7 +134,7 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            RestartAsked{Round{9}},
            StopAsked{2},
            WorkersRecover{Round{10}},
-           WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12},
+           WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12, false},
            Regrouped{Round{13}, 14},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});

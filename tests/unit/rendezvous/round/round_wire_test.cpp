@@ -265,7 +265,7 @@ TEST(RoundWire, MessagesOfAReplacementAreThisInBytes) {
       hex(payload_of(ToLeader(WorkerFailed{Round{3}, example_failure()})).substr(kBodyAt + 4));
   EXPECT_EQ(hex(payload_of(ToLeader(WorkerReplaceable{Round{3}, example_failure(), 5, 6}))
                     .substr(kMessageNumberAt)),
-            without_spaces("0e 03000000" + failure + "0500000000000000 06000000"));
+            without_spaces("0e 03000000" + failure + "0500000000000000 06000000 01"));
   EXPECT_EQ(hex(payload_of(ToAgent(ReplaceWorker{Round{3}, 4, 5, example_failure(), 6, 7}))
                     .substr(kMessageNumberAt)),
             without_spaces("0b 03000000 04000000 05000000" + failure + "06000000 07000000"));
@@ -305,7 +305,7 @@ TEST(RoundWire, NumbersOfMessagesStay) {
     kinds += payload[0];
     if (payload[0] == 6) numbers += payload[kMessageNumberAt];
   });
-  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606060606 070708"   // an agent's
+  EXPECT_EQ(hex(kinds), without_spaces("010105 060606060606060606060606060606 070708"  // an agent's
                                        "02030405 0606060606060606060606 070809"));  // the leader's
   EXPECT_EQ(hex(numbers), without_spaces("0102030405060708090a0b0c0d0e0f 0102030405060708090a0b"));
 }
@@ -444,8 +444,8 @@ TEST(RoundWire, NumbersThatACoreCouldNotBearAreRefused) {
       expect_refused_by_agent(start);
     }
   }
-  for (const auto member : {&ReplaceWorker::rank, &ReplaceWorker::restarts,
-                            &ReplaceWorker::max_restarts}) {
+  for (const auto member :
+       {&ReplaceWorker::rank, &ReplaceWorker::restarts, &ReplaceWorker::max_restarts}) {
     for (const int number : {-1, kLeast}) {
       ReplaceWorker order;
       order.*member = number;
