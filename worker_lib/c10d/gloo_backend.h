@@ -2,10 +2,12 @@
 // connections that can be closed. Made collectively; threads as c10d's.
 #pragma once
 
+#include <sys/types.h>
 #include <torch/types.h>
 
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
 #include <vector>
 
 #include "worker_lib/c10d/process_group.h"
@@ -13,14 +15,38 @@
 
 namespace ddprun {
 
-class GlooBackend : public c10d::ProcessGroupGloo {
+namespace detail {
+
+// The sockets of this process that are connected.
+class Sockets {
+ public:
+  static Sockets of_this_process();
+  void remove(const Sockets& others);
+  // Both directions end: who waits for a peer fails, here too. One that was closed meanwhile, also if its
+  // number is another file's by now, is left alone. Any thread.
+  void shut_down() const;
+
+ private:
+  std::vector<std::pair<int, ino_t>> sockets_;  // sorted
+};
+
+// Made before the backend connects.
+struct SocketsBefore {
+  Sockets before = Sockets::of_this_process();
+};
+
+}  // namespace detail
+
+class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo {
  public:
   // Connects all members within options.join_timeout.
   GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
               const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record = nullptr);
 
-  // Peers which wait for this rank fail at once; of no use afterwards.
-  void abort() override;
+  // Peers which wait for this rank fail at once, and so does what waits here; of no use afterwards. (Gloo's own
+  // closeConnections() ends no wait of this rank. Its pairs do not show their sockets, so these are found as
+  // those that were connected while the group was made.)
+  void abort() override { own_.shut_down(); }
 
   // The collectives, with what `record` is to say of them.
   using Tensors = std::vector<at::Tensor>;
@@ -55,6 +81,7 @@ class GlooBackend : public c10d::ProcessGroupGloo {
   template <typename Begin>
   WorkPtr recorded(const record::Call& call, const Begin& begin);
 
+  detail::Sockets own_;
   const std::shared_ptr<GroupRecord> record_;  // may be null
 };
 
