@@ -241,7 +241,10 @@ void StoreCore::erase_if(const std::function<bool(std::string_view name)>& is_ob
   }
   for (Named* const slot : found) {
     if (slot->second.queue) {
-      for (const StoreValue& item : *slot->second.queue) bytes_ -= item.footprint();
+      for (const StoreValue& item : *slot->second.queue) {
+        bytes_ -= sizeof(StoreValue) + item.footprint();
+      }
+      bytes_ -= kQueueCost;
       slot->second.queue.reset();
       --queues_;
     }

@@ -300,6 +300,7 @@ TEST_F(Replace, AStopWhileAWorkerIsReplaced) {
 
 TEST_F(Replace, ByHand) {
   Job& job = start(2);
+  ASSERT_TRUE(job.reaches([&] { return job.out().find("steps") != std::string::npos; }));
   EXPECT_THAT(ask({"replace", "--rank=0"}).err, HasSubstr("cannot be replaced in place"));
   ASSERT_TRUE(are_ready(2)) << job.err();
   EXPECT_THAT(ask({"replace", "--rank=7"}).err, HasSubstr("there is no rank 7"));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <filesystem>
@@ -96,7 +97,8 @@ TEST_F(RoundStoreTest, DropsTheKeysOfGenerationsBeforeTheLastOne) {
     rdzv::StoreClient::Keys left;
     do {  // the store's thread does it soon
       left = *(*client)->list_keys();
-    } while (left.size() == 7);
+    } while (std::ranges::count(left, "ddprun@1/a") > 0);
+    std::erase_if(left, [](const std::string& name) { return name.starts_with("init"); });
     return left;
   });
   while (keys.wait_for(0s) != std::future_status::ready) io_.run_one_for(1ms);
