@@ -9,15 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/common/worker_abi/group_calls.h"
-
 namespace ddprun::agent {
 
 // /proc/<pid>/stat from the state on; empty: there is no such process. Does not block.
 std::string stat_after_name(pid_t pid);
-
-// Whether it is stopped, or held by a debugger. Does not block.
-RankState rank_state_of(pid_t pid, const std::string& proc = "/proc");
 
 // Does not block if `parent` is this process.
 std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");

@@ -14,6 +14,8 @@ namespace ddprun::agent {
 static void fields(auto& json, Is<StackQuery> auto& question) {
   json.constant("ask", "stacks");
   json("ranks", question.ranks);
+  json.may_lack("without", question.without);
+  json.may_lack("is_brief", question.is_brief);
 }
 
 static void fields(auto& json, Is<ThreadStack> auto& stack) {
@@ -214,6 +216,25 @@ std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
   return stacks;
 }
 
+namespace {
+
+// The innermost ones, and "…" for the others.
+void keep_frames(ThreadStack& thread, int count) {
+  std::size_t end = 0;
+  for (int i = 0; i < count && end < thread.stack.size(); ++i) {
+    end = thread.stack.find('\n', end) + 1;
+  }
+  if (end < thread.stack.size()) thread.stack.replace(end, std::string::npos, "…\n");
+}
+
+}  // namespace
+
+void make_brief(WorkerStacks& stacks) {
+  constexpr int kFramesOfReport = 16;
+  if (stacks.threads.size() > 1) stacks.threads.resize(1);
+  for (ThreadStack& thread : stacks.threads) keep_frames(thread, kFramesOfReport);
+}
+
 void shorten(WorkerStacks& stacks, std::size_t bytes_max) {
   constexpr int kFramesKept = 12;
   const auto size = [&stacks] {
@@ -223,13 +244,7 @@ void shorten(WorkerStacks& stacks, std::size_t bytes_max) {
     return sum;
   };
   if (size() <= bytes_max) return;
-  for (ThreadStack& thread : stacks.threads) {
-    std::size_t end = 0;
-    for (int i = 0; i < kFramesKept && end < thread.stack.size(); ++i) {
-      end = thread.stack.find('\n', end) + 1;
-    }
-    if (end < thread.stack.size()) thread.stack.replace(end, std::string::npos, "…\n");
-  }
+  for (ThreadStack& thread : stacks.threads) keep_frames(thread, kFramesKept);
   int left_out = 0;
   while (stacks.threads.size() > 1 && size() > bytes_max) {
     left_out += stacks.threads.back().threads;
