@@ -17,9 +17,11 @@ template <>
 inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
                                                                      "step_after"};
 template <>
-inline constexpr std::array<std::string_view, 10> kNames<record::Operation>{
-    "other",  "all_reduce", "broadcast",      "reduce",     "all_gather",
-    "gather", "scatter",    "reduce_scatter", "all_to_all", "barrier"};
+inline constexpr std::array<std::string_view, 11> kNames<record::Operation>{
+    "other",   "all_reduce",     "broadcast",  "reduce",  "all_gather", "gather",
+    "scatter", "reduce_scatter", "all_to_all", "barrier", "send_recv"};
+template <>
+inline constexpr bool kMayGrow<record::Operation> = true;
 template <>
 inline constexpr std::array<std::string_view, 3> kNames<RankState>{"runs", "stopped", "traced"};
 template <>
@@ -66,6 +68,7 @@ static void fields(auto& json, Is<GroupCalls> auto& group) {
   json("size", group.size);
   json("rank", group.rank);
   json("calls", group.calls);
+  json.may_lack("peer", group.peer);
   json("at", group.at);
 }
 

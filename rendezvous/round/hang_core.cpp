@@ -131,6 +131,13 @@ HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
       }
       std::ranges::sort(members, {}, &Member::rank);
     }
+    // One of two ranks that exchange messages may not have begun to.
+    if (calls.peer && members.size() == 1) {
+      const auto peer = std::ranges::find(ordered, static_cast<int>(*calls.peer), &RankCalls::rank);
+      if (peer != ordered.end() && !peer->groups.empty()) {
+        members.push_back({peer->rank, peer->state, nullptr});
+      }
+    }
     look_at(calls.name, members, patience, findings);
   }
   std::ranges::stable_sort(findings.waits, std::ranges::greater{}, &WaitingFor::waited);

@@ -100,6 +100,14 @@ JobStatus full_job() {
   return job;
 }
 
+TEST(JobStatus, AnOperationOfALaterVersionIsAnother) {
+  std::string text = to_json(full_node());
+  text.replace(text.find("\"broadcast\""), 11, "\"unheard_of\"");
+  const auto node = node_status_from(text);
+  ASSERT_TRUE(node) << node.error().to_string();
+  EXPECT_EQ(node->workers.at(0).calls.at(0).at->call.operation, record::Operation::kOther);
+}
+
 TEST(JobStatus, ReadsAsWhatWasWritten) {
   const auto node = node_status_from(to_json(full_node()));
   ASSERT_TRUE(node) << node.error().to_string();
