@@ -94,6 +94,15 @@ std::vector<pid_t> process_tree(pid_t leader, const std::string& proc) {
   return tree;
 }
 
+ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc) {
+  const std::string status =
+      text_of(task_folder(pid, proc) + "/" + std::to_string(thread) + "/status");
+  return {.state = field(status, "State"),
+          .caught = field(status, "SigCgt"),
+          .blocked = field(status, "SigBlk"),
+          .pending = field(status, "SigPnd")};
+}
+
 std::size_t thread_count(pid_t pid, const std::string& proc) {
   return threads_of(pid, proc).size();
 }

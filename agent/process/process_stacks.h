@@ -20,6 +20,16 @@ std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");
 // `leader`, followed by its descendants; at most 64 processes.
 std::vector<pid_t> process_tree(pid_t leader, const std::string& proc = "/proc");
 
+// The state and the signals of a thread, as /proc has them (the masks in hexadecimal digits); all empty: it
+// is gone.
+struct ThreadSignals {
+  std::string state;
+  std::string caught;
+  std::string blocked;
+  std::string pending;
+};
+ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc = "/proc");
+
 std::size_t thread_count(pid_t pid, const std::string& proc = "/proc");
 
 // State, signal masks, and for each of at most 1024 threads the kernel function in which it waits

@@ -119,6 +119,14 @@ std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int wor
       }
       group.members = std::move(all);
     }
+    // One of two ranks that exchange messages may not have begun to.
+    const auto& peer = group.members.front().calls->peer;
+    if (group.members.size() == 1 && peer) {
+      const auto other = std::ranges::find(ranks, static_cast<int>(*peer),
+                                           [](const RankCalls* each) { return each->rank; });
+      if (other != ranks.end() && !(*other)->groups.empty())
+        group.members.push_back({*other, nullptr});
+    }
     groups.push_back(std::move(group));
   }
   return groups;
@@ -232,6 +240,8 @@ void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
   const nanoseconds for_good = std::max<nanoseconds>(kForGood, rules.patience) + rules.gap;
   OfRank<std::vector<const Wait*>> waits_of;
   for (const Wait* wait : waits) {
+    // A rank that has posted a receive may go on: only for collectives it is likely that it waits.
+    if (wait->seen.operation == record::Operation::kSendReceive) continue;
     for (const Member* each : wait->inside) {
       const bool is_stuck = each->calls->at->since > for_good && idle_for(*each->rank) > for_good &&
                             each->rank->state != RankState::kTraced;

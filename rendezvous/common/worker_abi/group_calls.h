@@ -45,6 +45,7 @@ struct GroupCalls {
   std::uint64_t calls = 0;           // entered so far
   std::optional<GroupCall> at = {};  // the first that it has not left, else the latest
   std::chrono::nanoseconds since_entry{};  // the latest was entered; zero: none was
+  std::optional<std::uint32_t> peer = {};  // of messages between two: the other rank of the job
 
   bool operator==(const GroupCalls&) const = default;
 };
@@ -56,6 +57,7 @@ inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> gr
   for (record::RecordedGroup& group : groups) {
     GroupCalls& made = calls.emplace_back();
     made = {std::move(group.name), group.id, group.size, group.rank, group.calls};
+    made.peer = group.peer;
     const auto& found = group.open ? group.open : group.last;
     if (!found) continue;
     // A worker may write any time; the age must not become negative.

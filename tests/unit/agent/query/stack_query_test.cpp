@@ -84,6 +84,26 @@ Thread 11 (idle): "MainThread"
                                       "get (queue.py:171)\nrun (threading.py:982)\n"}));
 }
 
+TEST(Stacks, OfFaulthandler) {
+  const std::string text = R"text(Thread 0x00007f9b66ffd6c0 (most recent call first):
+  File "<frozen importlib of ddprun>/collectives.py", line 314 in _run
+
+Thread 0x00007f9b67fff6c0 [loader] (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/home/me/a "b" c.py", line 9 in <lambda>
+  ...
+
+Current thread 0x00007f9c0a2f0040 (most recent call first):
+  File "/home/me/train.py", line 12 in load
+  File "/home/me/train.py", line 90 in <module>
+)text";
+  EXPECT_THAT(threads_in(text, 11),
+              ElementsAre(ThreadStack{"", 1, true, "load (train.py:12)\n<module> (train.py:90)\n"},
+                          ThreadStack{"loader", 1, false,
+                                      "get (queue.py:171)\n<lambda> (a \"b\" c.py:9)\n"}))
+      << "ddprun's own thread is not the program's";
+}
+
 TEST(Stacks, OfTheKernel) {
   const std::string text = R"text(process 11 (train), 3 threads
   SigQ 0/95000

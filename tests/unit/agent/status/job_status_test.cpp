@@ -104,6 +104,14 @@ JobStatus full_job() {
   return job;
 }
 
+TEST(JobStatus, AnOperationOfALaterVersionIsAnother) {
+  std::string text = to_json(full_node());
+  text.replace(text.find("\"broadcast\""), 11, "\"unheard_of\"");
+  const auto node = node_status_from(text);
+  ASSERT_TRUE(node) << node.error().to_string();
+  EXPECT_EQ(node->workers.at(0).calls.at(0).at->call.operation, record::Operation::kOther);
+}
+
 // What a judge of hangs gets from the nodes of a job of 1,024 ranks, each in three groups: the bar is 64 KiB for each
 // rank, in text and in memory.
 TEST(JobStatus, OfARankIsFewBytes) {

@@ -373,6 +373,34 @@ TEST(HangCoreTest, GroupsAreLookedAtOneByOne) {
   EXPECT_THAT(found.waits[0].missing, ElementsAre(1));
 }
 
+// A rank that sends to, or receives from, another.
+RankCalls in_message(int rank, int end, int peer, std::uint64_t number, bool is_over = false) {
+  GroupCalls channel{"ddprun 0->1", record::id_of("ddprun 0->1"), 2,
+                     static_cast<std::uint32_t>(end), number};
+  channel.at = GroupCall{{.operation = Operation::kSendReceive}, number, is_over, 5s};
+  channel.peer = static_cast<std::uint32_t>(peer);
+  RankCalls made = after_call(rank, 3, 4);
+  made.groups.push_back(channel);
+  return made;
+}
+
+TEST(HangCoreTest, OfAMessageOnlyTheOtherEndIsMissing) {
+  const auto never_came =
+      find_hangs({in_message(0, 0, 1, 1), after_call(1, 3, 4), after_call(2, 3, 4)}, 3, kPatience);
+  ASSERT_EQ(never_came.waits.size(), 1U);
+  EXPECT_EQ(sentence(never_came.waits[0]),
+            "rank 1 has not come to send_recv (call 1 of ddprun 0->1), where rank 0 waits");
+  const auto once_came = find_hangs(
+      {in_message(0, 0, 1, 2), in_message(1, 1, 0, 1, /*is_over=*/true), after_call(2, 3, 4)}, 3,
+      kPatience);
+  ASSERT_EQ(once_came.waits.size(), 1U);
+  EXPECT_THAT(once_came.waits[0].missing, ElementsAre(1));
+  EXPECT_THAT(find_hangs({in_message(0, 0, 1, 2), in_message(1, 1, 0, 2), after_call(2, 3, 4)}, 3,
+                         kPatience)
+                  .waits,
+              IsEmpty());
+}
+
 TEST(HangCoreTest, AThousandRanksAreOneSentence) {
   std::vector<RankCalls> ranks;
   for (int rank = 0; rank < 1024; ++rank) {
