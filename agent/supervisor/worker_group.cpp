@@ -207,6 +207,7 @@ PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::st
   environment[kAgentVariable] = parts_.agent_id;
   PreparedStandbys::Blueprint made;
   made.link = make_link(environment);
+  if (job_.standbys.prepares) environment[link::kReplacesVariable] = "1";
   made.error_file = error_file;
   ProcessSpec& spec = made.spec;
   spec.preempt_signal = job_.preempt_signal.value_or(0);
@@ -291,6 +292,7 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(record::kVariable);
   environment.erase(link::kMirrorVariable);
   environment.erase(link::kPreparedVariable);
+  environment.erase(link::kReplacesVariable);
   auto made = WorkerLink::make(parts_.io.get_executor());
   if (!made) {
     parts_.log.debug("a worker starts without its link: " + made.error().to_string());

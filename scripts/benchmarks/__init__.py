@@ -11,6 +11,7 @@ from benchmarks.missing import bench_missing
 from benchmarks.nodes import bench_nodes
 from benchmarks.optim import bench_optim
 from benchmarks.output import bench_output
+from benchmarks.replace import bench_replace
 from benchmarks.shm import bench_shm
 from benchmarks.standby import bench_standby
 from benchmarks.standby_program import bench_standby_program
@@ -25,4 +26,5 @@ BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_mem
            "ddp": bench_ddp, "gpu": bench_gpu, "missing": bench_missing, "store": bench_store,
            "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer, "optim": bench_optim,
            "shm": bench_shm, "torch-shm": bench_torch_shm, "control": bench_control, "watch": bench_watch,
-           "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program}
+           "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program,
+           "replace": bench_replace}

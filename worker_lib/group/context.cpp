@@ -64,9 +64,14 @@ Environment take_place(const ContextOptions& options) {
   return environment;
 }
 
+// By the launcher.
+bool are_ranks_replaced(const AgentLink* link) {
+  return link != nullptr && link->can_recover() && std::getenv(link::kReplacesVariable) != nullptr;
+}
+
 // Of the launcher: this process makes its set-up, and then waits for a rank's place.
 bool is_prepared_standby(const AgentLink* link) {
-  return link != nullptr && link->can_recover() && std::getenv(link::kPreparedVariable) != nullptr;
+  return are_ranks_replaced(link) && std::getenv(link::kPreparedVariable) != nullptr;
 }
 
 // Why ranks cannot be replaced in place, as far as it is known before the groups are made; a sentence.
@@ -199,7 +204,7 @@ Context::Context(Environment environment, c10::intrusive_ptr<c10d::Store> store,
     whole.diagnosis = std::make_shared<FailureDiagnosis>(std::move(place), whole.name, whole.rank,
                                                          whole.global_ranks, host);
   };
-  if (is_distributed() && link_ && link_->can_recover()) {
+  if (is_distributed() && are_ranks_replaced(link_.get())) {
     std::string why = why_not_recoverable(environment_, backend, is_given);
     if (membership->name != kGroupName) why = "the program makes more than one Context";
     if (!why.empty()) {

@@ -187,7 +187,7 @@ Operation Group::start(const Call& call, Tensors kept, const Operation::Begin& b
     membership.link->collective_begins();
   }
   ++membership.calls;
-  if (membership.recovery && membership.recovery->records()) {
+  if (membership.recovery && membership.recovery->records(call.mode == Mode::kAsync)) {
     membership.recovery->run(membership_, call.name, kept, begin,
                              {call.results, call.is_equal_everywhere});
     if (finish) finish();

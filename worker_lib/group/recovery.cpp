@@ -35,6 +35,7 @@ constexpr auto kNewsLimit = std::chrono::seconds(30);
 constexpr auto kRegroupLimit = std::chrono::seconds(10);
 // What is noted of the set-up, and between two steps.
 constexpr std::size_t kNotedBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kNotedCallsMax = 10'000;
 constexpr std::size_t kStateBytesMin = 16384;
 
 // "ddprun/3" in generation 2: "ddprun@2/3".
@@ -196,8 +197,15 @@ void Recovery::refuse(const std::string& why) {
 
 // ---- calls outside of steps
 
-bool Recovery::records() const {
-  return unrecorded_ == 0 && (phase_ == Phase::kSetUp || phase_ == Phase::kBetween);
+bool Recovery::records(bool is_async) {
+  if (unrecorded_ > 0) return false;
+  if (phase_ != Phase::kSetUp) return phase_ == Phase::kBetween;
+  if (is_prepared_) return true;
+  if (is_async) setup_bytes_ = kNotedBytesMax;
+  if (setup_bytes_ < kNotedBytesMax && setup_.size() < kNotedCallsMax) return true;
+  setup_.clear();  // a program that does not come to its loop of steps, or one without such a loop
+  setup_bytes_ = kNotedBytesMax;
+  return false;
 }
 
 namespace {
@@ -241,8 +249,7 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
     }
     make_call();
     setup_bytes_ += bytes_in(results.tensors);
-    if (setup_bytes_ > kNotedBytesMax) return setup_.clear();
-    setup_.push_back(result());
+    if (setup_bytes_ < kNotedBytesMax) setup_.push_back(result());
     return;
   }
   if (is_entering_ && !skipped_) {
@@ -306,7 +313,7 @@ void Recovery::join(RecoverableState& state) {
   } else {
     std::string now;
     state.append_to(now);
-    const std::string setup = setup_bytes_ > kNotedBytesMax ? std::string() : to_bytes(setup_);
+    const std::string setup = to_bytes(setup_);
     setup_.clear();
     mirror_ = Mirror::make(std::max(2 * now.size(), kStateBytesMin), setup);
     phase_ = Phase::kBetween;

@@ -89,8 +89,9 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   // make them.
   void make(const std::shared_ptr<detail::Membership>& membership);
 
-  // Whether a call outside of a step goes through run().
-  bool records() const;
+  // Whether a call outside of a step goes through run(). One that is asynchronous stays so in the set-up, of
+  // which nothing can be noted then; between two steps it is made at once.
+  bool records(bool is_async);
   // Makes the call that `begin` begins, or does without it. Returns when it is done.
   struct Results {
     const std::vector<torch::Tensor>& tensors;  // that it writes

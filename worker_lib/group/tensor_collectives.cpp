@@ -181,7 +181,7 @@ Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
 Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
   check_rank("gather", root);
   const Tensor own = dense("gather", tensor);
-  if (membership_->recovery && membership_->recovery->records()) {
+  if (membership_->recovery && membership_->recovery->records(mode == Mode::kAsync)) {
     // So that every rank can say to one that takes another's place what came to the root.
     Tensors all = all_gather(own);
     if (rank() != root) all.clear();

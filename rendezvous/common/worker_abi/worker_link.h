@@ -263,6 +263,9 @@ inline constexpr std::uint32_t kCanRecover = 4;
 // This prepared standby has made its set-up, and waits for kTakePlace.
 inline constexpr std::uint32_t kIsPrepared = 8;
 
+// Set, with any value, where the agent replaces workers in place if they can be: what that needs costs a
+// program nothing otherwise.
+inline constexpr char kReplacesVariable[] = "DDPRUN_REPLACES";
 // Set, with any value, for a prepared standby: it has the environment of a worker of its rank, makes its
 // set-up without the others, and waits.
 inline constexpr char kPreparedVariable[] = "DDPRUN_PREPARED";

@@ -1,0 +1,156 @@
+"""A rank of the example train is killed: until all ranks have committed the next step, in place and under torchrun."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import time
+
+from benchmarks.programs import BUILD, DDPCTL, DDPRUN, TORCHRUN, environment
+from benchmarks.table import Row
+
+JOB = "replace"
+LIMIT_S = 120
+TRAIN = str(BUILD / "bin/train")
+CHECKPOINT_EVERY = 50
+
+
+class Training:
+    """One job of the example train, which notes every step of every rank in a file."""
+
+    def __init__(self, folder, command, backend, ranks):
+        self.folder, self.ranks = pathlib.Path(folder), ranks
+        self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+        self.random = random.Random(1)
+        program = [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={folder}/loss",
+                   f"--checkpoint-dir={folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}"]
+        self.job = subprocess.Popen([*command, *program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                    env=self.environment)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.job.send_signal(signal.SIGTERM)
+        self.job.wait()
+
+    def until(self, holds, every_s=0.001):
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := holds()):
+            if self.job.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{' '.join(map(str, self.job.args))} has not got on")
+            time.sleep(every_s)
+        return found
+
+    def lines(self, rank):
+        try:
+            return (self.folder / f"loss.rank{rank}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def steps(self):
+        """The last step of the rank that is behind."""
+        last = [int(lines[-1].split()[0]) if (lines := self.lines(rank)) else 0 for rank in range(self.ranks)]
+        return min(last)
+
+    def status(self):
+        asked = subprocess.run([DDPCTL, "status", "--json", JOB], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env=self.environment)
+        return json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
+
+    def is_prepared(self):
+        replacement = self.status().get("replacement") or {}
+        return replacement.get("waiting") == self.ranks
+
+    def process_of(self, rank):
+        """Of torchrun's workers: the one with this rank."""
+        children = pathlib.Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split()
+        for pid in children:
+            if f"RANK={rank}" in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0"):
+                return int(pid)
+        return None
+
+    def step_ms(self):
+        """An undisturbed step's own time."""
+        begun, before = time.monotonic(), self.steps()
+        self.until(lambda: self.steps() >= before + 20)
+        return (time.monotonic() - begun) * 1e3 / (self.steps() - before)
+
+    def recovered(self):
+        events = (json.loads(line) for line in (self.folder / "events").read_text().splitlines())
+        return [event for event in events if event["event"] == "recovered"]
+
+    def kill_in_place(self):
+        """ms until the agent has heard that all ranks have committed the next step."""
+        self.until(self.is_prepared, 0.05)
+        time.sleep(self.random.uniform(0.05, 0.15))
+        known = len(self.recovered())
+        worker = self.random.choice(self.status()["workers"])
+        killed = time.monotonic()
+        os.kill(worker["pid"], signal.SIGKILL)
+        self.until(lambda: len(self.recovered()) > known)
+        return self.recovered()[-1]["monotonic_us"] / 1e3 - killed * 1e3
+
+    def kill_restarted(self):
+        """ms until the rank that is behind has done a step more than any had before."""
+        begun = self.steps()
+        self.until(lambda: self.steps() > begun + 10)
+        worker = self.process_of(self.random.randrange(self.ranks))
+        reached = max(int(self.lines(rank)[-1].split()[0]) for rank in range(self.ranks))
+        killed = time.monotonic()
+        os.kill(worker, signal.SIGKILL)
+        self.until(lambda: all(int(self.lines(rank)[-1].split()[0]) > reached and
+                               int(self.lines(rank)[-2].split()[0]) >= reached for rank in range(self.ranks)))
+        return (time.monotonic() - killed) * 1e3
+
+    def steps_repeated(self):
+        return sum(len(lines) - len({line.split()[0] for line in lines}) for lines in map(self.lines, range(self.ranks)))
+
+
+def ddprun_with(folder, ranks):
+    return [DDPRUN, f"--nproc-per-node={ranks}", "--max-restarts=1000", f"--rdzv-id={JOB}", "--standby=auto",
+            f"--events={folder}/events", "--no-python"]
+
+
+def bench_replace(quick):
+    lost = Row("steps that were made twice, of all these", "", digits=0)
+    for backend, ranks, limit in (("shm", 2, 20), ("gloo", 2, 40), ("gloo", 3, 40)):
+        row = Row(f"train over {backend}, {ranks} ranks: SIGKILL of one until all have committed the next step, less a step",
+                  "ms")
+        with tempfile.TemporaryDirectory() as folder, \
+                Training(folder, ddprun_with(folder, ranks), backend, ranks) as training:
+            training.until(lambda: training.steps() > 5)
+            own = training.step_ms()
+            for _ in range(3 if quick else 40):
+                row.add("ddprun", max(0.0, training.kill_in_place() - own))
+            lost.add("ddprun", training.steps_repeated())
+        if ranks == 2:
+            with tempfile.TemporaryDirectory() as folder, \
+                    Training(folder, [TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=1000",
+                                      "--no-python"], backend, ranks) as training:
+                try:
+                    for _ in range(1 if quick else 4):
+                        row.add("torchrun", training.kill_restarted())
+                except RuntimeError as stuck:
+                    print(f"bench: {stuck}")
+        row.bar(f"≤ {limit} ms", row.median("ddprun"), row.median("ddprun") <= limit)
+        if backend == "shm":
+            slowest = max(row.samples["ddprun"])
+            row.bar("slowest ≤ 80 ms", slowest, slowest <= 80)
+        yield row
+    lost.bar("0", max(lost.samples["ddprun"]), max(lost.samples["ddprun"]) == 0)
+    yield lost
+    yield step_cost(quick)
+
+
+def step_cost(quick):
+    row = Row("what a step that can be made again costs, with one collective in it", "µs", digits=2)
+    for _ in range(1 if quick else 5):
+        done = subprocess.run([DDPRUN, "--nproc-per-node=2", "--no-python", str(BUILD / "bench/recoverable_step")],
+                              stdout=subprocess.PIPE, text=True, check=True, env={**environment(), "OMP_NUM_THREADS": "1"})
+        row.add("ddprun", json.loads(done.stdout)["step_us"])
+    row.bar("≤ 10 µs", row.median("ddprun"), row.median("ddprun") <= 10)
+    return row
