@@ -83,6 +83,7 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
            ++next) {
         marks.write("may-die-" + std::to_string(next), "");
       }
+      if (follows) continue;  // a recovery of fewer calls is over before
       ASSERT_TRUE(job.reaches(
           [&] { return std::filesystem::exists(marks / ("died-" + std::to_string(i))); }, kTime))
           << deaths[i] << "\n"

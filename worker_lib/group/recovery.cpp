@@ -44,6 +44,12 @@ std::string name_in(const std::string& name, std::uint32_t generation) {
   return name.substr(0, end) + "@" + std::to_string(generation) + name.substr(end);
 }
 
+// No further generation mends it.
+class CannotRecover : public Failure {
+ public:
+  using Failure::Failure;
+};
+
 std::size_t bytes_in(const Tensors& tensors) {
   std::size_t bytes = 0;
   for (const torch::Tensor& tensor : tensors) {
@@ -435,6 +441,12 @@ void Recovery::recover() {
       make_groups(wanted);
       agree();
       break;
+    } catch (const UsageError&) {
+      phase_ = Phase::kOff;
+      throw;
+    } catch (const CannotRecover&) {
+      phase_ = Phase::kOff;
+      throw;
     } catch (const std::exception&) {  // another rank was lost meanwhile
       if (!await_news()) give_up(std::current_exception());
     }
@@ -504,7 +516,8 @@ void Recovery::agree() {
   }
   const auto [has_state, committed, results, is_in_step] = place_of(leading);
   if (has_state == 0) {
-    throw Failure(ErrorCode::kUnavailable, "no rank is left that has the state of the training");
+    throw CannotRecover(ErrorCode::kUnavailable,
+                        "no rank is left that has the state of the training");
   }
   const bool is_behind = !lacked && committed_ < committed;
   if (is_behind) lacks_state_ = true;  // as long as it is being overwritten
@@ -537,10 +550,9 @@ void Recovery::enter(const Progress& top) {
   entry_ = mirror_->read(top.committed - 1, Mirror::Moment::kEntry);
   skipped_ = mirror_->read(top.committed - 1, Mirror::Moment::kEffect);
   if (!entry_ || !skipped_) {
-    phase_ = Phase::kOff;
-    throw Failure(ErrorCode::kUnavailable,
-                  "the worker whose place this is has left no whole state of step " +
-                      std::to_string(top.committed));
+    throw CannotRecover(ErrorCode::kUnavailable,
+                        "the worker whose place this is has left no whole state of step " +
+                            std::to_string(top.committed));
   }
   replayed_.assign(results_.begin(), results_.end());
 }
