@@ -16,6 +16,7 @@
 #include "rendezvous/common/environment.h"
 #include "rendezvous/common/limits.h"
 #include "rendezvous/leader_spec.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/restart_policy.h"
 
 namespace ddprun::agent {
@@ -103,6 +104,14 @@ struct StandbySpec {
   bool operator==(const StandbySpec&) const = default;
 };
 
+// What makes a wait a verdict, and what follows one (rendezvous/round/hang_core.h).
+struct HangSpec {
+  rdzv::HangTimeout timeout;
+  bool restarts = false;  // --on-hang=restart: who hangs is killed
+
+  bool operator==(const HangSpec&) const = default;
+};
+
 struct Job {
   std::string run_id = "none";
   std::string role = "default";
@@ -129,6 +138,7 @@ struct Job {
   std::string record;                     // --record: file for the cores' inputs; empty: none
   std::string version;                    // of this ddprun, for messages
   StandbySpec standbys;
+  HangSpec hangs;
   std::vector<int> debugged_ranks;  // global ranks that wait for a debugger, in every round
 
   // The exit code of this agent for an outcome that has this one.

@@ -204,6 +204,7 @@ void NodeCore::on(Out& out, const WorkerEnded& ended) {
   const auto index = static_cast<std::size_t>(ended.local_rank);
   if (auto* running = std::get_if<Running>(&state_)) {
     running->has_ended[index] = true;
+    std::erase(running->hung, ended.local_rank);
     if (ended.failure && ended.replaceable) {
       const auto& [committed, generation, has_standby] = *ended.replaceable;
       running->undecided[ended.failure->rank] = ended.local_rank;
@@ -245,6 +246,15 @@ void NodeCore::on(Out& out, const WorkerRegrouped& regrouped) {
       workers->generations, [&](auto each) { return each == regrouped.generation; });
   if (!have_all || !workers->undecided.empty()) return;
   out.push_back(TellLeader{rdzv::Regrouped{regrouped.round, regrouped.generation}});
+}
+
+void NodeCore::on(Out& out, const WorkerHung& hung) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr || running->has_ended.at(static_cast<std::size_t>(hung.local_rank)))
+    return;
+  running->hung.push_back(hung.local_rank);
+  out.push_back(SignalWorker{hung.local_rank, SIGKILL});
+  arm(out, Limit::kKillOfHung, config_.kill_timeout);
 }
 
 void NodeCore::on(Out& out, const StopSignal& stop) {
@@ -306,6 +316,10 @@ void NodeCore::leave(Out& out, const rdzv::NodeLeaving& leaving) {
 void NodeCore::on(Out& out, const TimerExpired&) {
   const Armed expired = *std::exchange(armed_, std::nullopt);
   if (expired.limit == Limit::kEndStep) return take_next_step(out);
+  if (const auto* running = std::get_if<Running>(&state_)) {
+    if (!running->hung.empty()) stop_workers(out, SIGTERM, Limit::kGraceAfterFailure);
+    return;
+  }
   auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping == nullptr || all(stopping->has_ended)) return;
   if (expired.limit == Limit::kStacks) {

@@ -32,9 +32,10 @@
 //   ReplaceWorker     ignore                     Replace (8)                      ignore (9)
 //   WorkersCanRecover ignore                     first: tell WorkersRecover       ignore
 //   WorkerRegrouped   ignore                     of all: tell Regrouped (8)       ignore (9)
+//   WorkerHung        ignore                     KILL that one, timer (10)        ignore
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
-//   TimerExpired      ignore                     ignore                           TakeStacks or KILL (5); then give up (2)
+//   TimerExpired      ignore                     TERM, timer (10)                 TakeStacks or KILL (5); then give up (2)
 //   StacksTaken       ignore                     ignore                           KILL
 //   RoundClosed       ignore                     ignore                           what is listed above for "all ended"
 //
@@ -62,6 +63,8 @@
 //       since the leader will stop the round
 //   (9) a preempted node that has not told it takes part as in Running, so that the workers can finish their step; a worker
 //       that takes a place is asked to leave, too
+//   (10) who hangs is killed, and its end is a failure like any other. One that does not end even so hangs in the kernel:
+//        the others are stopped as after a failure, and then this node gives up on it (2)
 //
 // clang-format on
 //
@@ -101,6 +104,10 @@ struct WorkerEnded {
   std::optional<rdzv::WorkerFailure> failure;  // none: exit code 0
   // With a failure: a prepared standby of its rank waits, or it had taken the place of another one itself.
   std::optional<Replaceable> replaceable = {};
+};
+struct WorkerHung {  // the verdict is that this worker hangs, and it is to be killed (--on-hang)
+  Round round{};
+  int local_rank = 0;
 };
 struct StopSignal {
   int signal = 0;
@@ -165,7 +172,7 @@ using NodeEvent =
                  rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
                  StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
                  LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped>;
+                 WorkerRegrouped, WorkerHung>;
 
 // ---- actions
 
@@ -308,6 +315,7 @@ class NodeCore {
     bool are_some_done = false;
     bool can_recover = false;  // WorkersRecover was told
     bool has_failed = false;   // WorkerFailed was told: the leader stops the round
+    std::vector<int> hung;     // local ranks that were killed for it and have not ended
   };
   struct Stopping : Workers {
     std::vector<rdzv::WorkerFailure> failures;  // of workers that failed while stopping
@@ -339,6 +347,7 @@ class NodeCore {
     kStacks,             // taking the stacks of workers that will get SIGKILL
     kKill,               // from SIGKILL to the end of the workers
     kEndStep,            // one step of the end
+    kKillOfHung,         // from SIGKILL to the end of workers that hang, while the round runs
   };
   struct Armed {
     TimerId timer{};
@@ -362,6 +371,7 @@ class NodeCore {
   void on(Out& out, const rdzv::ReplaceWorker& replace);
   void on(Out& out, const StoreResult& result);
   void on(Out& out, const WorkerEnded& ended);
+  void on(Out& out, const WorkerHung& hung);
   void on(Out& out, const StopSignal& stop);
   void on(Out& out, const PreemptSignal& preempt);
   void on(Out& out, const TimerExpired& expired);

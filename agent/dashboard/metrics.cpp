@@ -1,6 +1,7 @@
 #include "agent/dashboard/metrics.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "agent/dashboard/prometheus_text.h"
@@ -150,6 +151,11 @@ void put_progress(PrometheusText& text, const NodeStatus& status) {
 
 // Of those that are in a collective, also where it has just begun.
 void put_waits(PrometheusText& text, const NodeStatus& status) {
+  std::set<int> hung;
+  for (const HungStatus& each : status.hung) hung.insert(each.ranks.begin(), each.ranks.end());
+  text.gauge("ddprun_hung_ranks",
+             "Ranks of the job that this agent has found to hang, as long as others wait.",
+             static_cast<double>(hung.size()));
   bool has_begun = false;
   for (const WorkerStatus& worker : status.workers) {
     if (worker.calls.empty()) continue;

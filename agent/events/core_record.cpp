@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "agent/status/calls_json.h"
 #include "agent/text/json_fields.h"
 #include "rendezvous/common/base64.h"
 #include "rendezvous/round/round_wire.h"
@@ -15,10 +16,10 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 14> kOwnEvents{
+constexpr std::array<std::string_view, 15> kOwnEvents{
     "store",        "worker_ended", "stop_signal", "preempt_signal",  "timer",
     "stacks_taken", "round_closed", "leader_lost", "leader_replaced", "leader_found",
-    "cannot_run",   "step_taken",   "can_recover", "regrouped"};
+    "cannot_run",   "step_taken",   "can_recover", "regrouped",       "worker_hung"};
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
 // ---- messages, and the names of events
@@ -100,6 +101,10 @@ static void fields(const JsonReader& json, WorkerEnded& ended) {
   json("has_standby", ended.replaceable->has_standby);
 }
 
+static void fields(auto& json, Is<WorkerHung> auto& hung) {
+  json("round", hung.round);
+  json("local_rank", hung.local_rank);
+}
 static void fields(auto& json, Is<StopSignal> auto& stop) { json("signal", stop.signal); }
 static void fields(auto& json, Is<PreemptSignal> auto& notice) { json("signal", notice.signal); }
 
@@ -229,12 +234,35 @@ static void fields(auto& json, Is<RoundBegan> auto& began) {
   json("resumption", began.resumption);
 }
 
+static void fields(auto& json, Is<rdzv::HangRules> auto& rules) {
+  json("patience_us", rules.patience);
+  json("gap_us", rules.gap);
+  json("timeout_us", rules.timeout);
+  json("needs_step", rules.needs_step);
+}
+
+static void fields(auto& json, Is<rdzv::RankCalls> auto& rank) {
+  json("rank", rank.rank);
+  json("held", rank.state);
+  json("held_us", rank.held_for);
+  json("since_step_us", rank.since_step);
+  json("calls", rank.groups);
+}
+
+static void fields(auto& json, Is<CallsSeen> auto& seen) {
+  json("round", seen.round);
+  json("is_end", seen.is_end);
+  json("world_size", seen.world_size);
+  json("rules", seen.rules);
+  json("ranks", seen.ranks);
+}
+
 static void fields(auto& json, Is<InputsLost> auto& lost) { json("lost", lost.count); }
 
 // ---- lines
 
 static void fields(JsonWriter& line, const RecordedStep& step) {
-  constexpr std::string_view kCores[] = {"group", "round", "group", "round", "none"};
+  constexpr std::string_view kCores[] = {"group", "round", "group", "round", "none", "hang"};
   static_assert(std::size(kCores) == std::variant_size_v<Recorded>, "in the order of the variant");
   line("unix_us", step.unix_us);
   line("core", kCores[step.what.index()]);
@@ -252,6 +280,8 @@ static void fields(const JsonReader& line, RecordedStep& step) {
   } else if (core == "round") {
     begins ? fields(line, step.what.emplace<RoundBegan>())
            : fields(line, step.what.emplace<rdzv::RoundInput>());
+  } else if (core == "hang") {
+    fields(line, step.what.emplace<CallsSeen>());
   } else if (core == "none") {
     fields(line, step.what.emplace<InputsLost>());
   } else {

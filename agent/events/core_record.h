@@ -2,8 +2,8 @@
 // replay`): the cores are pure, so the same inputs give the same decisions. Pure; agent/README.md
 // has the format.
 //
-// Each line is a JSON object. `core` is "group" (an agent), "round" (the leader) or "none" (lines
-// were lost). The first line of each core has its `config`, the others have an input and the number
+// Each line is a JSON object. `core` is "group" (an agent), "round" (the leader), "hang" (what the ranks
+// were doing) or "none" (lines were lost). The first line of each core has its `config`, the others have an input and the number
 // of decisions that followed. Messages are base64 of their frames in the round protocol.
 #pragma once
 
@@ -13,9 +13,11 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "agent/core/node_core.h"
 #include "rendezvous/common/result.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_core.h"
 
 namespace ddprun::agent {
@@ -33,7 +35,17 @@ struct NodeInput {
 struct InputsLost {  // were not recorded, because the disk was too slow
   std::uint64_t count = 0;
 };
-using Recorded = std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost>;
+// What the records of ranks said at a moment: of this node's ranks at the end of a round, or of all ranks when
+// it was found that some of them hang. `decisions` is the number of verdicts that followed.
+struct CallsSeen {
+  Round round{};
+  bool is_end = false;  // of the round
+  int world_size = 1;
+  rdzv::HangRules rules = {};
+  std::vector<rdzv::RankCalls> ranks = {};
+};
+using Recorded =
+    std::variant<NodeBegan, RoundBegan, NodeInput, rdzv::RoundInput, InputsLost, CallsSeen>;
 
 struct RecordedStep {
   std::int64_t unix_us = 0;

@@ -64,7 +64,8 @@ constexpr std::array kEventNames{"job_started",
                                  "requested",
                                  "recovered",
                                  "waiting_for",
-                                 "hung"};
+                                 "hung",
+                                 "hang_report"};
 static_assert(kEventNames.size() == std::variant_size_v<JobEvent>, "in the order of the variant");
 
 }  // namespace
@@ -92,6 +93,7 @@ static void fields(JsonWriter& object, const rdzv::WorkerFailure& failure) {
   fields(object, failure.status);
   object("killed_for_memory", failure.killed_for_memory);
   object("message", failure.message);
+  object("hang", OrNull{failure.hang});
 }
 
 static void fields(JsonWriter& object, const rdzv::NodeGone& gone) {
@@ -202,11 +204,41 @@ static void fields(JsonWriter& line, const WaitSeen& event) {
 static void fields(JsonWriter& line, const HangSeen& event) {
   line("round", event.round);
   line("ranks", event.hung.ranks);
-  line("why", event.hung.why == rdzv::Hung::Why::kStopped ? "stopped" : "mismatch");
+  line("why", name_of(event.hung.why));
   line("group", event.hung.group);
   line("number", event.hung.number);
+  line("waiting", event.hung.waiting);
   line("waited_us", event.hung.waited);
   line("sentence", sentence(event.hung));
+}
+
+static void fields(JsonWriter& json, const RanksAlike& group) {
+  json("ranks", group.ranks);
+  boost::json::array hosts;
+  for (const std::string& host : group.hosts) hosts.push_back(JsonWriter::of(host));
+  json.object["hosts"] = std::move(hosts);
+  json("pid", OrNull{group.pid});
+  json("state", group.state);
+  json("call", group.call);
+  json("since_us", group.since);
+  json("step", group.step);
+  json("since_step_us", group.step ? std::optional(group.since_step) : std::nullopt);
+  json("stack", Whole{group.stack});
+  json("trouble", group.trouble);
+}
+
+static void fields(JsonWriter& line, const HangReported& event) {
+  // A thousand ranks may have different stacks.
+  const auto first = [](std::vector<RanksAlike> groups) {
+    constexpr std::size_t kGroupsMax = 8;
+    if (groups.size() > kGroupsMax) groups.erase(groups.begin() + kGroupsMax, groups.end());
+    return groups;
+  };
+  line("round", event.report.round);
+  line("ranks", event.report.hung.ranks);
+  line("sentence", sentence(event.report.hung));
+  line("culprits", first(event.report.culprits));
+  line("others", first(event.report.others));
 }
 
 JobEvent without_what_no_line_shows(JobEvent event) {

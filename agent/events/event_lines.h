@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/failure/hang_report.h"
 #include "agent/status/downtime.h"
 #include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_messages.h"
@@ -111,9 +112,12 @@ struct HangSeen {
   Round round{};
   rdzv::Hung hung;
 };
+struct HangReported {  // what the ranks do, some seconds later
+  HangReport report;
+};
 using JobEvent = std::variant<JobStarted, RoundStarted, WorkerExited, RoundStopping, Restarted,
                               SignalReceived, WorkerKilledAfterGrace, KeeperReplaced, JobFinished,
-                              EventsLost, Requested, Recovered, WaitSeen, HangSeen>;
+                              EventsLost, Requested, Recovered, WaitSeen, HangSeen, HangReported>;
 
 struct EventHead {
   std::chrono::system_clock::time_point time;

@@ -108,7 +108,7 @@ std::string hint(const rdzv::WorkerFailure& cause) {
   if (cause.killed_for_memory && cause.status.signal != SIGKILL) {
     return field("hint", "the kernel killed a process of this job: out of memory");
   }
-  if (cause.status.signal != SIGKILL || cause.killed_for_memory) return {};
+  if (cause.status.signal != SIGKILL || cause.killed_for_memory || !cause.hang.empty()) return {};
   return field("hint", "if nobody sent SIGKILL, the kernel did: out of memory; see dmesg");
 }
 
@@ -122,7 +122,10 @@ std::string cause_in_full(const rdzv::WorkerFailure& cause) {
   out += field("time", time_text("%Y-%m-%d %H:%M:%S", cause.when) + milliseconds_of(cause.when));
   if (cause.progress) out += field("progress", in_words(*cause.progress));
   out += hint(cause);
-  if (!cause.message.empty()) out += "  its error\n" + indented(cause.message, "    ");
+  if (!cause.message.empty()) {
+    out += cause.hang.empty() ? "  its error\n" : "  its stack when it hung\n";
+    out += indented(cause.message, "    ");
+  }
   // Without a log folder it is a temporary file, which is removed at the end.
   if (!cause.error_file.empty() && !cause.log_dir.empty()) {
     out += field("error file", cause.error_file);
@@ -271,6 +274,7 @@ std::string describe(const rdzv::WorkerFailure& failure, std::string_view here) 
   if (failure.killed_for_memory && failure.status.signal == SIGKILL) {
     return text + "was killed by the kernel: out of memory (SIGKILL)";
   }
+  if (!failure.hang.empty()) return text + "hung: " + printable(failure.hang);
   if (failure.status.signal != 0) return text + "was killed by " + failure.status.to_string();
   return text + "ended with " + failure.status.to_string();
 }

@@ -74,13 +74,6 @@ std::string stat_after_name(pid_t pid) {
   return name_end == std::string::npos ? "" : stat.substr(name_end + 2);
 }
 
-RankState rank_state_of(pid_t pid, const std::string& proc) {
-  const std::string status = text_of(proc + "/" + std::to_string(pid) + "/status");
-  const std::string tracer = field(status, "TracerPid");
-  if (!tracer.empty() && tracer != "0") return RankState::kTraced;
-  return field(status, "State").starts_with('T') ? RankState::kStopped : RankState::kRuns;
-}
-
 // A child belongs to one of the threads, so the lists of all of them are read.
 std::vector<pid_t> children_of(pid_t parent, const std::string& proc) {
   std::vector<pid_t> pids;
@@ -99,6 +92,15 @@ std::vector<pid_t> process_tree(pid_t leader, const std::string& proc) {
     if (tree.size() > kProcessesMax) tree.resize(kProcessesMax);
   }
   return tree;
+}
+
+ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc) {
+  const std::string status =
+      text_of(task_folder(pid, proc) + "/" + std::to_string(thread) + "/status");
+  return {.state = field(status, "State"),
+          .caught = field(status, "SigCgt"),
+          .blocked = field(status, "SigBlk"),
+          .pending = field(status, "SigPnd")};
 }
 
 std::size_t thread_count(pid_t pid, const std::string& proc) {

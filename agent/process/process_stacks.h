@@ -9,21 +9,26 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/common/worker_abi/group_calls.h"
-
 namespace ddprun::agent {
 
 // /proc/<pid>/stat from the state on; empty: there is no such process. Does not block.
 std::string stat_after_name(pid_t pid);
-
-// Whether it is stopped, or held by a debugger. Does not block.
-RankState rank_state_of(pid_t pid, const std::string& proc = "/proc");
 
 // Does not block if `parent` is this process.
 std::vector<pid_t> children_of(pid_t parent, const std::string& proc = "/proc");
 
 // `leader`, followed by its descendants; at most 64 processes.
 std::vector<pid_t> process_tree(pid_t leader, const std::string& proc = "/proc");
+
+// The state and the signals of a thread, as /proc has them (the masks in hexadecimal digits); all empty: it
+// is gone.
+struct ThreadSignals {
+  std::string state;
+  std::string caught;
+  std::string blocked;
+  std::string pending;
+};
+ThreadSignals signals_of(pid_t pid, pid_t thread, const std::string& proc = "/proc");
 
 std::size_t thread_count(pid_t pid, const std::string& proc = "/proc");
 

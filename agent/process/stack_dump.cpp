@@ -6,16 +6,27 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "agent/process/process_stacks.h"
+#include "agent/process/python_stacks.h"
 #include "agent/process/search_path.h"
 #include "rendezvous/common/thread.h"
 #include "rendezvous/common/unique_fd.h"
 
 namespace ddprun::agent {
 namespace {
+
+using namespace std::chrono_literals;
+
+// What faulthandler needs for a hundred threads, many times over.
+constexpr auto kAnswerLimit = 500ms;
+constexpr auto kAnswerPoll = 1ms;
+constexpr std::size_t kAnswerBytes = 1U << 20;
 
 bool is_python(pid_t pid) {
   std::array<char, 4096> target{};
@@ -85,13 +96,15 @@ struct StackDump::Taken {
   off_t of_kernel_bytes = 0;  // after which a debugger writes
   pid_t pid = 0;
   bool is_python = false;
-  std::vector<std::string> debugger;
+  std::optional<PythonStacks> asked;
+  bool has_answered = false;
+  std::vector<std::string> debugger;  // empty: it has answered by itself, or none is installed
 };
 
 namespace {
 
 // The thread's work for one worker.
-StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) {
+StackDump::Taken take(const StackDump::Worker& worker) {
   StackDump::Taken taken;
   taken.rank = worker.rank;
   if (!worker.folder.empty()) {
@@ -112,8 +125,24 @@ StackDump::Taken take(const StackDump::Worker& worker, const std::string& path) 
   // If the worker is a wrapper script, the program is the descendant with the most threads.
   taken.pid = *std::ranges::max_element(tree, {}, [](pid_t pid) { return thread_count(pid); });
   taken.is_python = is_python(taken.pid);
-  taken.debugger = debugger_for(taken.pid, taken.is_python, path);
+  if (taken.is_python) taken.asked = PythonStacks::ask(taken.pid);
   return taken;
+}
+
+// The answers of those that were asked; who does not answer is left to a debugger.
+void collect_answers(std::vector<StackDump::Taken>& taken, const std::string& path) {
+  const auto until = std::chrono::steady_clock::now() + kAnswerLimit;
+  for (StackDump::Taken& each : taken) {
+    while (each.asked && !each.asked->is_done() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(kAnswerPoll);
+    }
+    if (each.asked && each.asked->is_done()) {
+      const std::string text = each.asked->text(kAnswerBytes);
+      each.has_answered = !text.empty();
+      write_all(each.fd.get(), text);
+    }
+    if (!each.has_answered) each.debugger = debugger_for(each.pid, each.is_python, path);
+  }
 }
 
 }  // namespace
@@ -127,7 +156,8 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
   calls_.run<std::vector<Taken>>(
       [workers = std::move(workers), path = value_or_empty(environment, "PATH")] {
         std::vector<Taken> taken;
-        for (const Worker& worker : workers) taken.push_back(take(worker, path));
+        for (const Worker& worker : workers) taken.push_back(take(worker));
+        collect_answers(taken, path);
         return taken;
       },
       [this](std::vector<Taken> taken) { on_taken(std::move(taken)); });
@@ -186,6 +216,7 @@ std::vector<StackDump::Account> StackDump::so_far(std::size_t bytes_max) const {
       const std::string& program = taken.debugger.front();
       account.debugger = program.substr(program.rfind('/') + 1);
     }
+    if (taken.has_answered) account.debugger = "faulthandler";
     account.has_ended = debuggers_[i] == nullptr;
     account.file = taken.file;
     if (taken.file.empty()) {

@@ -1,6 +1,6 @@
 // The stacks of workers that will be killed because their grace period is over, or that somebody asks
-// for: always from /proc, and, of the process with most threads, from py-spy (Python), eu-stack or gdb,
-// whichever is installed. The kill waits for them, so the caller sets a limit and then uses what there
+// for: always from /proc, and, of the process with most threads, from itself (python_stacks.h), or from
+// py-spy (Python), eu-stack or gdb, whichever is installed. The kill waits for them, so the caller sets a limit and then uses what there
 // is.
 //
 // Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
@@ -34,7 +34,7 @@ class StackDump {
     bool is_python = false;
     std::string file;      // with the stacks; empty: the texts have their first lines
     std::string text;      // from /proc
-    std::string debugger;  // "gdb"; empty: none is installed
+    std::string debugger;  // "gdb", "faulthandler"; empty: none is installed
     std::string debugger_text;
     bool has_ended = true;  // the debugger
   };

@@ -9,23 +9,32 @@ import sys
 
 
 class _Hooks:
-    """A finder: all imports but two pay for two comparisons."""
+    """A finder: all imports but three pay for a look-up and a comparison."""
 
     def __init__(self, folder):
-        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress")}
+        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress", "collectives")}
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
+        self.hooks = None
+        self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}
 
     def find_spec(self, name, path=None, target=None):
-        if name == "torch.optim.optimizer":
-            sys.meta_path.remove(self)
-            return self.load("hooks").find_spec(name, path, target, self.load)
+        if name in self.wanted:
+            return self.hooks_for(name).find_spec(name, path, target, self.load)
         if name == "torch" and self.modules is not None:
             os.write(self.modules, b"torch\n")  # the agent waits for the rest: hooks.tell_modules
 
-    def install_hooks(self, optimizers):
-        """Installs the hook into torch.optim.optimizer where it is loaded already (a standby: agent/standby)."""
-        sys.meta_path.remove(self)
-        self.load("hooks").install_safely(optimizers, self.load)
+    def install_hooks(self, modules):
+        """Installs the hooks where the modules are loaded already (a standby: agent/standby)."""
+        for name in [name for name in self.wanted if name in modules]:
+            self.hooks_for(name).install_safely(modules[name], self.load)
+
+    def hooks_for(self, name):
+        self.wanted.remove(name)
+        if not self.wanted:
+            sys.meta_path.remove(self)
+        if self.hooks is None:
+            self.hooks = self.load("hooks")
+        return self.hooks
 
     def load(self, name):
         module = type(sys)("_ddprun_" + name)
@@ -33,6 +42,22 @@ class _Hooks:
         module.modules = self.modules
         exec(compile(self.texts[name], module.__file__, "exec"), module.__dict__)
         return module
+
+
+_STACK_SIGNAL, _STACK_MEMORY = 50, "ddprun-python-stacks"  # agent/process/python_stacks.h
+
+
+def _show_stacks():
+    """When the signal comes, faulthandler writes the stacks of all threads where the agent finds them."""
+    import _signal
+    import faulthandler
+    if _signal.getsignal(_STACK_SIGNAL) != _signal.SIG_DFL:
+        return
+    memory = os.memfd_create(_STACK_MEMORY)
+    # Whoever empties it does not know how far this process has written.
+    stacks = os.open(f"/proc/self/fd/{memory}", os.O_WRONLY | os.O_APPEND)
+    os.close(memory)
+    faulthandler.register(_STACK_SIGNAL, file=stacks, all_threads=True)
 
 
 def _own_descriptor(variable, target):
@@ -51,8 +76,9 @@ def _leave(folder):
     """The interpreter, as if this file had never been there."""
     try:
         sys.meta_path.insert(0, _Hooks(folder))
+        _show_stacks()
     except Exception as error:
-        print(f"ddprun: the steps of this worker are not shown: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"ddprun: not all of this worker is shown: {type(error).__name__}: {error}", file=sys.stderr)
     _, has_more, others = os.environ.pop("PYTHONPATH", "").partition(":")
     if has_more:
         os.environ["PYTHONPATH"] = others

@@ -14,6 +14,8 @@ namespace ddprun::agent {
 static void fields(auto& json, Is<StackQuery> auto& question) {
   json.constant("ask", "stacks");
   json("ranks", question.ranks);
+  json.may_lack("without", question.without);
+  json.may_lack("is_brief", question.is_brief);
 }
 
 static void fields(auto& json, Is<ThreadStack> auto& stack) {
@@ -36,13 +38,17 @@ static void fields(auto& json, Is<WorkerStacks> auto& stacks) {
 namespace {
 
 constexpr std::size_t kFunctionBytesMax = 120;  // a template's name may be a page long
+// agent/python/sitecustomize.py
+constexpr std::string_view kFileOfHooks = "<frozen importlib of ddprun>/";
 
 // A thread as it is found in the text, before those with equal stacks are put together.
 struct Found {
-  std::int64_t id = 0;
+  std::int64_t id = 0;  // kAsked: the main thread, which was asked for all stacks
   std::string name;
   std::string stack;
+  bool is_ours = false;  // of ddprun's hooks
 };
+constexpr std::int64_t kAsked = -1;
 
 std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
@@ -97,11 +103,30 @@ std::optional<std::string> frame_in(std::string_view line) {
   return frame + (place.empty() ? "" : " (" + place + ")");
 }
 
+// faulthandler:  File "/home/me/train.py", line 12 in load
+std::optional<std::string> frame_of_python(std::string_view line) {
+  if (!line.starts_with("  File \"")) return std::nullopt;
+  const auto end = line.rfind("\", line ");
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = line.substr(end + 8);
+  const auto in = rest.find(" in ");
+  if (in == std::string_view::npos) return std::nullopt;
+  return std::string(rest.substr(in + 4)) + " (" + std::string(file_name(line.substr(8, end - 8))) +
+         ":" + std::string(rest.substr(0, in)) + ")";
+}
+
+// faulthandler: Current thread 0x00007f2a [name] (most recent call first):, or Thread 0x…
 // py-spy:    Thread 4711 (idle): "MainThread"
 // gdb:       Thread 1 (Thread 0x7f2a (LWP 4711) "train"):
 // eu-stack:  TID 4711:
 std::optional<Found> thread_in(std::string_view line) {
   if (line.starts_with("TID ")) return Found{number_at_front(line.substr(4)), {}, {}};
+  if (line.ends_with(" (most recent call first):")) {
+    Found thread;
+    if (line.starts_with("Current thread ")) thread.id = kAsked;
+    thread.name = between(line, "[", "]");
+    return thread;
+  }
   if (!line.starts_with("Thread ")) return std::nullopt;
   const std::string name(between(line, "\"", "\""));
   if (const auto lwp = between(line, "(LWP ", ")"); !lwp.empty()) {
@@ -157,7 +182,10 @@ std::vector<Found> find_threads(std::string_view text) {
       std::ranges::move(found, std::back_inserter(threads));
     } else if (filling > 0) {
       std::string frame;
-      if (auto of_debugger = frame_in(line)) {
+      if (auto of_python = frame_of_python(line)) {
+        frame = std::move(*of_python);
+        threads.back().is_ours |= line.find(kFileOfHooks) != std::string_view::npos;
+      } else if (auto of_debugger = frame_in(line)) {
         frame = std::move(*of_debugger);
       } else if (line.starts_with("      [<")) {
         frame = std::string("kernel: ") + std::string(trimmed(line.substr(line.find(']') + 1)));
@@ -172,7 +200,9 @@ std::vector<Found> find_threads(std::string_view text) {
       }
     }
   }
-  std::erase_if(threads, [](const Found& thread) { return thread.stack.empty(); });
+  std::erase_if(threads, [](const Found& thread) {
+    return thread.stack.empty() || (thread.is_ours && thread.id != kAsked);
+  });
   return threads;
 }
 
@@ -200,7 +230,7 @@ std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
   for (Found& thread : find_threads(of_kernel)) names[thread.id] = std::move(thread.name);
   std::vector<ThreadStack> stacks;
   for (Found& thread : find_threads(text)) {
-    const bool is_main = thread.id == pid;
+    const bool is_main = thread.id == pid || thread.id == kAsked;
     if (thread.name.empty()) thread.name = names[thread.id];
     auto same = std::ranges::find(stacks, thread.stack, &ThreadStack::stack);
     if (same == stacks.end()) {
@@ -214,6 +244,25 @@ std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
   return stacks;
 }
 
+namespace {
+
+// The innermost ones, and "…" for the others.
+void keep_frames(ThreadStack& thread, int count) {
+  std::size_t end = 0;
+  for (int i = 0; i < count && end < thread.stack.size(); ++i) {
+    end = thread.stack.find('\n', end) + 1;
+  }
+  if (end < thread.stack.size()) thread.stack.replace(end, std::string::npos, "…\n");
+}
+
+}  // namespace
+
+void make_brief(WorkerStacks& stacks) {
+  constexpr int kFramesOfReport = 16;
+  if (stacks.threads.size() > 1) stacks.threads.resize(1);
+  for (ThreadStack& thread : stacks.threads) keep_frames(thread, kFramesOfReport);
+}
+
 void shorten(WorkerStacks& stacks, std::size_t bytes_max) {
   constexpr int kFramesKept = 12;
   const auto size = [&stacks] {
@@ -223,13 +272,7 @@ void shorten(WorkerStacks& stacks, std::size_t bytes_max) {
     return sum;
   };
   if (size() <= bytes_max) return;
-  for (ThreadStack& thread : stacks.threads) {
-    std::size_t end = 0;
-    for (int i = 0; i < kFramesKept && end < thread.stack.size(); ++i) {
-      end = thread.stack.find('\n', end) + 1;
-    }
-    if (end < thread.stack.size()) thread.stack.replace(end, std::string::npos, "…\n");
-  }
+  for (ThreadStack& thread : stacks.threads) keep_frames(thread, kFramesKept);
   int left_out = 0;
   while (stacks.threads.size() > 1 && size() > bytes_max) {
     left_out += stacks.threads.back().threads;

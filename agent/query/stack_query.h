@@ -13,7 +13,9 @@
 namespace ddprun::agent {
 
 struct StackQuery {
-  std::vector<int> ranks;  // empty: all
+  std::vector<int> ranks = {};    // empty: all
+  std::vector<int> without = {};  // none of these
+  bool is_brief = false;  // the innermost frames of the main threads, for a report of all ranks
   bool operator==(const StackQuery&) const = default;
 };
 std::string to_json(const StackQuery& question);
@@ -50,6 +52,9 @@ std::vector<ThreadStack> threads_in(std::string_view text, std::int64_t pid,
 
 // How long a node takes to answer, at most. (gdb may need that for a process with LibTorch.)
 inline constexpr std::chrono::seconds kStackLimit{6};
+
+// What an answer to a brief question has.
+void make_brief(WorkerStacks& stacks);
 
 // Removes what does not fit: frames far from the innermost ones, then threads other than the main one.
 void shorten(WorkerStacks& stacks, std::size_t bytes_max);

@@ -21,6 +21,7 @@
 #include "rendezvous/common/result.h"
 #include "rendezvous/common/worker_abi/group_calls.h"
 #include "rendezvous/common/worker_abi/worker_progress.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_messages.h"
 
 namespace ddprun::agent {
@@ -28,7 +29,6 @@ namespace ddprun::agent {
 inline constexpr int kStatusSchema = 2;
 inline constexpr std::size_t kRestartsKept = 50;  // the latest ones; the totals count all
 inline constexpr std::size_t kEventsKept = 50;
-inline constexpr std::size_t kGroupsShown = 8;  // of a worker
 
 enum class NodeState {
   kLooking,   // for the leader
@@ -68,10 +68,21 @@ struct WorkerStatus {
   std::optional<ExitStatus> exit;          // once it has ended
   std::optional<WorkerProgress> progress;  // its last report; nothing: there was none
   RankState held = RankState::kRuns;
-  // In its process groups, at most kGroupsShown; nothing: it keeps no record.
+  std::chrono::nanoseconds held_for{};  // in that state, without having run meanwhile
+  // In its process groups; nothing: it keeps no record.
   std::vector<GroupCalls> calls = {};
 
   bool operator==(const WorkerStatus&) const = default;
+};
+
+// A verdict of this node's agent (rendezvous/round/hang_core.h), as long as it holds.
+struct HungStatus {
+  rdzv::Hung::Why why{};
+  std::vector<int> ranks;
+  std::string sentence;
+  std::chrono::microseconds waited{};
+
+  bool operator==(const HungStatus&) const = default;
 };
 
 struct RestartRecord {
@@ -158,6 +169,9 @@ struct NodeStatus {
   double goodput = 0;                        // the share of `wall` that moved the job forward
   std::vector<RestartTotal> restart_totals;  // reasons that occurred, in the order of RestartReason
   std::vector<RestartRecord> recent_restarts;  // oldest first
+
+  std::chrono::microseconds longest_wait{};  // of its ranks in a collective, that has ended
+  std::vector<HungStatus> hung;              // told by this node
 
   std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
   std::optional<StandbyStatus> standbys;  // none: --standby is off

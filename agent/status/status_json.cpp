@@ -1,4 +1,5 @@
 // The status of a node and of a job as JSON. Each list of names has the order of its enumeration.
+#include "agent/status/calls_json.h"
 #include "agent/status/job_status.h"
 #include "agent/text/json_fields.h"
 
@@ -17,11 +18,8 @@ template <>
 inline constexpr std::array<std::string_view, 3> kNames<DowntimeEnd>{"workers_run", "first_step",
                                                                      "step_after"};
 template <>
-inline constexpr std::array<std::string_view, 10> kNames<record::Operation>{
-    "other",  "all_reduce", "broadcast",      "reduce",     "all_gather",
-    "gather", "scatter",    "reduce_scatter", "all_to_all", "barrier"};
-template <>
-inline constexpr std::array<std::string_view, 3> kNames<RankState>{"runs", "stopped", "traced"};
+inline constexpr std::array<std::string_view, 6> kNames<rdzv::Hung::Why>{
+    "stopped", "mismatch", "frozen", "uninterruptible", "cycle", "timeout"};
 template <>
 inline constexpr std::array<std::string_view, 4> kNames<MemberStatus::State>{
     "in_round", "waiting", "spare", "disconnected"};
@@ -49,26 +47,6 @@ static void fields(const JsonReader& json, ExitStatus& exit) {
   json("core_dumped", exit.core_dumped);
 }
 
-static void fields(auto& json, Is<GroupCall> auto& at) {
-  json("operation", at.call.operation);
-  json("type", at.call.type);
-  json("root", at.call.root);
-  json("elements", at.call.elements);
-  json("signature", at.call.signature);
-  json("number", at.number);
-  json("is_over", at.is_over);
-  json("since_us", at.since);
-}
-
-static void fields(auto& json, Is<GroupCalls> auto& group) {
-  json("group", group.name);
-  json("id", group.id);
-  json("size", group.size);
-  json("rank", group.rank);
-  json("calls", group.calls);
-  json("at", group.at);
-}
-
 static void fields(auto& json, Is<WorkerStatus> auto& worker) {
   json("rank", worker.rank);
   json("local_rank", worker.local_rank);
@@ -78,7 +56,15 @@ static void fields(auto& json, Is<WorkerStatus> auto& worker) {
   json("exit", worker.exit);
   json("progress", worker.progress);
   json.may_lack("held", worker.held);
+  json.may_lack("held_us", worker.held_for);
   json.may_lack("calls", worker.calls);
+}
+
+static void fields(auto& json, Is<HungStatus> auto& hung) {
+  json("why", hung.why);
+  json("ranks", hung.ranks);
+  json("sentence", hung.sentence);
+  json("waited_us", hung.waited);
 }
 
 static void fields(auto& json, Is<RestartRecord> auto& record) {
@@ -146,6 +132,8 @@ static void fields(auto& json, Is<NodeStatus> auto& status) {
   json("goodput", status.goodput);
   json("restart_totals", status.restart_totals);
   json("recent_restarts", status.recent_restarts);
+  json.may_lack("longest_wait_us", status.longest_wait);
+  json.may_lack("hung", status.hung);
   json("store", status.store);
   json("standbys", status.standbys);
   json.may_lack("replacement", status.replacement);
@@ -207,6 +195,17 @@ static int halve(std::vector<T>& list, bool removes_older = false) {
   return static_cast<int>(left_out);
 }
 
+// Those that a worker is in are the first.
+static bool has_cut_calls(NodeStatus& node) {
+  constexpr std::size_t kKept = 8;
+  bool has_cut = false;
+  for (WorkerStatus& worker : node.workers) {
+    has_cut |= worker.calls.size() > kKept;
+    if (worker.calls.size() > kKept) worker.calls.resize(kKept);
+  }
+  return has_cut;
+}
+
 static bool has_halved_workers(NodeStatus& node) {
   const int left_out = halve(node.workers);
   node.workers_left_out += left_out;
@@ -216,7 +215,8 @@ static bool has_halved_workers(NodeStatus& node) {
 // False: nothing is left to remove.
 static bool shorten(NodeStatus& status) {
   return halve(status.events, /*removes_older=*/true) > 0 ||
-         !std::exchange(status.recent_restarts, {}).empty() || has_halved_workers(status);
+         !std::exchange(status.recent_restarts, {}).empty() || has_cut_calls(status) ||
+         has_halved_workers(status);
 }
 
 static bool shorten(JobStatus& status) {
@@ -227,7 +227,7 @@ static bool shorten(JobStatus& status) {
   };
   if (of_any_node([](auto& node) { return !std::exchange(node.events, {}).empty(); }) ||
       of_any_node([](auto& node) { return halve(node.recent_restarts, true) > 0; }) ||
-      of_any_node(has_halved_workers) || halve(status.late) > 0) {
+      of_any_node(has_cut_calls) || of_any_node(has_halved_workers) || halve(status.late) > 0) {
     return true;
   }
   if (status.leader && !status.leader->members.empty()) {
@@ -252,7 +252,10 @@ std::vector<rdzv::RankCalls> calls_of(const JobStatus& status) {
     if (node.round != status.nodes.front().round) continue;
     for (const WorkerStatus& worker : node.workers) {
       if (worker.state != WorkerState::kRunning) continue;
-      calls.push_back({worker.rank, worker.held, worker.calls});
+      const bool has_stepped = worker.progress && worker.progress->step;
+      calls.push_back({worker.rank, worker.held, worker.held_for,
+                       has_stepped ? std::optional(worker.progress->since_step) : std::nullopt,
+                       worker.calls});
     }
   }
   return calls;

@@ -21,17 +21,34 @@ bool has_waited(const NodeStatus& node, std::chrono::nanoseconds patience) {
   });
 }
 
+// How long one of its ranks has been in a call.
+std::chrono::nanoseconds longest_call(const NodeStatus& node) {
+  std::chrono::nanoseconds longest{};
+  for (const WorkerStatus& worker : node.workers) {
+    if (worker.state != WorkerState::kRunning) continue;
+    for (const GroupCalls& group : worker.calls) {
+      if (group.at && !group.at->is_over) longest = std::max(longest, group.at->since);
+    }
+  }
+  return longest;
+}
+
 }  // namespace
 
-HangWatch::HangWatch(boost::asio::io_context& io, Hooks hooks)
-    : hooks_(std::move(hooks)), timer_(io) {}
+HangWatch::HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, Hooks hooks)
+    : timeout_(timeout), hooks_(std::move(hooks)), timer_(io) {}
 
 void HangWatch::round_began() {
   steps_ = {};
   gap_ = {};
-  told_.reset();
-  told_hung_.reset();
+  longest_.forget_current();
+  forget();
   look_later();
+}
+
+void HangWatch::forget() {
+  told_.clear();
+  told_hung_.clear();
 }
 
 void HangWatch::look_later() {
@@ -41,9 +58,21 @@ void HangWatch::look_later() {
 
 std::chrono::nanoseconds HangWatch::patience() const { return steps_.patience() + gap_; }
 
+// What an evaluation by all ranks of one node takes, the others know.
+rdzv::HangRules HangWatch::rules(const JobStatus& status) const {
+  std::chrono::nanoseconds longest = longest_.longest();
+  for (const NodeStatus& node : status.nodes) {
+    longest = std::max<std::chrono::nanoseconds>(longest, node.longest_wait);
+  }
+  return {.patience = steps_.patience(),
+          .gap = gap_,
+          .timeout = timeout_.limit(longest),
+          .needs_step = timeout_.is_automatic};
+}
+
 void HangWatch::look() {
   const int world_size = hooks_.world_size();
-  if (world_size == 0) return;
+  if (world_size == 0) return forget();
   const auto now = Clock::now();
   if (now > due_ + kLate) gap_ += now - due_;
   look_later();
@@ -54,11 +83,10 @@ void HangWatch::look() {
     steps_.stepped(worker.rank, *progress->step,
                    now - std::chrono::duration_cast<Clock::duration>(progress->since_step));
   }
+  longest_.looked(longest_call(node));
   if (!has_waited(node, patience())) {
     if (!has_waited(node, steps_.patience())) gap_ = {};
-    told_.reset();
-    told_hung_.reset();
-    return;
+    return forget();
   }
   if (std::cmp_equal(node.workers.size(), world_size)) {
     JobStatus alone;
@@ -75,15 +103,52 @@ void HangWatch::look() {
 void HangWatch::judge(const JobStatus& status) {
   const int world_size = hooks_.world_size();
   if (world_size == 0) return;
-  const auto found = rdzv::find_hangs(calls_of(status), world_size, patience());
-  if (!found.waits.empty() && !(told_ && told_->is_same(found.waits[0]))) {
-    told_ = found.waits[0];
-    hooks_.waits(*told_);
+  const rdzv::HangRules by = rules(status);
+  const auto found = rdzv::find_hangs(calls_of(status), world_size, by);
+  if (!found.waits.empty()) {
+    const rdzv::WaitingFor& wait = found.waits.front();
+    const bool is_told =
+        std::ranges::any_of(told_, [&](const auto& each) { return each.is_same(wait); });
+    if (!is_told) {
+      told_.push_back(wait);
+      hooks_.waits(wait);
+    }
   }
-  if (!found.hung.empty() && !(told_hung_ && told_hung_->is_same(found.hung[0]))) {
-    told_hung_ = found.hung[0];
-    hooks_.hung(*told_hung_);
+  for (const rdzv::Hung& hung : found.hung) {
+    const bool is_told =
+        std::ranges::any_of(told_hung_, [&](const Told& each) { return each.hung.is_same(hung); });
+    if (is_told) continue;
+    told_hung_.push_back({hung, Clock::now()});
+    hooks_.hung(hung, status, by);
   }
+}
+
+void HangWatch::confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
+  hooks_.job(lifetime_.guard([this, hung, done = std::move(done)](const JobStatus& status) {
+    const int world_size = hooks_.world_size();
+    const auto ranks = calls_of(status);
+    const auto found = rdzv::find_hangs(ranks, world_size, rules(status));
+    const bool is_so = world_size > 0 && std::ranges::any_of(found.hung, [&](const auto& each) {
+                         return each.is_same(hung);
+                       });
+    const bool is_held = std::ranges::count(ranks, RankState::kTraced, &rdzv::RankCalls::state) > 0;
+    done(is_so || !is_held ? std::optional(is_so) : std::nullopt);
+  }));
+}
+
+std::chrono::microseconds HangWatch::longest_wait() const {
+  return std::chrono::duration_cast<std::chrono::microseconds>(longest_.longest());
+}
+
+std::vector<HungStatus> HangWatch::hung() const {
+  const auto now = Clock::now();
+  std::vector<HungStatus> told;
+  for (const auto& [hung, at] : told_hung_) {
+    told.push_back(
+        {hung.why, hung.ranks, sentence(hung),
+         std::chrono::duration_cast<std::chrono::microseconds>(hung.waited + (now - at))});
+  }
+  return told;
 }
 
 }  // namespace ddprun::agent

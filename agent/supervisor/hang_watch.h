@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "agent/loop/timer.h"
 #include "agent/status/job_status.h"
@@ -23,12 +24,20 @@ class HangWatch {
     std::function<NodeStatus()> node;
     std::function<void(std::function<void(JobStatus)>)> job;
     std::function<void(const rdzv::WaitingFor&)> waits;
-    std::function<void(const rdzv::Hung&)> hung;
+    // With that by which it was found.
+    std::function<void(const rdzv::Hung&, const JobStatus&, const rdzv::HangRules&)> hung;
   };
-  HangWatch(boost::asio::io_context& io, Hooks hooks);
+  HangWatch(boost::asio::io_context& io, rdzv::HangTimeout timeout, Hooks hooks);
 
   // Looks until no round runs.
   void round_began();
+  // Asks the nodes once more whether it is still so; nothing: a debugger, or a tool that takes stacks, holds a
+  // rank just now.
+  void confirm(const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done);
+
+  std::chrono::microseconds longest_wait() const;  // of this node's ranks, in the whole job
+  // What was told of the current round, as long as somebody waits.
+  std::vector<HungStatus> hung() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -36,16 +45,24 @@ class HangWatch {
   void look_later();
   void look();
   void judge(const JobStatus& status);
+  void forget();
+  rdzv::HangRules rules(const JobStatus& status) const;
   std::chrono::nanoseconds patience() const;
 
+  const rdzv::HangTimeout timeout_;
   const Hooks hooks_;
   Timer timer_;
   Clock::time_point due_;
   rdzv::WaitPatience steps_;
   // This agent did not run for so long while the current waits lasted, and others may not have either.
   std::chrono::nanoseconds gap_{};
-  std::optional<rdzv::WaitingFor> told_;
-  std::optional<rdzv::Hung> told_hung_;
+  std::vector<rdzv::WaitingFor> told_;
+  struct Told {
+    rdzv::Hung hung;
+    Clock::time_point at;
+  };
+  std::vector<Told> told_hung_;
+  rdzv::LongestWait longest_;
   const rdzv::Lifetime lifetime_;
 };
 

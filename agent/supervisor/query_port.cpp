@@ -16,7 +16,13 @@ QueryPort::QueryPort(const AgentParts& parts, Access access)
             }),
       control_(parts.io, key_of(parts.job, parts.agent_id), parts.job.run_id,
                {query_, logs_, std::move(access.stacks), std::move(access.stop),
-                std::move(access.restart), std::move(access.replace)}) {}
+                std::move(access.restart), std::move(access.replace)}) {
+  query_.answer_with("end_hung", [end = std::move(access.end_hung)](std::string_view question,
+                                                                    const JobQuery::Reply& reply) {
+    const auto read = end_hung_from(question);
+    reply(to_json(read ? end(*read) : EndHungAnswer{}));
+  });
+}
 
 void QueryPort::open() {
   if (const auto opened = control_.open(parts_.job.environment)) {

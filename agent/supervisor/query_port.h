@@ -10,6 +10,7 @@
 
 #include "agent/dashboard/metrics_server.h"
 #include "agent/query/control_service.h"
+#include "agent/query/hang_query.h"
 #include "agent/supervisor/parts.h"
 
 namespace ddprun::agent {
@@ -20,6 +21,7 @@ class QueryPort {
     JobQuery::Access job;
     std::function<int()> first_rank;         // of this node, in the current round
     ControlService::TakeStacks stacks;       // of this node's workers
+    std::function<EndHungAnswer(const EndHung&)> end_hung;
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end
     std::function<std::optional<Result<void>>(int rank)> replace;  // as ControlService's

@@ -42,7 +42,8 @@ WorkerStacks stacks_from(const StackDump::Account& account, const std::string& h
     stacks.trouble = what_is_missing(account);
     stacks.source = "/proc";
     stacks.threads = of_kernel;
-  } else if (account.is_python && account.debugger != "py-spy") {
+  } else if (account.is_python && account.debugger != "py-spy" &&
+             account.debugger != "faulthandler") {
     stacks.trouble = "these are the interpreter's functions: install py-spy to see the program's";
   }
   return stacks;

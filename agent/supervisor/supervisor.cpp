@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/asio/ip/host_name.hpp>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -13,6 +14,7 @@
 #include "agent/process/control_group.h"
 #include "rendezvous/common/duration_text.h"
 #include "rendezvous/common/exit_codes.h"
+#include "rendezvous/common/foreign_text.h"
 #include "rendezvous/net/socket_address.h"
 
 namespace ddprun::agent {
@@ -59,7 +61,8 @@ Supervisor::Supervisor(const Job& job)
       end_(
           parts_, {observers_, queries_, leader_}, [this] { return workers_.stacks_text(); },
           log_.writes(Log::Level::kInfo)),
-      hangs_(io_, hang_hooks()),
+      hangs_(io_, job.hangs.timeout, hang_hooks()),
+      hang_response_(io_, job.hangs.restarts, hang_response_hooks()),
       timer_(io_) {}
 
 Supervisor::~Supervisor() = default;
@@ -206,16 +209,22 @@ WorkerGroup::Events Supervisor::worker_events() {
   return {
       .event =
           [this](NodeEvent event) {
-            if (std::holds_alternative<RoundClosed>(event)) store_.close();
+            if (std::holds_alternative<RoundClosed>(event)) {
+              store_.close();
+              hang_response_.forget();
+              note_last_calls();
+            }
             post(std::move(event));
           },
       .started =
           [this](const std::vector<pid_t>& pids) {
             observers_.round_started(workers_.round(), pids);
             hangs_.round_began();
+            hang_response_.forget();
           },
       .ending =
           [this](int local_rank, ExitStatus status) {
+            keep_calls(local_rank);
             if (workers_.round().rank_offset + local_rank == 0) observers_.kubeflow.look();
             observers_.events.worker_ending(local_rank, workers_.progress(local_rank),
                                             workers_.marks(local_rank), status,
@@ -262,22 +271,97 @@ WorkerGroup::Events Supervisor::worker_events() {
 }
 
 HangWatch::Hooks Supervisor::hang_hooks() {
-  return {.world_size = [this] { return core_.is_running() ? workers_.round().world_size : 0; },
-          .node = [this] { return node_status(/*events_max=*/0); },
-          .job =
-              [this](std::function<void(JobStatus)> done) {
-                queries_.query().job_status(std::move(done));
+  return {
+      .world_size = [this] { return core_.is_running() ? workers_.round().world_size : 0; },
+      .node = [this] { return node_status(/*events_max=*/0); },
+      .job =
+          [this](std::function<void(JobStatus)> done) {
+            queries_.query().job_status(std::move(done));
+          },
+      .waits =
+          [this](const rdzv::WaitingFor& wait) {
+            log_.write(Log::Level::kInfo, sentence(wait));
+            observers_.events.write(WaitSeen{workers_.round().round, wait});
+          },
+      .hung =
+          [this](const rdzv::Hung& hung, const JobStatus& status, const rdzv::HangRules& rules) {
+            note_calls(status, rules);
+            log_.warn(rdzv::ranks_in_words(hung.ranks) + " hung: " + sentence(hung));
+            observers_.events.write(HangSeen{workers_.round().round, hung});
+            hang_response_.respond(hung, status);
+          }};
+}
+
+// ---- the recording has what the records of the ranks said, when a verdict was given and at the end
+
+void Supervisor::note_calls(const JobStatus& status, const rdzv::HangRules& rules) {
+  if (!recorder_) return;
+  CallsSeen seen{workers_.round().round, /*is_end=*/false, workers_.round().world_size, rules,
+                 calls_of(status)};
+  const std::size_t verdicts = find_hangs(seen.ranks, seen.world_size, seen.rules).hung.size();
+  recorder_->note(std::move(seen), verdicts);
+}
+
+void Supervisor::keep_calls(int local_rank) {
+  if (!recorder_) return;
+  const auto progress = workers_.progress(local_rank);
+  const auto [state, held_for] = workers_.held(local_rank);
+  last_calls_.push_back(
+      {workers_.round().rank_offset + local_rank, state, held_for,
+       progress && progress->step ? std::optional(progress->since_step) : std::nullopt,
+       workers_.calls(local_rank)});
+}
+
+void Supervisor::note_last_calls() {
+  if (!recorder_ || last_calls_.empty()) return;
+  std::ranges::sort(last_calls_, {}, &rdzv::RankCalls::rank);
+  CallsSeen seen;
+  seen.round = workers_.round().round;
+  seen.is_end = true;
+  seen.world_size = workers_.round().world_size;
+  seen.ranks = std::exchange(last_calls_, {});
+  recorder_->note(std::move(seen));
+}
+
+HangResponse::Hooks Supervisor::hang_response_hooks() {
+  return {.query = [this]() -> JobQuery& { return queries_.query(); },
+          .stacks =
+              [this](const StackQuery& question, StackRequest::Done done) {
+                workers_.show_stacks(question, std::move(done));
               },
-          .waits =
-              [this](const rdzv::WaitingFor& wait) {
-                log_.write(Log::Level::kInfo, sentence(wait));
-                observers_.events.write(WaitSeen{workers_.round().round, wait});
+          .report = [this](const HangReport& report) { report_hang(report); },
+          .confirm =
+              [this](const rdzv::Hung& hung, std::function<void(std::optional<bool>)> done) {
+                hangs_.confirm(hung, std::move(done));
               },
-          .hung =
-              [this](const rdzv::Hung& hung) {
-                log_.warn(sentence(hung));
-                observers_.events.write(HangSeen{workers_.round().round, hung});
-              }};
+          .end = [this](const EndHung& question) { return end_hung(question); },
+          .warn = [log = log_](std::string_view sentence) { log.warn(sentence); }};
+}
+
+void Supervisor::report_hang(const HangReport& report) {
+  console_.say(Stream::kStderr, "ddprun: what the ranks do while " +
+                                    printable(rdzv::ranks_in_words(report.hung.ranks)) +
+                                    (report.hung.ranks.size() == 1 ? " hangs\n" : " hang\n") +
+                                    to_text(report));
+  observers_.events.write(HangReported{report});
+}
+
+// Asked by this node itself, or by the one that has found it.
+EndHungAnswer Supervisor::end_hung(const EndHung& question) {
+  EndHungAnswer answer;
+  const rdzv::RoundStart& round = workers_.round();
+  if (!core_.is_running() || round.round != question.round) return answer;
+  for (const int rank : question.ranks) {
+    const int local_rank = rank - round.rank_offset;
+    if (local_rank < 0 || local_rank >= job_.local_world_size) continue;
+    answer.here.push_back(rank);
+    if (!job_.hangs.restarts) {
+      answer.refused = parts_.host + " was started with --on-hang=report";
+    } else if (workers_.is_to_end(local_rank, question.why, question.stack)) {
+      post(WorkerHung{round.round, local_rank});
+    }
+  }
+  return answer;
 }
 
 // ---- the end
@@ -312,6 +396,7 @@ QueryPort::Access Supervisor::query_access() {
               [this](const StackQuery& question, StackRequest::Done done) {
                 workers_.show_stacks(question, std::move(done));
               },
+          .end_hung = [this](const EndHung& question) { return end_hung(question); },
           .stop = [this] { return stop_job(); },
           .restart = [this] { return restart_round(); },
           .replace = [this](int rank) { return replace_worker(rank); }};
@@ -338,7 +423,7 @@ NodeSnapshot Supervisor::snapshot() const {
   return node;
 }
 
-NodeStatus Supervisor::node_status(std::size_t events_max) const {
+NodeStatus Supervisor::node_status(std::size_t events_max) {
   NodeStatus status;
   observers_.events.fill(status, events_max);
   status.host = parts_.host;
@@ -346,9 +431,12 @@ NodeStatus Supervisor::node_status(std::size_t events_max) const {
   fill(status, snapshot());
   for (WorkerStatus& worker : status.workers) {
     worker.device = device_of(job_, worker.local_rank);
-    worker.held = workers_.held(worker.local_rank);
+    std::tie(worker.held, worker.held_for) = workers_.held(worker.local_rank);
     worker.calls = workers_.calls(worker.local_rank);
+    worker.progress = with_calls(std::move(worker.progress), worker.calls);
   }
+  status.longest_wait = hangs_.longest_wait();
+  status.hung = hangs_.hung();
   return status;
 }
 

@@ -15,10 +15,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "agent/core/node_core.h"
 #include "agent/events/core_recorder.h"
 #include "agent/loop/timer.h"
+#include "agent/supervisor/hang_response.h"
 #include "agent/supervisor/hang_watch.h"
 #include "agent/supervisor/job_end.h"
 #include "agent/supervisor/leader_port.h"
@@ -84,8 +86,14 @@ class Supervisor {
   WorkerGroup::Events worker_events();
   QueryPort::Access query_access();
   HangWatch::Hooks hang_hooks();
+  HangResponse::Hooks hang_response_hooks();
+  EndHungAnswer end_hung(const EndHung& question);
+  void report_hang(const HangReport& report);
+  void note_calls(const JobStatus& status, const rdzv::HangRules& rules);
+  void keep_calls(int local_rank);
+  void note_last_calls();
   NodeSnapshot snapshot() const;
-  NodeStatus node_status(std::size_t events_max) const;
+  NodeStatus node_status(std::size_t events_max);
   Result<void> stop_job();
   Result<Round> restart_round();
   std::optional<Result<void>> replace_worker(int rank);
@@ -116,10 +124,13 @@ class Supervisor {
   LeaderPort leader_;
   JobEnd end_;
   HangWatch hangs_;
+  HangResponse hang_response_;
 
   Timer timer_;  // the core's
 
   std::chrono::milliseconds grace_{};  // the last grace period that is over, for the event log
+  std::vector<rdzv::RankCalls>
+      last_calls_;  // of workers that have ended in this round; with --record
   bool was_told_to_wait_ = false;
   bool is_preempted_ = false;
   std::optional<rdzv::JobOutcome> outcome_;

@@ -12,7 +12,7 @@
 #include "agent/failure/error_file.h"
 #include "agent/failure/failure_report.h"
 #include "agent/process/orphans.h"
-#include "agent/process/process_stacks.h"
+#include "agent/process/process_hold.h"
 #include "agent/process/search_path.h"
 #include "agent/python/python_archives.h"
 #include "rendezvous/common/exit_codes.h"
@@ -370,8 +370,15 @@ void WorkerGroup::show_stacks(const StackQuery& question, StackRequest::Done don
   for (int local_rank = 0; local_rank < count(); ++local_rank) {
     const int rank = round_.rank_offset + local_rank;
     if (!question.ranks.empty() && std::ranges::count(question.ranks, rank) == 0) continue;
+    if (std::ranges::count(question.without, rank) > 0) continue;
     const auto& process = worker(local_rank).process;
     asked.push_back({rank, process ? process->pid() : 0, {}});
+  }
+  if (question.is_brief) {
+    done = [done = std::move(done)](std::vector<WorkerStacks> stacks) {
+      std::ranges::for_each(stacks, &make_brief);
+      done(std::move(stacks));
+    };
   }
   stack_request_.take(std::move(asked), std::move(done));
 }
@@ -482,7 +489,11 @@ rdzv::WorkerFailure WorkerGroup::failure_of(int local_rank, ExitStatus status, p
   if (pid == 0 || status.is_success()) return failure;
   failure.stderr_tail = output_.stderr_tail(local_rank);
   failure.log_dir = output_.log_directory_of(local_rank);
-  if (its.link) failure.progress = its.link->progress();
+  if (its.link) failure.progress = with_calls(its.link->progress(), calls(local_rank));
+  if (status.signal == SIGKILL && !its.hang.empty()) {
+    failure.hang = its.hang;
+    failure.message = its.hang_stack;
+  }
   return failure;
 }
 
@@ -704,12 +715,27 @@ std::vector<GroupCalls> WorkerGroup::calls(int local_rank) const {
   const auto& link = worker(local_rank).link;
   if (!link) return {};
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return group_calls(link->groups(), std::chrono::nanoseconds(now).count(), kGroupsShown);
+  return group_calls(link->groups(), std::chrono::nanoseconds(now).count(), record::kGroupsMax);
 }
 
-RankState WorkerGroup::held(int local_rank) const {
-  const auto& process = worker(local_rank).process;
-  return process ? rank_state_of(process->pid()) : RankState::kRuns;
+std::pair<RankState, std::chrono::nanoseconds> WorkerGroup::held(int local_rank) {
+  Worker& each = worker(local_rank);
+  if (!each.process) return {};
+  const pid_t pid = each.process->pid();
+  auto [state, switches] = hold_of(pid);
+  const bool has_run = std::exchange(each.switches, switches) != switches;
+  const bool may_be_frozen =
+      !has_run && (state == RankState::kRuns || state == RankState::kUninterruptible);
+  if (may_be_frozen && is_frozen(pid)) state = RankState::kFrozen;
+  return {state, each.held_for.looked(state, switches, std::chrono::steady_clock::now())};
+}
+
+bool WorkerGroup::is_to_end(int local_rank, const std::string& hang, const std::string& stack) {
+  Worker& each = worker(local_rank);
+  if (!each.process) return false;
+  each.hang = hang;
+  each.hang_stack = stack;
+  return true;
 }
 
 // As far as their links tell. A program that joins the others need not report steps later.

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -29,6 +30,7 @@
 #include "agent/supervisor/parts.h"
 #include "agent/supervisor/stack_request.h"
 #include "rendezvous/common/unique_fd.h"
+#include "rendezvous/round/hang_core.h"
 
 namespace ddprun::agent {
 
@@ -74,6 +76,8 @@ class WorkerGroup {
   void replace(const Replace& what);
   // Kills the worker with this rank of this node, as if it had died. An error: it cannot be replaced.
   Result<void> kill_to_replace(int rank);
+  // It will be killed because it hangs: this verdict, and its stack. False: it has ended.
+  bool is_to_end(int local_rank, const std::string& hang, const std::string& stack);
   // From now on a SIGKILL in this round counts as one after the grace period.
   void grace_is_over() { is_grace_over_ = true; }
   // Takes the stacks of the workers that are about to be killed, because they show why these hang.
@@ -102,8 +106,9 @@ class WorkerGroup {
   // None: the worker reported none, has no link, or has ended.
   std::optional<WorkerProgress> progress(int local_rank) const;
   StepMarks marks(int local_rank) const;                // likewise
-  std::vector<GroupCalls> calls(int local_rank) const;  // likewise; at most kGroupsShown
-  RankState held(int local_rank) const;
+  std::vector<GroupCalls> calls(int local_rank) const;  // likewise
+  // What holds it, and how long it has been held, as far as earlier looks tell.
+  std::pair<RankState, std::chrono::nanoseconds> held(int local_rank);
   // None: nobody has asked for any.
   std::optional<StandbyStatus> standbys() const { return standbys_.status(); }
   // None: nobody has asked for standbys.
@@ -121,6 +126,10 @@ class WorkerGroup {
     std::shared_ptr<WorkerLink> before;
     std::optional<rdzv::WorkerFailure> failure;
     bool is_newcomer = false;  // it has taken the place of another one in this round
+    std::uint64_t switches = 0;              // at the last look
+    rdzv::HeldFor held_for = {};
+    std::string hang = {};  // the verdict upon which it is killed; empty: there is none
+    std::string hang_stack = {};
   };
   // A worker whose death is known and which the kernel has not ended yet.
   struct Dying {

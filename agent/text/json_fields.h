@@ -37,6 +37,9 @@ using rdzv::wire::Is;
 // first one. An enumeration without names is a number.
 template <typename Enum>
 inline constexpr std::nullptr_t kNames{};
+// Later versions add values to it: a name that is unknown here is read as the first one.
+template <typename Enum>
+inline constexpr bool kMayGrow = false;
 template <typename T>
 inline constexpr bool kIsNamed = !std::is_same_v<decltype(kNames<T>), const std::nullptr_t>;
 template <>
@@ -163,8 +166,9 @@ class JsonReader {
       to = from.to_number<T>();
     } else if constexpr (kIsNamed<T>) {
       const auto name = std::ranges::find(kNames<T>, std::string_view(from.as_string()));
-      if (name == kNames<T>.end()) throw std::out_of_range("an unknown name");
-      to = static_cast<T>(name - kNames<T>.begin());
+      const bool is_known = name != kNames<T>.end();
+      if (!is_known && !kMayGrow<T>) throw std::out_of_range("an unknown name");
+      to = static_cast<T>(is_known ? name - kNames<T>.begin() : 0);
     } else if constexpr (std::is_enum_v<T>) {
       to = static_cast<T>(from.to_number<std::underlying_type_t<T>>());
     } else if constexpr (requires { in_us(to); }) {

@@ -36,6 +36,17 @@ constexpr std::array<OptionSpec, kOptionCount> kTable{{
      "exit codes of workers, or signals, after which the group is not started again, as in "
      "2,SIGSEGV",
      kList, kOwn},
+    {kHangTimeout, "hang-timeout", "SECONDS|auto|off", "off",
+     "how long ranks may wait for another one before it is taken to hang, also without a proof; "
+     "auto, "
+     "ten times the longest wait that this job has seen, at least 60, and never before the first "
+     "step",
+     kValue, kOwn},
+    {kOnHang, "on-hang", "ACTION", "report",
+     "what follows when a rank hangs: report says who it is, in which call, with its stack; "
+     "restart kills "
+     "it as well, which counts as its failure",
+     kValue, kOwn, '\0', "report|restart"},
     {kStandby, "standby", "off|auto|N", "off",
      "processes on this node that wait with PyTorch loaded and become workers at a restart, of "
      "programs run by Python or linked with worker_lib; auto, one for each worker if there can be "

@@ -18,6 +18,8 @@ enum class OptionId {
   kMinUptime,
   kRestartPause,
   kFinalExitCodes,
+  kHangTimeout,
+  kOnHang,
   kStandby,
   kPreload,
   kStandalone,

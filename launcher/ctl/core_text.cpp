@@ -1,5 +1,9 @@
 #include "launcher/ctl/core_text.h"
 
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
 #include "agent/failure/failure_report.h"
 
 namespace ddprun::agent {
@@ -132,6 +136,10 @@ struct Words {
     return "local rank " + to_string(regrouped.local_rank) + of_round(regrouped.round) +
            " has regrouped" + in_generation(regrouped.generation);
   }
+  std::string operator()(const WorkerHung& hung) const {
+    return "local rank " + to_string(hung.local_rank) + of_round(hung.round) +
+           " hangs, and is to be killed";
+  }
   std::string operator()(const StopSignal& stop) const {
     return "stop signal " + signal_name(stop.signal);
   }
@@ -224,6 +232,29 @@ std::string in_words(const rdzv::RoundInput& input) {
     return node + std::visit(Words{}, *event);
   }
   return "the timer has fired";
+}
+
+std::string in_words(const rdzv::RankCalls& rank) {
+  constexpr const char* kHeld[] = {"", "stopped by a signal, ", "in a debugger, ",
+                                   "inside of the kernel, ", "frozen, "};
+  std::string text =
+      "rank " + to_string(rank.rank) + ": " + kHeld[static_cast<std::size_t>(rank.state)];
+  if (rank.groups.empty()) return text + "no record";
+  bool is_first = true;
+  for (const GroupCalls& group : rank.groups) {
+    text += std::exchange(is_first, false) ? "" : "; ";
+    if (!group.at) {
+      text += "no call of " + group.name;
+      continue;
+    }
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.3f s",
+                  std::chrono::duration<double>(group.at->since).count());
+    text += (group.at->is_over ? "left " : "in ") + std::string(name_of(group.at->call.operation)) +
+            " (call " + to_string(group.at->number) + " of " + group.name + ")" +
+            (group.at->is_over ? " " : " for ") + seconds + (group.at->is_over ? " before" : "");
+  }
+  return text;
 }
 
 std::string in_words(const rdzv::ToNode& message) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "agent/core/node_core.h"
+#include "rendezvous/round/hang_core.h"
 #include "rendezvous/round/round_core.h"
 
 namespace ddprun::agent {
@@ -12,6 +13,7 @@ std::string in_words(const rdzv::ToLeader& message);
 std::string in_words(const rdzv::ToAgent& message);
 std::string in_words(const rdzv::RoundInput& input);  // without its time
 std::string in_words(const rdzv::ToNode& message);
+std::string in_words(const rdzv::RankCalls& rank);
 std::string in_words(const NodeEvent& event);
 std::string in_words(const NodeAction& action);
 

@@ -1,5 +1,6 @@
 #include "launcher/ctl/replay.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -173,6 +174,32 @@ std::string Replay::on(const agent::InputsLost& lost) {
   lost_ += lost.count;
   return "        " + std::to_string(lost.count) +
          " lines are missing in the recording: what follows may not be what happened\n";
+}
+
+// A line for each rank in the end of a round, and for each verdict.
+std::string Replay::on(const agent::CallsSeen& seen) {
+  constexpr std::size_t kRanksShown = 64;
+  std::string text = "ranks   " +
+                     (seen.is_end ? "of this node at the end of round " + to_string(seen.round)
+                                  : counted(static_cast<std::int64_t>(seen.ranks.size()), "rank") +
+                                        " of round " + to_string(seen.round)) +
+                     "\n";
+  for (std::size_t i = 0; i < std::min(seen.ranks.size(), kRanksShown); ++i) {
+    text += "              " + printable(agent::in_words(seen.ranks[i])) + "\n";
+  }
+  if (seen.ranks.size() > kRanksShown) {
+    text += "              and " + std::to_string(seen.ranks.size() - kRanksShown) + " more\n";
+  }
+  if (seen.is_end) return text;
+  inputs_ += 1;
+  const auto found = rdzv::find_hangs(seen.ranks, seen.world_size, seen.rules);
+  for (const rdzv::WaitingFor& wait : found.waits) {
+    text += "              waiting: " + printable(sentence(wait)) + "\n";
+  }
+  for (const rdzv::Hung& hung : found.hung) {
+    text += "              hung: " + printable(sentence(hung)) + "\n";
+  }
+  return text + compare(found.hung.size());
 }
 
 std::string Replay::compare(std::size_t decisions) {

@@ -32,6 +32,7 @@ class Replay {
   std::string on(const agent::NodeInput& input);
   std::string on(const rdzv::RoundInput& input);
   std::string on(const agent::InputsLost& lost);
+  std::string on(const agent::CallsSeen& seen);
   std::string compare(std::size_t decisions);
 
   std::optional<agent::NodeCore> group_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/query/stack_query.h"
+#include "agent/text/rank_ranges.h"
 #include "launcher/ctl/control_client.h"
 #include "launcher/ctl/ddpctl.h"
 #include "rendezvous/common/foreign_text.h"
@@ -17,19 +18,6 @@ namespace {
 
 using agent::ThreadStack;
 using agent::WorkerStacks;
-
-// "rank 3", "ranks 0, 2-5".
-std::string ranks_text(const std::vector<int>& sorted) {
-  std::string text = sorted.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t first = 0; first < sorted.size();) {
-    std::size_t last = first;
-    while (last + 1 < sorted.size() && sorted[last + 1] == sorted[last] + 1) ++last;
-    text += (first == 0 ? "" : ", ") + std::to_string(sorted[first]);
-    if (last > first) text += "-" + std::to_string(sorted[last]);
-    first = last + 1;
-  }
-  return text;
-}
 
 // A worker that cannot run, whatever its stack is. Whether one runs or sleeps changes all the time.
 std::string notable_state(const WorkerStacks& worker) {
@@ -94,7 +82,7 @@ std::string indented(std::string_view lines, std::string_view indent) {
 std::string text_of(const Workers& group, bool shows_all) {
   constexpr std::size_t kHostsNamed = 4;
   const auto& [doing, ranks, hosts, pid] = group;
-  std::string text = ranks_text(ranks) + " on ";
+  std::string text = agent::rank_ranges(ranks) + " on ";
   for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
     text += (i == 0 ? "" : ", ") + hosts[i];
   }

@@ -217,6 +217,10 @@ std::string state_of(const WorkerStatus& worker) {
   if (worker.state != WorkerState::kRunning) return text;
   if (worker.held == RankState::kStopped) text = "stopped by a signal";
   if (worker.held == RankState::kTraced) text = "in a debugger";
+  if (worker.held == RankState::kFrozen) text = "frozen";
+  if (worker.held == RankState::kUninterruptible && worker.held_for > kWaitShown) {
+    text = "in the kernel";
+  }
   if (const std::string call = call_of(worker); !call.empty()) return text + ", " + call;
   if (!worker.progress) return text;
   const WorkerPhase phase = worker.progress->phase;
@@ -290,12 +294,17 @@ std::string workers(const JobStatus& status, std::size_t rows_max) {
 
 // ---- who waits for whom
 
+// The verdicts are those of the agents, which know the rules (--hang-timeout).
 std::string waits(const JobStatus& status) {
   if (status.nodes.empty()) return "";
-  const auto found =
-      rdzv::find_hangs(agent::calls_of(status), latest(status)->world_size, kWaitShown);
   std::string text;
-  for (const auto& hung : found.hung) text += "  HUNG: " + waited(sentence(hung), hung.waited);
+  for (const NodeStatus& node : status.nodes) {
+    for (const agent::HungStatus& hung : node.hung) {
+      text += "  HUNG: " + waited(hung.sentence, hung.waited);
+    }
+  }
+  const auto found = rdzv::find_hangs(agent::calls_of(status), latest(status)->world_size,
+                                      {.patience = kWaitShown});
   for (const auto& wait : found.waits) text += "  " + waited(sentence(wait), wait.waited);
   return text.empty() ? "" : "\nWAITING\n" + text;
 }

@@ -304,6 +304,8 @@ class Planner {
     job.failure_shutdown_timeout =
         std::min(job.shutdown_timeout,
                  take_(read_seconds(option(OptionId::kFailureShutdownTimeout), Zero::kAllowed)));
+    job.hangs.timeout = take_(read_hang_timeout(option(OptionId::kHangTimeout)));
+    job.hangs.restarts = take_(read_choice(option(OptionId::kOnHang))) == "restart";
     job.exit_code_as_torchrun = take_(read_choice(option(OptionId::kExitCode))) == "torchrun";
     // These have no effect, because nothing polls and no timed barrier ends a job. A wrong value is
     // still refused.

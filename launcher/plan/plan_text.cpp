@@ -190,6 +190,12 @@ boost::json::array signal_names(const std::vector<int>& signals) {
   return names;
 }
 
+// A number of milliseconds, "auto", or null.
+boost::json::value hang_timeout_of(const rdzv::HangTimeout& timeout) {
+  if (timeout.is_automatic) return "auto";
+  return timeout.fixed.count() == 0 ? boost::json::value() : timeout.fixed.count();
+}
+
 // Never the token itself.
 boost::json::object nodes_object(const agent::Nodes& nodes) {
   boost::json::value endpoint;
@@ -246,6 +252,8 @@ boost::json::object job_object(const agent::Job& job) {
           {"preempt_signal", preempt_signal},
           {"shutdown_timeout_ms", job.shutdown_timeout.count()},
           {"failure_shutdown_timeout_ms", job.failure_shutdown_timeout.count()},
+          {"hang_timeout", hang_timeout_of(job.hangs.timeout)},
+          {"restarts_hung_ranks", job.hangs.restarts},
           {"exit_code_as_torchrun", job.exit_code_as_torchrun},
           {"visible_devices_of", boost::json::value_from(job.visible_devices_of)},
           {"cpus_of", cpus_of},

@@ -112,6 +112,16 @@ Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zer
   return std::chrono::round<std::chrono::milliseconds>(*time);
 }
 
+Result<rdzv::HangTimeout> read_hang_timeout(const ResolvedOption& option) {
+  if (option.text() == "off") return rdzv::HangTimeout{};
+  if (option.text() == "auto") return rdzv::HangTimeout{.is_automatic = true};
+  const auto time = seconds_in(option.text());
+  if (!time || time->count() < 1) {
+    return refused(option, "give a time in seconds, at least 1, such as 600, or auto, or off");
+  }
+  return rdzv::HangTimeout{.fixed = std::chrono::round<std::chrono::milliseconds>(*time)};
+}
+
 Result<StreamMap> read_streams(const ResolvedOption& option) {
   if (const auto all = stream_set(option.text())) return StreamMap{*all, {}};
   StreamMap streams;

@@ -60,6 +60,9 @@ std::optional<std::chrono::duration<double>> seconds_in(std::string_view text);
 enum class Zero { kAllowed, kRefused };
 Result<std::chrono::milliseconds> read_seconds(const ResolvedOption& option, Zero zero);
 
+// --hang-timeout: "off", "auto", or a time in seconds.
+Result<rdzv::HangTimeout> read_hang_timeout(const ResolvedOption& option);
+
 // -r and -t: one digit for all ranks, or RANK:DIGIT[,RANK:DIGIT...] where ranks not named get 0.
 using StreamMap = std::pair<agent::StreamSet, std::map<int, agent::StreamSet>>;
 Result<StreamMap> read_streams(const ResolvedOption& option);

@@ -1,21 +1,40 @@
 #include "rendezvous/round/hang_core.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 namespace ddprun::rdzv {
 namespace {
 
 using namespace std::chrono_literals;
+using std::chrono::nanoseconds;
 
 constexpr std::size_t kStepsKept = 200;
 constexpr std::size_t kRanksNamed = 6;
 
 struct Member {
-  int rank = 0;
-  RankState state = RankState::kRuns;
+  const RankCalls* rank = nullptr;
   const GroupCalls* calls = nullptr;  // null: it says nothing of the group
 };
+
+struct Group {
+  std::string name;
+  std::uint32_t size = 0;
+  std::vector<Member> members;  // by rank
+};
+
+// One call of a group that some are in and others, perhaps, have not entered.
+struct Wait {
+  WaitingFor seen;
+  std::vector<const Member*> inside;
+  bool is_complete = false;  // all are in it, or have been
+};
+
+// Ranks by their number.
+template <typename T>
+using OfRank = std::map<int, T>;
 
 // What both ranks say of it agrees. Zero, -1 and kNoType say nothing.
 bool match(const record::Call& a, const record::Call& b) {
@@ -26,9 +45,22 @@ bool match(const record::Call& a, const record::Call& b) {
          agree(a.root, b.root, -1) && agree(a.signature, b.signature, std::uint64_t{0});
 }
 
-bool is_in_call(const Member& member, std::chrono::nanoseconds patience) {
+nanoseconds limit_of(const HangRules& rules) { return rules.patience + rules.gap; }
+
+bool is_in_call(const Member& member, const HangRules& rules) {
   return member.calls != nullptr && member.calls->at && !member.calls->at->is_over &&
-         member.calls->at->since > patience;
+         member.calls->at->since > limit_of(rules);
+}
+
+// It has entered and left no call since then.
+nanoseconds idle_for(const RankCalls& rank) {
+  nanoseconds idle = nanoseconds::max();
+  for (const GroupCalls& group : rank.groups) {
+    if (!group.at) continue;
+    idle = std::min(idle, group.since_entry);
+    if (group.at->is_over) idle = std::min(idle, group.at->since);
+  }
+  return idle == nanoseconds::max() ? nanoseconds(0) : idle;
 }
 
 std::string text_of(const record::Call& call) {
@@ -40,15 +72,99 @@ std::string text_of(const record::Call& call) {
 
 std::vector<int> ranks_of(const std::vector<const Member*>& members) {
   std::vector<int> ranks;
-  for (const Member* each : members) ranks.push_back(each->rank);
+  for (const Member* each : members) ranks.push_back(each->rank->rank);
   return ranks;
 }
 
-// Those who are in call `number`, by what they call.
-void compare(const std::string& name, std::uint64_t number,
-             const std::vector<const Member*>& inside, HangFindings& findings) {
+std::string call_in_words(const WaitingFor& wait) {
+  return std::string(name_of(wait.operation)) + " (call " + std::to_string(wait.number) + " of " +
+         wait.group + ")";
+}
+
+Hung verdict_of(Hung::Why why, const WaitingFor& wait) {
+  return {.why = why,
+          .group = wait.group,
+          .number = wait.number,
+          .what = std::string(name_of(wait.operation)),
+          .waited = wait.waited,
+          .waiting = wait.waiting};
+}
+
+std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int world_size) {
+  std::map<std::uint64_t, Group> by_id;
+  for (const RankCalls* rank : ranks) {
+    for (const GroupCalls& calls : rank->groups) {
+      Group& group = by_id[calls.id];
+      if (group.members.empty()) {
+        group.name = calls.name;
+        group.size = calls.size;
+      }
+      // A rank that has made the group anew may still have the earlier one; the one in use is the first.
+      const bool is_known = !group.members.empty() && group.members.back().rank == rank;
+      if (!is_known) group.members.push_back({rank, &calls});
+    }
+  }
+  std::vector<Group> groups;
+  for (auto& [id, group] : by_id) {
+    // A member that has not made the group yet; of smaller ones nobody knows who that would be.
+    if (std::cmp_equal(group.size, world_size)) {
+      std::vector<Member> all;
+      auto known = group.members.begin();
+      for (const RankCalls* rank : ranks) {
+        if (known != group.members.end() && known->rank == rank) {
+          all.push_back(*known++);
+        } else if (!rank->groups.empty()) {  // it keeps a record
+          all.push_back({rank, nullptr});
+        }
+      }
+      group.members = std::move(all);
+    }
+    // One of two ranks that exchange messages may not have begun to.
+    const auto& peer = group.members.front().calls->peer;
+    if (group.members.size() == 1 && peer) {
+      const auto other = std::ranges::find(ranks, static_cast<int>(*peer),
+                                           [](const RankCalls* each) { return each->rank; });
+      if (other != ranks.end() && !(*other)->groups.empty())
+        group.members.push_back({*other, nullptr});
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// By number, whether somebody is missing or not.
+std::vector<Wait> waits_of(const Group& group, const HangRules& rules) {
+  std::map<std::uint64_t, Wait> by_number;
+  for (const Member& each : group.members) {
+    if (is_in_call(each, rules)) by_number[each.calls->at->number].inside.push_back(&each);
+  }
+  std::vector<Wait> waits;
+  for (auto& [number, wait] : by_number) {
+    wait.seen.group = group.name;
+    wait.seen.number = number;
+    wait.seen.operation = wait.inside.front()->calls->at->call.operation;
+    for (const Member* each : wait.inside) {
+      wait.seen.waited = std::max(wait.seen.waited, each->calls->at->since);
+    }
+    wait.seen.waiting = ranks_of(wait.inside);
+    for (const Member& each : group.members) {
+      if (each.calls == nullptr || each.calls->calls < number) {
+        wait.seen.missing.push_back(each.rank->rank);
+      }
+    }
+    wait.is_complete =
+        wait.seen.missing.empty() && std::cmp_equal(group.members.size(), group.size);
+    waits.push_back(std::move(wait));
+  }
+  return waits;
+}
+
+// ---- the verdicts
+
+// Those who are in one call, by what they call.
+void compare(const Wait& wait, std::vector<Hung>& hung) {
   std::vector<std::vector<const Member*>> kinds;
-  for (const Member* each : inside) {
+  for (const Member* each : wait.inside) {
     const auto same = std::ranges::find_if(kinds, [each](const auto& kind) {
       return match(kind.front()->calls->at->call, each->calls->at->call);
     });
@@ -59,80 +175,191 @@ void compare(const std::string& name, std::uint64_t number,
     }
   }
   const bool is_traced = std::ranges::any_of(
-      inside, [](const Member* each) { return each->state == RankState::kTraced; });
+      wait.inside, [](const Member* each) { return each->rank->state == RankState::kTraced; });
   if (kinds.size() < 2 || is_traced) return;
   std::size_t most = 0;
   for (const auto& kind : kinds) most = std::max(most, kind.size());
   const bool is_tie = std::ranges::count(kinds, most, &std::vector<const Member*>::size) > 1;
-  Hung hung{.why = Hung::Why::kMismatch, .group = name, .number = number};
+  Hung found = verdict_of(Hung::Why::kMismatch, wait.seen);
+  found.what.clear();
+  found.waiting.clear();
   for (const auto& kind : kinds) {
-    if (!hung.what.empty()) hung.what += ", ";
-    hung.what += text_of(kind.front()->calls->at->call) + " on " + ranks_in_words(ranks_of(kind));
-    for (const Member* each : kind) {
-      if (is_tie || kind.size() < most) hung.ranks.push_back(each->rank);
-      hung.waited = std::max(hung.waited, each->calls->at->since);
-    }
+    if (!found.what.empty()) found.what += ", ";
+    found.what += text_of(kind.front()->calls->at->call) + " on " + ranks_in_words(ranks_of(kind));
+    if (!is_tie && kind.size() == most) continue;
+    for (const Member* each : kind) found.ranks.push_back(each->rank->rank);
   }
-  std::ranges::sort(hung.ranks);
-  findings.hung.push_back(std::move(hung));
+  std::ranges::sort(found.ranks);
+  hung.push_back(std::move(found));
 }
 
-void look_at(const std::string& name, const std::vector<Member>& members,
-             std::chrono::nanoseconds patience, HangFindings& findings) {
-  std::map<std::uint64_t, std::vector<const Member*>> inside;
-  for (const Member& each : members) {
-    if (is_in_call(each, patience)) inside[each.calls->at->number].push_back(&each);
+// The proof that this rank, for which others wait, cannot go on by itself.
+std::optional<Hung::Why> why_held(const RankCalls& rank, const HangRules& rules) {
+  switch (rank.state) {
+    case RankState::kStopped:
+      return Hung::Why::kStopped;
+    case RankState::kFrozen:
+      return Hung::Why::kFrozen;
+    case RankState::kUninterruptible:
+      if (rank.held_for > std::max<nanoseconds>(kForGood, rules.patience) + rules.gap) {
+        return Hung::Why::kUninterruptible;
+      }
+      return std::nullopt;
+    case RankState::kTraced:
+    case RankState::kRuns:
+      break;
   }
-  for (const auto& [number, waiting] : inside) {
-    WaitingFor wait{.group = name, .number = number};
-    wait.operation = waiting.front()->calls->at->call.operation;
-    for (const Member* each : waiting) wait.waited = std::max(wait.waited, each->calls->at->since);
-    for (const Member& each : members) {
-      if (each.calls != nullptr && each.calls->calls >= number) continue;
-      wait.missing.push_back(each.rank);
-      if (each.state == RankState::kStopped) {
-        findings.hung.push_back({.group = name,
-                                 .number = number,
-                                 .ranks = {each.rank},
-                                 .what = std::string(name_of(wait.operation)),
-                                 .waited = wait.waited});
+  return std::nullopt;
+}
+
+// Of those that have not come, and, where it is not alone, of those that are in the call.
+void find_held(const Wait& wait, const OfRank<const RankCalls*>& ranks, const HangRules& rules,
+               std::vector<Hung>& hung) {
+  std::vector<int> awaited = wait.seen.missing;
+  if (wait.inside.size() > 1) {
+    awaited.insert(awaited.end(), wait.seen.waiting.begin(), wait.seen.waiting.end());
+    std::ranges::sort(awaited);
+  }
+  std::map<Hung::Why, Hung> found;
+  for (const int rank : awaited) {
+    const auto why = why_held(*ranks.at(rank), rules);
+    if (!why) continue;
+    Hung& each = found.try_emplace(*why, verdict_of(*why, wait.seen)).first->second;
+    each.ranks.push_back(rank);
+    std::erase(each.waiting, rank);
+  }
+  for (auto& [why, each] : found) {
+    if (!each.waiting.empty()) hung.push_back(std::move(each));
+  }
+}
+
+// Ranks that wait for each other: of all those that wait, without those that wait for nobody of these, and
+// without those for whom nobody of these waits.
+void find_cycle(const std::vector<const Wait*>& waits, const HangRules& rules,
+                std::vector<Hung>& hung) {
+  const nanoseconds for_good = std::max<nanoseconds>(kForGood, rules.patience) + rules.gap;
+  OfRank<std::vector<const Wait*>> waits_of;
+  for (const Wait* wait : waits) {
+    // A rank that has posted a receive may go on: only for collectives it is likely that it waits.
+    if (wait->seen.operation == record::Operation::kSendReceive) continue;
+    for (const Member* each : wait->inside) {
+      const bool is_stuck = each->calls->at->since > for_good && idle_for(*each->rank) > for_good &&
+                            each->rank->state != RankState::kTraced;
+      if (is_stuck) waits_of[each->rank->rank].push_back(wait);
+    }
+  }
+  const auto is_left = [&](int rank) { return waits_of.contains(rank); };
+  for (std::size_t before = waits_of.size() + 1; before != waits_of.size();) {
+    before = waits_of.size();
+    std::set<const Wait*> stuck;  // somebody who is left has not come to it
+    std::set<int> awaited;
+    for (const Wait* wait : waits) {
+      const auto waits_here = [&](int rank) {
+        return is_left(rank) && std::ranges::count(waits_of[rank], wait) > 0;
+      };
+      if (std::ranges::any_of(wait->seen.missing, is_left)) stuck.insert(wait);
+      if (std::ranges::any_of(wait->seen.waiting, waits_here)) {
+        awaited.insert(wait->seen.missing.begin(), wait->seen.missing.end());
       }
     }
-    compare(name, number, waiting, findings);
-    if (wait.missing.empty()) continue;
-    wait.waiting = ranks_of(waiting);
-    findings.waits.push_back(std::move(wait));
+    for (auto& [rank, its] : waits_of) {
+      std::erase_if(its, [&](const Wait* wait) { return !stuck.contains(wait); });
+    }
+    std::erase_if(waits_of, [&](const auto& each) {
+      return each.second.empty() || !awaited.contains(each.first);
+    });
   }
+  if (waits_of.empty()) return;
+  const Wait* const first = waits_of.begin()->second.front();
+  Hung found = verdict_of(Hung::Why::kCycle, first->seen);
+  found.what.clear();
+  found.waiting.clear();
+  for (const auto& [rank, its] : waits_of) {
+    std::vector<int> missing;
+    std::ranges::copy_if(its.front()->seen.missing, std::back_inserter(missing), is_left);
+    if (found.ranks.size() < kRanksNamed) {
+      found.what += (found.what.empty() ? "rank " : ", rank ") + std::to_string(rank) + " in " +
+                    call_in_words(its.front()->seen) + " for " + ranks_in_words(missing);
+    }
+    found.ranks.push_back(rank);
+    found.waited = std::max(found.waited, its.front()->seen.waited);
+  }
+  hung.push_back(std::move(found));
+}
+
+void find_overdue(const std::vector<Wait>& waits, const OfRank<const RankCalls*>& ranks,
+                  const HangRules& rules, std::vector<Hung>& hung) {
+  if (!rules.timeout) return;
+  const bool is_traced = std::ranges::any_of(
+      ranks, [](const auto& each) { return each.second->state == RankState::kTraced; });
+  if (is_traced) return;
+  const nanoseconds limit = *rules.timeout + rules.gap;
+  std::set<int> excluded;  // they wait themselves, or there is a proof
+  for (const Wait& wait : waits) {
+    excluded.insert(wait.seen.waiting.begin(), wait.seen.waiting.end());
+  }
+  for (const Hung& each : hung) excluded.insert(each.ranks.begin(), each.ranks.end());
+  const bool has_mismatch = std::ranges::count(hung, Hung::Why::kMismatch, &Hung::why) > 0;
+  for (const Wait& wait : waits) {
+    if (wait.seen.waited <= limit) continue;
+    Hung found = verdict_of(Hung::Why::kTimeout, wait.seen);
+    if (wait.is_complete) {
+      if (has_mismatch) continue;
+      found.ranks = std::exchange(found.waiting, {});
+      const bool is_stuck = std::ranges::all_of(
+          found.ranks, [&](int rank) { return idle_for(*ranks.at(rank)) > limit; });
+      if (!is_stuck) continue;
+    } else {
+      std::ranges::copy_if(wait.seen.missing, std::back_inserter(found.ranks),
+                           [&](int rank) { return !excluded.contains(rank); });
+    }
+    const bool is_too_early = rules.needs_step && std::ranges::any_of(found.ranks, [&](int rank) {
+                                return !ranks.at(rank)->since_step.has_value();
+                              });
+    if (!found.ranks.empty() && !is_too_early) hung.push_back(std::move(found));
+  }
+}
+
+std::string who_waits(const Hung& hung) {
+  return ranks_in_words(hung.waiting) + (hung.waiting.size() == 1 ? " waits" : " wait") + " for " +
+         (hung.ranks.size() == 1 ? "it" : "them") + " in " + hung.what + " (call " +
+         std::to_string(hung.number) + " of " + hung.group + ")";
 }
 
 }  // namespace
 
+std::optional<nanoseconds> HangTimeout::limit(nanoseconds longest_wait) const {
+  if (is_automatic) return std::max<nanoseconds>(1min, 10 * longest_wait);
+  return fixed > 0ms ? std::optional<nanoseconds>(fixed) : std::nullopt;
+}
+
+std::string_view name_of(Hung::Why why) {
+  constexpr std::string_view kNames[] = {"stopped",         "mismatch", "frozen",
+                                         "uninterruptible", "cycle",    "timeout"};
+  return kNames[static_cast<std::size_t>(why)];
+}
+
 HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
-                        std::chrono::nanoseconds patience) {
-  std::vector<RankCalls> ordered = ranks;
-  std::ranges::sort(ordered, {}, &RankCalls::rank);
-  std::map<std::uint64_t, std::vector<Member>> groups;
-  std::map<std::uint64_t, const GroupCalls*> first;
-  for (const RankCalls& rank : ordered) {
-    for (const GroupCalls& calls : rank.groups) {
-      groups[calls.id].push_back({rank.rank, rank.state, &calls});
-      first.try_emplace(calls.id, &calls);
-    }
+                        const HangRules& rules) {
+  OfRank<const RankCalls*> by_rank;
+  for (const RankCalls& each : ranks) by_rank.try_emplace(each.rank, &each);
+  std::vector<const RankCalls*> ordered;
+  for (const auto& [rank, calls] : by_rank) ordered.push_back(calls);
+  const std::vector<Group> groups = groups_of(ordered, world_size);
+  std::vector<Wait> waits;
+  for (const Group& group : groups) {
+    std::ranges::move(waits_of(group, rules), std::back_inserter(waits));
   }
   HangFindings findings;
-  for (auto& [id, members] : groups) {
-    const GroupCalls& calls = *first[id];
-    // A member that has not made the group yet; of smaller ones nobody knows who that would be.
-    if (calls.size == static_cast<std::uint32_t>(world_size)) {
-      for (const RankCalls& rank : ordered) {
-        if (rank.groups.empty()) continue;  // it keeps no record
-        const bool is_known = std::ranges::count(members, rank.rank, &Member::rank) > 0;
-        if (!is_known) members.push_back({rank.rank, rank.state, nullptr});
-      }
-      std::ranges::sort(members, {}, &Member::rank);
-    }
-    look_at(calls.name, members, patience, findings);
+  std::vector<const Wait*> incomplete;
+  for (const Wait& wait : waits) {
+    compare(wait, findings.hung);
+    find_held(wait, by_rank, rules, findings.hung);
+    if (!wait.seen.missing.empty()) incomplete.push_back(&wait);
   }
+  find_cycle(incomplete, rules, findings.hung);
+  find_overdue(waits, by_rank, rules, findings.hung);
+  for (const Wait* wait : incomplete) findings.waits.push_back(wait->seen);
   std::ranges::stable_sort(findings.waits, std::ranges::greater{}, &WaitingFor::waited);
   std::ranges::stable_sort(findings.hung, std::ranges::greater{}, &Hung::waited);
   return findings;
@@ -152,18 +379,36 @@ std::string ranks_in_words(const std::vector<int>& ranks) {
 
 std::string sentence(const WaitingFor& wait) {
   return ranks_in_words(wait.missing) + (wait.missing.size() == 1 ? " has" : " have") +
-         " not come to " + std::string(name_of(wait.operation)) + " (call " +
-         std::to_string(wait.number) + " of " + wait.group + "), where " +
-         ranks_in_words(wait.waiting) + (wait.waiting.size() == 1 ? " waits" : " wait");
+         " not come to " + call_in_words(wait) + ", where " + ranks_in_words(wait.waiting) +
+         (wait.waiting.size() == 1 ? " waits" : " wait");
 }
 
 std::string sentence(const Hung& hung) {
   const std::string call = "call " + std::to_string(hung.number) + " of " + hung.group;
-  if (hung.why == Hung::Why::kMismatch) {
-    return "the ranks make different calls (" + call + "): " + hung.what;
+  const std::string who = ranks_in_words(hung.ranks);
+  const bool is_one = hung.ranks.size() == 1;
+  switch (hung.why) {
+    case Hung::Why::kMismatch:
+      return "the ranks make different calls (" + call + "): " + hung.what;
+    case Hung::Why::kCycle:
+      return who + " wait for each other: " + hung.what;
+    case Hung::Why::kStopped:
+      return who + (is_one ? " is" : " are") + " stopped by a signal, and " + who_waits(hung);
+    case Hung::Why::kFrozen:
+      return who + (is_one ? " is" : " are") + " frozen by " + (is_one ? "its" : "their") +
+             " control group, and " + who_waits(hung);
+    case Hung::Why::kUninterruptible:
+      return who + (is_one ? " does" : " do") + " not return from the kernel, and " +
+             who_waits(hung);
+    case Hung::Why::kTimeout:
+      break;
   }
-  return ranks_in_words(hung.ranks) + " is stopped by a signal, and others wait for it in " +
-         hung.what + " (" + call + ")";
+  const std::string longer = "for longer than --hang-timeout allows";
+  if (!hung.waiting.empty()) {
+    return who + (is_one ? " has" : " have") + " not come " + longer + ", and " + who_waits(hung);
+  }
+  return hung.what + " (" + call + ") does not end " + longer + ": " + who +
+         (is_one ? " is" : " are") + " still in it";
 }
 
 void WaitPatience::stepped(int rank, std::int64_t step, Time at) {
@@ -187,6 +432,13 @@ std::chrono::nanoseconds WaitPatience::patience() const {
   const auto place = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) * 99 / 100);
   std::ranges::nth_element(sorted, place);
   return std::max<std::chrono::nanoseconds>(1s, 5 * *place);
+}
+
+nanoseconds HeldFor::looked(RankState state, std::uint64_t switches, Time now) {
+  if (state == RankState::kRuns || state != state_ || switches != switches_) since_ = now;
+  state_ = state;
+  switches_ = switches;
+  return now - since_;
 }
 
 }  // namespace ddprun::rdzv

@@ -1,21 +1,43 @@
 // Who waits for whom in a job, and who hangs: from what the records of its ranks say at one moment. Two
 // words are kept apart. "Waiting for" is an observation: a rank that evaluates, saves or downloads while the
-// others wait is exactly this. "Hung" is a verdict, and needs proof. Pure; any thread.
+// others wait is exactly this, and nothing is done to it. "Hung" is a verdict, upon which a rank may be killed
+// (--on-hang=restart), and needs proof. Pure; any thread.
 //
-// | in one group, for longer than the patience                  | is                                        |
-// |--------------------------------------------------------------|-------------------------------------------|
-// | ranks are in call n, others have not entered n                | waiting for those that have not           |
-// | ... and one of those is stopped by a signal                   | hung: that one                            |
-// | ... and one of those is traced by a debugger                  | waiting, never hung                       |
-// | ranks are in call n, and what they call does not match        | hung: the minority; a tie names all       |
-// | all are in call n, and what they call matches                 | nothing: a transfer may take long         |
-// | a rank says nothing of the group (no record, other program)   | nothing is said about it, unless the      |
-// |                                                               | group is all ranks                        |
+// clang-format off
+//
+//   in one group, for longer than the patience                 is
+//   ranks are in call n, others have not entered n             waiting for those that have not
+//   ... and one of those, or of several that are in it, is     hung (stopped): that one
+//       stopped by a signal
+//   ... or its control group is frozen                         hung (frozen): that one
+//   ... or it has been inside of the kernel, without having    hung (uninterruptible): that one
+//       run meanwhile, for kForGood and the patience
+//   ... or they wait, in other groups, for one of those that   hung (cycle): all of the cycle (1)
+//       wait here, perhaps by way of others, for kForGood
+//   ... and it lasts longer than --hang-timeout                hung (timeout): those that have not entered n, but not
+//                                                              those that wait themselves, nor those of a line above (2)
+//   ranks are in call n, and what they call does not match     hung (mismatch): the minority; a tie names all (3)
+//   all are in call n, and what they call matches              nothing: a transfer may take long
+//   ... and it lasts longer than --hang-timeout                hung (timeout): those that are still in it (1, 2)
+//   a rank says nothing of the group (no record, another       nothing is said about it, unless the group is all ranks
+//       program)
+//
+//   A rank that a debugger holds is never hung. (1) Only of ranks that have entered and left no call since then: others go
+//   on with something else, and have only begun this one (async_op). (2) Not while a debugger holds any rank of the job, for which others may
+//   wait in ways that no record has. --hang-timeout=auto: ten times the longest wait that this job has seen and that
+//   ended, at least a minute; and never of a rank that has not done a step in this round, which may compile or load.
+//   (3) Not if a debugger holds one of them.
+//
+//   `gap`, for which an agent did not run, is added to each of these times.
+//
+// clang-format on
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +49,33 @@ namespace ddprun::rdzv {
 struct RankCalls {
   int rank = 0;
   RankState state = RankState::kRuns;
+  std::chrono::nanoseconds held_for{};  // in that state, without having run meanwhile
+  std::optional<std::chrono::nanoseconds> since_step =
+      {};                               // nothing: it has done none in this round
   std::vector<GroupCalls> groups = {};  // nothing: it keeps no record
+};
+
+// A rank that does nothing for so long, where it could not go on by itself, does nothing more. Slow disks and
+// file servers take less.
+inline constexpr std::chrono::seconds kForGood{20};
+
+// --hang-timeout.
+struct HangTimeout {
+  std::chrono::milliseconds fixed{};  // 0: off, or automatic
+  bool is_automatic = false;
+
+  // `longest_wait`: that has ended, in this job.
+  std::optional<std::chrono::nanoseconds> limit(std::chrono::nanoseconds longest_wait) const;
+  bool operator==(const HangTimeout&) const = default;
+};
+
+struct HangRules {
+  std::chrono::nanoseconds patience{};
+  std::chrono::nanoseconds gap{};
+  std::optional<std::chrono::nanoseconds> timeout = {};  // nothing: --hang-timeout is off
+  bool needs_step = false;                               // --hang-timeout=auto
+
+  bool operator==(const HangRules&) const = default;
 };
 
 struct WaitingFor {
@@ -45,34 +93,39 @@ struct WaitingFor {
 };
 
 struct Hung {
-  enum class Why { kStopped, kMismatch };
+  enum class Why { kStopped, kMismatch, kFrozen, kUninterruptible, kCycle, kTimeout };
   Why why = Why::kStopped;
   std::string group;
   std::uint64_t number = 0;
   std::vector<int> ranks = {};  // who is to blame
-  std::string what = {};        // "all_reduce of 12 elements on rank 0, broadcast on rank 1"
+  // Of a mismatch "all_reduce of 12 elements on rank 0, broadcast on rank 1", of a cycle who waits where for
+  // whom, else the operation.
+  std::string what = {};
   std::chrono::nanoseconds waited{};
+  std::vector<int> waiting = {};  // for them; nothing: all are in the call
 
   bool is_same(const Hung& other) const {
     return why == other.why && group == other.group && number == other.number &&
            ranks == other.ranks;
   }
 };
+// "stopped", "mismatch", …
+std::string_view name_of(Hung::Why why);
 
 struct HangFindings {
   std::vector<WaitingFor> waits;  // of several groups the longest first
-  std::vector<Hung> hung;
+  std::vector<Hung> hung;         // likewise
 };
 
 // `ranks` are those whose nodes have answered; of others nothing is said.
 HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
-                        std::chrono::nanoseconds patience);
+                        const HangRules& rules);
 
 // "ranks 0, 1 and 2", "ranks 0, 1, 2, 3, 4, 5 and 1018 more"
 std::string ranks_in_words(const std::vector<int>& ranks);
-// "rank 3 has not come to all_reduce (call 412), where ranks 0, 1 and 2 wait"
+// "rank 3 has not come to all_reduce (call 412 of ddprun), where ranks 0, 1 and 2 wait"
 std::string sentence(const WaitingFor& wait);
-// "rank 3 is stopped by a signal, and …"
+// "rank 3 is stopped by a signal, and ranks 0, 1 and 2 wait for it in all_reduce (call 412 of ddprun)"
 std::string sentence(const Hung& hung);
 
 // How long a wait may last before it is spoken of: 5 times what all but the slowest hundredth of the last
@@ -93,6 +146,39 @@ class WaitPatience {
   std::map<int, Last> last_;
   std::vector<std::chrono::nanoseconds> steps_;  // a ring of the last ones
   std::size_t next_ = 0;
+};
+
+// How long the longest wait of a node's ranks has lasted that has ended, in whatever round: what a job does
+// from time to time, such as an evaluation by rank 0.
+class LongestWait {
+ public:
+  // How long the node's rank that has been in a call for longest has been there now; zero: none is in one.
+  void looked(std::chrono::nanoseconds waits) {
+    if (waits < current_) longest_ = std::max(longest_, current_);
+    current_ = waits;
+  }
+  // The round is over: what has not ended by itself says nothing.
+  void forget_current() { current_ = {}; }
+  std::chrono::nanoseconds longest() const { return longest_; }
+
+ private:
+  std::chrono::nanoseconds current_{};
+  std::chrono::nanoseconds longest_{};
+};
+
+// How long a process has been held, from looks at it.
+class HeldFor {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // `switches`: how often it has been given a processor or has given one up, so that an equal number
+  // means that it has not run between two looks.
+  std::chrono::nanoseconds looked(RankState state, std::uint64_t switches, Time now);
+
+ private:
+  RankState state_ = RankState::kRuns;
+  std::uint64_t switches_ = 0;
+  Time since_{};
 };
 
 }  // namespace ddprun::rdzv

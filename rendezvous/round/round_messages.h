@@ -35,6 +35,8 @@ struct WorkerFailure {
   bool killed_for_memory = false;  // by the kernel; if `status` is not SIGKILL: a child was killed
   bool was_told_to_stop = false;   // it ended after the group was told to stop
   bool is_worth_a_retry = true;    // false: it would fail again in the same way (no such program)
+  // It was killed because it hung: the verdict, a sentence; then `message` is its stack. Empty: it was not.
+  std::string hang = {};
 
   bool operator==(const WorkerFailure&) const = default;
 };

@@ -71,6 +71,7 @@ static void fields(auto& archive, Is<WorkerFailure> auto& failure) {
   archive.path(failure.log_dir);
   archive(failure.progress, failure.killed_for_memory, failure.was_told_to_stop,
           failure.is_worth_a_retry);
+  archive.text(failure.hang);
 }
 
 static void fields(auto& archive, Is<NodeGone> auto& gone) {
@@ -239,6 +240,7 @@ int shorten(std::vector<WorkerFailure>& failures, std::size_t excess) {
   for (auto failure = failures.rbegin(); failure != failures.rend() && saved < excess; ++failure) {
     const std::size_t before = size_of(*failure);
     failure->message.clear();
+    failure->hang.clear();
     failure->error_file.clear();
     failure->stderr_tail.clear();
     saved += before - size_of(*failure);

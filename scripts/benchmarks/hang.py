@@ -1,13 +1,15 @@
-"""What it costs to know in which call a rank is, and how long until one that does not come is named."""
+"""What it costs to know in which call a rank is, and how long until one that does not come, or hangs, is named, and
+until its stack is there."""
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
 import tempfile
 import time
 
-from benchmarks.programs import BUILD, ddprun_command, environment
+from benchmarks.programs import BUILD, DDPCTL, ddprun_command, environment, run
 from benchmarks.table import Row
 
 WAITING = str(BUILD / "bin/ddprun_waiting_worker")
@@ -17,11 +19,13 @@ LIMIT_S = 60
 class Waiting:
     """A job over shared memory whose last rank stops coming after ten steps."""
 
-    def __init__(self, workers):
+    def __init__(self, workers, fault="waits", **more_environment):
         self.folder = tempfile.TemporaryDirectory()
         self.events = pathlib.Path(self.folder.name) / "events"
-        command = ddprun_command(workers, f"--events={self.events}", WAITING, "shm", "waits")
-        self.job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**environment(), "OMP_NUM_THREADS": "1"})
+        self.control = {"DDPRUN_CONTROL_DIR": f"{self.folder.name}/control"}
+        command = ddprun_command(workers, f"--events={self.events}", WAITING, "shm", fault)
+        self.job = subprocess.Popen(command, stderr=subprocess.DEVNULL,
+                                    env={**environment(), "OMP_NUM_THREADS": "1", **self.control, **more_environment})
 
     def __enter__(self):
         return self
@@ -31,16 +35,26 @@ class Waiting:
         self.job.wait()
         self.folder.cleanup()
 
-    def named_after(self):
-        """Seconds from the first rank that waited."""
+    def told(self, name):
+        """The first event of this name."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline and self.job.poll() is None:
             lines = self.events.read_text().splitlines(keepends=True) if self.events.exists() else []
             for event in (json.loads(line) for line in lines if line.endswith("\n")):
-                if event["event"] == "waiting_for":
-                    return event["waited_us"] / 1e6
+                if event["event"] == name:
+                    return event
             time.sleep(0.02)
-        raise SystemExit(f"bench: no rank was named in {LIMIT_S} s")
+        raise SystemExit(f"bench: there was no event {name} in {LIMIT_S} s")
+
+    def named_after(self):
+        """Seconds from the first rank that waited."""
+        return self.told("waiting_for")["waited_us"] / 1e6
+
+    def stacks_s(self):
+        """How long ddpctl takes for the stacks of all ranks, and of which tool they are."""
+        begin = time.monotonic()
+        answer = json.loads(run([DDPCTL, "stacks", "--json"], **self.control).stdout)
+        return time.monotonic() - begin, {worker["source"] for worker in answer}
 
     def cpu_s(self):
         threads = pathlib.Path(f"/proc/{self.job.pid}/task").iterdir()
@@ -65,6 +79,24 @@ def bench_hang(quick):
     row.bar("median ≤ 2 s", row.median("ddprun"), row.median("ddprun") <= 2)
     row.bar("slowest ≤ 4 s", slowest, slowest <= 4)
     yield row
+
+    row = Row("a rank that is stopped, from the verdict until the report with all stacks", "s", digits=2)
+    for _ in range(1 if quick else 5):
+        with Waiting(3, "stops") as job:
+            verdict, report = job.told("hung"), job.told("hang_report")
+            row.add("ddprun", (report["monotonic_us"] - verdict["monotonic_us"]) / 1e6)
+    yield row
+
+    for title, bar, path in (("from /proc", 1, "/nonexistent"), ("with the tools that are here", 6, os.environ["PATH"])):
+        row = Row(f"ddpctl stacks of 8 ranks, {title}", "s", digits=2)
+        with Waiting(8, PATH=path) as job:
+            job.named_after()
+            for _ in range(1 if quick else 5):
+                seconds, sources = job.stacks_s()
+                row.add("ddprun", seconds)
+        row.what += f" ({', '.join(sorted(sources))})"
+        row.bar(f"≤ {bar} s", row.median("ddprun"), row.median("ddprun") <= bar)
+        yield row
 
     row = Row("agent that watches 8 workers of which 7 wait", "% of a core", digits=3)
     seconds = 5 if quick else 60

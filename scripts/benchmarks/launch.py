@@ -121,7 +121,7 @@ def bench_link(quick):
 
 
 def bench_hooks(quick):
-    """What Python programs pay for the steps that they do not report: a step, and the start of one without PyTorch."""
+    """What Python programs pay for what they do not report: a step, a collective over Gloo, the start without PyTorch."""
     row = Row("hook of a Python program's optimizer, per step", "ns", digits=0)
     for _ in range(1 if quick else 5):
         command = ddprun_command(1, str(ROOT / "tests/bench/python_hook.py"))
@@ -130,6 +130,19 @@ def bench_hooks(quick):
         row.add("ddprun", json.loads(output)["hook_ns"])
     row.bar("≤ 1000 ns", row.median("ddprun"), row.median("ddprun") <= 1000)
     yield row
+
+    rows = {"root_ns": (Row("its record: a call with a root (others: nothing)", "us", digits=2), 1e3, 2),
+            "look_ns": (Row("its record: a look, ten times a second", "us", digits=1), 1e3, 100),
+            "read_ns": (Row("its record: reading all of the flight recorder, where it waits", "ms", digits=1), 1e6, 100)}
+    for _ in range(1 if quick else 3):
+        command = ddprun_command(2, str(ROOT / "tests/bench/python_record.py"))
+        output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True,
+                                env={**environment(), "PYTHON_EXEC": PYTHON}).stdout
+        for figure, (row, unit, _) in rows.items():
+            row.add("ddprun", json.loads(output)[figure] / unit)
+    for row, _, bar in rows.values():
+        row.bar(f"≤ {bar} {row.unit}", row.median("ddprun"), row.median("ddprun") <= bar)
+        yield row
 
     row = Row("start and end of a Python program without PyTorch; floor: without hooks", "ms", digits=2)
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:

@@ -86,6 +86,8 @@ if(DDPRUN_WORKER_LIB)
     add_dependencies(ddprun_worker_package ddprun_nccl)
     install(TARGETS ddprun_nccl LIBRARY DESTINATION lib COMPONENT worker)
   endif()
+  add_dependencies(ddprun_worker_package ddprun_nccl_profiler)
+  install(TARGETS ddprun_nccl_profiler LIBRARY DESTINATION lib COMPONENT worker)
   install(EXPORT ddprun_worker NAMESPACE ddprun:: FILE ddprun-worker.cmake
           DESTINATION ${_package} COMPONENT cmake)
   # The one header of ours that the public ones include.

@@ -198,7 +198,8 @@ class Hooks(Programs):
                     print(sys.path, sys.meta_path[-3:], sys.argv, getattr(sys, "orig_argv", None),
                           {name: os.environ.get(name) or None for name in ("PYTHONPATH", "SITE")},
                           sorted(name for name in sys.modules if "ddprun" in name), site and site.__file__,
-                          [name.split(":")[0] for name in fds if "ddprun-link" not in name and "socket" not in name],
+                          [name.split(":")[0] for name in fds if not any(
+                              own in name for own in ("ddprun-link", "ddprun-python-stacks", "socket"))],
                           __name__, __file__, sys.path_importer_cache.keys())
                     child = [sys.executable, "-c", "import sys; print(sys.path)"]
                     print(subprocess.run(child, capture_output=True, text=True))

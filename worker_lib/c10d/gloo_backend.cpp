@@ -240,6 +240,66 @@ GlooBackend::WorkPtr GlooBackend::barrier(const c10d::BarrierOptions& options) {
                   [&] { return ProcessGroupGloo::barrier(options); });
 }
 
+namespace {
+
+// Gloo's work of a message, with what is known of it.
+class RecordedMessage : public c10d::Work {
+ public:
+  RecordedMessage(int rank, OpType type, GlooBackend::WorkPtr work,
+                  std::shared_ptr<GroupRecord> record, record::Ticket ticket)
+      : Work(rank, type), work_(std::move(work)), record_(std::move(record)), ticket_(ticket) {}
+  ~RecordedMessage() override { record_->leave(ticket_); }
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return work_->result(); }
+  void synchronize() override { work_->synchronize(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool is_done = work_->wait(timeout);
+    record_->leave(ticket_);
+    return is_done;
+  }
+  void abort() override { work_->abort(); }
+  std::uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
+
+ private:
+  const GlooBackend::WorkPtr work_;
+  const std::shared_ptr<GroupRecord> record_;
+  const record::Ticket ticket_;
+};
+
+record::Call message_of(OpType type, const GlooBackend::Tensors& tensors) {
+  return tensors.size() == 1 ? equal_call(type, tensors[0]) : call_of(type, nullptr);
+}
+
+}  // namespace
+
+template <typename Begin>
+GlooBackend::WorkPtr GlooBackend::message(OpType type, int peer, int tag, const Tensors& tensors,
+                                          const Begin& begin) {
+  if (!record_) return begin();
+  const auto end = type == OpType::SEND ? GroupRecord::End::kSender : GroupRecord::End::kReceiver;
+  const record::Ticket ticket = record_->enter_message(end, peer, tag, message_of(type, tensors));
+  try {
+    return c10::make_intrusive<RecordedMessage>(getRank(), type, begin(), record_, ticket);
+  } catch (...) {
+    record_->leave(ticket);
+    throw;
+  }
+}
+
+GlooBackend::WorkPtr GlooBackend::send(Tensors& tensors, int to, int tag) {
+  return message(OpType::SEND, to, tag, tensors,
+                 [&] { return ProcessGroupGloo::send(tensors, to, tag); });
+}
+
+GlooBackend::WorkPtr GlooBackend::recv(Tensors& tensors, int from, int tag) {
+  return message(OpType::RECV, from, tag, tensors,
+                 [&] { return ProcessGroupGloo::recv(tensors, from, tag); });
+}
+
 torch::Tensor widened_for_gloo(const torch::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case torch::kInt16:

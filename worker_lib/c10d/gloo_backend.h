@@ -73,6 +73,9 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
                         std::vector<std::int64_t>& input_splits,
                         const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  // Messages end when somebody waits for them: until then, they are in the record.
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
 
  protected:
   const std::shared_ptr<GroupRecord>& record() const { return record_; }
@@ -80,6 +83,8 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
  private:
   template <typename Begin>
   WorkPtr recorded(const record::Call& call, const Begin& begin);
+  template <typename Begin>
+  WorkPtr message(c10d::OpType type, int peer, int tag, const Tensors& tensors, const Begin& begin);
 
   detail::Sockets own_;
   const std::shared_ptr<GroupRecord> record_;  // may be null

@@ -39,6 +39,9 @@ inline record::Operation operation_of(c10d::OpType type) {
       return Operation::kAllToAll;
     case OpType::BARRIER:
       return Operation::kBarrier;
+    case OpType::SEND:
+    case OpType::RECV:
+      return Operation::kSendReceive;
     default:
       return Operation::kOther;
   }

@@ -316,12 +316,14 @@ void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool /*wa
 ShmBackend::WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
   auto work =
       c10::make_intrusive<MessageWork>(getRank(), c10d::OpType::SEND, only("send", tensors), node_);
+  work->enter(record_, to, tag);
   node_->messages().send(work->message(to, tag, until(c10d::kUnsetTimeout)));
   return work;
 }
 
 ShmBackend::WorkPtr ShmBackend::receive(at::Tensor tensor, int from, int tag, c10d::OpType type) {
   auto work = c10::make_intrusive<MessageWork>(getRank(), type, std::move(tensor), node_);
+  work->enter(record_, from, tag);
   node_->messages().receive(work->message(from, tag, until(c10d::kUnsetTimeout)));
   return work;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "worker_lib/c10d/error_text.h"
+#include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
 
@@ -121,7 +122,16 @@ shm::Messages::Message MessageWork::message(int peer, int tag, shm::Clock::time_
           }};
 }
 
+void MessageWork::enter(const std::shared_ptr<GroupRecord>& record, int peer, int tag) {
+  if (!record) return;
+  const auto end = retrieveOpType() == c10d::OpType::SEND ? GroupRecord::End::kSender
+                                                          : GroupRecord::End::kReceiver;
+  record_ = record;
+  ticket_ = record->enter_message(end, peer, tag, equal_call(retrieveOpType(), tensor_));
+}
+
 void MessageWork::end(std::exception_ptr error, int source) {
+  if (ticket_ != 0) record_->leave(ticket_);
   source_ = source;
   if (!error && retrieveOpType() != c10d::OpType::SEND && !moved_.is_same(tensor_)) {
     tensor_.copy_(moved_);

@@ -89,6 +89,8 @@ class MessageWork : public c10d::Work {
   MessageWork(int rank, c10d::OpType type, at::Tensor tensor, std::shared_ptr<shm::NodeGroup> node)
       : Work(rank, type), tensor_(std::move(tensor)), moved_(tensor_.contiguous()), node_(node) {}
 
+  // Before message(): says in the record, if there is one, that this rank sends or receives.
+  void enter(const std::shared_ptr<GroupRecord>& record, int peer, int tag);
   shm::Messages::Message message(int peer, int tag, shm::Clock::time_point until);
 
   int sourceRank() const override { return source_; }
@@ -103,6 +105,8 @@ class MessageWork : public c10d::Work {
   at::Tensor tensor_;
   at::Tensor moved_;
   std::weak_ptr<shm::NodeGroup> node_;  // which holds the message
+  std::shared_ptr<GroupRecord> record_;
+  record::Ticket ticket_ = 0;
   std::atomic<int> source_ = -1;
 };
 

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -60,9 +61,25 @@ CollectiveRecord::CollectiveRecord(record::Memory* memory, OwnerMark mark)
 
 CollectiveRecord::~CollectiveRecord() { ::munmap(memory_, record::kBytes); }
 
+namespace {
+
+// Of a process: groups have the other places.
+constexpr std::size_t kChannelsMax = 16;
+
+bool is_size_of_job(int size) {
+  const char* const text = std::getenv("WORLD_SIZE");
+  return text != nullptr && std::atoi(text) == size;
+}
+
+}  // namespace
+
 GroupRecord::GroupRecord(std::shared_ptr<CollectiveRecord> record, std::string_view name, int rank,
                          int size, std::function<void()> before_call)
-    : record_(std::move(record)), before_call_(std::move(before_call)) {
+    : record_(std::move(record)),
+      before_call_(std::move(before_call)),
+      name_(name),
+      rank_(rank),
+      has_ranks_of_job_(is_size_of_job(size)) {
   if (!record_ || !record_->mark_.is_set()) return;
   const std::scoped_lock lock(record_->mutex_);
   place_ = record::add_group(*record_->memory_, name, static_cast<std::uint32_t>(rank),
@@ -73,6 +90,34 @@ GroupRecord::~GroupRecord() {
   if (!record_ || !record_->mark_.is_set()) return;
   const std::scoped_lock lock(record_->mutex_);
   record::remove_group(*record_->memory_, place_);
+  for (const ChannelPlace& each : channels_) {
+    record::remove_group(*record_->memory_, each.place);
+  }
+  record_->channels_ -= channels_.size();
+}
+
+record::Ticket GroupRecord::enter_message(End end, int peer, int tag, const record::Call& call) {
+  if (!record_ || !record_->mark_.is_set() || peer < 0) return 0;
+  const bool is_sender = end == End::kSender;
+  record::Channel channel{.from = static_cast<std::uint32_t>(is_sender ? rank_ : peer),
+                          .to = static_cast<std::uint32_t>(is_sender ? peer : rank_),
+                          .tag = tag};
+  if (has_ranks_of_job_) channel.job_peer = static_cast<std::uint32_t>(peer);
+  record::Call message = call;
+  message.operation = record::Operation::kSendReceive;
+  return record::enter(*record_->memory_, place_of(channel, is_sender), message, now_ns());
+}
+
+// Nothing is written where there are too many.
+record::GroupPlace GroupRecord::place_of(const record::Channel& channel, bool is_sender) {
+  const std::scoped_lock lock(record_->mutex_);
+  const auto known = std::ranges::find(channels_, channel, &ChannelPlace::channel);
+  if (known != channels_.end()) return known->place;
+  if (record_->channels_ == kChannelsMax) return {};
+  ++record_->channels_;
+  channels_.push_back({channel, record::add_channel(*record_->memory_, name_, channel, is_sender,
+                                                    ++record_->groups_made_)});
+  return channels_.back().place;
 }
 
 record::Ticket GroupRecord::enter(const record::Call& call) {

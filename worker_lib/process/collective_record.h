@@ -6,7 +6,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "rendezvous/common/worker_abi/collective_record.h"
 #include "worker_lib/process/owner_mark.h"
@@ -32,6 +35,7 @@ class CollectiveRecord {
   OwnerMark mark_;
   std::mutex mutex_;  // guards the rest, and that groups come and go one at a time
   std::uint32_t groups_made_ = 0;
+  std::size_t channels_ = 0;
 };
 
 // The calls of one group. Whoever finds a call done, on whichever thread, says that it was left.
@@ -46,12 +50,25 @@ class GroupRecord {
   GroupRecord& operator=(const GroupRecord&) = delete;
 
   record::Ticket enter(const record::Call& call);
+  // A message to or from that rank of the group. leave() is the same.
+  enum class End { kSender, kReceiver };
+  record::Ticket enter_message(End end, int peer, int tag, const record::Call& call);
   void leave(record::Ticket ticket);
 
  private:
+  struct ChannelPlace {
+    record::Channel channel;
+    record::GroupPlace place;
+  };
+  record::GroupPlace place_of(const record::Channel& channel, bool is_sender);
+
   std::shared_ptr<CollectiveRecord> record_;  // nothing: there is none
   const std::function<void()> before_call_;
+  const std::string name_;
+  const int rank_;
+  const bool has_ranks_of_job_;  // it has as many members as the job has workers
   record::GroupPlace place_;
+  std::vector<ChannelPlace> channels_;  // guarded by the record's mutex
 };
 
 }  // namespace ddprun

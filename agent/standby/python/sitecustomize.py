@@ -274,10 +274,9 @@ class _Preloaded:
             os.close(file)
         if self.agent:
             self.agent.socket.close()
-        if optimizers := self._hidden.get("torch.optim.optimizer"):
-            for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
-                if install:
-                    install(optimizers)
+        for install in [getattr(finder, "install_hooks", None) for finder in sys.meta_path]:
+            if install:
+                install(self._hidden)
 
     # As a loader: the module is there already, and so is its spec.
     def create_module(self, spec):

@@ -48,13 +48,15 @@ enum class Operation : std::uint8_t {
   kReduceScatter = 7,
   kAllToAll = 8,
   kBarrier = 9,
+  kSendReceive =
+      10,  // a message from one rank to another, in a group of these two (see add_channel)
 };
 
 // "all_reduce", …; "a collective" for any other number.
 constexpr std::string_view name_of(Operation operation) {
-  constexpr std::array<std::string_view, 10> kNames{
-      "a collective", "all_reduce", "broadcast",      "reduce",     "all_gather",
-      "gather",       "scatter",    "reduce_scatter", "all_to_all", "barrier"};
+  constexpr std::array<std::string_view, 11> kNames{
+      "a collective", "all_reduce",     "broadcast",  "reduce",  "all_gather", "gather",
+      "scatter",      "reduce_scatter", "all_to_all", "barrier", "send_recv"};
   const auto number = static_cast<std::size_t>(operation);
   return kNames[number < kNames.size() ? number : 0];
 }
@@ -74,11 +76,11 @@ struct Header {
 struct GroupSlot {
   // 0: free; an odd number while it is filled in; then an even one, another with each group.
   std::atomic<std::uint32_t> turn;
-  std::uint32_t reserved_0;
-  std::atomic<std::uint64_t> id;       // FNV-1a of the name, which is equal on all members
-  std::atomic<std::uint32_t> size;     // members
-  std::atomic<std::uint32_t> rank;     // this worker's among them
-  std::atomic<std::uint64_t> calls;    // entered so far: the number of the latest
+  std::atomic<std::uint32_t> peer;   // of a channel: the other rank of the job, and 1; 0: not known
+  std::atomic<std::uint64_t> id;     // FNV-1a of the name, which is equal on all members
+  std::atomic<std::uint32_t> size;   // members
+  std::atomic<std::uint32_t> rank;   // this worker's among them
+  std::atomic<std::uint64_t> calls;  // entered so far: the number of the latest
   std::atomic<std::uint64_t> name[4];  // cut, the rest NUL
 };
 
@@ -109,9 +111,10 @@ struct Memory {
 
 static_assert(std::is_standard_layout_v<Memory> && sizeof(Memory) == kBytes);
 static_assert(sizeof(Header) == 64 && offsetof(Header, worker_pid) == 16);
-static_assert(sizeof(GroupSlot) == 64 && offsetof(GroupSlot, id) == 8 &&
-              offsetof(GroupSlot, size) == 16 && offsetof(GroupSlot, rank) == 20 &&
-              offsetof(GroupSlot, calls) == 24 && offsetof(GroupSlot, name) == 32);
+static_assert(sizeof(GroupSlot) == 64 && offsetof(GroupSlot, peer) == 4 &&
+              offsetof(GroupSlot, id) == 8 && offsetof(GroupSlot, size) == 16 &&
+              offsetof(GroupSlot, rank) == 20 && offsetof(GroupSlot, calls) == 24 &&
+              offsetof(GroupSlot, name) == 32);
 static_assert(sizeof(Entry) == 64 && offsetof(Entry, number) == 8 &&
               offsetof(Entry, entered_ns) == 16 && offsetof(Entry, left_ns) == 24 &&
               offsetof(Entry, elements) == 32 && offsetof(Entry, signature) == 40 &&
@@ -154,7 +157,7 @@ struct GroupPlace {
 
 // One thread at a time.
 inline GroupPlace add_group(Memory& memory, std::string_view name, std::uint32_t rank,
-                            std::uint32_t size, std::uint32_t turn) {
+                            std::uint32_t size, std::uint32_t turn, std::uint32_t peer = 0) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   for (std::uint32_t slot = 0; slot < kGroupsMax; ++slot) {
     GroupSlot& group = memory.groups[slot];
@@ -164,6 +167,7 @@ inline GroupPlace add_group(Memory& memory, std::string_view name, std::uint32_t
     std::uint64_t words[4] = {};
     std::memcpy(words, name.data(), std::min(name.size(), sizeof words));
     for (std::size_t i = 0; i < 4; ++i) group.name[i].store(words[i], kRelaxed);
+    group.peer.store(peer, kRelaxed);
     group.id.store(id_of(name), kRelaxed);
     group.size.store(size, kRelaxed);
     group.rank.store(rank, kRelaxed);
@@ -172,6 +176,30 @@ inline GroupPlace add_group(Memory& memory, std::string_view name, std::uint32_t
     return {slot, 2 * turn + 2};
   }
   return {};
+}
+
+// Messages between two ranks are calls of a group of their own, so that the others are not missed in them:
+// one for each sender, receiver and tag, in which the sender has rank 0. `job_peer`: the rank of the job
+// that is the other one, if known.
+struct Channel {
+  std::uint32_t from = 0;  // ranks of the group
+  std::uint32_t to = 0;
+  int tag = 0;
+  std::optional<std::uint32_t> job_peer = {};
+
+  bool operator==(const Channel&) const = default;
+};
+
+inline std::string name_of(std::string_view group, const Channel& channel) {
+  std::string name = " " + std::to_string(channel.from) + "->" + std::to_string(channel.to);
+  if (channel.tag != 0) name += " tag " + std::to_string(channel.tag);
+  return std::string(group.substr(0, 32 - std::min<std::size_t>(name.size(), 32))) + name;
+}
+
+inline GroupPlace add_channel(Memory& memory, std::string_view group, const Channel& channel,
+                              bool is_sender, std::uint32_t turn) {
+  return add_group(memory, name_of(group, channel), is_sender ? 0 : 1, 2, turn,
+                   channel.job_peer ? *channel.job_peer + 1 : 0);
 }
 
 inline void remove_group(Memory& memory, GroupPlace place) {
@@ -232,9 +260,10 @@ struct RecordedGroup {
   std::uint64_t id = 0;
   std::uint32_t size = 1;
   std::uint32_t rank = 0;
-  std::uint64_t calls = 0;           // entered so far
-  std::optional<RecordedCall> open;  // the first that it has not left
-  std::optional<RecordedCall> last;  // the latest that it entered
+  std::optional<std::uint32_t> peer;  // of a channel: the other rank of the job
+  std::uint64_t calls = 0;            // entered so far
+  std::optional<RecordedCall> open;   // the first that it has not left
+  std::optional<RecordedCall> last;   // the latest that it entered
 };
 
 // Everything but the header, which the worker may have overwritten, is checked: a group or an entry that
@@ -258,6 +287,8 @@ inline std::vector<RecordedGroup> read(const Memory& memory) {
     group.size = from.size.load(kRelaxed);
     group.rank = from.rank.load(kRelaxed);
     group.calls = from.calls.load(kRelaxed);
+    const std::uint32_t peer = from.peer.load(kRelaxed);
+    if (peer > 0 && peer <= kWorldMax) group.peer = peer - 1;
     std::atomic_thread_fence(kAcquire);
     const bool is_sane =
         from.turn.load(kRelaxed) == turn && group.size <= kWorldMax && group.rank < group.size &&

@@ -15,14 +15,17 @@
 #include <vector>
 
 #include "rendezvous/common/worker_abi/collective_record.h"
+#include "rendezvous/common/worker_abi/worker_progress.h"
 
 namespace ddprun {
 
 // What holds a rank's process.
 enum class RankState {
-  kRuns,     // nothing: it runs, or sleeps
-  kStopped,  // a signal has stopped it
-  kTraced,   // a debugger, whether that lets it run or not
+  kRuns,             // nothing: it runs, or sleeps
+  kStopped,          // a signal has stopped it
+  kTraced,           // a debugger, whether that lets it run or not
+  kUninterruptible,  // it waits inside of the kernel, where no signal but SIGKILL reaches it, if any
+  kFrozen,           // its control group is frozen
 };
 
 struct GroupCall {
@@ -41,6 +44,8 @@ struct GroupCalls {
   std::uint32_t rank = 0;            // of the group
   std::uint64_t calls = 0;           // entered so far
   std::optional<GroupCall> at = {};  // the first that it has not left, else the latest
+  std::chrono::nanoseconds since_entry{};  // the latest was entered; zero: none was
+  std::optional<std::uint32_t> peer = {};  // of messages between two: the other rank of the job
 
   bool operator==(const GroupCalls&) const = default;
 };
@@ -52,12 +57,16 @@ inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> gr
   for (record::RecordedGroup& group : groups) {
     GroupCalls& made = calls.emplace_back();
     made = {std::move(group.name), group.id, group.size, group.rank, group.calls};
+    made.peer = group.peer;
     const auto& found = group.open ? group.open : group.last;
     if (!found) continue;
     // A worker may write any time; the age must not become negative.
-    const std::int64_t at = found->left_ns.value_or(found->entered_ns);
+    const auto since = [now_ns](std::int64_t at) {
+      return std::chrono::nanoseconds(at <= 0 || at > now_ns ? 0 : now_ns - at);
+    };
     made.at = GroupCall{found->call, found->number, found->left_ns.has_value(),
-                        std::chrono::nanoseconds(at <= 0 || at > now_ns ? 0 : now_ns - at)};
+                        since(found->left_ns.value_or(found->entered_ns))};
+    if (group.last) made.since_entry = since(group.last->entered_ns);
   }
   std::ranges::stable_sort(calls, {}, [](const GroupCalls& each) {
     return std::pair(!each.at || each.at->is_over,
@@ -65,6 +74,31 @@ inline std::vector<GroupCalls> group_calls(std::vector<record::RecordedGroup> gr
   });
   if (calls.size() > count) calls.resize(count);
   return calls;
+}
+
+// What a worker has reported, with what its record says of collectives, which is the truth where there is one:
+// calls that a library makes by itself, such as those of DistributedDataParallel, are in the record alone.
+inline std::optional<WorkerProgress> with_calls(std::optional<WorkerProgress> progress,
+                                                const std::vector<GroupCalls>& calls) {
+  std::uint64_t entered = 0;
+  for (const GroupCalls& group : calls) entered += group.calls;
+  if (entered == 0) return progress;
+  if (!progress) progress.emplace();
+  progress->collectives = std::max(progress->collectives, entered);
+  const auto& at = calls.front().at;
+  const bool is_elsewhere = progress->phase == WorkerPhase::kSaving ||
+                            progress->phase == WorkerPhase::kLeaving ||
+                            progress->phase == WorkerPhase::kJoining;
+  if (!at || is_elsewhere) return progress;
+  if (!at->is_over) {
+    progress->phase = WorkerPhase::kCollective;
+    progress->since_phase = at->since;
+  } else if (progress->phase == WorkerPhase::kCollective ||
+             progress->phase == WorkerPhase::kUnknown) {
+    progress->phase = WorkerPhase::kRunning;
+    progress->since_phase = at->since;
+  }
+  return progress;
 }
 
 }  // namespace ddprun

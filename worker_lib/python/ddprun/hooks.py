@@ -1,9 +1,10 @@
-"""Steps of programs that know nothing of ddprun: counts the calls of the optimizer that steps first.
+"""Steps of programs that know nothing of ddprun: counts the calls of the optimizer that steps first. And the beginning
+of their record of collectives (collectives.py).
 
 ddprun brings this file into every Python program that it starts (agent/python/sitecustomize.py), unless
-DDPRUN_PYTHON_HOOKS=0. It is run when torch.optim is imported, and opens the link to the agent at the first step. A
-program that reports its steps by itself (ddprun.progress) is left alone. Nothing that goes wrong here reaches the
-program: one line on stderr, and there are no more steps.
+DDPRUN_PYTHON_HOOKS=0. It is run when torch is imported, and opens the link to the agent at the first step. A program
+that reports its steps by itself (ddprun.progress) is left alone. Nothing that goes wrong here reaches the program: one
+line on stderr, and there are no more steps.
 """
 
 import os
@@ -80,7 +81,7 @@ def make_hook(progress):
 
     def fail(error):
         stop()
-        _complain(error)
+        complain(error)
 
     def begin(optimizer):
         nonlocal first, count
@@ -138,22 +139,45 @@ def install(optimizers, load):
         register(make_hook(progress))
 
 
-def install_safely(optimizers, load):
+def install_record(c10d, load):
+    """Into the module torch.distributed.distributed_c10d: with the first process groups comes collectives.py."""
+    make, collectives = c10d._new_process_group_helper, None
+
+    def make_first(*args, **kwargs):
+        nonlocal collectives
+        made = make(*args, **kwargs)
+        try:
+            collectives = collectives or load("collectives")
+            if collectives.begin(c10d):
+                c10d._new_process_group_helper = make
+        except Exception as error:
+            c10d._new_process_group_helper = make
+            complain(error, "collectives")
+        return made
+
+    make_first.__wrapped__ = make
+    c10d._new_process_group_helper = make_first
+
+
+def install_safely(module, load):
+    is_of_steps = module.__name__ == "torch.optim.optimizer"
     try:
-        install(optimizers, load)
+        install(module, load) if is_of_steps else install_record(module, load)
     except Exception as error:
-        _complain(error)
+        complain(error, "steps" if is_of_steps else "collectives")
 
 
 def find_spec(name, path, target, load):
     """What the other finders find, with a loader that installs the hook."""
     for finder in sys.meta_path:
+        if hasattr(finder, "hooks_for"):  # which asks here
+            continue
         spec = finder.find_spec(name, path, target)
         if spec is not None:
             try:
                 _extend(spec.loader, load)
             except Exception as error:
-                _complain(error)
+                complain(error, "steps and collectives")
             return spec
     return None
 
@@ -168,8 +192,8 @@ def _extend(loader, load):
     loader.exec_module = exec_module
 
 
-def _complain(error):
+def complain(error, what="steps"):
     try:
-        print(f"ddprun: the steps of this worker are not shown: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"ddprun: the {what} of this worker are not shown: {type(error).__name__}: {error}", file=sys.stderr)
     except Exception:
         pass

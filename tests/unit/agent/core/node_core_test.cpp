@@ -279,6 +279,32 @@ TEST_F(NodeCoreTest, GivesUpOnAWorkerThatOutlivesSigkillAndNamesIt) {
   EXPECT_EQ(actions[1], NodeAction{CloseRound{kFirst}});
 }
 
+TEST_F(NodeCoreTest, KillsAWorkerThatHangsAndReportsItsEndAsAFailure) {
+  run();
+  EXPECT_THAT(core.step(WorkerHung{kFirst, 1}), ElementsAre(NodeAction{SignalWorker{1, SIGKILL}},
+                                                            NodeAction{ArmTimer{TimerId{1}, 10s}}));
+  const auto actions = core.step(failed(1, ExitStatus::killed(SIGKILL)));
+  EXPECT_THAT(actions, Contains(NodeAction{TellLeader{
+                           rdzv::WorkerFailed{kFirst, failure(1, ExitStatus::killed(SIGKILL))}}}));
+  EXPECT_THAT(core.step(TimerExpired{TimerId{1}}), IsEmpty()) << "it has ended";
+  EXPECT_THAT(core.step(WorkerHung{kFirst, 1}), IsEmpty());
+  EXPECT_THAT(core.step(WorkerHung{kSecond, 0}), IsEmpty()) << "of another round";
+}
+
+TEST_F(NodeCoreTest, GivesUpOnAWorkerThatHangsInTheKernel) {
+  run();
+  core.step(WorkerHung{kFirst, 1});
+  const auto stops = core.step(TimerExpired{TimerId{1}});
+  EXPECT_EQ(stops.front(), (NodeAction{SignalWorker{0, SIGTERM}})) << "as after a failure";
+  core.step(ended(0));
+  core.step(TimerExpired{TimerId{2}});
+  const auto gives_up = core.step(TimerExpired{TimerId{3}});
+  ASSERT_FALSE(gives_up.empty());
+  const auto* told = std::get_if<TellLeader>(&gives_up.front());
+  ASSERT_NE(told, nullptr);
+  EXPECT_TRUE(std::holds_alternative<rdzv::NodeStuck>(told->message));
+}
+
 TEST_F(NodeCoreTest, AnnouncesItsLeaveBeforeItForwardsTheSignal) {
   run();
   EXPECT_THAT(core.step(StopSignal{SIGINT}),
@@ -797,6 +823,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {replace(1, 5), {"", "Replace", "", "", ""}, {}},
       {WorkersCanRecover{kFirst}, {"", "WorkersRecover", "", "", ""}, {}},
       {WorkerRegrouped{kFirst, 0, 1}, {"", "", "", "", ""}, {}},
+      {WorkerHung{kFirst, 0}, {"", "SIGKILL ArmTimer", "", "", ""}, {}},
       {StopSignal{SIGTERM},
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},
        {"NodeLeaving Finish TakeStep ArmTimer", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving",

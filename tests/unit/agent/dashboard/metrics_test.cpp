@@ -126,6 +126,14 @@ TEST(Metrics, SayHowLongWorkersHaveBeenInTheirCollective) {
   EXPECT_EQ(value_in(text_of(status), sample), "0");
 }
 
+TEST(Metrics, SayHowManyRanksHang) {
+  NodeStatus status = sample_node();
+  EXPECT_EQ(value_in(text_of(status), "ddprun_hung_ranks"), "0");
+  status.hung = {{rdzv::Hung::Why::kStopped, {3, 5}, "", 4s},
+                 {rdzv::Hung::Why::kTimeout, {5}, "", 9s}};
+  EXPECT_EQ(value_in(text_of(status), "ddprun_hung_ranks"), "2");
+}
+
 TEST(Metrics, OfAJobThatHasNotBegunHaveNoGoodput) {
   NodeStatus status;
   status.wall = 30s;

@@ -40,6 +40,7 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
                                    StoreResult{Round{1}, 0, "no port"},
                                    WorkerEnded{Round{2}, 1, std::nullopt},
                                    WorkerEnded{Round{2}, 1, failure},
+                                   WorkerHung{Round{2}, 1},
                                    StopSignal{SIGTERM},
                                    PreemptSignal{SIGUSR1},
                                    TimerExpired{TimerId{3}},
@@ -73,6 +74,29 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
   ASSERT_TRUE(replaceable.replaceable);
   EXPECT_EQ(replaceable.replaceable->committed, 8);
   EXPECT_EQ(replaceable.replaceable->generation, 9U);
+}
+
+TEST(CoreRecord, WhatRanksWereDoingComesBackAsItWas) {
+  CallsSeen seen;
+  seen.round = Round{3};
+  seen.world_size = 2;
+  seen.rules = {.patience = 1s, .gap = 2ms, .timeout = 60s, .needs_step = true};
+  GroupCalls group{"ddprun", record::id_of("ddprun"), 2, 1, 17};
+  group.at = GroupCall{{.operation = record::Operation::kBroadcast, .root = 1}, 17, false, 2s};
+  group.since_entry = 2s;
+  seen.ranks = {{0, RankState::kFrozen, 3s, 4s, {group}}, {}};
+  seen.ranks[1].rank = 1;
+  const auto back = of<CallsSeen>(again(seen));
+  EXPECT_EQ(back.round, seen.round);
+  EXPECT_EQ(back.rules, seen.rules);
+  ASSERT_EQ(back.ranks.size(), 2U);
+  EXPECT_EQ(back.ranks[0].state, RankState::kFrozen);
+  EXPECT_EQ(back.ranks[0].held_for, 3s);
+  EXPECT_EQ(back.ranks[0].since_step, 4s);
+  EXPECT_EQ(back.ranks[0].groups, seen.ranks[0].groups);
+  EXPECT_EQ(in_words(back.ranks[0]),
+            "rank 0: frozen, in broadcast (call 17 of ddprun) for 2.000 s");
+  EXPECT_EQ(in_words(back.ranks[1]), "rank 1: no record");
 }
 
 TEST(CoreRecord, EveryInputOfALeaderComesBackAsItWas) {

@@ -38,7 +38,7 @@ rdzv::WorkerFailure failure() {
 const std::string kFailure =
     R"({"rank":5,"local_rank":1,"pid":4711,"node_rank":1,"host":"node1","exit_code":null,)"
     R"("signal":11,"signal_name":"SIGSEGV","core_dumped":true,"killed_for_memory":false,)"
-    R"("message":"no luck"})";
+    R"("message":"no luck","hang":null})";
 
 TEST(EventLines, TellOfAJobAndItsRounds) {
   EXPECT_EQ(
@@ -233,13 +233,40 @@ TEST(EventLines, TellWhenEveryRankIsBackAndWhatItTook) {
                R"("round":2,"ranks":[2],"waiting":[0,1],"group":"ddprun","call":"all_reduce",)"
                R"("number":17,"waited_us":1500000,"sentence":"rank 2 has not come to all_reduce )"
                R"((call 17 of ddprun), where ranks 0 and 1 wait")"));
-  const rdzv::Hung hung{
-      .group = "ddprun", .number = 17, .ranks = {2}, .what = "all_reduce", .waited = 1500ms};
-  EXPECT_EQ(event_line(kHead, HangSeen{Round{2}, hung}),
-            expected("hung",
-                     R"("round":2,"ranks":[2],"why":"stopped","group":"ddprun","number":17,)"
-                     R"("waited_us":1500000,"sentence":"rank 2 is stopped by a signal, and others )"
-                     R"x(wait for it in all_reduce (call 17 of ddprun)")x"));
+  const rdzv::Hung hung{.group = "ddprun",
+                        .number = 17,
+                        .ranks = {2},
+                        .what = "all_reduce",
+                        .waited = 1500ms,
+                        .waiting = {0, 1}};
+  EXPECT_EQ(
+      event_line(kHead, HangSeen{Round{2}, hung}),
+      expected("hung",
+               R"("round":2,"ranks":[2],"why":"stopped","group":"ddprun","number":17,)"
+               R"("waiting":[0,1],"waited_us":1500000,"sentence":"rank 2 is stopped by a )"
+               R"x(signal, and ranks 0 and 1 wait for it in all_reduce (call 17 of ddprun)")x"));
+  HangReport report;
+  report.round = Round{2};
+  report.hung = hung;
+  RanksAlike culprit;
+  culprit.ranks = {2};
+  culprit.hosts = {"b12"};
+  culprit.pid = 4711;
+  culprit.state = "T (stopped)";
+  culprit.call = "in no call";
+  culprit.since = 1500ms;
+  culprit.step = 16;
+  culprit.since_step = 1600ms;
+  culprit.stack = "load\nmain\n";
+  report.culprits = {culprit};
+  EXPECT_EQ(
+      event_line(kHead, HangReported{report}),
+      expected("hang_report",
+               R"("round":2,"ranks":[2],"sentence":"rank 2 is stopped by a signal, and )"
+               R"x(ranks 0 and 1 wait for it in all_reduce (call 17 of ddprun)",)x"
+               R"x("culprits":[{"ranks":[2],"hosts":["b12"],"pid":4711,"state":"T (stopped)",)x"
+               R"("call":"in no call","since_us":1500000,"step":16,"since_step_us":1600000,)"
+               R"("stack":"load\nmain\n","trouble":""}],"others":[])"));
   EXPECT_EQ(event_line(kHead, Recovered{Round{2}, kDowntime}),
             expected("recovered", R"("round":2,)" + kDowntimeFields +
                                       R"(,"how":"restarted","generation":null)"));

@@ -58,6 +58,20 @@ TEST(Summary, SaysWhatTheJobTookAndWhatItsRestartsCost) {
             "workers ran: they report no steps\n");
 }
 
+TEST_F(FailureReport, SaysThatAWorkerHungAndWhere) {
+  rdzv::JobOutcome outcome;
+  outcome.kind = Kind::kFailed;
+  outcome.cause = failure(3, ExitStatus::killed(SIGKILL, false));
+  outcome.cause->hang = "rank 3 is stopped by a signal";
+  outcome.cause->message = "load (loader.cpp:3)\nmain (train.cpp:9)\n";
+  const std::string report = failure_report(outcome, "train");
+  EXPECT_THAT(report,
+              HasSubstr("ddprun: train FAILED: rank 3 (pid 4703) hung: rank 3 is stopped by a "
+                        "signal\n"));
+  EXPECT_THAT(report, HasSubstr("  its stack when it hung\n    load (loader.cpp:3)\n"));
+  EXPECT_THAT(report, ::testing::Not(HasSubstr("hint"))) << "it was ddprun that killed it";
+}
+
 TEST(Summary, CountsChangesOfNodesApartFromRestarts) {
   using namespace std::chrono_literals;
   const Downtime cost{12ms, 0ms, 0ms, 0ms, {}, DowntimeEnd::kWorkersRun};

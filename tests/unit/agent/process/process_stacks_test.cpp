@@ -1,7 +1,14 @@
 #include "agent/process/process_stacks.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <latch>
+#include <string>
+#include <vector>
 
 #include "tests/support/temporary_tree.h"
 
@@ -57,15 +64,29 @@ TEST(ProcessStacks, OfAProcessThatIsGoneAreShort) {
   EXPECT_EQ(stacks_of(3, proc.path()), "process 3 (), 0 threads\n");
 }
 
-TEST(ProcessStacks, SayWhatHoldsAProcess) {
-  const TemporaryTree proc;
-  proc.write("1/status", "Name:\ta\nState:\tS (sleeping)\nTracerPid:\t0\n");
-  proc.write("2/status", "Name:\ta\nState:\tT (stopped)\nTracerPid:\t0\n");
-  proc.write("3/status", "Name:\ta\nState:\tS (sleeping)\nTracerPid:\t9\n");
-  EXPECT_EQ(rank_state_of(1, proc.path()), RankState::kRuns);
-  EXPECT_EQ(rank_state_of(2, proc.path()), RankState::kStopped);
-  EXPECT_EQ(rank_state_of(3, proc.path()), RankState::kTraced);
-  EXPECT_EQ(rank_state_of(4, proc.path()), RankState::kRuns) << "it is gone";
+// Ten thousand with DDPRUN_TEST_FULL=1; as many as the machine allows, if these are fewer.
+TEST(ProcessStacks, OfThousandsOfThreadsTakeNoLongTimeAndAreShort) {
+  std::latch end(1);
+  pthread_attr_t small;
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, 64 * 1024);
+  std::vector<pthread_t> threads(std::getenv("DDPRUN_TEST_FULL") == nullptr ? 2000 : 10'000);
+  const auto wait = [](void* latch) -> void* {
+    static_cast<std::latch*>(latch)->wait();
+    return nullptr;
+  };
+  std::size_t count = 0;
+  while (count < threads.size() && pthread_create(&threads[count], &small, wait, &end) == 0)
+    ++count;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string text = stacks_of(getpid());
+  const auto took = std::chrono::steady_clock::now() - begin;
+  end.count_down();
+  for (std::size_t i = 0; i < count; ++i) pthread_join(threads[i], nullptr);
+  pthread_attr_destroy(&small);
+  EXPECT_NE(text.find(", " + std::to_string(count + 1) + " threads\n"), std::string::npos);
+  EXPECT_LT(text.size(), 100'000U) << "of 1024 threads at most";
+  EXPECT_LT(took, std::chrono::seconds(5));
 }
 
 TEST(ProcessStacks, OfThisProcessCanBeRead) {

@@ -235,6 +235,71 @@ TEST_F(WorkerLinkTest, ARecordThatIsNotOursOrUnknownIsLeftAlone) {
   none.leave(none.enter({}));
 }
 
+TEST_F(WorkerLinkTest, AMessageIsNoCallOfItsGroup) {
+  make();
+  const auto all = open_record(*agent, {.worker_pid = ::getpid()});
+  ASSERT_TRUE(all);
+  ::setenv("WORLD_SIZE", "4", 1);
+  GroupRecord group(all, "ddprun", 1, 4);
+  ::unsetenv("WORLD_SIZE");
+  const record::Call call{.type = 6, .elements = 5};
+  const record::Ticket sent = group.enter_message(GroupRecord::End::kSender, 3, 0, call);
+  group.leave(group.enter_message(GroupRecord::End::kReceiver, 3, 0, call));
+  auto groups = agent->groups();
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_EQ(groups[0].calls, 0U);
+  EXPECT_EQ(groups[1].name, "ddprun 1->3");
+  EXPECT_EQ(groups[1].rank, 0U);
+  EXPECT_EQ(groups[1].peer, 3U);
+  ASSERT_TRUE(groups[1].open);
+  EXPECT_EQ(groups[1].open->call.operation, record::Operation::kSendReceive);
+  EXPECT_EQ(groups[2].name, "ddprun 3->1");
+  EXPECT_EQ(groups[2].rank, 1U);
+  EXPECT_FALSE(groups[2].open);
+  group.leave(sent);
+  group.leave(group.enter_message(GroupRecord::End::kSender, 3, 0, call));
+  groups = agent->groups();
+  ASSERT_EQ(groups.size(), 3U) << "the same two ranks have the same group";
+  EXPECT_EQ(groups[1].calls, 2U);
+  EXPECT_EQ(group.enter_message(GroupRecord::End::kReceiver, -1, 0, call), 0U)
+      << "from whoever sends first";
+}
+
+TEST_F(WorkerLinkTest, MessagesLeavePlacesForGroups) {
+  make();
+  const auto all = open_record(*agent, {.worker_pid = ::getpid()});
+  ASSERT_TRUE(all);
+  auto group = std::make_unique<GroupRecord>(all, "ddprun", 0, 100);
+  for (int peer = 1; peer < 100; ++peer) {
+    group->leave(group->enter_message(GroupRecord::End::kSender, peer, 0, {}));
+  }
+  const GroupRecord other(all, "other", 0, 100);
+  const auto names = agent->groups();
+  EXPECT_LT(names.size(), record::kGroupsMax);
+  EXPECT_EQ(names.back().name, "other");
+  EXPECT_FALSE(names.front().peer) << "a part of the job's workers";
+  group.reset();
+  EXPECT_EQ(agent->groups().size(), 1U);
+}
+
+TEST_F(WorkerLinkTest, WhatAWorkerOfAnotherVersionWritesIsReadAsFarAsItMakesSense) {
+  make();
+  const auto all = open_record(*agent, {.worker_pid = ::getpid()});
+  ASSERT_TRUE(all);
+  const GroupRecord group(all, "ddprun", 0, 2);
+  const auto put = [this](off_t at, std::uint64_t value) {
+    EXPECT_EQ(::pwrite(agent->worker_record(), &value, sizeof value, at), 8);
+  };
+  put(8, std::uint64_t{record::kBytes} << 32 | 99);  // of its header, which the agent has written
+  EXPECT_EQ(agent->groups().size(), 1U);
+  put(64, ~std::uint64_t{0});  // claimed
+  for (off_t at = 4096; at < off_t{record::kBytes}; at += 8) put(at, 0x0102030405060708);
+  ASSERT_EQ(agent->groups().size(), 1U);
+  EXPECT_FALSE(agent->groups()[0].open);
+  for (off_t at = 128; at < 4096; at += 8) put(at, 0x0102030405060708);
+  EXPECT_THAT(agent->groups(), IsEmpty());
+}
+
 TEST_F(WorkerLinkTest, AForkedChildDoesNotWriteIntoTheRecord) {
   make();
   const auto all = open_record(*agent, {.worker_pid = ::getpid()});

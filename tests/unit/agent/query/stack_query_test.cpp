@@ -84,6 +84,26 @@ Thread 11 (idle): "MainThread"
                                       "get (queue.py:171)\nrun (threading.py:982)\n"}));
 }
 
+TEST(Stacks, OfFaulthandler) {
+  const std::string text = R"text(Thread 0x00007f9b66ffd6c0 (most recent call first):
+  File "<frozen importlib of ddprun>/collectives.py", line 314 in _run
+
+Thread 0x00007f9b67fff6c0 [loader] (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/home/me/a "b" c.py", line 9 in <lambda>
+  ...
+
+Current thread 0x00007f9c0a2f0040 (most recent call first):
+  File "/home/me/train.py", line 12 in load
+  File "/home/me/train.py", line 90 in <module>
+)text";
+  EXPECT_THAT(threads_in(text, 11),
+              ElementsAre(ThreadStack{"", 1, true, "load (train.py:12)\n<module> (train.py:90)\n"},
+                          ThreadStack{"loader", 1, false,
+                                      "get (queue.py:171)\n<lambda> (a \"b\" c.py:9)\n"}))
+      << "ddprun's own thread is not the program's";
+}
+
 TEST(Stacks, OfTheKernel) {
   const std::string text = R"text(process 11 (train), 3 threads
   SigQ 0/95000
@@ -109,6 +129,28 @@ TEST(Stacks, OfSomethingElseAreNone) {
   EXPECT_THAT(threads_in("ptrace: Operation not permitted.\n#0 main\n", 11), IsEmpty());
 }
 
+// What a tool says of a process with very many threads.
+TEST(Stacks, OfTenThousandThreadsAreReadAndShortened) {
+  std::string text;
+  for (int thread = 1; thread <= 10'000; ++thread) {
+    text += "TID " + std::to_string(thread) + ":\n#0  0x01 wait" + std::to_string(thread % 1000) +
+            "\n#1  0x02 main\n";
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  WorkerStacks stacks;
+  stacks.threads = threads_in(text, 7);
+  EXPECT_THAT(stacks.threads, SizeIs(1000));
+  EXPECT_TRUE(stacks.threads.front().is_main);
+  WorkerStacks brief = stacks;
+  make_brief(brief);
+  ASSERT_THAT(brief.threads, SizeIs(1));
+  EXPECT_EQ(brief.threads[0].stack, "wait7\nmain\n");
+  shorten(stacks, 4096);
+  EXPECT_LT(to_json({stacks}).size(), 8192U);
+  EXPECT_THAT(stacks.trouble, ::testing::HasSubstr("threads are left out"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
 TEST(Stacks, AreTheSameAfterTheWay) {
   const std::vector<WorkerStacks> stacks{
       {3, "b12", 4711, "S (sleeping)", "gdb", {{"train", 1, true, "main (a.cpp:1)\n"}}, ""},
@@ -116,7 +158,8 @@ TEST(Stacks, AreTheSameAfterTheWay) {
   const auto read = worker_stacks_from(to_json(stacks));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, stacks);
-  EXPECT_EQ(*stack_query_from(to_json(StackQuery{{1, 5}})), (StackQuery{{1, 5}}));
+  EXPECT_EQ(*stack_query_from(to_json(StackQuery{{1, 5}, {7}, true})),
+            (StackQuery{{1, 5}, {7}, true}));
   EXPECT_FALSE(stack_query_from("{}"));
   EXPECT_FALSE(worker_stacks_from("[{}]"));
 }

@@ -50,7 +50,11 @@ NodeStatus full_node() {
                        /*is_over=*/false,
                        1500us};
   node.workers[0].calls = {group, {"pair", 1, 2, 0, 0}};
-  node.workers[0].held = RankState::kTraced;
+  node.workers[0].calls[0].since_entry = 700us;
+  node.workers[0].held = RankState::kFrozen;
+  node.workers[0].held_for = 3s;
+  node.longest_wait = 41s;
+  node.hung = {{rdzv::Hung::Why::kUninterruptible, {3, 5}, "ranks 3 and 5 do not return", 9s}};
   node.workers_left_out = 3;
   node.restarts = 1;
   node.max_restarts = 3;
@@ -98,6 +102,35 @@ JobStatus full_job() {
   job.nodes = {full_node(), NodeStatus{}};
   job.late = {{7, "b13", "no answer within 100 ms"}};
   return job;
+}
+
+TEST(JobStatus, AnOperationOfALaterVersionIsAnother) {
+  std::string text = to_json(full_node());
+  text.replace(text.find("\"broadcast\""), 11, "\"unheard_of\"");
+  const auto node = node_status_from(text);
+  ASSERT_TRUE(node) << node.error().to_string();
+  EXPECT_EQ(node->workers.at(0).calls.at(0).at->call.operation, record::Operation::kOther);
+}
+
+// What a judge of hangs gets from the nodes of a job of 1,024 ranks, each in three groups: the bar is 64 KiB for each
+// rank, in text and in memory.
+TEST(JobStatus, OfARankIsFewBytes) {
+  NodeStatus node = full_node();
+  GroupCalls group = node.workers[0].calls[0];
+  group.name = "a group with a name of 32 bytes.";
+  WorkerStatus worker = node.workers[0];
+  worker.calls.assign(3, group);
+  node.workers.assign(8, worker);
+  const std::size_t text = to_json(node).size() / node.workers.size();
+  worker.calls.assign(record::kGroupsMax, group);
+  node.workers.assign(8, worker);
+  const std::size_t most = to_json(node).size() / node.workers.size();
+  std::printf(
+      "%zu bytes for a rank in 3 groups, %zu for one in %zu; %zu for each group in memory\n", text,
+      most, record::kGroupsMax, sizeof(GroupCalls));
+  EXPECT_LT(text, 4096U);
+  EXPECT_LT(most, 16'384U);
+  EXPECT_LT(sizeof(GroupCalls) * record::kGroupsMax, 16'384U);
 }
 
 TEST(JobStatus, ReadsAsWhatWasWritten) {

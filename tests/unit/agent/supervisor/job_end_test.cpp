@@ -43,6 +43,7 @@ class JobEndTest : public ::testing::Test {
                                   .leader = [] { return nullptr; }},
                           .first_rank = [] { return 0; },
                           .stacks = [](const auto&, auto) {},
+                          .end_hung = [](const auto&) { return EndHungAnswer{}; },
                           .stop = [] { return Result<void>(); },
                           .restart = [] { return Result<Round>(Round{0}); },
                           .replace = [](int) { return std::nullopt; }});

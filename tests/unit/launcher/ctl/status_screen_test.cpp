@@ -145,8 +145,10 @@ TEST(StatusScreen, SaysWhoWaitsForWhom) {
   EXPECT_THAT(status_screen(job, 30), HasSubstr("\nWAITING\n  " + wait));
   job.nodes[1].workers[0].held = RankState::kStopped;
   EXPECT_THAT(status_screen(job, 30), HasSubstr("stopped by a signal"));
+  job.nodes[0].hung = {{rdzv::Hung::Why::kStopped, {1}, "rank 1 is stopped by a signal", 4s}};
   EXPECT_THAT(status_screen(job, 30),
-              HasSubstr("\nWAITING\n  HUNG: rank 1 is stopped by a signal"));
+              HasSubstr("\nWAITING\n  HUNG: rank 1 is stopped by a signal, for 4.0 s\n  " + wait))
+      << "as its agent says";
 }
 
 TEST(StatusScreen, SaysWhetherWorkersAreReplacedInPlace) {

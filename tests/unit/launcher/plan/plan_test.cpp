@@ -227,6 +227,20 @@ TEST_F(Planning, PreemptSignalMeansOneThingOnly) {
   }
 }
 
+TEST_F(Planning, ReadsWhenAWaitIsAHangAndWhatFollows) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(job({}).hangs, agent::HangSpec{}) << "nothing, and a report";
+  EXPECT_EQ(job({"--hang-timeout=90.5"}).hangs.timeout.fixed, milliseconds(90'500));
+  EXPECT_TRUE(job({"--hang-timeout=auto"}).hangs.timeout.is_automatic);
+  EXPECT_TRUE(job({}, {{"DDPRUN_ON_HANG", "restart"}}).hangs.restarts);
+  EXPECT_FALSE(job({"--on-hang=report"}, {{"DDPRUN_ON_HANG", "restart"}}).hangs.restarts);
+  for (const std::string text : {"0", "0.5", "-1", "x", "", "on", "AUTO", "inf"}) {
+    EXPECT_THAT(refusal({"--hang-timeout=" + text}), HasSubstr("at least 1, such as 600, or auto"))
+        << text;
+  }
+  EXPECT_THAT(refusal({"--on-hang=kill"}), HasSubstr("restart"));
+}
+
 TEST_F(Planning, ReadsTimes) {
   using std::chrono::milliseconds;
   EXPECT_EQ(job({}).shutdown_timeout, milliseconds(30'000));

@@ -96,6 +96,27 @@ TEST_F(CollectiveRecordTest, CallsOfAGroupThatIsGoneAreNotThoseOfTheNextOneInIts
   EXPECT_FALSE(groups[0].open || groups[0].last);
 }
 
+TEST_F(CollectiveRecordTest, MessagesAreCallsOfAGroupOfTheTwoRanksAlone) {
+  const Channel channel{.from = 2, .to = 0, .tag = 5, .job_peer = 0};
+  const GroupPlace place = add_channel(*memory, "ddprun", channel, /*is_sender=*/true, ++made);
+  enter(*memory, place, {.operation = Operation::kSendReceive, .elements = 3}, 1);
+  const auto groups = read(*memory);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].name, "ddprun 2->0 tag 5");
+  EXPECT_EQ(groups[0].id, id_of("ddprun 2->0 tag 5")) << "equal at both ends";
+  EXPECT_EQ(groups[0].size, 2U);
+  EXPECT_EQ(groups[0].rank, 0U);
+  EXPECT_EQ(groups[0].peer, 0U);
+  ASSERT_TRUE(groups[0].open);
+  EXPECT_EQ(name_of(groups[0].open->call.operation), "send_recv");
+  EXPECT_EQ(name_of(std::string(40, 'g'), channel), std::string(21, 'g') + " 2->0 tag 5");
+}
+
+TEST_F(CollectiveRecordTest, OperationsOfALaterVersionHaveANameToo) {
+  enter(*memory, add("ddprun"), {.operation = static_cast<Operation>(77)}, 1);
+  EXPECT_EQ(name_of(read(*memory)[0].open->call.operation), "a collective");
+}
+
 TEST_F(CollectiveRecordTest, GroupsBeyondItsPlacesAreLeftOut) {
   for (std::size_t i = 0; i < kGroupsMax; ++i) add("group " + std::to_string(i));
   const GroupPlace none = add("one more");

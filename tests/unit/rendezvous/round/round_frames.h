@@ -31,6 +31,7 @@ inline WorkerFailure example_failure() {
   failure.killed_for_memory = true;
   failure.was_told_to_stop = true;
   failure.is_worth_a_retry = false;
+  failure.hang = "rank 5 is stopped by a signal";
   return failure;
 }
 

@@ -216,7 +216,7 @@ TEST(RoundWire, WelcomeAndGoneAreThisInBytes) {
 
 TEST(RoundWire, RoundStartIsThisInBytes) {
   EXPECT_EQ(hex(encode(LeaderFrame(Message<ToAgent>{2, 1, example_start()}))),
-            without_spaces("0d010000 06"                 // length, kind
+            without_spaces("2e010000 06"                 // length, kind
                            "0200000000000000"            // number
                            "0100000000000000"            // received
                            "06"                          // it is a RoundStart
@@ -247,6 +247,8 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "0710a5d4e8000000"             // collectives
                            "03 2a00000000000000"          // phase, since_phase
                            "01 01 00"                     // killed_for_memory, …
+                           "1d000000"                     // hang
+                           "72616e6b20352069732073746f707065642062792061207369676e616c"
                            "01"                           // there is an after_loss
                            "02 03000000 03000000 623132"  // how, node_rank, host
                            "01 01"                        // after_arrival, after_request

@@ -1,0 +1,200 @@
+#include "agent/failure/hang_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
+#include <utility>
+
+#include "agent/text/rank_ranges.h"
+#include "rendezvous/common/foreign_text.h"
+
+namespace ddprun::agent {
+namespace {
+
+constexpr std::size_t kGroupsShown = 8;  // of the others
+constexpr std::size_t kCulpritsShown = 4;
+constexpr std::size_t kHostsNamed = 4;
+constexpr std::size_t kLineBytesMax = 300;  // of a stack on one line
+
+// A state that says why the thread does not run; whether it runs or sleeps changes all the time.
+bool is_notable(const std::string& state) {
+  return !state.empty() && std::string_view("TtDZ").find(state.front()) != std::string_view::npos;
+}
+
+std::string in_seconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+std::string call_in_words(const GroupCalls& group) {
+  return std::string(name_of(group.at->call.operation)) + " (call " +
+         std::to_string(group.at->number) + " of " + group.name + ")";
+}
+
+RanksAlike of_rank(const WorkerStatus& worker, const std::string& host,
+                   const std::map<int, RankStack>& stacks) {
+  RanksAlike made;
+  made.ranks = {worker.rank};
+  made.hosts = {host};
+  made.pid = worker.pid;
+  const GroupCalls* const calls =
+      worker.calls.empty() || !worker.calls.front().at ? nullptr : &worker.calls.front();
+  if (calls == nullptr) {
+    made.call = "no call is known";
+  } else if (calls->at->is_over) {
+    made.call = "in no call; the last was " + call_in_words(*calls);
+  } else {
+    made.call = "in " + call_in_words(*calls);
+  }
+  if (calls != nullptr) made.since = calls->at->since;
+  if (worker.progress && worker.progress->step) {
+    made.step = worker.progress->step;
+    made.since_step = worker.progress->since_step;
+  }
+  const auto found = stacks.find(worker.rank);
+  if (found == stacks.end()) {
+    made.trouble = "no stack came in time";
+    return made;
+  }
+  const RankStack& stack = found->second;
+  if (is_notable(stack.state)) made.state = stack.state;
+  made.stack = stack.stack;
+  made.trouble = stack.trouble;
+  return made;
+}
+
+void put(std::vector<RanksAlike>& groups, std::map<std::string, std::size_t>& places,
+         RanksAlike each) {
+  const std::string key = each.state + '\n' + each.call + '\n' + each.trouble + '\n' + each.stack;
+  const auto [place, is_new] = places.try_emplace(key, groups.size());
+  if (is_new) {
+    groups.push_back(std::move(each));
+    return;
+  }
+  RanksAlike& group = groups[place->second];
+  group.ranks.push_back(each.ranks.front());
+  if (std::ranges::count(group.hosts, each.hosts.front()) == 0) {
+    group.hosts.push_back(std::move(each.hosts.front()));
+  }
+  group.since = std::max(group.since, each.since);
+}
+
+std::string hosts_in_words(const std::vector<std::string>& hosts) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(hosts.size(), kHostsNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + hosts[i];
+  }
+  if (hosts.size() > kHostsNamed) {
+    text += " and " + std::to_string(hosts.size() - kHostsNamed) + " more hosts";
+  }
+  return text;
+}
+
+// "ranks 0-2 on b12, b13 (3 workers): T (stopped); in all_reduce (call 12 of ddprun) for 1.2 s"
+std::string headline(const RanksAlike& group) {
+  std::string text = rank_ranges(group.ranks) + " on " + hosts_in_words(group.hosts);
+  const bool is_one = group.ranks.size() == 1;
+  if (!is_one) text += " (" + std::to_string(group.ranks.size()) + " workers)";
+  if (is_one && group.pid > 0) text += ", pid " + std::to_string(group.pid);
+  text += ": ";
+  if (!group.state.empty()) text += group.state + "; ";
+  text += group.call;
+  if (group.since > std::chrono::nanoseconds(0)) {
+    const bool is_in_it = group.call.starts_with("in ") && !group.call.starts_with("in no");
+    text += is_in_it ? " for " + in_seconds(group.since) : ", " + in_seconds(group.since) + " ago";
+  }
+  if (is_one && group.step) {
+    text += "; step " + std::to_string(*group.step) + " was done " + in_seconds(group.since_step) +
+            " ago";
+  }
+  return text;
+}
+
+std::string indented(std::string_view lines) {
+  std::string text;
+  while (!lines.empty()) {
+    const auto end = lines.find('\n');
+    text += "    " + std::string(lines.substr(0, end)) + "\n";
+    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
+  }
+  return text;
+}
+
+// "futex_wait < shm_wait < main"
+std::string on_one_line(std::string_view stack) {
+  std::string text;
+  while (!stack.empty()) {
+    const auto end = stack.find('\n');
+    if (text.size() + std::min(end, stack.size()) > kLineBytesMax) return text + " < …";
+    text += (text.empty() ? "" : " < ") + std::string(stack.substr(0, end));
+    stack.remove_prefix(end == std::string_view::npos ? stack.size() : end + 1);
+  }
+  return text;
+}
+
+}  // namespace
+
+HangReport make_hang_report(const rdzv::Hung& hung, const JobStatus& status,
+                            const std::map<int, RankStack>& stacks) {
+  HangReport report;
+  report.hung = hung;
+  std::map<int, RanksAlike> ranks;
+  const auto& round = status.nodes.front().round;
+  if (round) report.round = *round;
+  for (const NodeStatus& node : status.nodes) {
+    if (node.round != round) continue;
+    for (const WorkerStatus& worker : node.workers) {
+      if (worker.state != WorkerState::kRunning) continue;
+      ranks.try_emplace(worker.rank, of_rank(worker, node.host, stacks));
+    }
+  }
+  for (const LateNode& node : status.late) report.silent.push_back(node.host);
+  std::map<std::string, std::size_t> of_culprits;
+  std::map<std::string, std::size_t> of_others;
+  for (auto& [rank, each] : ranks) {
+    const bool is_culprit = std::ranges::count(hung.ranks, rank) > 0;
+    is_culprit ? put(report.culprits, of_culprits, std::move(each))
+               : put(report.others, of_others, std::move(each));
+  }
+  std::ranges::stable_sort(report.others, std::ranges::greater{},
+                           [](const RanksAlike& each) { return each.ranks.size(); });
+  return report;
+}
+
+std::string to_text(const HangReport& report) {
+  std::string text;
+  const auto note = [](const RanksAlike& group) {
+    return group.trouble.empty() ? "" : "    note: " + group.trouble + "\n";
+  };
+  for (std::size_t i = 0; i < std::min(report.culprits.size(), kCulpritsShown); ++i) {
+    const RanksAlike& group = report.culprits[i];
+    text += "  " + headline(group) + "\n" + indented(group.stack) + note(group);
+  }
+  if (report.culprits.size() > kCulpritsShown) {
+    text += "  and " + std::to_string(report.culprits.size() - kCulpritsShown) +
+            " other stacks of ranks that hang: see ddpctl stacks\n";
+  }
+  for (std::size_t i = 0; i < std::min(report.others.size(), kGroupsShown); ++i) {
+    const RanksAlike& group = report.others[i];
+    const std::string stack = on_one_line(group.stack);
+    text += "  " + headline(group) + (stack.empty() ? "" : "; " + stack) + "\n";
+  }
+  std::vector<std::string> notes;
+  for (const RanksAlike& group : report.others) {
+    if (!group.trouble.empty() && std::ranges::count(notes, group.trouble) == 0) {
+      notes.push_back(group.trouble);
+    }
+  }
+  if (!notes.empty()) text += "    note: " + notes.front() + "\n";
+  if (report.others.size() > kGroupsShown) {
+    text += "  and " + std::to_string(report.others.size() - kGroupsShown) +
+            " other stacks: see ddpctl stacks\n";
+  }
+  if (!report.silent.empty()) {
+    text += "  no answer from " + hosts_in_words(report.silent) + "\n";
+  }
+  return printable_lines(text);
+}
+
+}  // namespace ddprun::agent

@@ -1,0 +1,80 @@
+#include "agent/process/python_stacks.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "agent/process/process_stacks.h"
+
+namespace ddprun::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using rdzv::UniqueFd;
+
+bool has_signal(const std::string& mask) {
+  return (std::strtoull(mask.c_str(), nullptr, 16) >> (kStackSignal - 1) & 1) != 0;
+}
+
+// The program may have closed it, and opened another file with its number.
+bool is_of_stacks(const fs::path& descriptor) {
+  const std::string start = std::string("/memfd:") + kStackMemory;
+  std::array<char, 64> target{};
+  const ssize_t size = ::readlink(descriptor.c_str(), target.data(), target.size());
+  return size > 0 &&
+         std::string_view(target.data(), static_cast<std::size_t>(size)).starts_with(start);
+}
+
+UniqueFd memory_of(pid_t pid) {
+  std::error_code error;
+  for (fs::directory_iterator at("/proc/" + std::to_string(pid) + "/fd", error), end;
+       !error && at != end; at.increment(error)) {
+    if (!is_of_stacks(at->path())) continue;
+    UniqueFd memory(::open(at->path().c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    struct stat about {};
+    if (memory && ::fstat(memory.get(), &about) == 0 && S_ISREG(about.st_mode)) return memory;
+  }
+  return UniqueFd();
+}
+
+}  // namespace
+
+std::optional<PythonStacks> PythonStacks::ask(pid_t pid) {
+  const ThreadSignals main = signals_of(pid, pid);
+  // A signal that nobody handles would end the process; one that waits would be answered at some time.
+  if (main.state.empty() || std::string_view("SR").find(main.state[0]) == std::string_view::npos ||
+      !has_signal(main.caught) || has_signal(main.blocked)) {
+    return std::nullopt;
+  }
+  UniqueFd memory = memory_of(pid);
+  if (!memory || ::ftruncate(memory.get(), 0) != 0 ||
+      ::syscall(SYS_tgkill, pid, pid, kStackSignal) != 0) {
+    return std::nullopt;
+  }
+  return PythonStacks(pid, std::move(memory));
+}
+
+// While it is handled, the kernel blocks the signal.
+bool PythonStacks::is_done() const {
+  const ThreadSignals main = signals_of(pid_, pid_);
+  if (main.state.empty() || main.state[0] == 'Z' || main.state[0] == 'X') return true;
+  struct stat about {};
+  return !has_signal(main.pending) && !has_signal(main.blocked) &&
+         ::fstat(memory_.get(), &about) == 0 && about.st_size > 0;
+}
+
+std::string PythonStacks::text(std::size_t bytes_max) const {
+  std::string text(bytes_max, '\0');
+  const ssize_t size = ::pread(memory_.get(), text.data(), bytes_max, 0);
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  if (text.size() == bytes_max) text.resize(text.rfind('\n') + 1);
+  return text;
+}
+
+}  // namespace ddprun::agent

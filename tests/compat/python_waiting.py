@@ -1,0 +1,533 @@
+"""Ranks of unmodified Python over Gloo that do not come where the others wait: which one it is, for each of a table of
+faults, by the events and by `ddpctl stacks`. And what else there is in their record.
+
+  python_waiting.py DDPRUN DDPCTL [PYTHON_PACKAGES_OF_THE_BUILD] [CLASS…]
+
+One job has all faults, each in a round of its own: `ddpctl restart` begins the next one, with standbys, which import
+PyTorch once for all rounds. With DDPRUN_TEST_FULL=1 each fault is also that of a job of its own without standbys, and of
+one on two nodes.
+"""
+import importlib.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+PACKAGES = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]) else None
+FULL = os.environ.get("DDPRUN_TEST_FULL")
+RANKS = 3
+
+PROGRAM = '''
+import os, pathlib, signal, sys, threading, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Stuck(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(1000)
+
+
+def first_lock_then(first, second):
+    with first:
+        time.sleep(0.2)
+        with second:
+            pass
+
+
+def deadlock():
+    one, other = threading.Lock(), threading.Lock()
+    threading.Thread(target=first_lock_then, args=(one, other), daemon=True).start()
+    first_lock_then(other, one)
+
+
+def killed_inside():
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+def loops():
+    while True:
+        pass
+
+
+fault = pathlib.Path(sys.argv[1]).read_text()
+dist.init_process_group("gloo")
+rank, last = dist.get_rank(), dist.get_world_size() - 1
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+
+
+def step(has=None):
+    """One step of a training; with has, whoever has the fault does something else in it."""
+    model(torch.ones(2, 4)).sum().backward()
+    size = 9 if has == "shape" else 8
+    kind = torch.float64 if has == "type" else torch.float32
+    sum_up = lambda: dist.all_reduce(torch.ones(size, dtype=kind))
+    tell = lambda: dist.broadcast(torch.ones(4), src=1 if has == "root" else 0)
+    if has == "swaps":
+        tell(), sum_up()
+    else:
+        has == "skips" or sum_up()
+        tell()
+
+
+for _ in range(5):
+    step()
+dist.barrier()
+is_faulty = rank == (0 if fault in ("evaluates", "saves", "killed late") else last)
+if is_faulty:
+    print(f"FAULT {fault} {time.monotonic()}", flush=True)
+    if fault in ("never", "evaluates"):
+        time.sleep(1000 if fault == "never" else 3)
+    elif fault == "saves":
+        for _ in range(30):
+            torch.save(torch.ones(100_000), sys.argv[1] + ".pt")
+            time.sleep(0.1)
+    elif fault == "loader":
+        next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=1)))
+    elif fault == "loops":
+        loops()
+    elif fault == "deadlock":
+        deadlock()
+    elif fault == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault == "killed":
+        killed_inside()
+if fault == "killed" and not is_faulty:
+    time.sleep(3)
+for _ in range(10):
+    if fault == "slow":
+        time.sleep(0.5 if is_faulty else 0.1)
+    step(has=fault if is_faulty else None)
+dist.barrier()
+print("DONE", flush=True)
+if fault != "nothing":
+    time.sleep(1000)
+'''
+
+# What is expected of each fault, and why:
+#   waiting  the event names the rank, and nothing is called hung without proof
+#   hung     there is a proof: the calls differ, or a signal has stopped the rank
+#   failed   a worker ends by itself, and the report explains its death
+#   done     nobody waits for ever
+FAULTS = {
+    "never": "waiting",
+    "loops": "waiting",
+    "deadlock": "waiting",
+    "loader": "waiting",
+    # Two roots, each of which waits for the others; a third rank gets what it waits for and goes on: a tie.
+    "root": "hung mismatch",
+    "stops": "hung stopped",
+    "skips": "hung mismatch",
+    "swaps": "hung mismatch",
+    # Gloo notices that it gets more bytes than it has room for; whoever gets fewer waits.
+    "shape": "hung mismatch or failed",
+    "type": "hung mismatch or failed",
+    "evaluates": "done after waiting",
+    "saves": "done after waiting",
+    "slow": "done",
+    "killed": "failed",
+}
+STACKS = {
+    "never": ["<module> (program.py:"],
+    "loops": ["loops (program.py:"],
+    "deadlock": ["first_lock_then (program.py:", "deadlock (program.py:"],
+    "loader": ["_poll (connection.py:", "_next_data (dataloader.py:"],
+}
+
+
+def eventually(what, limit=60):
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        if found := what():
+            return found
+        time.sleep(0.02)
+    return what()
+
+
+class Job:
+    """One or two agents that run the program; what they say."""
+
+    def __init__(self, folder, nodes=1, options=(), program=PROGRAM, **environment):
+        self.folder = Path(folder)
+        self.script, self.fault = self.folder / "program.py", self.folder / "fault"
+        self.script.write_text(program)
+        self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
+                            "PYTHON_EXEC": sys.executable, "DDPRUN_CONTROL_DIR": str(self.folder / "control"), **environment}
+        self.options, self.nodes, self.agents = options, nodes, []
+
+    def start(self, fault):
+        self.fault.write_text(fault)
+        port = None
+        for node in range(self.nodes):
+            place = []
+            if self.nodes > 1:
+                port = port or free_port()
+                place = [f"--nnodes={self.nodes}", f"--node-rank={node}", "--master-addr=127.0.0.1",
+                         f"--master-port={port}"]
+            count = RANKS if self.nodes == 1 else 2 - node
+            self.agents.append(subprocess.Popen(
+                [DDPRUN, f"--nproc-per-node={count}", "--shutdown-timeout=0", f"--events={self.folder}/events{node}",
+                 *place, *self.options, self.script, self.fault],
+                env=self.environment, cwd=self.folder, text=True, stdout=open(self.folder / f"out{node}", "w"),
+                stderr=subprocess.STDOUT))
+
+    def events(self):
+        found = []
+        for node in range(self.nodes):
+            file = self.folder / f"events{node}"
+            text = file.read_text() if file.exists() else ""
+            found += [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return sorted(found, key=lambda event: event["monotonic_us"])
+
+    def out(self):
+        return "".join((self.folder / f"out{node}").read_text() for node in range(self.nodes))
+
+    def ctl(self, *words):
+        if self.nodes > 1:
+            words = (*words, str(self.agents[0].pid))
+        return subprocess.run([DDPCTL, *words], env=self.environment, capture_output=True, text=True, timeout=60).stdout
+
+    def standbys(self):
+        status = json.loads(self.ctl("status", "--json") or "{}")
+        return ((status.get("nodes") or [{}])[0].get("standbys") or {}).get("waiting", 0)
+
+    def sees(self, kind):
+        """The first event of that kind."""
+        return eventually(lambda: next((event for event in self.events() if event["event"] == kind), None))
+
+    def calls(self, rank):
+        """What the status says of the calls of a rank: by group."""
+        status = json.loads(self.ctl("status", "--json") or "{}")
+        workers = [worker for node in status.get("nodes", []) for worker in node["workers"]]
+        return {group["group"]: group for worker in workers if worker["rank"] == rank for group in worker["calls"]}
+
+    def end(self):
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            agent.wait(timeout=60)
+
+
+def free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Faults(unittest.TestCase):
+    latencies = {}
+
+    def look(self, job, fault, round):
+        """That what happens in this round is what the table says."""
+        expected = FAULTS[fault]
+        rank = 0 if fault in ("evaluates", "saves") else RANKS - 1
+
+        def of(kind):
+            return [event for event in job.events() if event["event"] == kind and event.get("round") == round]
+
+        def is_over():
+            return job.out().count("DONE") >= RANKS * (self.done + 1)
+
+        def what():
+            if of("hung"):
+                return "hung " + of("hung")[0]["why"]
+            if any(not event["was_told_to_stop"] if "was_told_to_stop" in event else True
+                   for event in of("worker_exited")):
+                return "failed"
+            if is_over():
+                return "done"
+            return "waiting" if of("waiting_for") and expected == "waiting" else None
+
+        began = time.monotonic()
+        found = eventually(what)
+        print(f"{fault}: {found} after {time.monotonic() - began:.1f} s", flush=True)
+        told = f"{fault}: {found}\n{job.out()[-3000:]}\n{of('waiting_for')}{of('hung')}"
+        self.assertTrue(found and found in expected, told)
+        if expected == "done after waiting" or found == "waiting":
+            self.assertEqual(of("waiting_for")[0]["ranks"], [rank], told)
+            self.assertIn(of("waiting_for")[0]["call"], ("all_reduce", "broadcast"), told)
+        if found.startswith("hung"):
+            self.assertEqual(of("hung")[0]["ranks"], [0, rank] if fault == "root" else [rank], told)
+        else:
+            self.assertEqual(of("hung"), [], told)
+        if found == "failed":
+            of_rank = [event for event in of("worker_exited") if event["rank"] == rank or fault != "killed"]
+            self.assertTrue(of_rank, told)
+            if fault == "killed":
+                self.assertEqual(of_rank[0]["signal_name"], "SIGKILL", told)
+        if found == "done":
+            self.done += 1
+        lines = [line for line in job.out().splitlines() if f"FAULT {fault} " in line]
+        named = (of("hung") or of("waiting_for") or [None])[0]
+        if named and fault not in ("slow", "killed"):
+            since = float(lines[-1].rpartition(" ")[2])
+            self.latencies.setdefault(fault, []).append(round_2(named["monotonic_us"] / 1e6 - since))
+        if fault in STACKS:
+            stacks = job.ctl("stacks", "--all", "--rank", str(rank))
+            for frame in STACKS[fault]:
+                self.assertIn(frame, stacks, fault)
+            self.assertNotIn("ddprun", stacks)
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder, self.done = temporary.name, 0
+
+    def test_each_fault_in_a_round_of_standbys(self):
+        job = Job(self.folder, options=[f"--standby={RANKS}", "--preload=torch.nn.parallel", "--max-restarts=20"])
+        self.addCleanup(job.end)
+        round = -1
+        for fault in FAULTS:
+            if round < 0:
+                job.start(fault)
+            else:
+                eventually(lambda: job.standbys() == RANKS)
+                job.fault.write_text(fault)
+                job.ctl("restart")
+            begun = eventually(lambda: [event["round"] for event in job.events() if event["event"] == "round_started"
+                                        and event["round"] > round])
+            self.assertTrue(begun, job.out())
+            round = begun[-1]
+            with self.subTest(fault):
+                self.look(job, fault, round)
+
+    @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
+    def test_each_fault_in_a_job_of_its_own(self):
+        for nodes in (1, 2):
+            for fault in FAULTS:
+                with self.subTest(fault, nodes=nodes), tempfile.TemporaryDirectory() as folder:
+                    self.done = 0
+                    job = Job(folder, nodes)
+                    try:
+                        job.start(fault)
+                        self.look(job, fault, 0)
+                    finally:
+                        job.end()
+
+    @classmethod
+    def tearDownClass(cls):
+        print("seconds from the fault to the name:", cls.latencies)
+
+
+WAITS = "import time; print('WAITS', flush=True); time.sleep(1000)"
+GROUPS = f"""
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+pair = dist.new_group([0, 1])
+for _ in range(3):
+    dist.all_reduce(torch.ones(5))
+if rank < 2:
+    dist.all_reduce(torch.ones(5), group=pair)
+    dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
+dist.all_reduce(torch.ones(5))
+dist.destroy_process_group(pair)
+{{}}
+{WAITS}
+"""
+
+
+class Opening(unittest.TestCase):
+    """What the hooks do with the descriptor that they are given, by an agent of any version."""
+
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location(
+            "collectives", Path(__file__).resolve().parents[2] / "worker_lib/python/ddprun/collectives.py")
+        self.module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+        self.addCleanup(os.environ.pop, "DDPRUN_LINK_RECORD_FD", None)
+
+    def open(self, magic=0x4452435250444400, version=1, size=69632, pid=None, is_inheritable=True):
+        self.file = os.memfd_create("record", 0)
+        self.addCleanup(os.close, self.file)
+        os.ftruncate(self.file, size)
+        os.pwrite(self.file, struct.pack("=QIIi", magic, version, 69632, pid or os.getpid()), 0)
+        os.set_inheritable(self.file, is_inheritable)
+        os.environ["DDPRUN_LINK_RECORD_FD"] = str(self.file)
+        return self.module.open_record()
+
+    def test_a_record_of_this_process_is_taken_and_no_other(self):
+        self.assertTrue(self.open())
+        for other in ({"magic": 1}, {"version": 2}, {"version": 0}, {"size": 4096}, {"pid": 1}, {"is_inheritable": False}):
+            self.assertIsNone(self.open(**other), other)
+        for text in ("", "x", "-1", "999", "12345678901234567890"):
+            os.environ["DDPRUN_LINK_RECORD_FD"] = text
+            self.assertIsNone(self.module.open_record(), text)
+        del os.environ["DDPRUN_LINK_RECORD_FD"]
+        self.assertIsNone(self.module.open_record(), "an older agent")
+
+    def test_it_is_another_librarys_as_soon_as_that_takes_it(self):
+        record = self.open()
+        self.assertTrue(record.is_ours())
+        os.set_inheritable(self.file, False)
+        self.assertFalse(record.is_ours())
+        record = self.open()
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, self.file)
+        os.close(null)
+        self.assertFalse(record.is_ours(), "its number is another file's")
+
+    def test_it_is_written_as_documented(self):
+        record = self.open()
+        group = record.add_group("default_pg", 1, 3)
+        record.set_calls(group[0], 2)
+        call = self.module._Call({"profiling_name": "gloo:broadcast", "input_sizes": [[2, 3]], "input_dtypes": ["Float"]}, 2)
+        claims = [record.enter(group, number, call, 1000 + number) for number in range(1, 1027)]
+        record.leave(claims[0], 7)  # long written over
+        record.leave(claims[-1], 5000)
+        turn, _, name_hash, members, rank, calls, name = struct.unpack("=IIQIIQ32s", os.pread(self.file, 64, 128))
+        self.assertEqual((turn, members, rank, calls, name.rstrip(b"\0")), (group[1], 3, 1, 2, b"default_pg"))
+        self.assertEqual(name_hash, self.module._hash_of(b"default_pg"))
+        self.assertEqual(struct.unpack("=Q", os.pread(self.file, 8, 64)), (1026,))
+        for claim, left in ((1024, -1025), (1025, 5000)):
+            entry = struct.unpack("=QQqqQQHBB4xIi", os.pread(self.file, 64, 4096 + claim % 1024 * 64))
+            signature = entry[5]
+            self.assertEqual(entry, (2 * claim + 2, claim + 1, 1001 + claim, left, 6, signature, 0, 2, 6, group[1], 2))
+            self.assertEqual(signature, self.module._hash_of((6).to_bytes(8, "little")))
+        record.remove_group(group[0])
+        self.assertEqual(os.pread(self.file, 4, 128), bytes(4))
+
+    def test_beyond_its_places_groups_are_left_out(self):
+        record = self.open()
+        self.assertEqual([record.add_group(f"group {i}", 0, 2) is None for i in range(50)], [False] * 48 + [True] * 2)
+
+
+class Records(unittest.TestCase):
+    def job(self, program, nodes=1, **environment):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        job = Job(temporary.name, nodes, program=program, **environment)
+        self.addCleanup(job.end)
+        job.start("nothing")
+        return job
+
+    def waits(self, job):
+        self.assertTrue(eventually(lambda: job.out().count("WAITS") == RANKS), job.out())
+
+    def expect(self, job, rank, expected):
+        """Groups of a rank by name: how many members, its rank, its calls."""
+        def is_so():
+            return {name: (group["size"], group["rank"], group["calls"]) for name, group in job.calls(rank).items()}
+        self.assertTrue(eventually(lambda: is_so() == expected), is_so())
+
+    def test_messages_between_two_are_no_calls_of_all(self):
+        job = self.job(GROUPS.format(""))
+        self.waits(job)
+        for rank in range(RANKS):
+            self.expect(job, rank, {"default_pg": (RANKS, rank, 4)})
+
+    def test_a_group_is_made_anew(self):
+        job = self.job(GROUPS.format("""
+dist.destroy_process_group()
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=3)
+other = dist.new_group([0, 1, 2])
+rank == 2 or dist.all_reduce(torch.ones(5), group=other)
+"""))
+        found = job.sees("waiting_for")
+        self.assertTrue(found, job.out())
+        self.assertEqual((found["ranks"], found["group"], found["number"]), ([2], "group 1", 1))
+        # The flight recorder, which has been read now, has calls of a group with that name.
+        self.expect(job, 0, {"default_pg": (RANKS, 0, 0), "group 1": (RANKS, 0, 1)})
+
+    def test_a_forked_child_does_not_write(self):
+        job = self.job(GROUPS.format("""
+import multiprocessing
+def child():
+    store = dist.HashStore()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    os._exit(5)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(20)
+print("CHILD", process.exitcode, flush=True)
+"""))
+        self.waits(job)
+        self.expect(job, 0, {"default_pg": (RANKS, 0, 4)})
+
+    def test_without_hooks_there_is_no_record_and_no_handler(self):
+        job = self.job(GROUPS.format(""), DDPRUN_PYTHON_HOOKS="0")
+        self.waits(job)
+        self.assertEqual(job.calls(0), {})
+        [pid] = [worker["pid"] for worker in json.loads(job.ctl("status", "--json"))["nodes"][0]["workers"]
+                 if worker["rank"] == 0]
+        self.assertNotIn("ddprun-record", Path(f"/proc/{pid}/maps").read_text())
+        [caught] = [int(line.split()[1], 16) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                    if line.startswith("SigCgt:")]
+        self.assertFalse(caught >> 49 & 1)
+
+    def test_the_program_ends_as_without_hooks(self):
+        for end, code in (("import sys; sys.exit(7)", 7), ("os._exit(8)", 8)):
+            job = self.job(f"""
+import os, threading
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(5))
+assert threading.active_count() == 1, threading.enumerate()
+assert dist.broadcast.__name__ == "broadcast"
+dist.broadcast(torch.ones(5), src=1)
+dist.barrier()
+{end}
+""")
+            self.assertEqual(job.agents[0].wait(timeout=60), code, job.out())
+            self.assertNotIn("not shown", job.out())
+
+    @unittest.skipUnless(PACKAGES, "without ddprun.torch")
+    def test_ddprun_torch_writes_messages_and_has_the_record_for_itself(self):
+        for nodes in (1, 2):
+            job = self.job("""
+import sys, time
+import torch
+import torch.distributed as dist
+import ddprun.torch
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(5))
+time.sleep(0.5)  # the hooks have the record
+group = dist.new_group(backend="shm")
+rank = dist.get_rank()
+for _ in range(3):
+    if rank == 0:
+        dist.send(torch.ones(3), 2, group=group)
+    if rank == 2:
+        dist.recv(torch.ones(3), 0, group=group)
+dist.all_reduce(torch.ones(5), group=group)
+if rank == 0:
+    dist.recv(torch.ones(3), 1, group=group)
+print("WAITS", flush=True)
+time.sleep(1000)
+""", nodes, PYTHONPATH=str(PACKAGES))
+            found = job.sees("waiting_for")
+            self.assertTrue(found, job.out())
+            self.assertEqual((found["ranks"], found["waiting"], found["call"], found["number"]), ([1], [0], "send_recv", 1))
+            self.assertRegex(found["sentence"], "rank 1 has not come to send_recv .* where rank 0 waits")
+            calls = job.calls(2)
+            self.assertNotIn("default_pg", calls)
+            [channel] = [group for name, group in calls.items() if name.endswith(" 0->2")]
+            self.assertEqual((channel["size"], channel["rank"], channel["calls"], channel["peer"]), (2, 1, 3, 0))
+            self.assertEqual(channel["at"]["operation"], "send_recv")
+            self.assertTrue(channel["at"]["is_over"])
+            job.end()
+
+
+def round_2(number):
+    return float(f"{number:.2f}")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,411 @@
+"""The record of collectives of programs that know nothing of ddprun: who is in which call over Gloo.
+
+ddprun brings this file into every Python program that it starts (agent/python/sitecustomize.py), unless
+DDPRUN_PYTHON_HOOKS=0. From the first process group over Gloo on, a thread
+looks ten times a second at how many calls each group has made: Gloo counts them also where C++ makes them, as DDP's
+reducer does. Only where none was made for a while it reads PyTorch's flight recorder, to know which calls are not over
+and what they are. A call itself pays nothing.
+
+What is written is documented in agent/README.md, "The record of collectives". Nothing that goes wrong here reaches the
+program: one line on stderr, and there is no record any more.
+"""
+
+import atexit
+import functools
+import json
+import os
+import struct
+import sys
+import time
+import weakref
+from _thread import allocate_lock, start_new_thread  # a thread that `threading` does not show to the program
+
+_VARIABLE = "DDPRUN_LINK_RECORD_FD"
+_BYTES = 69632
+_VERSION = 1
+_MAGIC = 0x4452435250444400
+_HEADER = struct.Struct("=QIIi")  # magic, version, bytes, worker's pid
+_CLAIMED_AT = 64
+_GROUPS_AT, _GROUPS_MAX = 128, 48
+_ENTRIES_AT, _ENTRIES_MAX = 4096, 1024
+_GROUP = struct.Struct("=QIIQ32s")  # from offset 8: hash of the name, members, rank, calls, name
+# From offset 8: number, entered, left, elements, hash, group, operation, type, nothing, turn of the group, root.
+_ENTRY = struct.Struct("=QqqQQHBBIIi")
+_FIRST_TURN = 1 << 21  # those of a library in C++ that takes the record later are smaller
+_NO_TYPE, _NO_ROOT = 255, -1
+
+_OPERATIONS = {"all_reduce": 1, "broadcast": 2, "reduce": 3, "all_gather": 4, "gather": 5, "scatter": 6,
+               "reduce_scatter": 7, "all_to_all": 8, "barrier": 9}
+_WITH_EQUAL_SIZES = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter")
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")  # methods of a process group
+_ROOTS_KEPT = 64
+_TYPES = {name: number for number, name in enumerate(
+    ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "ComplexHalf", "ComplexFloat", "ComplexDouble",
+     "Bool", "QInt8", "QUInt8", "QInt32", "BFloat16"))}
+
+_EVERY_S, _SELDOM_S = 0.1, 0.5  # between two looks; seldom where nothing has moved for
+_IDLE_AFTER_S = 5
+_STILL_S, _LONG_S = 0.5, 1.5  # without a call
+_SHARE_OF_TIME = 0.03  # of one processor, for reading the flight recorder, at most
+_OPEN_MAX = 64
+
+
+def _hash_of(values, hash=0xcbf29ce484222325):
+    for value in values:
+        hash = ((hash ^ value) * 0x100000001b3) & 0xffffffffffffffff
+    return hash
+
+
+class Record:
+    """The memory that the agent reads. One thread."""
+
+    def __init__(self, descriptor, memory):
+        self._descriptor = descriptor
+        self._inode = os.fstat(descriptor).st_ino
+        self._memory = memory
+        self._words, self._halves = memoryview(memory).cast("Q"), memoryview(memory).cast("I")
+        self._turn = _FIRST_TURN
+
+    def is_ours(self):
+        """Until a library of this process that writes the record itself (ddprun.torch) takes the descriptor."""
+        try:
+            return os.fstat(self._descriptor).st_ino == self._inode and os.get_inheritable(self._descriptor)
+        except OSError:
+            return False
+
+    def add_group(self, name, rank, size):
+        """(place, turn); None: there is no place left."""
+        for place in range(_GROUPS_MAX):
+            at = (_GROUPS_AT + place * 64) // 4
+            if self._halves[at] == 0:
+                self._turn += 2
+                self._halves[at] = self._turn - 1
+                text = name.encode()
+                _GROUP.pack_into(self._memory, at * 4 + 8, _hash_of(text), size, rank, 0, text)
+                self._halves[at] = self._turn
+                return place, self._turn
+        return None
+
+    def remove_group(self, place):
+        self._halves[(_GROUPS_AT + place * 64) // 4] = 0
+
+    def set_calls(self, place, calls):
+        self._words[(_GROUPS_AT + place * 64 + 24) // 8] = calls
+
+    def enter(self, group, number, call, entered_ns, left_ns=None):
+        """What leave() takes. `group` is what add_group() has returned."""
+        words = self._words
+        claim = words[_CLAIMED_AT // 8]
+        words[_CLAIMED_AT // 8] = claim + 1
+        at = _ENTRIES_AT + claim % _ENTRIES_MAX * 64
+        words[at // 8] = 2 * claim + 1
+        _ENTRY.pack_into(self._memory, at + 8, number, entered_ns, -(claim + 1) if left_ns is None else left_ns,
+                         call.elements, call.signature, group[0], call.operation, call.type, 0, group[1], call.root)
+        words[at // 8] = 2 * claim + 2
+        return claim
+
+    def leave(self, claim, now_ns):
+        at = (_ENTRIES_AT + claim % _ENTRIES_MAX * 64) // 8
+        if self._words[at] == 2 * claim + 2:
+            self._words[at + 3] = now_ns
+
+    def is_old(self, claim):
+        """Others will soon be written in its place."""
+        return self._words[_CLAIMED_AT // 8] - claim > _ENTRIES_MAX // 2
+
+
+def open_record():
+    """None: there is none for this very process."""
+    import mmap
+    import stat
+    text = os.environ.get(_VARIABLE, "")
+    try:
+        descriptor = int(text) if text.isdecimal() and len(text) < 10 else -1
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size != _BYTES or not os.get_inheritable(descriptor):
+            return None
+        header = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
+        if header != (_MAGIC, _VERSION, _BYTES, os.getpid()):
+            return None
+        return Record(descriptor, mmap.mmap(descriptor, _BYTES))
+    except (OSError, ValueError, struct.error):
+        return None
+
+
+class _Call:
+    """A call as the flight recorder has it; None: one of which only the number is known."""
+
+    def __init__(self, entry=None, root=_NO_ROOT):
+        self.operation, self.type, self.elements, self.signature, self.root = 0, _NO_TYPE, 0, 0, root
+        if entry is None:
+            return
+        name = entry.get("profiling_name", "").rpartition(":")[2]
+        self.operation = _OPERATIONS.get(name, 0)
+        side = "output" if name == "scatter" else "input"
+        types, sizes = entry.get(side + "_dtypes") or [], entry.get(side + "_sizes") or []
+        if types:
+            self.type = _TYPES.get(types[0], _NO_TYPE)
+        for size in sizes:
+            elements = 1
+            for length in size:
+                elements *= length
+            self.elements += elements
+        if name in _WITH_EQUAL_SIZES and len(sizes) == 1:
+            self.signature = _hash_of(self.elements.to_bytes(8, "little"))
+
+
+_UNKNOWN = _Call()
+
+
+class _Roots:
+    """Which roots the last calls that have one were made with: the flight recorder does not say. From C++ there are none
+    but DDP's, which are equal."""
+
+    def __init__(self, group_class):
+        self._of = {}  # by group: a ring of (call by Gloo's count, root)
+        for name in _WITH_ROOT:
+            setattr(group_class, name, self._noting(getattr(group_class, name)))
+
+    def _noting(self, make):
+        rings = self._of
+
+        def call(group, *args, **kwargs):
+            work = make(group, *args, **kwargs)
+            try:
+                root = args[-1] if len(args) > 1 else kwargs.get("root", kwargs.get("opts"))
+                op = group._get_sequence_number_for_group()
+                ring = rings.get(group.group_name)
+                if ring is None:
+                    ring = rings[group.group_name] = [(0, _NO_ROOT)] * _ROOTS_KEPT
+                ring[op % _ROOTS_KEPT] = op, getattr(root, "rootRank", root)
+            except Exception:
+                pass  # an older group, or no group at all
+            return work
+
+        call._torchdynamo_disable = True
+        return functools.update_wrapper(call, make)
+
+    def of(self, name, op):
+        ring = self._of.get(name)
+        found, root = ring[op % _ROOTS_KEPT] if ring else (0, None)
+        return root if found == op and isinstance(root, int) else _NO_ROOT
+
+
+class _Group:
+    """A process group of this process, with what is written of it."""
+
+    def __init__(self, group, place):
+        self.group = weakref.ref(group)
+        self.place = place
+        self.seen = 0  # calls by Gloo's own count, which has messages between two ranks, too
+        self.messages = 0  # of these, as far as is known
+        self.exchanges_messages = False  # all the time
+        self.moved_at = time.monotonic()
+        self.is_read, self.read_at = True, self.moved_at  # in the flight recorder, since the last call
+        self.id = None  # there
+        self.open = {}  # by Gloo's count: [claim, number, call, when it was entered]
+
+
+class Sampler:
+    """Looks at the groups of torch.distributed, and writes the record. One thread at a time."""
+
+    def __init__(self, c10d, record):
+        self._c10d = c10d
+        self._record = record
+        self._roots = _Roots(c10d.ProcessGroup)
+        self._cpu = sys.modules["torch"].device("cpu")
+        self._flight_recorder = getattr(sys.modules["torch._C._distributed_c10d"], "_dump_fr_trace_json", None)
+        self._groups = {}
+        self._moved_at = time.monotonic()
+        self._may_read_at = 0.0
+
+    def look(self):
+        """The seconds until the next look; None: nothing is left to do here."""
+        record, now = self._record, time.monotonic()
+        if not record.is_ours():
+            for each in self._groups.values():
+                record.remove_group(each.place[0])
+            return None
+        gone = set(self._groups)
+        for group, name in list(self._c10d._world.pg_names.items()):
+            known = self._groups.get(name)
+            if known is None or known.group() is not group:
+                known = self._add(group, name)
+            if known is not None:
+                gone.discard(name)
+                self._count(known, group, now)
+        group = None  # the program may destroy it before the next look
+        for name in gone:
+            record.remove_group(self._groups.pop(name).place[0])
+        self._look_at_calls(now)
+        return _EVERY_S if now - self._moved_at < _IDLE_AFTER_S else _SELDOM_S
+
+    def _add(self, group, name):
+        """None: it is not over Gloo, has one member, or there is no place."""
+        if old := self._groups.pop(name, None):
+            self._record.remove_group(old.place[0])
+        if gloo_of(group, self._cpu) is None:
+            return None
+        place = self._record.add_group(_shown_name(name), group.rank(), group.size())
+        if place is None:
+            return None
+        made = self._groups[name] = _Group(group, place)
+        return made
+
+    def _seen(self, group):
+        backend = group and gloo_of(group, self._cpu)
+        return backend._get_sequence_number_for_group() if backend else 0
+
+    def _count(self, known, group, now):
+        seen = self._seen(group)
+        if seen == known.seen:
+            return
+        known.seen, known.moved_at, known.is_read = seen, now, False
+        self._moved_at = now
+        number = seen - known.messages
+        self._record.set_calls(known.place[0], number)
+        at = time.monotonic_ns()
+        self._record.enter(known.place, number, _UNKNOWN, at, at)
+
+    # What the flight recorder says of each group is a line, which costs microseconds. All of its 2000 calls cost tens of
+    # milliseconds: they are read where this process waits, and where it does something else for long.
+    def _look_at_calls(self, now):
+        still = [each for each in self._groups.values() if not each.is_read and (
+            now - each.moved_at >= _STILL_S or each.exchanges_messages and now - each.read_at >= _LONG_S)]
+        waiting = [each for each in self._groups.values() if each.open]
+        if self._flight_recorder is None or not (still or waiting):
+            return
+        status = json.loads(self._flight_recorder(includeCollectives=False)).get("pg_status", {})
+        over = {id: int(each["last_completed_collective"]) for id, each in status.items()}
+        for known in waiting:
+            self._close(known, over.get(known.id, -1))
+        if now >= self._may_read_at and any(
+                each.id is None or each.exchanges_messages or over.get(each.id) != each.seen
+                or now - each.moved_at >= _LONG_S for each in still):
+            self._read_calls(now)
+
+    def _close(self, known, over):
+        # Calls need not end in their order: which have is in the flight recorder's whole text.
+        is_exact = len(known.open) == 1 or not known.is_read
+        for op, (claim, number, call, entered) in list(known.open.items()):
+            if op == over or (op < over and is_exact):
+                self._record.leave(claim, time.monotonic_ns())
+                del known.open[op]
+                known.is_read = known.is_read and is_exact
+            elif self._record.is_old(claim):
+                known.open[op][0] = self._record.enter(known.place, number, call, entered)
+                self._record.leave(claim, time.monotonic_ns())
+
+    def _read_calls(self, now):
+        before = {name: known.seen for name, known in self._groups.items()}
+        text = self._flight_recorder()
+        offset = time.monotonic_ns() - time.time_ns()
+        entries = _entries_in(text, self._groups)
+        for name, known in self._groups.items():
+            known.is_read, known.read_at = True, now
+            # A group that was destroyed may have had the same name, and have made more calls.
+            if name in entries and 0 < entries[name][0]["op_id"] <= self._seen(known.group()):
+                self._take(name, known, before[name], *entries[name], offset)
+        self._may_read_at = now + (time.monotonic() - now) / _SHARE_OF_TIME
+
+    def _take(self, name, known, seen, last, found, offset):
+        number = last["collective_seq_id"]
+        messages = max(seen, last["op_id"]) - number
+        known.exchanges_messages = known.id is not None and messages > known.messages
+        known.messages, known.id = messages, str(last["pg_id"])
+        self._record.set_calls(known.place[0], number)
+        for op in [op for op in known.open if op not in found]:
+            self._record.leave(known.open.pop(op)[0], time.monotonic_ns())
+        for op, entry in sorted(found.items()):
+            if op not in known.open:
+                number, call = entry["collective_seq_id"], _Call(entry, self._roots.of(name, op))
+                entered = max(entry["time_created_ns"] + offset, 1)
+                known.open[op] = [self._record.enter(known.place, number, call, entered), number, call, entered]
+
+
+def _shown_name(name):
+    """Equal on all members. The default group's name is the number 0."""
+    shown = "default_pg" if name == "0" else f"group {name}"
+    return "".join(each if " " <= each <= "~" else "?" for each in shown)[:32]
+
+
+def _entries_in(text, names):
+    """By the name of a group: its last call, and by Gloo's count those which are not over."""
+    found = {}
+    for name in names:
+        mark = b'"process_group":[%s,' % json.dumps(name).encode()
+        last = _object_around(text, text.rfind(mark))
+        if last is not None:
+            found[name] = last, {}
+    at = text.rfind(b'"retired":false')
+    left = _OPEN_MAX
+    while at >= 0 and left > 0:
+        entry = _object_around(text, at)
+        name = entry["process_group"][0]
+        if name in found and entry["pg_id"] == found[name][0]["pg_id"] and not entry["is_p2p"]:
+            found[name][1][entry["op_id"]] = entry
+        at = text.rfind(b'"retired":false', 0, at)
+        left -= 1
+    return found
+
+
+def _object_around(text, at):
+    """The object of JSON that has no other one inside of it; None: `at` is -1."""
+    return None if at < 0 else json.loads(text[text.rfind(b"{", 0, at):text.index(b"}", at) + 1])
+
+
+def gloo_of(group, cpu):
+    """The backend of a group with others over Gloo; None: it has none."""
+    if group.size() < 2:
+        return None
+    try:
+        backend = group._get_backend(cpu)
+    except RuntimeError:
+        return None
+    return backend if backend.name() == "gloo" else None
+
+
+class _Thread:
+    """Looks until the program ends; a forked process has none."""
+
+    def __init__(self, c10d, record):
+        self._sampler = Sampler(c10d, record)
+        self._stop, self._ended = allocate_lock(), allocate_lock()
+        self._stop.acquire()
+        self._ended.acquire()
+        atexit.register(self._end, os.getpid())
+        start_new_thread(self._run, ())
+
+    def _run(self):
+        try:
+            wait = _EVERY_S
+            while wait is not None and not self._stop.acquire(timeout=wait):
+                wait = self._sampler.look()
+        except Exception as error:
+            _complain(error)
+        finally:
+            self._ended.release()
+
+    # A thread that is inside of PyTorch must not be stopped there by the interpreter's end.
+    def _end(self, pid):
+        if os.getpid() == pid:
+            self._stop.release()
+            self._ended.acquire(timeout=1)
+
+
+def begin(c10d):
+    """True: the thread runs, or there is no record for this process. False: there is no group over Gloo yet."""
+    cpu = sys.modules["torch"].device("cpu")
+    if not any(gloo_of(group, cpu) for group in list(c10d._world.pg_names)):
+        return False
+    if record := open_record():
+        _Thread(c10d, record)
+    return True
+
+
+def _complain(error):
+    try:
+        print(f"ddprun: the collectives of this worker are not shown any more: {type(error).__name__}: {error}",
+              file=sys.stderr)
+    except Exception:
+        pass
