@@ -96,8 +96,8 @@ void RoundStore::adopt(rdzv::UniqueFd client, std::string received) {
 void RoundStore::begin_generation(std::uint32_t generation) {
   if (!server_) return;
   server_->erase_if([generation](std::string_view name) {
-    constexpr std::string_view kPrefix =
-        "ddprun@";  // worker_lib names the groups of generation g so
+    // worker_lib names the groups of generation g so; clients put the slash before every key.
+    constexpr std::string_view kPrefix = "/ddprun@";
     if (!name.starts_with(kPrefix)) return false;
     std::uint32_t its = generation;
     std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), its);

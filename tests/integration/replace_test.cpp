@@ -374,6 +374,23 @@ TEST_F(Replace, OnTwoNodes) {
   EXPECT_EQ(count_of("\"event\":\"round_started\""), 2) << "one on each node";
 }
 
+// Orphans are found among the agent's children then, and a standby is none.
+TEST_F(Replace, WithoutAControlGroup) {
+  const Command command = ddprun({"--standby=2", "--no-python", "--max-restarts=5",
+                                  "--nproc-per-node=2", "--events=" + folder_ / "events"},
+                                 program());
+  job_ = std::make_unique<Job>(without_control_groups(command), setup());
+  for (int times = 1; times <= 2; ++times) {
+    ASSERT_TRUE(are_ready(2)) << job_->err();
+    ::kill(worker(1), SIGKILL);
+    ASSERT_TRUE(have_recovered(times)) << events();
+  }
+  EXPECT_EQ(count_of("\"event\":\"round_started\""), 1);
+  ASSERT_TRUE(are_ready(2)) << job_->err();
+  job_->signal(SIGKILL);
+  EXPECT_THAT(job_->left_over(), IsEmpty());
+}
+
 // The newcomer writes where the one before it did.
 TEST_F(Replace, LogFilesGoOn) {
   Job& job = start(2, {}, {"--redirects=3", "--log-dir=" + folder_ / "logs"}, /*steps=*/400);
