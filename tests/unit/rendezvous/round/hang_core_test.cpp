@@ -386,19 +386,33 @@ RankCalls in_message(int rank, int end, int peer, std::uint64_t number, bool is_
 
 TEST(HangCoreTest, OfAMessageOnlyTheOtherEndIsMissing) {
   const auto never_came =
-      find_hangs({in_message(0, 0, 1, 1), after_call(1, 3, 4), after_call(2, 3, 4)}, 3, kPatience);
+      find_hangs({in_message(0, 0, 1, 1), after_call(1, 3, 4), after_call(2, 3, 4)}, 3, kRules);
   ASSERT_EQ(never_came.waits.size(), 1U);
   EXPECT_EQ(sentence(never_came.waits[0]),
             "rank 1 has not come to send_recv (call 1 of ddprun 0->1), where rank 0 waits");
   const auto once_came = find_hangs(
       {in_message(0, 0, 1, 2), in_message(1, 1, 0, 1, /*is_over=*/true), after_call(2, 3, 4)}, 3,
-      kPatience);
+      kRules);
   ASSERT_EQ(once_came.waits.size(), 1U);
   EXPECT_THAT(once_came.waits[0].missing, ElementsAre(1));
-  EXPECT_THAT(find_hangs({in_message(0, 0, 1, 2), in_message(1, 1, 0, 2), after_call(2, 3, 4)}, 3,
-                         kPatience)
-                  .waits,
-              IsEmpty());
+  EXPECT_THAT(
+      find_hangs({in_message(0, 0, 1, 2), in_message(1, 1, 0, 2), after_call(2, 3, 4)}, 3, kRules)
+          .waits,
+      IsEmpty());
+}
+
+TEST(HangCoreTest, MessagesThatWaitForEachOtherAreNoProof) {
+  GroupCalls back{"ddprun 1->0", record::id_of("ddprun 1->0"), 2, 0, 1};
+  back.at = GroupCall{{.operation = Operation::kSendReceive}, 1, /*is_over=*/false, 100s};
+  back.peer = 0;
+  RankCalls one = in_message(0, 0, 1, 1), other = after_call(1, 3, 4);
+  other.groups.push_back(back);
+  for (RankCalls* each : {&one, &other}) {
+    for (GroupCalls& group : each->groups) group.at->since = group.since_entry = 100s;
+  }
+  const auto found = find_hangs({one, other, after_call(2, 3, 4)}, 3, kRules);
+  EXPECT_EQ(found.waits.size(), 2U);
+  EXPECT_THAT(found.hung, IsEmpty()) << "both may have posted their messages, and compute";
 }
 
 TEST(HangCoreTest, AThousandRanksAreOneSentence) {
