@@ -32,8 +32,10 @@ struct Agent {
     }
     environment.link_fd = ::dup(link->worker_socket());
     environment.link_page_fd = ::dup(link->worker_page());
-    link->started(
-        ::getpid(), [](std::string_view what) { ADD_FAILURE() << what; }, [](const StepMarks&) {});
+    agent::WorkerLink::Hooks hooks;
+    hooks.misuse = [](std::string_view what) { ADD_FAILURE() << what; };
+    hooks.stepped = [](const StepMarks&) {};
+    link->started(::getpid(), std::move(hooks));
   }
   boost::asio::io_context io;
   std::shared_ptr<agent::WorkerLink> link;
