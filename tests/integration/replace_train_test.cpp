@@ -30,6 +30,12 @@ std::ostream& operator<<(std::ostream& out, const Way& way) {
   return out << way.backend << "_" << way.ranks;
 }
 
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 class ReplaceTrain : public ::testing::TestWithParam<Way> {
  protected:
   struct End {
@@ -88,6 +94,10 @@ class ReplaceTrain : public ::testing::TestWithParam<Way> {
           [&] { return std::filesystem::exists(marks / ("died-" + std::to_string(i))); }, kTime))
           << deaths[i] << "\n"
           << job.err();
+      // Until then the standby that takes the place counts as one that waits.
+      ASSERT_TRUE(job.reaches([&] {
+        return count_of("\"event\":\"restarted\"", read_file(marks / "events")) > i;
+      })) << job.err();
     }
     ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
     EXPECT_TRUE(end_with_the_same_bytes(undisturbed().folder->path(), folder.path())) << job.err();

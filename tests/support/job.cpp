@@ -312,8 +312,9 @@ bool Job::has_ended() {
 }
 
 bool Job::reaches(const std::function<bool()>& holds, milliseconds deadline) {
-  eventually([&] { return holds() || has_ended(); }, deadline);
-  return holds();
+  bool has_reached = false;
+  eventually([&] { return (has_reached = holds()) || has_ended(); }, deadline);
+  return has_reached || holds();
 }
 
 Ended Job::wait(milliseconds deadline) {

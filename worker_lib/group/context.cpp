@@ -310,6 +310,7 @@ void ContextAccess::leave(Context& context) {
   }
   if (membership.diagnosis) membership.diagnosis->leave();
   context.listener_.reset();
+  if (membership.recovery) membership.recovery->end();
   membership.group.reset();
   if (context.others_need_store_ && context.is_main_process() &&
       !membership.diagnosis->await_end(kLeaveTimeout)) {

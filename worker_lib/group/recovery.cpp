@@ -157,12 +157,16 @@ void Recovery::leave() {
 
 void Recovery::end() {
   phase_ = Phase::kOff;
-  if (!thread_.joinable()) return;
-  ::eventfd_write(stop_.get(), 1);
-  thread_.join();
+  if (thread_.joinable()) {
+    ::eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+  const std::scoped_lock lock(mutex_);
+  current_.clear();
 }
 
 void Recovery::make(const std::shared_ptr<Membership>& membership) {
+  if (phase_ != Phase::kSetUp) refuse("the program makes a group after its set-up");
   groups_.push_back(membership);
   if (is_prepared_) {
     membership->group = c10::make_intrusive<c10d::ProcessGroup>(
@@ -252,8 +256,8 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
     if (setup_bytes_ < kNotedBytesMax) setup_.push_back(result());
     return;
   }
-  if (is_entering_ && !skipped_) {
-    throw Failure(ErrorCode::kUnavailable,
+  if (is_entering_) {
+    throw CannotRecover(ErrorCode::kUnavailable,
                   std::string("this process took a rank's place, and its loop calls ") + name +
                       " before its first step: make such calls in the set-up or after a step");
   }
@@ -274,7 +278,9 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
     recover();
     put_back(before, results.tensors);
   }
-  results_.push_back(results.are_equal_everywhere ? result() : kUnknown);
+  noted_bytes_ += bytes_in(results.tensors);
+  const bool is_known = results.are_equal_everywhere && noted_bytes_ < kNotedBytesMax;
+  results_.push_back(is_known ? result() : kUnknown);
 }
 
 // ---- steps
@@ -380,13 +386,14 @@ void Recovery::step(const std::function<void()>& f) {
   if (!was_given_step_) {
     ++committed_;
     results_.clear();
+    noted_bytes_ = 0;
   }
   link_.committed(committed_, generation_);
 }
 
 // It cannot be recovered from: the failure that names who is missing.
 void Recovery::give_up(const std::exception_ptr& thrown) {
-  phase_ = Phase::kOff;
+  leave();
   const auto membership = whole();
   try {
     std::rethrow_exception(thrown);
@@ -449,10 +456,10 @@ void Recovery::recover() {
       agree();
       break;
     } catch (const UsageError&) {
-      phase_ = Phase::kOff;
+      leave();
       throw;
     } catch (const CannotRecover&) {
-      phase_ = Phase::kOff;
+      leave();
       throw;
     } catch (const std::exception&) {  // another rank was lost meanwhile
       if (!await_news()) give_up(std::current_exception());
@@ -510,7 +517,7 @@ void Recovery::agree() {
   constexpr std::size_t kNumbers = 4;
   const bool lacked = lacks_state_;
   const auto all = all_gather(
-      group, {lacked ? 0 : 1, committed_, static_cast<std::int64_t>(results_.size()),
+      group, {lacked || is_torn_ ? 0 : 1, committed_, static_cast<std::int64_t>(results_.size()),
               is_in_step_ ? 1 : 0});
   using Place = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
   const auto place_of = [&](int rank) {
@@ -527,11 +534,11 @@ void Recovery::agree() {
                         "no rank is left that has the state of the training");
   }
   const bool is_behind = !lacked && committed_ < committed;
-  if (is_behind) lacks_state_ = true;  // as long as it is being overwritten
-  state_->share(leading, lacked || is_behind);
+  is_torn_ = is_torn_ || is_behind;  // as long as it is being overwritten
+  state_->share(leading, lacked || is_torn_);
   auto told = from_bytes<std::vector<std::string>>(
       broadcast(group, group.getRank() == leading ? to_bytes(results_) : std::string(), leading));
-  lacks_state_ = false;
+  lacks_state_ = is_torn_ = false;
   if (lacked) {
     committed_ = committed;
     results_ = std::move(told);

@@ -92,6 +92,8 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   // Whether a call outside of a step goes through run(). One that is asynchronous stays so in the set-up, of
   // which nothing can be noted then; between two steps it is made at once.
   bool records(bool is_async);
+  // Which all ranks are at the same calls.
+  bool is_between_steps() const { return unrecorded_ == 0 && phase_ == Phase::kBetween; }
   // Makes the call that `begin` begins, or does without it. Returns when it is done.
   struct Results {
     const std::vector<torch::Tensor>& tensors;  // that it writes
@@ -168,9 +170,11 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   std::size_t setup_bytes_ = 0;
   std::int64_t committed_ = 0;
   std::vector<std::string> results_;      // of the calls since the commit, as far as this rank knows
+  std::size_t noted_bytes_ = 0;           // in them
   std::deque<std::string> replayed_;      // those of calls that are still to come here
   bool is_in_step_ = false;
-  bool lacks_state_ = false;              // of model and optimizer
+  bool lacks_state_ = false;              // of model and optimizer: it has taken a place
+  bool is_torn_ = false;                  // its own is half another rank's
   bool is_entering_ = false;              // it has taken a place, and not come to its step
   std::optional<std::string> skipped_;    // the next step is committed already; what it leaves behind
   std::optional<std::string> entry_;      // as which the next step begins

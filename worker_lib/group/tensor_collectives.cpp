@@ -181,7 +181,7 @@ Work<> Group::begin_reduce(Tensor tensor, int root, ReduceOp op, Mode mode) {
 Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
   check_rank("gather", root);
   const Tensor own = dense("gather", tensor);
-  if (membership_->recovery && membership_->recovery->records(mode == Mode::kAsync)) {
+  if (membership_->recovery && membership_->recovery->is_between_steps()) {
     // So that every rank can say to one that takes another's place what came to the root.
     Tensors all = all_gather(own);
     if (rank() != root) all.clear();
@@ -203,7 +203,7 @@ Work<Tensors> Group::begin_gather(const Tensor& tensor, int root, Mode mode) {
   options.rootRank = root;
   Tensors kept{own};
   kept.insert(kept.end(), result.begin(), result.end());
-  return {start({.name = "gather", .root = root, .mode = mode}, std::move(kept),
+  return {start({.name = "gather", .root = root, .mode = mode, .results = result}, std::move(kept),
                 [&] { return membership_->group->gather(outputs, inputs, options); }),
           std::move(result)};
 }

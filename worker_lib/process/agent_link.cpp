@@ -95,7 +95,10 @@ std::unique_ptr<AgentLink> AgentLink::open(int socket_fd, int page_fd) {
 AgentLink::AgentLink(rdzv::UniqueFd socket, link::Page* page, OwnerMark mark)
     : socket_(std::move(socket)), page_(page), mark_(std::move(mark)) {}
 
-AgentLink::~AgentLink() { ::munmap(page_, link::kPageBytes); }
+// A mutex that is held stays in the list of its thread.
+AgentLink::~AgentLink() {
+  if (page_->recovery.holds_death_lock.load() == 0) ::munmap(page_, link::kPageBytes);
+}
 
 void AgentLink::step_done(std::int64_t step, std::int64_t total_steps,
                           std::span<const link::Value> values) {
@@ -178,17 +181,30 @@ bool AgentLink::support(std::uint32_t request) {
 bool AgentLink::is_told_to_leave() {
   if (!mark_.is_set()) return false;
   const std::scoped_lock lock(mutex_);
-  if (!is_told_to_leave_) receive();
+  // A thread that waits for messages would not see what another one takes.
+  if (!is_told_to_leave_ && !is_heard_) receive();
   return is_told_to_leave_;
 }
 
 std::optional<link::GroupBroken> AgentLink::await_group_broken(int stop) {
+  const auto news = await_news(stop, [this] { return broken_.has_value(); });
+  return news ? news->broken : std::nullopt;
+}
+
+// Until there is what `holds` asks for; nothing if the link is closed or `stop` can be read.
+std::optional<AgentLink::GroupNews> AgentLink::await_news(int stop,
+                                                          const std::function<bool()>& holds) {
+  std::optional<GroupNews> news;
   do {
     const std::scoped_lock lock(mutex_);
+    is_heard_ = true;
     receive();
-    if (broken_ || !is_open_) return broken_;
+    if (holds()) news = GroupNews{broken_, regroup_};
+    if (news || !is_open_) break;
   } while (wait_for_message(stop));
-  return std::nullopt;
+  const std::scoped_lock lock(mutex_);
+  is_heard_ = false;
+  return news;
 }
 
 // False: `stop` can be read.
@@ -254,6 +270,10 @@ bool AgentLink::offer_recovery(int mirror) {
 }
 
 void AgentLink::refuse_recovery(const std::string& why) {
+  {
+    const std::scoped_lock lock(mutex_);
+    supported_ &= ~link::kCanRecover;
+  }
   link::CannotRecover message;
   message.head.pid = ::getpid();
   std::memcpy(message.why, why.data(), std::min(why.size(), sizeof message.why - 1));
@@ -301,13 +321,9 @@ AgentLink::Place AgentLink::await_place() {
 }
 
 std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
-  do {
-    const std::scoped_lock lock(mutex_);
-    receive();
-    if (broken_ || (regroup_ && regroup_->generation > known)) return GroupNews{broken_, regroup_};
-    if (!is_open_) return std::nullopt;
-  } while (wait_for_message(stop));
-  return std::nullopt;
+  return await_news(stop, [this, known] {
+    return broken_ || (regroup_ && regroup_->generation > known);
+  });
 }
 
 namespace {

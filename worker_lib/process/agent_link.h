@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -95,6 +96,7 @@ class AgentLink {
   bool send(const void* message, std::size_t size, int descriptor = -1);
   void send(link::Kind kind, std::uint32_t requests);
   bool wait_for_message(int stop);
+  std::optional<GroupNews> await_news(int stop, const std::function<bool()>& holds);
   void receive();
   void close();
   void mark_step();
@@ -110,6 +112,7 @@ class AgentLink {
   std::mutex mutex_;  // guards the rest
   bool is_open_ = true;
   bool is_told_to_leave_ = false;
+  bool is_heard_ = false;  // another thread receives
   std::uint32_t supported_ = 0;  // bits of link::Message::requests
   std::optional<link::GroupBroken> broken_;
   std::optional<link::Regroup> regroup_;

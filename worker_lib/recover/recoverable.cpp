@@ -200,8 +200,8 @@ struct Recoverable::Parts final : RecoverableState {
       }
       tensors = places_of(described, module);
     }
-    if (!is_source && !lacks_it) {
-      for (const std::string& name : buffer_names) {  // this rank's own stay
+    if (!is_source) {
+      for (const std::string& name : buffer_names) {  // this rank's own stay, or come from its mirror
         if (auto at = tensors.find(name); at != tensors.end()) at->second = at->second.clone();
       }
     }
