@@ -22,9 +22,8 @@ std::string to_json(EndHung question) {
   for (;;) {
     std::string text = boost::json::serialize(JsonWriter::of(question));
     if (text.size() <= rdzv::limits::kMaxQuestionBytes) return text;
-    std::string& longer =
-        question.stack.size() >= question.why.size() ? question.stack : question.why;
-    longer.resize(longer.size() / 2);
+    std::string& cut = question.stack.empty() ? question.why : question.stack;
+    cut.resize(cut.size() / 2);
   }
 }
 

@@ -7,9 +7,11 @@
 namespace ddprun::agent {
 
 template <>
-inline constexpr std::array<std::string_view, 10> kNames<record::Operation>{
-    "other",  "all_reduce", "broadcast",      "reduce",     "all_gather",
-    "gather", "scatter",    "reduce_scatter", "all_to_all", "barrier"};
+inline constexpr std::array<std::string_view, 11> kNames<record::Operation>{
+    "other",   "all_reduce",     "broadcast",  "reduce",  "all_gather", "gather",
+    "scatter", "reduce_scatter", "all_to_all", "barrier", "send_recv"};
+template <>
+inline constexpr bool kMayGrow<record::Operation> = true;
 template <>
 inline constexpr std::array<std::string_view, 5> kNames<RankState>{"runs", "stopped", "traced",
                                                                    "uninterruptible", "frozen"};
@@ -32,6 +34,7 @@ void fields(auto& json, Is<GroupCalls> auto& group) {
   json("rank", group.rank);
   json("calls", group.calls);
   json("at", group.at);
+  json.may_lack("peer", group.peer);
   json.may_lack("since_entry_us", group.since_entry);
 }
 

@@ -76,6 +76,10 @@ GlooBackend::GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   ProcessGroupGloo::setTimeout(options.timeout);
 }
 
+void GlooBackend::abort() {
+  for (const auto& context : contexts_) context->closeConnections();
+}
+
 namespace detail {
 namespace {
 

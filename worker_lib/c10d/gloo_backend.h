@@ -43,10 +43,12 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
   GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
               const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record = nullptr);
 
-  // Peers which wait for this rank fail at once, and so does what waits here; of no use afterwards. (Gloo's own
-  // closeConnections() ends no wait of this rank. Its pairs do not show their sockets, so these are found as
-  // those that were connected while the group was made.)
-  void abort() override { own_.shut_down(); }
+  // Peers which wait for this rank fail at once; of no use afterwards.
+  void abort() override;
+  // The same, and what waits here fails, too, of which Gloo's closeConnections() ends nothing. Its pairs do not
+  // show their sockets, so they are found as those that were connected while the group was made: where a
+  // process is several ranks, or other threads connect meanwhile, others are among them. Any thread.
+  virtual void interrupt() { own_.shut_down(); }
 
   // The collectives, with what `record` is to say of them.
   using Tensors = std::vector<at::Tensor>;

@@ -251,6 +251,12 @@ void shut_down(ProcessGroup& group) {
 
 void close_connections(ProcessGroup& group) { group.getBackend(c10::DeviceType::CPU)->abort(); }
 
+void interrupt(ProcessGroup& group) {
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
+  if (auto* const gloo = dynamic_cast<GlooBackend*>(backend.get())) return gloo->interrupt();
+  backend->abort();
+}
+
 namespace {
 
 std::string arrival_key(const std::string& name, int global_rank) {

@@ -90,4 +90,7 @@ void shut_down(c10d::ProcessGroup& group);
 // at once; of no use afterwards.
 void close_connections(c10d::ProcessGroup& group);
 
+// The same, and calls that wait here fail, too. In a process that is one rank. Any thread.
+void interrupt(c10d::ProcessGroup& group);
+
 }  // namespace ddprun

@@ -17,6 +17,7 @@
 #include <torch/nn.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -133,7 +134,7 @@ class Training {
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
     if (!settings.checkpoint_dir.empty()) resume();
     recoverable_.keep(at_.epoch, at_.consumed, at_.step, epoch_loss_, last_loss_);
-    recoverable_.join();
+    recoverable_.join([this] { make_step(torch::arange(std::min(settings_.batch_size, train_.size()))); });
   }
 
   void run() {
@@ -208,15 +209,16 @@ class Training {
 
   // If another rank dies meanwhile, it is made again. What it leaves behind is set before backward().
   void step(const Tensor& indices) {
-    recoverable_.step([&] {
-      optimizer_.zero_grad();
-      const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
-      last_loss_ = loss.item<float>();
-      epoch_loss_.sum += static_cast<double>(last_loss_) * static_cast<double>(indices.size(0));
-      epoch_loss_.count += indices.size(0);
-      loss.backward();
-      optimizer_.step();
-    });
+    recoverable_.step([&] { make_step(indices); });
+  }
+  void make_step(const Tensor& indices) {
+    optimizer_.zero_grad();
+    const Tensor loss = F::cross_entropy(model_(train_.pixels(indices)), train_.targets(indices));
+    last_loss_ = loss.item<float>();
+    epoch_loss_.sum += static_cast<double>(last_loss_) * static_cast<double>(indices.size(0));
+    epoch_loss_.count += indices.size(0);
+    loss.backward();
+    optimizer_.step();
   }
 
   // Of the whole training, for whoever watches it.

@@ -307,7 +307,7 @@ void Recovery::before_call() {
   std::swap(written_, scratch_);
 }
 
-void Recovery::join(RecoverableState& state) {
+void Recovery::join(RecoverableState& state, const std::function<void()>& warm_up) {
   if (phase_ == Phase::kOff) return;
   if (phase_ != Phase::kSetUp) {
     return refuse("the program has more than one Recoverable at a time");
@@ -315,6 +315,10 @@ void Recovery::join(RecoverableState& state) {
   state_ = &state;
   link_.hold_death_lock();
   if (is_prepared_) {
+    if (warm_up) {
+      const NotRecorded alone(this);
+      warm_up();
+    }
     take_place();
   } else {
     std::string now;
@@ -432,7 +436,7 @@ void Recovery::listen() {
       return changed_.notify_all();
     }
     wanted_generation_ = news->regroup->generation;
-    for (const auto& group : current_) close_connections(*group);
+    for (const auto& group : current_) interrupt(*group);
     if (auto* const store = dynamic_cast<ClientStore*>(joining_store_.get())) store->shut_down();
     changed_.notify_all();
   }
@@ -445,6 +449,8 @@ void Recovery::recover() {
   is_in_step_ = before == Phase::kStep;
   was_given_step_ = false;
   phase_ = Phase::kRecovering;
+  const auto begun = std::chrono::steady_clock::now();
+  auto made = begun;
   for (;;) {
     std::uint32_t wanted = 0;
     {
@@ -453,6 +459,7 @@ void Recovery::recover() {
     }
     try {
       make_groups(wanted);
+      made = std::chrono::steady_clock::now();
       agree();
       break;
     } catch (const UsageError&) {
@@ -465,6 +472,10 @@ void Recovery::recover() {
       if (!await_news()) give_up(std::current_exception());
     }
   }
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  log::debug("rank ", whole()->rank, " has regrouped in generation ", generation_, " after ",
+             Milliseconds(made - begun).count(), " ms for the groups and ",
+             Milliseconds(std::chrono::steady_clock::now() - made).count(), " ms for the state");
   phase_ = before == Phase::kSetUp ? Phase::kBetween : before;
   if (was_given_step_ && phase_ != Phase::kStep) {
     throw Failure(ErrorCode::kProtocol, "this rank is behind the others by a step that waits for none");
@@ -488,7 +499,7 @@ void Recovery::make_groups(std::uint32_t generation) {
   {
     const std::scoped_lock lock(mutex_);
     // Those that still wait in the old ones end, too, also where only this rank has failed.
-    for (const auto& group : current_) close_connections(*group);
+    for (const auto& group : current_) interrupt(*group);
     joining_store_ = store;
     if (wanted_generation_ > generation) {
       throw Failure(ErrorCode::kClosed, "a newer generation has begun");

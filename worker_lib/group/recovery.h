@@ -123,8 +123,9 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
 
   // This program cannot be recovered from here on, says the sentence. Idempotent.
   void refuse(const std::string& why);
-  // The set-up is over. In a prepared standby returns when it has taken its rank's place.
-  void join(RecoverableState& state);
+  // The set-up is over. In a prepared standby returns when it has taken its rank's place; `warm_up` is called
+  // before, if there is one.
+  void join(RecoverableState& state, const std::function<void()>& warm_up);
   void step(const std::function<void()>& f);
   // No step follows; idempotent. end(): nor is there a link any more.
   void leave();

@@ -249,7 +249,7 @@ void Recoverable::keep(Stateful& part) { parts_->own.push_back(&part); }
 
 void Recoverable::keep_replicated(Stateful& part) { parts_->replicated.push_back(&part); }
 
-void Recoverable::join() {
+void Recoverable::join(const std::function<void()>& warm_up) {
   Parts& parts = *parts_;
   if (!parts.recovery) return;
   std::string why;
@@ -261,7 +261,7 @@ void Recoverable::join() {
     why = "the model is on a GPU, where it was not tried yet";
   }
   if (!why.empty()) return parts.recovery->refuse(why);
-  parts.recovery->join(parts);
+  parts.recovery->join(parts, warm_up);
 }
 
 void Recoverable::make_step(const std::function<void()>& f) {

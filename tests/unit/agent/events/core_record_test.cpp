@@ -70,7 +70,7 @@ TEST(CoreRecord, EveryEventOfAnAgentComesBackAsItWas) {
   const auto ended = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[3]})).event);
   EXPECT_EQ(ended.failure, failure);
   EXPECT_FALSE(ended.replaceable);
-  const auto replaceable = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[16]})).event);
+  const auto replaceable = std::get<WorkerEnded>(of<NodeInput>(again(NodeInput{events[17]})).event);
   ASSERT_TRUE(replaceable.replaceable);
   EXPECT_EQ(replaceable.replaceable->committed, 8);
   EXPECT_EQ(replaceable.replaceable->generation, 9U);

@@ -78,8 +78,10 @@ class Recoverable {
   // A part that all ranks have the same of and that step() changes after backward(): a GradScaler.
   void keep_replicated(Stateful& part);
 
-  // Once, when all is kept and the set-up is over.
-  void join();
+  // Once, when all is kept and the set-up is over. `warm_up` makes a step, on any data and without step(): it is
+  // called in a standby only, alone, and what it changes is put back. A first step is slower than others, and
+  // this one then is before all wait for it.
+  void join(const std::function<void()>& warm_up = {});
 
   template <typename Function>
   void step(Function&& f) {
