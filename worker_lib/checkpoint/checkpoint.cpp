@@ -30,7 +30,9 @@ constexpr std::int64_t kGreatestStep = 999'999'999'999;  // files are found by t
 template <typename Function>
 void on_main_process(Context& context, const std::string& doing, const Function& f) {
   detail::Outcome<void> outcome;
-  if (context.is_main_process()) outcome.of(f);
+  // A standby of this rank leaves the folder, in which the rank itself is writing, alone.
+  const auto recovery = detail::ContextAccess::recovery(context);
+  if (context.is_main_process() && !(recovery && recovery->is_prepared())) outcome.of(f);
   detail::throw_together(context, outcome.thrown, doing);
 }
 
