@@ -418,7 +418,10 @@ std::string Output::error_file_of(std::uint64_t round, int local_rank) const {
 
 void Output::remove_error_file(int local_rank, const Worker& worker) {
   if (error_file_prefix_.empty()) return;
-  ::unlink(error_file_of(worker.round, local_rank).c_str());
+  const std::string file = error_file_of(worker.round, local_rank);
+  ::unlink(file.c_str());
+  ::unlink(
+      (file + ".unfinished").c_str());  // worker_lib's, of a worker that was killed while it wrote
 }
 
 }  // namespace ddprun::agent

@@ -173,8 +173,8 @@ struct NodeStatus {
   std::chrono::microseconds longest_wait{};  // of its ranks in a collective, that has ended
   std::vector<HungStatus> hung;              // told by this node
 
-  std::optional<StoreStatus> store;       // none: another node or rank 0 serves it
-  std::optional<StandbyStatus> standbys;  // none: --standby is off
+  std::optional<StoreStatus> store;              // none: another node or rank 0 serves it
+  std::optional<StandbyStatus> standbys;         // none: --standby is off
   std::optional<ReplacementStatus> replacement;  // likewise
   std::vector<std::string>
       events;  // the latest, oldest first: lines of --events without their ends

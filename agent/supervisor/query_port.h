@@ -19,8 +19,8 @@ class QueryPort {
  public:
   struct Access {
     JobQuery::Access job;
-    std::function<int()> first_rank;         // of this node, in the current round
-    ControlService::TakeStacks stacks;       // of this node's workers
+    std::function<int()> first_rank;    // of this node, in the current round
+    ControlService::TakeStacks stacks;  // of this node's workers
     std::function<EndHungAnswer(const EndHung&)> end_hung;
     std::function<Result<void>()> stop;      // the whole job
     std::function<Result<Round>()> restart;  // returns the round that will end

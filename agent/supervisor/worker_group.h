@@ -125,8 +125,8 @@ class WorkerGroup {
     // Of one that has ended and may be replaced.
     std::shared_ptr<WorkerLink> before;
     std::optional<rdzv::WorkerFailure> failure;
-    bool is_newcomer = false;  // it has taken the place of another one in this round
-    std::uint64_t switches = 0;              // at the last look
+    bool is_newcomer = false;    // it has taken the place of another one in this round
+    std::uint64_t switches = 0;  // at the last look
     rdzv::HeldFor held_for = {};
     std::string hang = {};  // the verdict upon which it is killed; empty: there is none
     std::string hang_stack = {};

@@ -119,13 +119,15 @@ TEST_P(ReplaceTrain, AtAnyPointLeavesTheSameBits) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  const auto rank = [&] { return std::to_string(random() % static_cast<unsigned>(GetParam().ranks)); };
+  const auto rank = [&] {
+    return std::to_string(random() % static_cast<unsigned>(GetParam().ranks));
+  };
   std::vector<std::string> deaths;
   int step = 2;
-  for (const char* point : {"forward", "backward", "optimizer", "after_step", "evaluation", "saving",
-                            "half_written", "after_rename"}) {
-    const bool is_of_rank_zero = std::string(point) == "saving" || point[0] == 'h' ||
-                                 std::string(point) == "after_rename";
+  for (const char* point : {"forward", "backward", "optimizer", "after_step", "evaluation",
+                            "saving", "half_written", "after_rename"}) {
+    const bool is_of_rank_zero =
+        std::string(point) == "saving" || point[0] == 'h' || std::string(point) == "after_rename";
     deaths.push_back(std::string(point) + ":" + std::to_string(step) + ":" +
                      (is_of_rank_zero ? "0" : rank()));
     step += 3;
@@ -142,8 +144,9 @@ TEST_P(ReplaceTrain, AlsoInTheMiddleOfAReplacement) {
   for (int i = 0; i < calls; ++i) {
     const int call = full_tests() ? i + 1 : 1 + static_cast<int>(random() % 30);
     const std::string other = std::to_string(1 - i % 2);
-    dies({"backward:5:" + std::to_string(i % 2), "recovery-" + std::to_string(call) + ":5:" + other},
-         /*is_always_in_place=*/false);
+    dies(
+        {"backward:5:" + std::to_string(i % 2), "recovery-" + std::to_string(call) + ":5:" + other},
+        /*is_always_in_place=*/false);
   }
 }
 

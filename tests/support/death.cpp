@@ -105,7 +105,8 @@ bool is_due_in_place(std::string_view point) {
     if (::access(mark.c_str(), F_OK) == 0) continue;
     // The test says when there are standbys.
     while (::access((deaths.folder + "/may-die-" + number).c_str(), F_OK) != 0) ::usleep(1000);
-    const long file = ::syscall(SYS_openat, AT_FDCWD, mark.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0644);
+    const long file =
+        ::syscall(SYS_openat, AT_FDCWD, mark.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0644);
     if (file < 0) continue;
     point_of_death = each.point;
     return true;

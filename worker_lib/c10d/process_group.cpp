@@ -214,8 +214,7 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::connect(const std::string& name, in
   std::shared_ptr<GroupRecord> record;
   auto all = CollectiveRecord::of_this_process();
   if ((all || options_.before_call) && size > 1) {
-    record =
-        std::make_shared<GroupRecord>(std::move(all), name, rank, size, options_.before_call);
+    record = std::make_shared<GroupRecord>(std::move(all), name, rank, size, options_.before_call);
   }
   if (options_.backend == Backend::kShm) {
     const auto shared = make_shm(c10::make_intrusive<c10d::PrefixStore>(name + "/shm", store_),

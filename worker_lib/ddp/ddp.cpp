@@ -368,7 +368,8 @@ void GradientReducer::abandon_join() {
 void GradientReducer::regroup(Group& group, const std::string& layout) {
   Parts& parts = *parts_;
   if (parts.join) {
-    throw Failure(ErrorCode::kUnavailable, "a rank cannot be replaced in a join() of uneven inputs");
+    throw Failure(ErrorCode::kUnavailable,
+                  "a rank cannot be replaced in a join() of uneven inputs");
   }
   parts.group = group.process_group();
   parts.is_synchronizing = true;

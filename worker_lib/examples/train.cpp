@@ -134,7 +134,8 @@ class Training {
     at_.notes["batch_size"] = std::to_string(settings.batch_size);
     if (!settings.checkpoint_dir.empty()) resume();
     recoverable_.keep(at_.epoch, at_.consumed, at_.step, epoch_loss_, last_loss_);
-    recoverable_.join([this] { make_step(torch::arange(std::min(settings_.batch_size, train_.size()))); });
+    recoverable_.join(
+        [this] { make_step(torch::arange(std::min(settings_.batch_size, train_.size()))); });
   }
 
   void run() {

@@ -13,9 +13,10 @@ using Tensors = std::vector<torch::Tensor>;
 // The bytes of `text`, padded to `size`.
 Tensor padded(const std::string& text, std::int64_t size) {
   if (std::cmp_greater(text.size(), size)) {  // the sizes are those that a worker before had told
-    throw Failure(ErrorCode::kProtocol,
-                  "this process was to take a rank's place and sends more than that one did: is its "
-                  "program the same each time it runs?");
+    throw Failure(
+        ErrorCode::kProtocol,
+        "this process was to take a rank's place and sends more than that one did: is its "
+        "program the same each time it runs?");
   }
   Tensor bytes = torch::zeros({size}, torch::kUInt8);
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.mutable_data_ptr()));

@@ -224,9 +224,10 @@ void replay(std::string_view result, const Tensors& tensors, const char* name) {
   }
   result.remove_prefix(1);
   if (result.size() != bytes_in(tensors)) {
-    throw Failure(ErrorCode::kProtocol,
-                  "this process was to take a rank's place and makes other calls than that one did (" +
-                      std::string(name) + "): is its program the same each time it runs?");
+    throw Failure(
+        ErrorCode::kProtocol,
+        "this process was to take a rank's place and makes other calls than that one did (" +
+            std::string(name) + "): is its program the same each time it runs?");
   }
   put_back(result, tensors);
 }
@@ -257,9 +258,10 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
     return;
   }
   if (is_entering_) {
-    throw CannotRecover(ErrorCode::kUnavailable,
-                  std::string("this process took a rank's place, and its loop calls ") + name +
-                      " before its first step: make such calls in the set-up or after a step");
+    throw CannotRecover(
+        ErrorCode::kUnavailable,
+        std::string("this process took a rank's place, and its loop calls ") + name +
+            " before its first step: make such calls in the set-up or after a step");
   }
   const std::string before = contents_of(results.tensors);
   for (;;) {
@@ -478,7 +480,8 @@ void Recovery::recover() {
              Milliseconds(std::chrono::steady_clock::now() - made).count(), " ms for the state");
   phase_ = before == Phase::kSetUp ? Phase::kBetween : before;
   if (was_given_step_ && phase_ != Phase::kStep) {
-    throw Failure(ErrorCode::kProtocol, "this rank is behind the others by a step that waits for none");
+    throw Failure(ErrorCode::kProtocol,
+                  "this rank is behind the others by a step that waits for none");
   }
   link_.committed(committed_, 0);
   link_.regrouped(generation_);
@@ -527,9 +530,9 @@ void Recovery::agree() {
   c10d::ProcessGroup& group = *membership->group;
   constexpr std::size_t kNumbers = 4;
   const bool lacked = lacks_state_;
-  const auto all = all_gather(
-      group, {lacked || is_torn_ ? 0 : 1, committed_, static_cast<std::int64_t>(results_.size()),
-              is_in_step_ ? 1 : 0});
+  const auto all =
+      all_gather(group, {lacked || is_torn_ ? 0 : 1, committed_,
+                         static_cast<std::int64_t>(results_.size()), is_in_step_ ? 1 : 0});
   using Place = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
   const auto place_of = [&](int rank) {
     const std::int64_t* const numbers = &all[static_cast<std::size_t>(rank) * kNumbers];
@@ -570,7 +573,8 @@ void Recovery::enter(const Progress& top) {
   skipped_.reset();
   replayed_.clear();
   is_entering_ = true;
-  entry_ = top.is_in_step != 0 ? mirror_->read(top.committed, Mirror::Moment::kEntry) : std::nullopt;
+  entry_ =
+      top.is_in_step != 0 ? mirror_->read(top.committed, Mirror::Moment::kEntry) : std::nullopt;
   if (entry_) return;
   entry_ = mirror_->read(top.committed - 1, Mirror::Moment::kEntry);
   skipped_ = mirror_->read(top.committed - 1, Mirror::Moment::kEffect);

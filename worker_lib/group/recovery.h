@@ -77,7 +77,8 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   struct Hooks {
     // A connection of its own to the store where the ranks meet.
     std::function<c10::intrusive_ptr<c10d::Store>()> connect;
-    std::function<void(c10::intrusive_ptr<c10d::Store>)> placed;  // a prepared standby is a rank now
+    std::function<void(c10::intrusive_ptr<c10d::Store>)>
+        placed;  // a prepared standby is a rank now
   };
   Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks);
   ~Recovery();
@@ -170,17 +171,17 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   std::vector<std::string> setup_;  // results of its calls
   std::size_t setup_bytes_ = 0;
   std::int64_t committed_ = 0;
-  std::vector<std::string> results_;      // of the calls since the commit, as far as this rank knows
-  std::size_t noted_bytes_ = 0;           // in them
-  std::deque<std::string> replayed_;      // those of calls that are still to come here
+  std::vector<std::string> results_;  // of the calls since the commit, as far as this rank knows
+  std::size_t noted_bytes_ = 0;       // in them
+  std::deque<std::string> replayed_;  // those of calls that are still to come here
   bool is_in_step_ = false;
-  bool lacks_state_ = false;              // of model and optimizer: it has taken a place
-  bool is_torn_ = false;                  // its own is half another rank's
-  bool is_entering_ = false;              // it has taken a place, and not come to its step
-  std::optional<std::string> skipped_;    // the next step is committed already; what it leaves behind
-  std::optional<std::string> entry_;      // as which the next step begins
-  bool was_given_step_ = false;           // the running step: by the ranks that had committed it
-  std::string written_;                   // the last effect
+  bool lacks_state_ = false;            // of model and optimizer: it has taken a place
+  bool is_torn_ = false;                // its own is half another rank's
+  bool is_entering_ = false;            // it has taken a place, and not come to its step
+  std::optional<std::string> skipped_;  // the next step is committed already; what it leaves behind
+  std::optional<std::string> entry_;    // as which the next step begins
+  bool was_given_step_ = false;         // the running step: by the ranks that had committed it
+  std::string written_;                 // the last effect
   std::string scratch_;
 
   std::uint32_t generation_ = 0;  // of the groups

@@ -123,8 +123,7 @@ Work<> Group::begin_broadcast(Tensor tensor, int root, Mode mode) {
                        .mode = mode,
                        .results = {tensor},
                        .is_equal_everywhere = true},
-                      {tensor},
-                      [&] { return membership_->group->broadcast(moved, options); }));
+                      {tensor}, [&] { return membership_->group->broadcast(moved, options); }));
 }
 
 Work<> Group::begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode) {
@@ -148,11 +147,7 @@ Work<> Group::begin_all_reduce(Tensor tensor, ReduceOp op, Mode mode) {
     };
   }
   return Work<>(start(
-      {.name = name,
-       .op = op,
-       .mode = mode,
-       .results = {sent},
-       .is_equal_everywhere = !is_sparse},
+      {.name = name, .op = op, .mode = mode, .results = {sent}, .is_equal_everywhere = !is_sparse},
       {tensor, sent},
       [&] { return asked.is_done ? WorkPtr() : membership_->group->allreduce(tensors, options); },
       std::move(finish)));

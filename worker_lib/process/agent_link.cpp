@@ -321,9 +321,8 @@ AgentLink::Place AgentLink::await_place() {
 }
 
 std::optional<AgentLink::GroupNews> AgentLink::await_group_news(int stop, std::uint32_t known) {
-  return await_news(stop, [this, known] {
-    return broken_ || (regroup_ && regroup_->generation > known);
-  });
+  return await_news(
+      stop, [this, known] { return broken_ || (regroup_ && regroup_->generation > known); });
 }
 
 namespace {
@@ -379,8 +378,8 @@ void AgentLink::receive() {
         regroup_ = message.regroup;
       }
     } else if (is(link::Kind::kTakePlace, sizeof message.place) && descriptors.size() == 3) {
-      place_ = Place{message.place.generation, std::move(descriptors[0]),
-                     std::move(descriptors[1]), std::move(descriptors[2])};
+      place_ = Place{message.place.generation, std::move(descriptors[0]), std::move(descriptors[1]),
+                     std::move(descriptors[2])};
     }  // else: a newer agent's, for newer workers
   }
 }

@@ -112,7 +112,7 @@ class AgentLink {
   std::mutex mutex_;  // guards the rest
   bool is_open_ = true;
   bool is_told_to_leave_ = false;
-  bool is_heard_ = false;  // another thread receives
+  bool is_heard_ = false;        // another thread receives
   std::uint32_t supported_ = 0;  // bits of link::Message::requests
   std::optional<link::GroupBroken> broken_;
   std::optional<link::Regroup> regroup_;

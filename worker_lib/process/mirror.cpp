@@ -54,8 +54,7 @@ std::uint64_t checksum_of(std::string_view bytes, std::int64_t step) {
 
 std::unique_ptr<Mirror> Mirror::make(std::size_t state_bytes, std::string_view setup) {
   state_bytes = rounded(state_bytes);
-  const std::size_t bytes =
-      kHeaderBytes + rounded(setup.size()) + 4 * (State::kHead + state_bytes);
+  const std::size_t bytes = kHeaderBytes + rounded(setup.size()) + 4 * (State::kHead + state_bytes);
   rdzv::UniqueFd memory(::memfd_create("ddprun-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   void* base = MAP_FAILED;
   if (memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
@@ -63,9 +62,9 @@ std::unique_ptr<Mirror> Mirror::make(std::size_t state_bytes, std::string_view s
     base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   }
   if (base == MAP_FAILED) {
-    throw Failure(ErrorCode::kResourceExhausted,
-                  "no memory for the mirror of this rank's state, " + std::to_string(bytes) +
-                      " bytes (" + std::strerror(errno) + ")");
+    throw Failure(ErrorCode::kResourceExhausted, "no memory for the mirror of this rank's state, " +
+                                                     std::to_string(bytes) + " bytes (" +
+                                                     std::strerror(errno) + ")");
   }
   auto* const header = new (base) Header;
   header->state_bytes = state_bytes;

@@ -57,8 +57,9 @@ class Reader {
   explicit Reader(std::string_view text) : left_(text) {}
   std::string_view bytes(std::size_t size) {
     if (size > left_.size()) {
-      throw Failure(ErrorCode::kProtocol,
-                    "the state of the rank before has another form: does every rank keep the same?");
+      throw Failure(
+          ErrorCode::kProtocol,
+          "the state of the rank before has another form: does every rank keep the same?");
     }
     const std::string_view bytes = left_.substr(0, size);
     left_.remove_prefix(size);
@@ -182,8 +183,8 @@ struct Recoverable::Parts final : RecoverableState {
     if (!lacks_it) tensors = state_of(module, optimizer);
     if (is_source) {
       for (const auto& [name, tensor] : tensors) {
-        description.tensors.push_back({name, static_cast<std::int8_t>(tensor.scalar_type()),
-                                       tensor.sizes().vec()});
+        description.tensors.push_back(
+            {name, static_cast<std::int8_t>(tensor.scalar_type()), tensor.sizes().vec()});
       }
       description.layout = reducer.state_dict();
       for (Stateful* const part : replicated) description.replicated.push_back(part->state_dict());
@@ -193,15 +194,17 @@ struct Recoverable::Parts final : RecoverableState {
     if (lacks_it) {
       NamedTensors described;
       for (const auto& each : description.tensors) {
-        described.emplace(each.name,
-                          torch::empty(each.sizes, torch::dtype(static_cast<torch::ScalarType>(
-                                                                    each.type))
-                                                       .device(torch::kMeta)));
+        described.emplace(
+            each.name,
+            torch::empty(
+                each.sizes,
+                torch::dtype(static_cast<torch::ScalarType>(each.type)).device(torch::kMeta)));
       }
       tensors = places_of(described, module);
     }
     if (!is_source) {
-      for (const std::string& name : buffer_names) {  // this rank's own stay, or come from its mirror
+      for (const std::string& name :
+           buffer_names) {  // this rank's own stay, or come from its mirror
         if (auto at = tensors.find(name); at != tensors.end()) at->second = at->second.clone();
       }
     }

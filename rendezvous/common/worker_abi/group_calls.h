@@ -41,9 +41,9 @@ struct GroupCalls {
   std::string name;      // printable; at most 32 bytes
   std::uint64_t id = 0;  // of the name, equal on all members
   std::uint32_t size = 1;
-  std::uint32_t rank = 0;            // of the group
-  std::uint64_t calls = 0;           // entered so far
-  std::optional<GroupCall> at = {};  // the first that it has not left, else the latest
+  std::uint32_t rank = 0;                  // of the group
+  std::uint64_t calls = 0;                 // entered so far
+  std::optional<GroupCall> at = {};        // the first that it has not left, else the latest
   std::chrono::nanoseconds since_entry{};  // the latest was entered; zero: none was
   std::optional<std::uint32_t> peer = {};  // of messages between two: the other rank of the job
 

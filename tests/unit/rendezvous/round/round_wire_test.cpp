@@ -240,14 +240,14 @@ TEST(RoundWire, RoundStartIsThisInBytes) {
                            "00000000"  // stderr_tail
                            "16000000"  // log_dir
                            "2f7661722f6c6f672f6a6f622f617474656d70745f31"
-                           "01"                           // there is a progress
-                           "01 1100000000000000"          // step
-                           "6400000000000000"             // total_steps
-                           "141a99be1c000000"             // since_step
-                           "0710a5d4e8000000"             // collectives
-                           "03 2a00000000000000"          // phase, since_phase
-                           "01 01 00"                     // killed_for_memory, …
-                           "1d000000"                     // hang
+                           "01"                   // there is a progress
+                           "01 1100000000000000"  // step
+                           "6400000000000000"     // total_steps
+                           "141a99be1c000000"     // since_step
+                           "0710a5d4e8000000"     // collectives
+                           "03 2a00000000000000"  // phase, since_phase
+                           "01 01 00"             // killed_for_memory, …
+                           "1d000000"             // hang
                            "72616e6b20352069732073746f707065642062792061207369676e616c"
                            "01"                           // there is an after_loss
                            "02 03000000 03000000 623132"  // how, node_rank, host

@@ -70,8 +70,8 @@ class Recoverable {
   // State of this rank, in the same order on all: numbers and other plain data, or parts that can say it.
   // It is copied in every step: some hundred nanoseconds each.
   template <typename... Values>
-  requires(... && (std::is_trivially_copyable_v<Values> && !std::is_pointer_v<Values>)) void keep(
-      Values&... values) {
+  requires(... && (std::is_trivially_copyable_v<Values> &&
+                   !std::is_pointer_v<Values>)) void keep(Values&... values) {
     (keep_bytes(&values, sizeof values), ...);
   }
   void keep(Stateful& part);
