@@ -4,18 +4,22 @@
 // Python.
 #pragma once
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 #include <vector>
 
 namespace ddprun {
 
 class AloneBackend : public c10d::Backend {
  public:
-  using c10d::Backend::Backend;
+  // `name` begins as that of the worker's backend, by which reductions are asked for in other ways.
+  AloneBackend(int rank, int size, std::string name)
+      : c10d::Backend(rank, size), name_(std::move(name)) {}
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  const std::string getBackendName() const override { return "alone"; }
+  const std::string getBackendName() const override { return name_; }
   void abort() override {}
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions&) override {
     return done(tensors);
@@ -40,6 +44,8 @@ class AloneBackend : public c10d::Backend {
     c10::intrusive_ptr<c10::ivalue::Future> future_;
   };
   static WorkPtr done(Tensors tensors) { return c10::make_intrusive<Done>(std::move(tensors)); }
+
+  const std::string name_;
 };
 
 }  // namespace ddprun

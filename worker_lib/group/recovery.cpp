@@ -172,9 +172,12 @@ void Recovery::make(const std::shared_ptr<Membership>& membership) {
     membership->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::intrusive_ptr<c10d::Store>(), membership->rank, membership->size());
     membership->group->setGroupName(membership->name);
+    const bool is_over_gloo =
+        options_.backend == Backend::kGloo || !options_.is_one_node || membership->size() == 1;
     membership->group->setBackend(
         c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-        c10::make_intrusive<AloneBackend>(membership->rank, membership->size()));
+        c10::make_intrusive<AloneBackend>(membership->rank, membership->size(),
+                                          is_over_gloo ? "gloo (alone)" : "shm (alone)"));
     membership->group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
     return;
   }
