@@ -1,6 +1,7 @@
 #include "ddprun/collectives.h"
 #include "worker_lib/group/call_tensors.h"
 #include "worker_lib/group/membership.h"
+#include "worker_lib/group/recovery.h"
 
 namespace ddprun {
 namespace {
@@ -8,6 +9,13 @@ namespace {
 using namespace detail;
 using Tensor = torch::Tensor;
 using Tensors = std::vector<torch::Tensor>;
+
+// A rank that takes another's place would send it again.
+void refuse_recovery_between_steps(const Membership& membership) {
+  if (membership.recovery && membership.recovery->is_between_steps()) {
+    membership.recovery->refuse("the program sends messages between its steps");
+  }
+}
 
 // Whether the memory must be the CPU's: Gloo hands a message to a socket as it is.
 bool goes_through_cpu(const Membership& membership, const Tensor& tensor) {
@@ -34,6 +42,7 @@ struct Arrival {
 
 Work<> Group::send_async(const Tensor& tensor, int to, int tag) {
   check_rank("send", to);
+  refuse_recovery_between_steps(*membership_);
   if (to == rank()) refuse("send", "a rank cannot send to itself");
   Tensor own = dense("send", tensor);
   if (own.numel() == 0) return Work<>(Operation());
@@ -47,6 +56,7 @@ Work<> Group::send_async(const Tensor& tensor, int to, int tag) {
 
 Work<> Group::recv_async(Tensor into, int from, int tag) {
   check_rank("recv", from);
+  refuse_recovery_between_steps(*membership_);
   if (from == rank()) refuse("recv", "a rank cannot receive from itself");
   into = in_place("recv", into);
   if (into.numel() == 0) return Work<>(Operation());
@@ -59,6 +69,7 @@ Work<> Group::recv_async(Tensor into, int from, int tag) {
 }
 
 int Group::recv_from_any(Tensor into, int tag) {
+  refuse_recovery_between_steps(*membership_);
   into = in_place("recv_from_any", into);
   if (into.numel() == 0) refuse("recv_from_any", "an empty tensor receives nothing");
   const Arrival arrival(*membership_, into);
