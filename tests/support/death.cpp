@@ -28,7 +28,32 @@ int number_in(const char* variable) {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
-// Of jobs whose ranks are replaced: what is left of them.
+// The entries of DDPRUN_DEATHS, in their order.
+struct Entry {
+  Plan plan;
+  int rank = 0;
+};
+
+std::vector<Entry> read_entries() {
+  const char* const deaths = std::getenv("DDPRUN_DEATHS");
+  std::istringstream entries(deaths == nullptr ? "" : deaths);
+  std::vector<Entry> all;
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    std::istringstream fields(entry);
+    std::string step;
+    std::string rank;
+    Entry read;
+    std::getline(fields, read.plan.point, ':');
+    std::getline(fields, step, ':');
+    std::getline(fields, rank);
+    read.plan.step = std::stoll(step);
+    read.rank = std::stoi(rank);
+    all.push_back(std::move(read));
+  }
+  return all;
+}
+
+// Of jobs whose ranks are replaced: those of this rank.
 struct Deaths {
   std::vector<Plan> of_this_rank;
   std::vector<std::size_t> numbers;
@@ -38,22 +63,12 @@ struct Deaths {
 Deaths read_deaths() {
   Deaths all;
   const char* const folder = std::getenv("DDPRUN_DEATHS_IN_PLACE");
-  const char* const deaths = std::getenv("DDPRUN_DEATHS");
-  if (folder == nullptr || deaths == nullptr) return all;
+  if (folder == nullptr) return all;
   all.folder = folder;
-  std::istringstream entries(deaths);
-  std::string entry;
-  for (std::size_t number = 0; std::getline(entries, entry, ','); ++number) {
-    std::istringstream fields(entry);
-    Plan plan;
-    std::string step;
-    std::string rank;
-    std::getline(fields, plan.point, ':');
-    std::getline(fields, step, ':');
-    std::getline(fields, rank);
-    plan.step = std::stoll(step);
-    if (std::stoi(rank) != number_in("RANK")) continue;
-    all.of_this_rank.push_back(plan);
+  const std::vector<Entry> entries = read_entries();
+  for (std::size_t number = 0; number < entries.size(); ++number) {
+    if (entries[number].rank != number_in("RANK")) continue;
+    all.of_this_rank.push_back(entries[number].plan);
     all.numbers.push_back(number);
   }
   return all;
@@ -66,22 +81,10 @@ const Deaths& deaths_in_place() {
 
 Plan read_plan() {
   if (std::getenv("DDPRUN_DEATHS_IN_PLACE") != nullptr) return {};
-  const char* deaths = std::getenv("DDPRUN_DEATHS");
-  std::istringstream entries(deaths == nullptr ? "" : deaths);
-  std::string entry;
-  for (int life = 0; std::getline(entries, entry, ',');) {
-    if (life++ != number_in("TORCHELASTIC_RESTART_COUNT")) continue;
-    std::istringstream fields(entry);
-    Plan plan;
-    std::string step;
-    std::string rank;
-    std::getline(fields, plan.point, ':');
-    std::getline(fields, step, ':');
-    std::getline(fields, rank);
-    plan.step = std::stoll(step);
-    if (std::stoi(rank) == number_in("RANK")) return plan;
-  }
-  return {};
+  const std::vector<Entry> entries = read_entries();
+  const auto life = static_cast<std::size_t>(number_in("TORCHELASTIC_RESTART_COUNT"));
+  if (life >= entries.size() || entries[life].rank != number_in("RANK")) return {};
+  return entries[life].plan;
 }
 
 const Plan& plan() {
