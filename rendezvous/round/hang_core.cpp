@@ -90,7 +90,27 @@ Hung verdict_of(Hung::Why why, const WaitingFor& wait) {
           .waiting = wait.waiting};
 }
 
-std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int world_size) {
+// The proof that this rank, for which others wait, cannot go on by itself.
+std::optional<Hung::Why> why_held(const RankCalls& rank, const HangRules& rules) {
+  switch (rank.state) {
+    case RankState::kStopped:
+      return Hung::Why::kStopped;
+    case RankState::kFrozen:
+      return Hung::Why::kFrozen;
+    case RankState::kUninterruptible:
+      if (rank.held_for > std::max<nanoseconds>(kForGood, rules.patience) + rules.gap) {
+        return Hung::Why::kUninterruptible;
+      }
+      return std::nullopt;
+    case RankState::kTraced:
+    case RankState::kRuns:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int world_size,
+                             const HangRules& rules) {
   std::map<std::uint64_t, Group> by_id;
   for (const RankCalls* rank : ranks) {
     for (const GroupCalls& calls : rank->groups) {
@@ -113,17 +133,17 @@ std::vector<Group> groups_of(const std::vector<const RankCalls*>& ranks, int wor
       for (const RankCalls* rank : ranks) {
         if (known != group.members.end() && known->rank == rank) {
           all.push_back(*known++);
-        } else if (!rank->groups.empty()) {  // it keeps a record
+        } else if (!rank->groups.empty() || why_held(*rank, rules)) {
           all.push_back({rank, nullptr});
         }
       }
       group.members = std::move(all);
     }
     // One of two ranks that exchange messages may not have begun to.
-    const auto& peer = group.members.front().calls->peer;
-    if (group.members.size() == 1 && peer) {
-      const auto other = std::ranges::find(ranks, static_cast<int>(*peer),
-                                           [](const RankCalls* each) { return each->rank; });
+    if (group.members.size() == 1 && group.members.front().calls->peer) {
+      const auto other =
+          std::ranges::find(ranks, static_cast<int>(*group.members.front().calls->peer),
+                            [](const RankCalls* each) { return each->rank; });
       if (other != ranks.end() && !(*other)->groups.empty())
         group.members.push_back({*other, nullptr});
     }
@@ -191,25 +211,6 @@ void compare(const Wait& wait, std::vector<Hung>& hung) {
   }
   std::ranges::sort(found.ranks);
   hung.push_back(std::move(found));
-}
-
-// The proof that this rank, for which others wait, cannot go on by itself.
-std::optional<Hung::Why> why_held(const RankCalls& rank, const HangRules& rules) {
-  switch (rank.state) {
-    case RankState::kStopped:
-      return Hung::Why::kStopped;
-    case RankState::kFrozen:
-      return Hung::Why::kFrozen;
-    case RankState::kUninterruptible:
-      if (rank.held_for > std::max<nanoseconds>(kForGood, rules.patience) + rules.gap) {
-        return Hung::Why::kUninterruptible;
-      }
-      return std::nullopt;
-    case RankState::kTraced:
-    case RankState::kRuns:
-      break;
-  }
-  return std::nullopt;
 }
 
 // Of those that have not come, and, where it is not alone, of those that are in the call.
@@ -345,7 +346,7 @@ HangFindings find_hangs(const std::vector<RankCalls>& ranks, int world_size,
   for (const RankCalls& each : ranks) by_rank.try_emplace(each.rank, &each);
   std::vector<const RankCalls*> ordered;
   for (const auto& [rank, calls] : by_rank) ordered.push_back(calls);
-  const std::vector<Group> groups = groups_of(ordered, world_size);
+  const std::vector<Group> groups = groups_of(ordered, world_size, rules);
   std::vector<Wait> waits;
   for (const Group& group : groups) {
     std::ranges::move(waits_of(group, rules), std::back_inserter(waits));

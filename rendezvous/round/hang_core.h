@@ -19,8 +19,9 @@
 //   ranks are in call n, and what they call does not match     hung (mismatch): the minority; a tie names all (3)
 //   all are in call n, and what they call matches              nothing: a transfer may take long
 //   ... and it lasts longer than --hang-timeout                hung (timeout): those that are still in it (1, 2)
-//   a rank says nothing of the group (no record, another       nothing is said about it, unless the group is all ranks
-//       program)
+//   a rank says nothing of the group                           nothing is said about it, unless the group is all ranks
+//   ... and keeps no record (another program)                  nothing, unless it is held (stopped, frozen, …), perhaps
+//                                                              before it could write
 //
 //   A rank that a debugger holds is never hung. (1) Only of ranks that have entered and left no call since then: others go
 //   on with something else, and have only begun this one (async_op). (2) Not while a debugger holds any rank of the job, for which others may

@@ -87,10 +87,12 @@ dist.barrier()
 is_faulty = rank == (0 if fault in ("evaluates", "saves", "killed late") else last)
 if is_faulty:
     print(f"FAULT {fault} {time.monotonic()}", flush=True)
-    if fault in ("never", "evaluates"):
-        time.sleep(1000 if fault == "never" else 3)
+    if fault == "never":
+        time.sleep(1000)
+    elif fault == "evaluates":  # until the test has seen that the others are said to wait
+        open(sys.argv[1] + ".enough").read()
     elif fault == "saves":
-        for _ in range(30):
+        while not os.path.exists(sys.argv[1] + ".saved"):
             torch.save(torch.ones(100_000), sys.argv[1] + ".pt")
             time.sleep(0.1)
     elif fault == "loader":
@@ -165,6 +167,7 @@ class Job:
         self.environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
                             "PYTHON_EXEC": sys.executable, "DDPRUN_CONTROL_DIR": str(self.folder / "control"), **environment}
         self.options, self.nodes, self.agents = options, nodes, []
+        os.mkfifo(f"{self.fault}.enough")
 
     def start(self, fault):
         self.fault.write_text(fault)
@@ -181,6 +184,13 @@ class Job:
                  *place, *self.options, self.script, self.fault],
                 env=self.environment, cwd=self.folder, text=True, stdout=open(self.folder / f"out{node}", "w"),
                 stderr=subprocess.STDOUT))
+
+    def go_on(self, fault):
+        """Ends the long work of one rank that the others wait for."""
+        if fault == "evaluates":
+            os.close(os.open(f"{self.fault}.enough", os.O_WRONLY | os.O_NONBLOCK))
+        else:
+            Path(f"{self.fault}.saved").touch()
 
     def events(self):
         found = []
@@ -251,6 +261,9 @@ class Faults(unittest.TestCase):
             return "waiting" if of("waiting_for") and expected == "waiting" else None
 
         began = time.monotonic()
+        if expected == "done after waiting":
+            eventually(lambda: of("waiting_for") or of("worker_exited"))
+            job.go_on(fault)
         found = eventually(what)
         print(f"{fault}: {found} after {time.monotonic() - began:.1f} s", flush=True)
         told = f"{fault}: {found}\n{job.out()[-3000:]}\n{of('waiting_for')}{of('hung')}"

@@ -95,6 +95,25 @@ TEST(HangCoreTest, AStoppedRankHangsInsideOfTheCallToo) {
       << "it has come first, and nobody waits for it";
 }
 
+TEST(HangCoreTest, ARankThatWasStoppedBeforeItCouldWriteHangsIfAllAreAwaited) {
+  for (const RankState state : {RankState::kStopped, RankState::kFrozen, RankState::kRuns}) {
+    const auto found =
+        find_hangs({in_call(0, 3, 7), {.rank = 1, .state = state}, in_call(2, 3, 7)}, 3, kRules);
+    if (state == RankState::kRuns) {
+      EXPECT_THAT(found.waits, IsEmpty()) << "another program, perhaps";
+      EXPECT_THAT(found.hung, IsEmpty());
+    } else {
+      ASSERT_EQ(found.hung.size(), 1U);
+      EXPECT_THAT(found.hung[0].ranks, ElementsAre(1));
+      EXPECT_THAT(found.hung[0].waiting, ElementsAre(0, 2));
+    }
+  }
+  EXPECT_THAT(
+      find_hangs({in_call(0, 2, 7), {.rank = 1, .state = RankState::kStopped}}, 3, kRules).hung,
+      IsEmpty())
+      << "of a smaller group nobody knows whether it is in it";
+}
+
 TEST(HangCoreTest, StoppedRanksAreOneVerdict) {
   std::vector<RankCalls> ranks{in_call(0, 3, 7), after_call(1, 3, 6), after_call(2, 3, 6)};
   ranks[1].state = ranks[2].state = RankState::kStopped;
