@@ -16,6 +16,7 @@ JOB = "replace"
 LIMIT_S = 120
 TRAIN = str(BUILD / "bin/train")
 CHECKPOINT_EVERY = 50
+STEPS_AN_EPOCH = 60_000 // 64  # of one rank
 
 
 class Training:
@@ -83,10 +84,16 @@ class Training:
         events = (json.loads(line) for line in (self.folder / "events").read_text().splitlines())
         return [event for event in events if event["event"] == "recovered"]
 
+    def is_far_from_evaluation(self):
+        """No step is committed while all evaluate, which takes a second."""
+        place = self.steps() % (STEPS_AN_EPOCH // self.ranks)
+        return 10 < place < STEPS_AN_EPOCH // self.ranks - 100
+
     def kill_in_place(self):
         """ms until the agent has heard that all ranks have committed the next step."""
         self.until(self.is_prepared, 0.05)
         time.sleep(self.random.uniform(0.05, 0.15))
+        self.until(self.is_far_from_evaluation)
         known = len(self.recovered())
         worker = self.random.choice(self.status()["workers"])
         killed = time.monotonic()

@@ -155,5 +155,22 @@ INSTANTIATE_TEST_SUITE_P(Ways, ReplaceTrain,
                                            Way{"gloo", 3}),
                          ::testing::PrintToStringParamName());
 
+// What cannot be replaced in place is told, and the training goes on.
+TEST(ReplaceTrainTest, TellsWhyAProgramCannotBeReplacedInPlace) {
+  const std::pair<const char*, const char*> whys[] = {
+      {"hook", "the model has a communication hook, which may have a memory of its own"},
+      {"join", "the program trains in a join() of uneven inputs"},
+      {"backward",
+       "the program makes calls between its steps that do not go through ddprun::Group"},
+      {"message", "the program sends messages between its steps"},
+      {"group", "the program makes a group after its set-up"}};
+  for (const auto& [way, why] : whys) {
+    Job job(ddprun({"--nproc-per-node=2", "--standby=auto", "--max-restarts=1", "--no-python"},
+                   {DDPRUN_UNREPLACEABLE, way}));
+    EXPECT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("cannot be replaced in place: " + std::string(why)));
+  }
+}
+
 }  // namespace
 }  // namespace ddprun::test

@@ -101,8 +101,9 @@ TEST(Watching, APortThatIsTakenIsASentenceAndTheJobRuns) {
   const std::string port = std::to_string(taken->bound.port);
   Job job(ddprun({"--metrics-port=" + port}, worker({"exit", "0"})));
   EXPECT_EQ(job.wait(), exited(0));
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("--metrics-port=" + port), HasSubstr("already in use"),
-                               HasSubstr("or 0 for any"), HasSubstr("the job runs without metrics")));
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("--metrics-port=" + port), HasSubstr("already in use"),
+                    HasSubstr("or 0 for any"), HasSubstr("the job runs without metrics")));
 }
 
 TEST(Watching, TheVariableStandsForTheOptionAndNonsenseIsRefused) {

@@ -161,8 +161,8 @@ class Training {
     const torch::NoGradGuard no_grad;
     model_->eval();
     const Tensor mine = torch::arange(context_.rank(), kSamples, context_.world_size());
-    const Tensor hits =
-        model_->forward(inputs_.index_select(0, mine)).argmax(1).eq(targets_.index_select(0, mine));
+    const Tensor hits =  // by the wrapper, which gives all ranks the buffers of rank 0 before
+        model_(inputs_.index_select(0, mine)).argmax(1).eq(targets_.index_select(0, mine));
     model_->train();
     Mean accuracy;
     accuracy.update(hits.sum().item<double>(), hits.numel());

@@ -166,6 +166,7 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
                        watch_);
   } catch (const Failure& failure) {
     if (!options_.may_fall_back) throw;
+    has_fallen_back_ = true;
     if (rank == 0) log::warning("no shared memory, Gloo instead: ", failure.error().message);
   }
   if (!joined.node) return {};

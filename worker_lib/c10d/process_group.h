@@ -64,6 +64,8 @@ class GroupMaker {
                                               const std::vector<int>& global_ranks) const;
 
   std::chrono::milliseconds timeout() const { return options_.timeout; }  // of one collective
+  // Whether a group was made over Gloo because its memory could not be shared, on this rank and the others.
+  bool has_fallen_back() const { return has_fallen_back_; }
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> connect(const std::string& name, int rank,
@@ -79,6 +81,7 @@ class GroupMaker {
   c10::intrusive_ptr<c10d::Store> store_;
   ProcessGroupOptions options_;
   mutable std::shared_ptr<shm::PeerWatch> watch_;  // made with the first group over shm
+  mutable bool has_fallen_back_ = false;
 };
 
 // Ends what serves tensors on a GPU when all went well: waits for what is still under way there.

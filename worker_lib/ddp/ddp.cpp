@@ -11,6 +11,8 @@
 #include "worker_lib/c10d/torch_compat.h"
 #include "worker_lib/ddp/bucket_layout.h"
 #include "worker_lib/ddp/module_parameters.h"
+#include "worker_lib/group/context_access.h"
+#include "worker_lib/group/recovery.h"
 
 namespace ddprun {
 namespace {
@@ -101,7 +103,8 @@ std::vector<std::size_t> indices_without_gradient(const std::string& message) {
 }  // namespace
 
 struct GradientReducer::Parts {
-  const torch::nn::Module* module = nullptr;  // outlives this
+  const torch::nn::Module* module = nullptr;  // outlives this, as calls does
+  Group* calls = nullptr;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   Parameters parameters;
   std::vector<torch::Tensor> buffers;
@@ -126,6 +129,11 @@ struct GradientReducer::Parts {
   void name_missing_gradients(const Call& call) const;
 
   void broadcast_module(int root);
+  void take_group(Group& its_group) {
+    calls = &its_group;
+    group = its_group.process_group();
+  }
+  std::shared_ptr<Recovery> recovery() const { return detail::ContextAccess::recovery(*calls); }
   bool is_to_broadcast_buffers() const {
     return must_broadcast_buffers && options.broadcast_buffers && !buffers.empty();
   }
@@ -225,7 +233,7 @@ GradientReducer::GradientReducer(const torch::nn::Module& module, Group& group,
     throw UsageError("DdpOptions: a bucket needs room for at least one byte");
   }
   parts.module = &module;
-  parts.group = group.process_group();
+  parts.take_group(group);
   parts.options = options;
   verify_same_model(group, module, options);
   parts.parameters = parameters_of(module);
@@ -254,7 +262,12 @@ void GradientReducer::before_forward() {
   if (parts.is_to_broadcast_buffers()) {
     // In a join rank 0 may be through, and its buffers old.
     const int root = parts.join ? parts.greatest(parts.group->getRank()) : 0;
-    c10d::broadcast_coalesced(parts.group, parts.buffers, kBroadcastBytes, root);
+    const auto recovery = parts.recovery();
+    if (recovery && recovery->is_between_steps()) {  // an evaluation: a rank may be replaced in it
+      for (const torch::Tensor& buffer : parts.buffers) parts.calls->broadcast(buffer, root);
+    } else {
+      c10d::broadcast_coalesced(parts.group, parts.buffers, kBroadcastBytes, root);
+    }
   }
   // Ranks that are through ask whether the coming backward is synchronized.
   if (parts.join) parts.sum_over_ranks(parts.is_synchronizing ? 1 : 0);
@@ -340,6 +353,9 @@ void GradientReducer::begin_join(const JoinOptions& options) {
         "with static_graph the first step needs all ranks: make it before join(), or leave "
         "static_graph off");
   }
+  if (const auto recovery = parts_->recovery()) {
+    recovery->refuse("the program trains in a join() of uneven inputs");
+  }
   parts_->join = options;
 }
 
@@ -367,11 +383,7 @@ void GradientReducer::abandon_join() {
 
 void GradientReducer::regroup(Group& group, const std::string& layout) {
   Parts& parts = *parts_;
-  if (parts.join) {
-    throw Failure(ErrorCode::kUnavailable,
-                  "a rank cannot be replaced in a join() of uneven inputs");
-  }
-  parts.group = group.process_group();
+  parts.take_group(group);
   parts.is_synchronizing = true;
   layout.empty() ? parts.make_reducer({}) : load_state_dict(layout);
 }

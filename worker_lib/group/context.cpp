@@ -286,8 +286,8 @@ std::shared_ptr<FailureDiagnosis> ContextAccess::diagnosis(const Context& contex
   return context.membership_->diagnosis;
 }
 
-std::shared_ptr<Recovery> ContextAccess::recovery(const Context& context) {
-  return context.membership_->recovery;
+std::shared_ptr<Recovery> ContextAccess::recovery(const Group& group) {
+  return group.membership_->recovery;
 }
 
 void ContextAccess::abort_when_broken(Context& context) {

@@ -1,4 +1,4 @@
-// What parts of this library need of a Context and users do not. Private to worker_lib; one thread.
+// What parts of this library need of a Context or a Group and users do not. Private to worker_lib; one thread.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct ContextAccess {
   // the failure is thrown by this or the next call (failure_diagnosis.h). Every rank.
   static void abort_when_broken(Context& context);
   // None: ranks are not replaced in place here.
-  static std::shared_ptr<Recovery> recovery(const Context& context);
+  static std::shared_ptr<Recovery> recovery(const Group& group);
   static LeaveVote& leave_vote(Context& context) { return *context.leave_vote_; }
   static void leave(Context& context);
   // In a handler. `known` is called in one of what is thrown then, before this rank waits for the others

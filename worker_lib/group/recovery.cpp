@@ -183,6 +183,9 @@ void Recovery::make(const std::shared_ptr<Membership>& membership) {
   }
   membership->group = membership->maker->make(name_in(membership->name, generation_),
                                               membership->rank, membership->global_ranks);
+  if (membership->maker->has_fallen_back()) {
+    refuse("its ranks could not make shared memory, and use Gloo instead");
+  }
   const std::scoped_lock lock(mutex_);
   current_.push_back(membership->group);
 }
@@ -217,6 +220,14 @@ bool Recovery::records(bool is_async) {
 
 namespace {
 
+struct InCall {
+  explicit InCall(bool& its_is_in_call) : is_in_call(its_is_in_call) { is_in_call = true; }
+  ~InCall() { is_in_call = false; }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+  bool& is_in_call;
+};
+
 // Of a call whose result every rank knows for itself alone.
 constexpr char kUnknown[] = "?";
 
@@ -241,6 +252,7 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
                    const Tensors& kept, const detail::Operation::Begin& begin,
                    const Results& results) {
   const auto make_call = [&] {
+    const InCall in_call(is_in_call_);
     detail::Operation(membership, name, kept, begin, nullptr, std::chrono::milliseconds::zero(),
                       /*is_blocking=*/true)
         .wait();
@@ -304,6 +316,9 @@ void Recovery::write(Mirror::Moment moment, const std::string& bytes) {
 }
 
 void Recovery::before_call() {
+  if (is_between_steps() && !is_in_call_) {
+    refuse("the program makes calls between its steps that do not go through ddprun::Group");
+  }
   if (phase_ != Phase::kStep) return;
   scratch_.clear();
   state_->append_to(scratch_);
@@ -375,6 +390,7 @@ void Recovery::step(const std::function<void()>& f) {
       break;
     } catch (...) {
       const std::exception_ptr thrown = std::current_exception();
+      if (phase_ == Phase::kOff) throw;
       if (!is_of_connection(thrown) && !has_news()) {
         phase_ = Phase::kOff;
         throw;
@@ -391,6 +407,7 @@ void Recovery::step(const std::function<void()>& f) {
     if (was_given_step_) break;
     state_->restore(entry, /*with_replicated=*/true);
   }
+  if (phase_ == Phase::kOff) return;  // refused in the step
   phase_ = Phase::kBetween;
   if (!was_given_step_) {
     ++committed_;
@@ -483,8 +500,10 @@ void Recovery::recover() {
              Milliseconds(std::chrono::steady_clock::now() - made).count(), " ms for the state");
   phase_ = before == Phase::kSetUp ? Phase::kBetween : before;
   if (was_given_step_ && phase_ != Phase::kStep) {
-    throw Failure(ErrorCode::kProtocol,
-                  "this rank is behind the others by a step that waits for none");
+    throw Failure(
+        ErrorCode::kProtocol,
+        "the other ranks have done a step that this one has not begun: a step in which no "
+        "rank waits for the others cannot be recovered");
   }
   link_.committed(committed_, 0);
   link_.regrouped(generation_);

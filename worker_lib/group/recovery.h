@@ -11,6 +11,7 @@
 // | between steps                             | made; if a rank is lost meanwhile, made again when it is replaced. |
 // |                                           | Its result is noted until the next commit: a replaced rank goes    |
 // |                                           | through the same calls, and is told it                            |
+// | ... past the group (c10d's own object)    | made, and ranks are not replaced in place from here on             |
 // | a step                                    | made; if a rank is lost meanwhile, it throws GroupLost to step()  |
 //
 // A step is committed on a rank when step() is over there. At most one step is committed on some ranks and
@@ -163,6 +164,7 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   const Hooks hooks_;
   Phase phase_ = Phase::kSetUp;
   int unrecorded_ = 0;
+  bool is_in_call_ = false;  // of run()
   std::vector<std::weak_ptr<detail::Membership>> groups_;
   std::string refused_;
 

@@ -54,6 +54,7 @@ using ReduceOp = c10d::ReduceOp;
 
 namespace detail {
 
+struct ContextAccess;
 struct Membership;
 
 // A started operation and what must live until its end.
@@ -327,6 +328,7 @@ class Group {
   std::shared_ptr<detail::Membership> membership_;
 
  private:
+  friend struct detail::ContextAccess;
   explicit Group(std::shared_ptr<detail::Membership> membership)
       : membership_(std::move(membership)), is_ours_to_end_(true) {}
   bool is_ours_to_end_ = false;  // a smaller group; Context ends its own in leave()

@@ -42,9 +42,6 @@ class AgentLink;
 class GroupBrokenListener;
 class LeaveVote;
 struct ProcessGroupOptions;
-namespace detail {
-struct ContextAccess;
-}
 
 struct ContextOptions {
   Backend backend = Backend::kAuto;
