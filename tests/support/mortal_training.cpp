@@ -2,15 +2,19 @@
 // must keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of
 // gradients, several buckets, the position in an epoch). It continues from FOLDER and dies where a
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
-// The last of them, of step kSteps, is what tests compare.
+// The last of them, of step kSteps, is what tests compare. DDPRUN_MORTAL_STEPS=N: it ends after N steps;
+// DDPRUN_MORTAL_END=FILE: after a multiple of kSteps, as soon as there is this file.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
@@ -80,6 +84,12 @@ std::shared_ptr<Net> make_net() {
   return std::make_shared<Net>();
 }
 
+int steps_planned() {
+  const bool is_open =
+      std::getenv("DDPRUN_MORTAL_STEPS") != nullptr || std::getenv("DDPRUN_MORTAL_END") != nullptr;
+  return is_open ? 1'000'000 : kSteps;
+}
+
 class Training {
  public:
   Training(Context& context, const std::string& folder, bool is_asynchronous)
@@ -88,7 +98,8 @@ class Training {
         model_(make_net(), context,
                {.bucket_bytes_cap = 8 << 10, .first_bucket_bytes_cap = 4 << 10}),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        schedule_(optimizer_, lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = kSteps})),
+        schedule_(optimizer_,
+                  lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = steps_planned()})),
         scaler_({.init_scale = 1024, .growth_interval = 7}),
         checkpoints_(context, folder,
                      {.keep_last = 2, .best = MetricMode::kMax, .async_save = is_asynchronous}),
@@ -103,7 +114,7 @@ class Training {
     checkpoints_.register_for_checkpointing("mark", mark_);
     at_.seed = kSeed;
     if (auto saved = checkpoints_.resume(model_, optimizer_)) at_ = *saved;
-    recoverable_.keep(at_.step, at_.epoch, at_.consumed, loss_sum_);
+    recoverable_.keep(at_.step, at_.epoch, at_.consumed, loss_sum_, asked_);
     recoverable_.keep(schedule_);
     recoverable_.keep_replicated(scaler_);
     if (std::getenv("DDPRUN_PREPARED") != nullptr) death::recovery_begins();
@@ -111,9 +122,9 @@ class Training {
   }
 
   void run() {
-    while (at_.step < kSteps) {
+    while (!is_over()) {
       sampler_.set_epoch(at_.epoch, at_.consumed);
-      while (at_.step < kSteps) {
+      while (!is_over()) {
         const auto batch = sampler_.next(kBatch);
         if (!batch) break;
         step(torch::tensor(std::vector<std::int64_t>(batch->begin(), batch->end()), torch::kInt64));
@@ -124,13 +135,37 @@ class Training {
       at_.consumed = 0;
     }
     checkpoints_.wait();
-    // Every rank's own state has gone the same way.
+    // Every rank's own state has gone the same way, and its copy of the model.
     const auto sums = context_.all_gather(torch::tensor({loss_sum_}, torch::kFloat64));
+    const auto models = context_.all_gather(torch::tensor({hash_of_model()}, torch::kInt64));
     if (!context_.is_main_process()) return;
     for (const Tensor& sum : sums) std::printf("loss %a\n", sum.item<double>());
+    for (const Tensor& model : models) std::printf("model %lx\n", model.item<std::int64_t>());
   }
 
  private:
+  // Between two steps, at the same ones on all ranks.
+  bool is_over() {
+    if (at_.step % kSteps != 0 || at_.step == 0) return false;
+    if (const char* const steps = std::getenv("DDPRUN_MORTAL_STEPS")) {
+      return at_.step >= std::atoi(steps);
+    }
+    const char* const end = std::getenv("DDPRUN_MORTAL_END");
+    if (end == nullptr || is_to_end_) return true;
+    if (std::exchange(asked_, at_.step) == at_.step) return false;
+    return is_to_end_ = context_.broadcast_object(std::filesystem::exists(end), 0);
+  }
+
+  std::int64_t hash_of_model() const {
+    std::string bytes;
+    const auto append = [&](const Tensor& tensor) {
+      bytes.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    };
+    for (const Tensor& parameter : model_->parameters()) append(parameter);
+    for (const Tensor& buffer : model_->buffers()) append(buffer);
+    return static_cast<std::int64_t>(std::hash<std::string>()(bytes));
+  }
+
   void step(const Tensor& indices) {
     death::at_step(at_.step + 1);
     recoverable_.step([&] {
@@ -181,6 +216,8 @@ class Training {
   Tensor targets_;
   TrainingPosition at_;
   double loss_sum_ = 0;
+  std::int64_t asked_ = 0;  // after this step
+  bool is_to_end_ = false;
   Recoverable recoverable_;
 };
 

@@ -7,13 +7,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/c10d/gloo_buffers.h"
 #include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
@@ -80,6 +83,11 @@ void GlooBackend::abort() {
   for (const auto& context : contexts_) context->closeConnections();
 }
 
+void GlooBackend::interrupt() {
+  own_.shut_down();
+  detail::fail_gloo_buffers("the group was interrupted");
+}
+
 namespace detail {
 namespace {
 
@@ -113,9 +121,16 @@ void Sockets::remove(const Sockets& others) {
 }
 
 void Sockets::shut_down() const {
+  using Clock = std::chrono::steady_clock;
   for (const auto& [fd, inode] : sockets_) {
     const rdzv::UniqueFd same(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (same && inode_of(same.get()) == inode) ::shutdown(same.get(), SHUT_RDWR);
+  }
+  // Nothing tells that another thread has closed a file.
+  const auto until = Clock::now() + std::chrono::seconds(1);
+  const auto is_open = [](const auto& each) { return inode_of(each.first) == each.second; };
+  while (std::ranges::any_of(sockets_, is_open) && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 

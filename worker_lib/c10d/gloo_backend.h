@@ -22,8 +22,8 @@ class Sockets {
  public:
   static Sockets of_this_process();
   void remove(const Sockets& others);
-  // Both directions end: who waits for a peer fails, here too. One that was closed meanwhile, also if its
-  // number is another file's by now, is left alone. Any thread.
+  // Both directions end, and whose they are closes them; returns when that was done, or after a second. One that was
+  // closed meanwhile, also if its number is another file's by now, is left alone. Any thread.
   void shut_down() const;
 
  private:
@@ -45,10 +45,11 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
 
   // Peers which wait for this rank fail at once; of no use afterwards.
   void abort() override;
-  // The same, and what waits here fails, too, of which Gloo's closeConnections() ends nothing. Its pairs do not
-  // show their sockets, so they are found as those that were connected while the group was made: where a
-  // process is several ranks, or other threads connect meanwhile, others are among them. Any thread.
-  virtual void interrupt() { own_.shut_down(); }
+  // The same, and what waits here fails, too, of which Gloo's closeConnections() ends nothing: its pairs hear that
+  // their sockets have ended, and what they forget is failed by gloo_buffers.h, in all groups of this process. The
+  // pairs do not show their sockets, so they are found as those that were connected while the group was made: where
+  // a process is several ranks, or other threads connect meanwhile, others are among them. Any thread.
+  virtual void interrupt();
 
   // The collectives, with what `record` is to say of them.
   using Tensors = std::vector<at::Tensor>;

@@ -13,6 +13,7 @@
 #include "worker_lib/c10d/client_store.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/gloo_backend.h"
+#include "worker_lib/c10d/gloo_buffers.h"
 #include "worker_lib/c10d/nccl_module.h"
 #include "worker_lib/c10d/shm_backend.h"
 #include "worker_lib/c10d/shm_nodes_backend.h"
@@ -255,6 +256,11 @@ void interrupt(ProcessGroup& group) {
   const auto backend = group.getBackend(c10::DeviceType::CPU);
   if (auto* const gloo = dynamic_cast<GlooBackend*>(backend.get())) return gloo->interrupt();
   backend->abort();
+}
+
+bool can_be_interrupted(ProcessGroup& group) {
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
+  return dynamic_cast<GlooBackend*>(backend.get()) == nullptr || detail::are_gloo_buffers_known();
 }
 
 namespace {

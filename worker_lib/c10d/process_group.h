@@ -95,5 +95,6 @@ void close_connections(c10d::ProcessGroup& group);
 
 // The same, and calls that wait here fail, too. In a process that is one rank. Any thread.
 void interrupt(c10d::ProcessGroup& group);
+bool can_be_interrupted(c10d::ProcessGroup& group);
 
 }  // namespace ddprun

@@ -333,6 +333,9 @@ void Recovery::join(RecoverableState& state, const std::function<void()>& warm_u
     return refuse("the program has more than one Recoverable at a time");
   }
   state_ = &state;
+  if (!is_prepared_ && !can_be_interrupted(*whole()->group)) {
+    return refuse("calls over this Gloo, linked in another way than usual, cannot be ended");
+  }
   link_.hold_death_lock();
   if (is_prepared_) {
     if (warm_up) {
