@@ -26,9 +26,15 @@ Buffers& buffers() {
   return *made;
 }
 
+// A program that was linked with LibTorch has it next; one that loads it later, as Python does, keeps it to itself.
 template <typename Function>
 Function* of_libtorch(const char* symbol) {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, symbol));
+  void* found = ::dlsym(RTLD_NEXT, symbol);
+  if (found == nullptr) {
+    void* const library = ::dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
+    if (library != nullptr) found = ::dlsym(library, symbol);
+  }
+  return reinterpret_cast<Function*>(found);
 }
 
 // void UnboundBuffer::signalException(std::exception_ptr)
