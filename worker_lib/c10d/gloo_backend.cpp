@@ -1,22 +1,13 @@
 #include "worker_lib/c10d/gloo_backend.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
-#include "rendezvous/common/unique_fd.h"
-#include "worker_lib/c10d/gloo_buffers.h"
 #include "worker_lib/c10d/recorded_call.h"
 
 namespace ddprun {
@@ -72,69 +63,13 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const ProcessGroupOpt
 // All are connected within the one time limit, and from then on there is the other.
 GlooBackend::GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          const ProcessGroupOptions& options, std::shared_ptr<GroupRecord> record)
-    : ProcessGroupGloo(store, rank, size, gloo_options(options)),
-      own_(detail::Sockets::of_this_process()),
-      record_(std::move(record)) {
-  own_.remove(before);
+    : ProcessGroupGloo(store, rank, size, gloo_options(options)), record_(std::move(record)) {
   ProcessGroupGloo::setTimeout(options.timeout);
 }
 
 void GlooBackend::abort() {
   for (const auto& context : contexts_) context->closeConnections();
 }
-
-void GlooBackend::interrupt() {
-  own_.shut_down();
-  detail::fail_gloo_buffers("the group was interrupted");
-}
-
-namespace detail {
-namespace {
-
-// Of a socket, else 0.
-ino_t inode_of(int fd) {
-  struct stat about {};
-  return ::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
-}
-
-}  // namespace
-
-Sockets Sockets::of_this_process() {
-  Sockets found;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
-    const int fd = std::atoi(entry.path().filename().c_str());
-    const ino_t inode = inode_of(fd);
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    if (inode == 0 || ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
-    if (peer.ss_family != AF_UNIX) found.sockets_.emplace_back(fd, inode);
-  }
-  std::ranges::sort(found.sockets_);
-  return found;
-}
-
-void Sockets::remove(const Sockets& others) {
-  std::erase_if(sockets_, [&](const auto& each) {
-    return std::ranges::binary_search(others.sockets_, each);
-  });
-}
-
-void Sockets::shut_down() const {
-  using Clock = std::chrono::steady_clock;
-  for (const auto& [fd, inode] : sockets_) {
-    const rdzv::UniqueFd same(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (same && inode_of(same.get()) == inode) ::shutdown(same.get(), SHUT_RDWR);
-  }
-  // Nothing tells that another thread has closed a file.
-  const auto until = Clock::now() + std::chrono::seconds(1);
-  const auto is_open = [](const auto& each) { return inode_of(each.first) == each.second; };
-  while (std::ranges::any_of(sockets_, is_open) && Clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-}
-
-}  // namespace detail
 
 namespace {
 

@@ -2,12 +2,10 @@
 // connections that can be closed. Made collectively; threads as c10d's.
 #pragma once
 
-#include <sys/types.h>
 #include <torch/types.h>
 
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <utility>
 #include <vector>
 
 #include "worker_lib/c10d/process_group.h"
@@ -15,29 +13,7 @@
 
 namespace ddprun {
 
-namespace detail {
-
-// The sockets of this process that are connected.
-class Sockets {
- public:
-  static Sockets of_this_process();
-  void remove(const Sockets& others);
-  // Both directions end, and whose they are closes them; returns when that was done, or after a second. One that was
-  // closed meanwhile, also if its number is another file's by now, is left alone. Any thread.
-  void shut_down() const;
-
- private:
-  std::vector<std::pair<int, ino_t>> sockets_;  // sorted
-};
-
-// Made before the backend connects.
-struct SocketsBefore {
-  Sockets before = Sockets::of_this_process();
-};
-
-}  // namespace detail
-
-class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo {
+class GlooBackend : public c10d::ProcessGroupGloo {
  public:
   // Connects all members within options.join_timeout.
   GlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -45,11 +21,6 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
 
   // Peers which wait for this rank fail at once; of no use afterwards.
   void abort() override;
-  // The same, and what waits here fails, too, of which Gloo's closeConnections() ends nothing: its pairs hear that
-  // their sockets have ended, and what they forget is failed by gloo_buffers.h, in all groups of this process. The
-  // pairs do not show their sockets, so they are found as those that were connected while the group was made: where
-  // a process is several ranks, or other threads connect meanwhile, others are among them. Any thread.
-  virtual void interrupt();
 
   // The collectives, with what `record` is to say of them.
   using Tensors = std::vector<at::Tensor>;
@@ -89,7 +60,6 @@ class GlooBackend : private detail::SocketsBefore, public c10d::ProcessGroupGloo
   template <typename Begin>
   WorkPtr message(c10d::OpType type, int peer, int tag, const Tensors& tensors, const Begin& begin);
 
-  detail::Sockets own_;
   const std::shared_ptr<GroupRecord> record_;  // may be null
 };
 

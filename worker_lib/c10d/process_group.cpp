@@ -13,7 +13,7 @@
 #include "worker_lib/c10d/client_store.h"
 #include "worker_lib/c10d/error_text.h"
 #include "worker_lib/c10d/gloo_backend.h"
-#include "worker_lib/c10d/gloo_buffers.h"
+#include "worker_lib/c10d/gloo_interrupt.h"
 #include "worker_lib/c10d/nccl_module.h"
 #include "worker_lib/c10d/shm_backend.h"
 #include "worker_lib/c10d/shm_nodes_backend.h"
@@ -163,7 +163,8 @@ c10::intrusive_ptr<c10d::Backend> GroupMaker::make_shm(const c10::intrusive_ptr<
                         .rank = rank,
                         .global_ranks = global_ranks,
                         .bytes_per_rank = options_.shared_bytes_per_rank,
-                        .until = std::chrono::steady_clock::now() + options_.join_timeout},
+                        .patience = {std::chrono::steady_clock::now() + options_.join_timeout,
+                                     options_.stop_joining}},
                        watch_);
   } catch (const Failure& failure) {
     if (!options_.may_fall_back) throw;
@@ -252,15 +253,14 @@ void shut_down(ProcessGroup& group) {
 
 void close_connections(ProcessGroup& group) { group.getBackend(c10::DeviceType::CPU)->abort(); }
 
-void interrupt(ProcessGroup& group) {
-  const auto backend = group.getBackend(c10::DeviceType::CPU);
-  if (auto* const gloo = dynamic_cast<GlooBackend*>(backend.get())) return gloo->interrupt();
-  backend->abort();
+void interrupt(const std::vector<c10::intrusive_ptr<ProcessGroup>>& groups) {
+  detail::interrupt_gloo("the group is made anew");
+  for (const auto& group : groups) close_connections(*group);
 }
 
 bool can_be_interrupted(ProcessGroup& group) {
   const auto backend = group.getBackend(c10::DeviceType::CPU);
-  return dynamic_cast<GlooBackend*>(backend.get()) == nullptr || detail::are_gloo_buffers_known();
+  return dynamic_cast<GlooBackend*>(backend.get()) == nullptr || detail::can_interrupt_gloo();
 }
 
 namespace {
@@ -278,6 +278,11 @@ c10::intrusive_ptr<ProcessGroup> GroupMaker::make(const std::string& name, int r
     if (global_ranks.size() > 1) {
       store_->set(arrival_key(name, global_ranks[static_cast<std::size_t>(rank)]),
                   std::vector<std::uint8_t>{1});
+    }
+    if (options_.meets_first) {
+      std::vector<std::string> all;
+      for (const int each : global_ranks) all.push_back(arrival_key(name, each));
+      store_->wait(all, options_.join_timeout);
     }
     return connect(name, rank, global_ranks);
   } catch (const Failure&) {

@@ -47,6 +47,10 @@ struct ProcessGroupOptions {
   std::function<void()> before_call = {};
   // Where the ranks that shared memory cannot share it any more: Gloo, else a Failure.
   bool may_fall_back = true;
+  // Nobody begins to connect before all are there: for groups that are made anew, whose members may die meanwhile.
+  bool meets_first = false;
+  int stop_joining =
+      -1;  // when this descriptor can be read, nobody waits for the others' memory any more
 };
 // Of this process' place: `node` to `place`.
 ProcessGroupOptions options_for(const Environment& environment);
@@ -93,8 +97,9 @@ void shut_down(c10d::ProcessGroup& group);
 // at once; of no use afterwards.
 void close_connections(c10d::ProcessGroup& group);
 
-// The same, and calls that wait here fail, too. In a process that is one rank. Any thread.
-void interrupt(c10d::ProcessGroup& group);
+// The same with all groups of this process, and calls that wait here fail, too, as does the making of a group that
+// GroupMaker has begun over Gloo. Any thread.
+void interrupt(const std::vector<c10::intrusive_ptr<c10d::ProcessGroup>>& groups);
 bool can_be_interrupted(c10d::ProcessGroup& group);
 
 }  // namespace ddprun

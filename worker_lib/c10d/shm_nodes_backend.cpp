@@ -54,12 +54,6 @@ void NodesBackend::abort() {
   GlooBackend::abort();
 }
 
-void NodesBackend::interrupt() {
-  joined_.node->close();
-  if (auto* const leaders = dynamic_cast<GlooBackend*>(leaders_.get())) leaders->interrupt();
-  GlooBackend::interrupt();
-}
-
 std::shared_ptr<TensorJob> NodesBackend::job_for(Tensors results,
                                                  std::chrono::milliseconds timeout) {
   return std::make_shared<TensorJob>(*joined_.node, shm::Clock::now() + limit(timeout),

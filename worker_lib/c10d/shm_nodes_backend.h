@@ -31,7 +31,6 @@ class NodesBackend : public GlooBackend {
   const std::string getBackendName() const override { return "gloo+shm"; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void abort() override;
-  void interrupt() override;
   void shutdown() override { abort(); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;

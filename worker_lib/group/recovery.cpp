@@ -290,7 +290,7 @@ void Recovery::run(const std::shared_ptr<Membership>& membership, const char* na
       make_call();
       break;
     } catch (const GroupLost&) {
-      if (!await_news()) give_up(std::current_exception());
+      if (!await_news(generation_)) give_up(std::current_exception());
     }
     recover();
     put_back(before, results.tensors);
@@ -352,7 +352,8 @@ void Recovery::join(RecoverableState& state, const std::function<void()>& warm_u
     phase_ = Phase::kBetween;
   }
   stop_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC));
-  if (!stop_) throw Failure(error_from_errno(errno, "an eventfd"));
+  stop_joining_ = rdzv::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_ || !stop_joining_) throw Failure(error_from_errno(errno, "an eventfd"));
   {
     const AllSignalsBlocked blocked;
     thread_ = std::thread([this] { listen(); });  // joined by end()
@@ -398,7 +399,7 @@ void Recovery::step(const std::function<void()>& f) {
         phase_ = Phase::kOff;
         throw;
       }
-      if (!await_news()) give_up(thrown);
+      if (!await_news(generation_)) give_up(thrown);
       if (state_->version() != version) {
         phase_ = Phase::kOff;
         throw Failure(ErrorCode::kUnavailable,
@@ -439,11 +440,10 @@ bool Recovery::has_news() const {
   return wanted_generation_ > generation_ && !is_broken_;
 }
 
-bool Recovery::await_news() {
+bool Recovery::await_news(std::uint32_t broken) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kNewsLimit,
-                    [this] { return is_broken_ || wanted_generation_ > generation_; });
-  return !is_broken_ && wanted_generation_ > generation_;
+  changed_.wait_for(lock, kNewsLimit, [&] { return is_broken_ || wanted_generation_ > broken; });
+  return !is_broken_ && wanted_generation_ > broken;
 }
 
 void Recovery::listen() {
@@ -458,10 +458,12 @@ void Recovery::listen() {
     const std::scoped_lock lock(mutex_);
     if (!news || news->broken) {
       is_broken_ = true;
+      ::eventfd_write(stop_joining_.get(), 1);
       return changed_.notify_all();
     }
     wanted_generation_ = news->regroup->generation;
-    for (const auto& group : current_) interrupt(*group);
+    ::eventfd_write(stop_joining_.get(), 1);
+    interrupt(current_);
     if (auto* const store = dynamic_cast<ClientStore*>(joining_store_.get())) store->shut_down();
     changed_.notify_all();
   }
@@ -494,7 +496,8 @@ void Recovery::recover() {
       leave();
       throw;
     } catch (const std::exception&) {  // another rank was lost meanwhile
-      if (!await_news()) give_up(std::current_exception());
+      // Not once more in the same generation: what the ranks have left of it in the store would mislead.
+      if (!await_news(wanted)) give_up(std::current_exception());
     }
   }
   using Milliseconds = std::chrono::duration<double, std::milli>;
@@ -523,13 +526,17 @@ void Recovery::make_groups(std::uint32_t generation) {
   ProcessGroupOptions options = options_;
   options.join_timeout = kRegroupLimit;
   options.may_fall_back = false;
+  options.meets_first = true;
+  options.stop_joining = stop_joining_.get();
   const auto maker = std::make_shared<GroupMaker>(store, std::move(options));
   {
     const std::scoped_lock lock(mutex_);
+    eventfd_t stale = 0;
+    ::eventfd_read(stop_joining_.get(), &stale);
     // Those that still wait in the old ones end, too, also where only this rank has failed.
-    for (const auto& group : current_) interrupt(*group);
+    interrupt(current_);
     joining_store_ = store;
-    if (wanted_generation_ > generation) {
+    if (is_broken_ || wanted_generation_ > generation) {
       throw Failure(ErrorCode::kClosed, "a newer generation has begun");
     }
   }

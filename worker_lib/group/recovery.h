@@ -147,8 +147,8 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
 
   void listen();
   bool has_news() const;
-  // Until the agent says what is to become of a broken group. False: it is not made anew.
-  bool await_news();
+  // Until the agent says what is to become of the groups of this generation. False: they are not made anew.
+  bool await_news(std::uint32_t broken);
   void recover();
   void make_groups(std::uint32_t generation);
   void agree();
@@ -194,6 +194,7 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   bool is_broken_ = false;  // for good
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> current_;
   c10::intrusive_ptr<c10d::Store> joining_store_;  // that make_groups() waits at
+  rdzv::UniqueFd stop_joining_;                    // an eventfd: make_groups() waits no longer
   rdzv::UniqueFd stop_;
   std::thread thread_;
 };

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "ddprun/error.h"
@@ -28,14 +29,18 @@ struct Hello {
 };
 
 // Until `fd` can be read; false at the deadline.
-bool await(int fd, Deadline until) {
+bool await(int fd, const Patience& patience) {
   while (true) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        patience.until - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
-    pollfd polled{fd, POLLIN, 0};
-    const int ready = ::poll(
-        &polled, 1, static_cast<int>(std::min<std::int64_t>(left.count(), std::int64_t{1} << 30)));
+    pollfd polled[] = {{fd, POLLIN, 0}, {patience.stop, POLLIN, 0}};
+    const int ready =
+        ::poll(polled, std::size(polled),
+               static_cast<int>(std::min<std::int64_t>(left.count(), std::int64_t{1} << 30)));
+    if (ready > 0 && polled[1].revents != 0) {
+      throw Failure(ErrorCode::kClosed, "the ranks of this node need not wait for each other");
+    }
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return false;
   }
@@ -131,13 +136,13 @@ Listener::Listener() : listener_(::socket(AF_UNIX, kKind, 0)) {
   address_ = path + ":" + std::to_string(::getpid()) + ":" + cookie_;
 }
 
-Handshake::Handshake(std::vector<Member> others, bool is_host, Deadline until)
-    : others_(std::move(others)), is_host_(is_host), until_(until) {}
+Handshake::Handshake(std::vector<Member> others, bool is_host, Patience patience)
+    : others_(std::move(others)), is_host_(is_host), patience_(patience) {}
 
-Handshake Handshake::accept(const Listener& listener, int size, Deadline until) {
+Handshake Handshake::accept(const Listener& listener, int size, Patience patience) {
   std::vector<Member> others(static_cast<std::size_t>(size) - 1);
   for (std::size_t came = 0; came < others.size();) {
-    if (!await(listener.listener_.get(), until)) {
+    if (!await(listener.listener_.get(), patience)) {
       throw Failure(ErrorCode::kTimeout, "only " + std::to_string(came) + " of " +
                                              std::to_string(others.size()) +
                                              " ranks of this node came for its shared memory");
@@ -150,7 +155,7 @@ Handshake Handshake::accept(const Listener& listener, int size, Deadline until) 
     const ucred peer = peer_of(peer_socket.get());
     if (peer.uid != ::geteuid()) continue;
     Hello hello;
-    if (!await(peer_socket.get(), until)) continue;
+    if (!await(peer_socket.get(), patience)) continue;
     if (::recv(peer_socket.get(), &hello, sizeof hello, 0) != sizeof hello ||
         std::string_view(hello.cookie.data(), kCookieDigits) != listener.cookie_) {
       continue;
@@ -161,10 +166,10 @@ Handshake Handshake::accept(const Listener& listener, int size, Deadline until) 
     member = {std::move(peer_socket), peer.pid};
     ++came;
   }
-  return Handshake(std::move(others), true, until);
+  return Handshake(std::move(others), true, patience);
 }
 
-Handshake Handshake::connect(const std::string& address, int index, Deadline until) {
+Handshake Handshake::connect(const std::string& address, int index, Patience patience) {
   const std::size_t first = address.find(':');
   const std::size_t second = address.find(':', first + 1);
   sockaddr_un name{};
@@ -194,7 +199,7 @@ Handshake Handshake::connect(const std::string& address, int index, Deadline unt
   }
   std::vector<Member> others;
   others.push_back({std::move(host), peer.pid});
-  return Handshake(std::move(others), false, until);
+  return Handshake(std::move(others), false, patience);
 }
 
 void Handshake::send_memory(const rdzv::UniqueFd& memory) {
@@ -205,7 +210,7 @@ void Handshake::send_memory(const rdzv::UniqueFd& memory) {
 
 rdzv::UniqueFd Handshake::receive_memory() {
   const Member& host = others_.front();
-  if (!await(host.connection.get(), until_)) is_silent(host.pid);
+  if (!await(host.connection.get(), patience_)) is_silent(host.pid);
   rdzv::UniqueFd memory = receive_descriptor(host.connection.get());
   if (memory) return memory;
   throw Failure(ErrorCode::kClosed,
@@ -236,7 +241,7 @@ void Handshake::send_text(const Member& member, const std::string& text) {
 }
 
 std::string Handshake::receive_text(const Member& member) const {
-  if (!await(member.connection.get(), until_)) is_silent(member.pid);
+  if (!await(member.connection.get(), patience_)) is_silent(member.pid);
   std::string message(kMostText + 1, '\0');
   const ssize_t size = ::recv(member.connection.get(), message.data(), message.size(), 0);
   if (size <= 0) went_away(member.pid);

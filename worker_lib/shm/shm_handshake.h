@@ -15,6 +15,12 @@
 namespace ddprun::shm {
 
 using Deadline = std::chrono::steady_clock::time_point;
+// How long a rank waits for others. When `stop` can be read, a wait ends with kClosed.
+struct Patience {
+  Patience(Deadline its_until, int its_stop = -1) : until(its_until), stop(its_stop) {}
+  Deadline until;
+  int stop;  // -1: nothing
+};
 
 class Listener {
  public:
@@ -37,9 +43,9 @@ class Handshake {
  public:
   // Rank 0's, when all others have connected. kTimeout: some did not. Connections without the cookie
   // are closed.
-  static Handshake accept(const Listener& listener, int size, Deadline until);
+  static Handshake accept(const Listener& listener, int size, Patience patience);
   // The others'. kPermissionDenied: another user or process answers at `address`.
-  static Handshake connect(const std::string& address, int index, Deadline until);
+  static Handshake connect(const std::string& address, int index, Patience patience);
 
   // From rank 0 to all others: a descriptor. An invalid one tells them that there is none.
   void send_memory(const rdzv::UniqueFd& memory);
@@ -56,13 +62,13 @@ class Handshake {
     pid_t pid = 0;
   };
 
-  Handshake(std::vector<Member> others, bool is_host, Deadline until);
+  Handshake(std::vector<Member> others, bool is_host, Patience patience);
   static void send_text(const Member& member, const std::string& text);
   std::string receive_text(const Member& member) const;
 
   std::vector<Member> others_;  // rank 0 has all others, by index; they have rank 0
   bool is_host_ = false;
-  Deadline until_;
+  Patience patience_;
 };
 
 }  // namespace ddprun::shm

@@ -105,9 +105,9 @@ class Joiner {
     const auto at = std::find(members.begin(), members.end(), joining_.rank);
     const int index = static_cast<int>(at - members.begin());
     Handshake handshake = index == 0
-                              ? Handshake::accept(listener, size, joining_.until)
+                              ? Handshake::accept(listener, size, joining_.patience)
                               : Handshake::connect(addresses_[static_cast<std::size_t>(members[0])],
-                                                   index, joining_.until);
+                                                   index, joining_.patience);
     auto segment = together(handshake, [&] {
       auto own = std::make_shared<Segment>(
           index == 0 ? hand_out(handshake, geometry)

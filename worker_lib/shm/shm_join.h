@@ -47,7 +47,7 @@ struct Joining {
   int rank = 0;
   std::vector<int> global_ranks;
   std::size_t bytes_per_rank = 0;
-  Deadline until;
+  Patience patience;
 };
 
 struct Joined {

@@ -1,0 +1,21 @@
+// Ends all calls over Gloo of this process, and the making of its groups. Gloo cannot be aborted, but a connection of it
+// ("pair") that has failed tells who waits for it: so each pair is failed, as Gloo does where a call takes too long
+// (signalExceptionExternal in transport/tcp/pair.cc). Of the buffers of calls it tells those that have not begun to send
+// or to receive and forgets those whose message is half there or half sent: who waits for one of these would wait for
+// 30 minutes. So these are told here.
+//
+// The constructors and destructors of pairs and buffers are taken from LibTorch for it, by their symbols: they note the
+// object, and go on to LibTorch's own. Linked into a program, or loaded by it before LibTorch for all to see. Needs none
+// of Gloo's declarations, of which those of a distribution have other layouts than LibTorch's copy. Any thread.
+#pragma once
+
+#include <string>
+
+namespace ddprun::detail {
+
+// Whether they are noted: not if LibTorch's symbols come before these, or are others.
+bool can_interrupt_gloo();
+// Who waits has this failure, and who calls one of these groups from here on.
+void interrupt_gloo(const std::string& why);
+
+}  // namespace ddprun::detail
