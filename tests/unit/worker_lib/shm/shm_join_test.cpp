@@ -93,7 +93,7 @@ std::vector<Result<Joined>> join_all(const std::vector<std::string>& identities,
                      .rank = rank,
                      .global_ranks = ranks_below(size),
                      .bytes_per_rank = bytes,
-                     .until = Clock::now() + 20s},
+                     .patience = Clock::now() + 20s},
                     watch);
       });
     });
@@ -146,7 +146,7 @@ TEST(ShmJoin, ARankThatTheOthersCannotReachSaysWhy) {
                  .rank = 0,
                  .global_ranks = {4, 7},
                  .bytes_per_rank = kUsual,
-                 .until = Clock::now() + 20s},
+                 .patience = Clock::now() + 20s},
                 std::make_shared<PeerWatch>());
   });
   ASSERT_FALSE(joined);
