@@ -51,6 +51,7 @@ struct Settings {
   std::int64_t limit = 0;  // 0: all samples
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch only
+  std::string memory_every = "0";     // steps between snapshots in memory, or auto
   std::string backend = "auto";
   std::string loss_file;
   std::string sample_file;
@@ -159,7 +160,11 @@ class Training {
   }
 
   void resume() {
-    checkpoints_ = std::make_unique<ddprun::Checkpointer>(context_, settings_.checkpoint_dir);
+    checkpoints_ = std::make_unique<ddprun::Checkpointer>(
+        context_, settings_.checkpoint_dir,
+        ddprun::CheckpointOptions{.memory_every = settings_.memory_every == "auto"
+                                                      ? ddprun::kMemoryAuto
+                                                      : std::stoi(settings_.memory_every)});
     // Which gradients are summed together: with three and more ranks the bits depend on it.
     checkpoints_->register_for_checkpointing("buckets", model_);
     if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
@@ -186,11 +191,20 @@ class Training {
   // reports the mean of all its samples. %a: exact.
   void save() {
     if (!checkpoints_) return;
+    note_loss();
+    checkpoints_->save(model_, optimizer_, at_);
+  }
+  void note_loss() {
     const ddprun::Mean::Total total = mean_loss().total(context_);
     char text[64];
     std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
     at_.notes["epoch_loss"] = text;
-    checkpoints_->save(model_, optimizer_, at_);
+  }
+  // In memory; the disk's are saved beside them.
+  void keep() {
+    if (!checkpoints_ || !checkpoints_->keeps_after(at_.step)) return;
+    note_loss();
+    checkpoints_->keep(model_, optimizer_, at_);
   }
 
   void add_saved_loss(const std::map<std::string, std::string>& notes) {
@@ -252,6 +266,7 @@ class Training {
                     is_due ? "loss " + std::to_string(last_loss_) : std::string());
         context_.progress(at_.step, total_steps(), {{"loss", last_loss_}});
         const bool is_leaving = context_.should_leave();
+        keep();
         if (is_leaving ||
             (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0)) {
           save();
@@ -318,6 +333,11 @@ int main(int argc, char** argv) {
   app.add_option("--checkpoint-every", settings.checkpoint_every,
                  "steps between checkpoints; 0: after each epoch")
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--memory-every", settings.memory_every,
+         "steps between snapshots in ddprun's memory, for which --checkpoint-dir is needed; "
+         "auto: as often as it takes 1 % of the time; 0: none")
+      ->check(CLI::NonNegativeNumber | CLI::IsMember({"auto"}));
   app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
   app.add_option("--loss-file", settings.loss_file,
                  "append each step's loss, exactly, to this name + .rank<N> (for tests)");
