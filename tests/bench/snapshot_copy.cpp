@@ -28,7 +28,7 @@ struct Settings {
 struct Model : torch::nn::Module {
   Model(int tensors, int elements) {
     for (int i = 0; i < tensors; ++i) {
-      register_parameter("layer." + std::to_string(i), torch::full({elements}, i));
+      register_parameter("layer_" + std::to_string(i), torch::full({elements}, static_cast<float>(i)));
     }
   }
 };

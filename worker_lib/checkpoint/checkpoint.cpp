@@ -52,13 +52,11 @@ Opened open(const safetensors::Metadata& strings, const std::vector<safetensors:
     throw UsageError("it was saved with the optimizer " + opened.metadata.optimizer +
                      ", and this one is " + (kind.empty() ? "not known" : kind));
   }
-  NamedTensors rest;
-  for (const auto& [name, tensor] : described_by(arrays)) {
-    if (name.starts_with(kRngPrefix)) {
-      opened.rng.emplace(name, torch::empty_like(tensor, torch::kCPU));
-    } else {
-      rest.emplace(name, tensor);
-    }
+  NamedTensors rest = described_by(arrays);
+  for (auto at = rest.lower_bound(std::string(kRngPrefix));
+       at != rest.end() && at->first.starts_with(kRngPrefix);) {
+    opened.rng.emplace(at->first, torch::empty_like(at->second, torch::kCPU));
+    at = rest.erase(at);
   }
   opened.places = places_of(rest, model);
   opened.places.insert(opened.rng.begin(), opened.rng.end());
@@ -106,8 +104,10 @@ struct Checkpointer::Parts {
                               const torch::optim::Optimizer& optimizer) const;
   std::optional<Snapshot> newest_snapshot(const torch::nn::Module& model,
                                           const torch::optim::Optimizer& optimizer);
-  TrainingPosition continue_from(const Snapshot& snapshot, const torch::nn::Module& model,
-                                 torch::optim::Optimizer& optimizer);
+  std::optional<TrainingPosition> continue_from(const Snapshot& snapshot,
+                                                const torch::nn::Module& model,
+                                                torch::optim::Optimizer& optimizer);
+  std::optional<CheckpointFolder::Found> newest_on_disk(std::int64_t in_memory);
   std::optional<TrainingPosition> continue_from_disk(std::optional<CheckpointFolder::Found> found,
                                                      const torch::nn::Module& model,
                                                      torch::optim::Optimizer& optimizer);
@@ -288,21 +288,18 @@ std::optional<Checkpointer::Parts::Snapshot> Checkpointer::Parts::newest_snapsho
   return Snapshot{std::move(*found), std::move(*outcome.value)};
 }
 
-TrainingPosition Checkpointer::Parts::continue_from(const Snapshot& snapshot,
-                                                    const torch::nn::Module& model,
-                                                    torch::optim::Optimizer& optimizer) {
+// Nothing: its data are not whole, and model and optimizer have to be given another state.
+std::optional<TrainingPosition> Checkpointer::Parts::continue_from(
+    const Snapshot& snapshot, const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   const auto& [found, opened] = snapshot;
   const TrainingPosition& position = opened.metadata.position;
-  if (!is_prepared()) {
-    const auto recovery = detail::ContextAccess::recovery(context);
-    const Recovery::NotRecorded large(recovery.get());
-    NamedTensors buffers;
-    for (const auto& place : found.buffers)
-      buffers.emplace(place.name, opened.places.at(place.name));
-    memory.restore(found, opened.places, buffers,
-                   seed_of_new_rank(position.seed, position.step, context.rank()));
-    take_state(opened.places, model, optimizer);
+  NamedTensors buffers;
+  for (const auto& place : found.buffers) buffers.emplace(place.name, opened.places.at(place.name));
+  if (!memory.restore(found, opened.places, buffers,
+                      seed_of_new_rank(position.seed, position.step, context.rank()))) {
+    return std::nullopt;
   }
+  if (!is_prepared()) take_state(opened.places, model, optimizer);
   load_parts(opened.metadata.parts);
   best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
   return position;
@@ -351,31 +348,48 @@ std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
                                                      torch::optim::Optimizer& optimizer) {
   Parts& parts = *parts_;
   if (parts.options.async_save) wait();
-  const auto snapshot = parts.newest_snapshot(model.get(), optimizer);
-  const std::int64_t in_memory = snapshot ? snapshot->kept.choice.step : -1;
+  std::optional<TrainingPosition> position;
+  bool is_spoiled = false;  // model and optimizer, by a snapshot that is not whole
+  for (bool is_decided = false; !is_decided;) {
+    const auto snapshot = parts.newest_snapshot(model.get(), optimizer);
+    auto found = parts.newest_on_disk(snapshot ? snapshot->kept.choice.step : -1);
+    // Rank 0 knows.
+    if (snapshot && !parts.context.broadcast(found.has_value())) {
+      position = parts.continue_from(*snapshot, model.get(), optimizer);
+      is_decided = position.has_value();
+      is_spoiled = !is_decided;
+    } else {
+      position = parts.continue_from_disk(std::move(found), model.get(), optimizer);
+      is_decided = true;
+    }
+  }
+  if (!parts.is_prepared()) parts.memory.continue_from(position ? position->step : -1);
+  if (!position && is_spoiled) {
+    throw Failure(
+        ErrorCode::kDataLoss,
+        "the snapshots in memory are damaged, and there is no checkpoint on the disk: a restart "
+        "begins anew");
+  }
+  return position;
+}
+
+// On rank 0: the newest whole checkpoint, if it is newer than this step.
+std::optional<CheckpointFolder::Found> Checkpointer::Parts::newest_on_disk(std::int64_t in_memory) {
   std::optional<CheckpointFolder::Found> found;
-  bool is_newer = false;  // on rank 0: what is on the disk
-  on_main_process(parts.context, "looking for a checkpoint", [&] {
+  on_main_process(context, "looking for a checkpoint", [&] {
+    // A file is read as a whole to see whether it is whole.
+    const bool has_snapshot = in_memory >= 0;
     try {
-      // A file is read as a whole to see whether it is whole.
-      if (snapshot && parts.folder.newest_step().value_or(-1) <= in_memory) return;
-      auto search = parts.folder.newest_whole();
+      if (has_snapshot && folder.newest_step().value_or(-1) <= in_memory) return;
+      auto search = folder.newest_whole();
       for (const std::string& warning : search.warnings) log::warning(warning);
-      found = std::move(search.found);
-      is_newer = found && found->step > in_memory;
+      if (search.found && search.found->step > in_memory) found = std::move(search.found);
     } catch (const Failure& failure) {
-      if (!snapshot) throw UsageError(failure.error());
+      if (!has_snapshot) throw UsageError(failure.error());
       log::warning(failure.what());
     }
   });
-  std::optional<TrainingPosition> position;
-  if (snapshot && !parts.context.broadcast(is_newer)) {
-    position = parts.continue_from(*snapshot, model.get(), optimizer);
-  } else {
-    position = parts.continue_from_disk(std::move(found), model.get(), optimizer);
-  }
-  if (!parts.is_prepared()) parts.memory.continue_from(position ? position->step : -1);
-  return position;
+  return found;
 }
 
 }  // namespace ddprun

@@ -176,7 +176,7 @@ std::optional<MemoryTier::Kept> MemoryTier::find() {
       // Each rank compares what one of then has written.
       for (auto writer = local_rank_; writer < std::ssize(here->ranks);
            writer += place.local_world_size) {
-        is_whole = is_whole && memory_->is_whole(*here, static_cast<int>(writer));
+        is_whole = is_whole && memory_->are_texts_whole(*here, static_cast<int>(writer));
       }
     }
     if (context_.all_of(is_whole)) {
@@ -199,19 +199,53 @@ std::optional<MemoryTier::Kept> MemoryTier::find() {
   return std::nullopt;
 }
 
-void MemoryTier::restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
+bool MemoryTier::restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
                          std::uint64_t seed_of_new) {
-  restore_data(kept, tensors);
-  const OwnPart own = own_part(kept);
-  restore_generators(own.generators, context_, seed_of_new);
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, buffer] : buffers) torch::Tensor(buffer).copy_(own.buffers.at(name));
+  bool is_whole = true;
+  if (!is_prepared()) {
+    const auto recovery = detail::ContextAccess::recovery(context_);
+    const Recovery::NotRecorded large(recovery.get());
+    is_whole = restore_data(kept, tensors);
+    const OwnPart own = own_part(kept);
+    restore_generators(own.generators, context_, seed_of_new);
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, buffer] : buffers) torch::Tensor(buffer).copy_(own.buffers.at(name));
+  }
+  if (context_.all_of(is_whole)) return true;
+  if (!is_prepared()) {
+    if (is_first_of_node()) {
+      log::warning("the snapshot of step ", kept.choice.step, " in memory is damaged");
+    }
+    if (kept.found && std::cmp_less(local_rank_, kept.found->ranks.size())) {
+      memory_->forget(*kept.found, local_rank_);
+    }
+  }
+  context_.barrier();  // before another rank looks again
+  return false;
 }
 
-void MemoryTier::restore_data(const Kept& kept, const NamedTensors& tensors) {
+// The sums are taken while copying, which costs next to nothing.
+bool MemoryTier::restore_data(const Kept& kept, const NamedTensors& tensors) {
   ArrayReceiver receiver(kept.places, tensors);
+  bool is_whole = true;
+  if (kept.choice.is_data_everywhere) {
+    for (int writer = 0; writer < std::ssize(kept.found->ranks); ++writer) {
+      const auto share = memory_->share(*kept.found, writer);
+      StreamSum sum;
+      receiver.take(share, [&](char* to, const char*, std::size_t size) {
+        sum.read(to, share.data(), size);
+      });
+      is_whole = is_whole && sum.finish(share.data()) == memory_->sum_of_share(*kept.found, writer);
+    }
+    return is_whole;
+  }
+  const bool is_source = context_.rank() == kept.choice.source;
+  if (is_source) {
+    for (int writer = 0; writer < std::ssize(kept.found->ranks); ++writer) {
+      is_whole = is_whole && memory_->is_whole(*kept.found, writer);
+    }
+  }
   const auto data = kept.found ? memory_->data(*kept.found) : std::string_view();
-  if (kept.choice.is_data_everywhere) return receiver.take(data);
   std::uint64_t size = 0;
   for (const auto& place : kept.places) size += place.size;
   torch::Tensor piece = torch::empty(
@@ -220,11 +254,12 @@ void MemoryTier::restore_data(const Kept& kept, const NamedTensors& tensors) {
     const auto count = std::min<std::uint64_t>(kPieceBytes, size - at);
     piece = piece.narrow(0, 0, static_cast<std::int64_t>(count));
     auto* const bytes = static_cast<char*>(piece.mutable_data_ptr());
-    if (context_.rank() == kept.choice.source) std::memcpy(bytes, data.data() + at, count);
+    if (is_source) std::memcpy(bytes, data.data() + at, count);
     context_.broadcast(piece, kept.choice.source);
     receiver.take({bytes, count});
     at += count;
   }
+  return is_whole;
 }
 
 // A rank that was not there begins with the buffers of the first one, as it does from a file.

@@ -41,11 +41,12 @@ class MemoryTier {
     std::vector<safetensors::Place> buffers;     // of a rank's own
     std::optional<SnapshotMemory::Found> found;  // on this node
   };
-  // The newest that is whole; warns of those that are not. Collective.
+  // The newest whose texts and own parts are whole; warns of those that are not. Collective.
   std::optional<Kept> find();
-  // Puts its data into tensors, and this rank's own part into the generators and `buffers`. Not in a prepared standby.
-  // Collective.
-  void restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
+  // Puts its data into tensors, and this rank's own part into the generators and `buffers`. False, on every rank:
+  // the data are not whole, and what the tensors hold is not to be used; find() does not find it again. In
+  // a prepared standby only the answer is right. Collective.
+  bool restore(const Kept& kept, const NamedTensors& tensors, const NamedTensors& buffers,
                std::uint64_t seed_of_new);
   // The training goes on after `step`: what is later in memory is of no use.
   void continue_from(std::int64_t step);
@@ -59,7 +60,7 @@ class MemoryTier {
   void write(std::int64_t step, const NamedTensors& shared, const NamedTensors& buffers,
              const std::function<CheckpointMetadata()>& describe);
   void decide_next(std::int64_t step, Clock::time_point begun);
-  void restore_data(const Kept& kept, const NamedTensors& tensors);
+  bool restore_data(const Kept& kept, const NamedTensors& tensors);
   struct OwnPart;
   OwnPart own_part(const Kept& kept);
 

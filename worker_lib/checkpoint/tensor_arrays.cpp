@@ -91,28 +91,31 @@ ArrayReceiver::ArrayReceiver(std::vector<safetensors::Place> places, const Named
   std::erase_if(places_, [](const safetensors::Place& place) { return place.size == 0; });
 }
 
-void ArrayReceiver::begin_array() {
-  const torch::Tensor& tensor = tensors_.at(places_[array_].name);
-  values_ =
-      is_plain(tensor) ? tensor : torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
-  taken_ = 0;
+std::pair<char*, std::size_t> ArrayReceiver::room_for(std::size_t size) {
+  const safetensors::Place& place = places_[array_];
+  if (!values_.defined()) {
+    const torch::Tensor& tensor = tensors_.at(place.name);
+    values_ = is_plain(tensor) ? tensor
+                               : torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
+    taken_ = 0;
+  }
+  return {static_cast<char*>(values_.mutable_data_ptr()) + taken_,
+          std::min<std::uint64_t>(size, place.size - taken_)};
+}
+
+void ArrayReceiver::took(std::size_t size) {
+  const safetensors::Place& place = places_[array_];
+  taken_ += size;
+  if (taken_ < place.size) return;
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor& tensor = tensors_.at(place.name);
+  if (!values_.is_same(tensor)) torch::Tensor(tensor).copy_(values_);
+  values_.reset();
+  ++array_;
 }
 
 void ArrayReceiver::take(std::string_view bytes) {
-  const torch::NoGradGuard no_grad;
-  while (!bytes.empty()) {
-    if (!values_.defined()) begin_array();
-    const safetensors::Place& place = places_[array_];
-    const auto size = std::min<std::uint64_t>(bytes.size(), place.size - taken_);
-    std::memcpy(static_cast<char*>(values_.mutable_data_ptr()) + taken_, bytes.data(), size);
-    bytes.remove_prefix(size);
-    taken_ += size;
-    if (taken_ < place.size) return;
-    const torch::Tensor& tensor = tensors_.at(place.name);
-    if (!values_.is_same(tensor)) torch::Tensor(tensor).copy_(values_);
-    values_.reset();
-    ++array_;
-  }
+  take(bytes, [](char* to, const char* from, std::size_t size) { std::memcpy(to, from, size); });
 }
 
 void check_storable(const NamedTensors& tensors) {

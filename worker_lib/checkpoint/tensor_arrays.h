@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker_lib/checkpoint/safetensors.h"
@@ -30,11 +31,21 @@ class ArrayReceiver {
   // `tensors` has those of all places, of their sizes and types.
   ArrayReceiver(std::vector<safetensors::Place> places, const NamedTensors& tensors);
 
-  // The next bytes of the data.
+  // The next bytes of the data; copy(to, from, size) copies them to a tensor.
+  template <typename Copy>
+  void take(std::string_view bytes, const Copy& copy) {
+    while (!bytes.empty()) {
+      const auto [to, size] = room_for(bytes.size());
+      copy(to, bytes.data(), size);
+      took(size);
+      bytes.remove_prefix(size);
+    }
+  }
   void take(std::string_view bytes);
 
  private:
-  void begin_array();
+  std::pair<char*, std::size_t> room_for(std::size_t size);  // in the array that is next
+  void took(std::size_t size);
 
   std::vector<safetensors::Place> places_;
   const NamedTensors& tensors_;

@@ -65,14 +65,22 @@ void plain_groups(std::uint64_t* lanes, char* to, const char* from, std::size_t 
 
 #if defined(__x86_64__)
 
+constexpr std::size_t kGroup = 4 * kWord;
 // Below this, the copy is to stay in the caches.
 constexpr std::size_t kPastCaches = std::size_t{64} << 10;
+// Groups that the caches hold between copying and summing.
+constexpr std::size_t kPiece = 512;
 
 __attribute__((target("sse4.2"))) void fast_groups(std::uint64_t* lanes, char* to, const char* from,
                                                    std::size_t groups) {
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
-  const bool goes_past_caches = to != nullptr && is_aligned && groups * 4 * kWord >= kPastCaches;
-  if (to != nullptr && !goes_past_caches) std::memcpy(to, from, groups * 4 * kWord);
+  const bool goes_past_caches = to != nullptr && is_aligned && groups * kGroup >= kPastCaches;
+  if (to != nullptr && !goes_past_caches && groups > kPiece) {
+    for (; groups > kPiece; groups -= kPiece, from += kPiece * kGroup, to += kPiece * kGroup) {
+      fast_groups(lanes, to, from, kPiece);
+    }
+  }
+  if (to != nullptr && !goes_past_caches) std::memcpy(to, from, groups * kGroup);
   std::uint64_t a = lanes[0];
   std::uint64_t b = lanes[1];
   std::uint64_t c = lanes[2];
@@ -168,6 +176,17 @@ void StreamSum::copy(char* to, const char* from, std::size_t size) {
       sum_groups(lanes_, to + size_, from, part / kGroup);
     }
     from += part;
+  });
+}
+
+void StreamSum::read(char* to, const char* stream, std::size_t size) {
+  take(stream, size, [&](std::size_t part, bool are_whole) {
+    if (!are_whole) {
+      std::memcpy(to, stream + size_, part);
+    } else {
+      sum_groups(lanes_, to, stream + size_, part / kGroup);
+    }
+    to += part;
   });
 }
 

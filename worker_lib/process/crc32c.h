@@ -17,7 +17,9 @@ class StreamSum {
   // Copies to `to`, which is the memory of the whole stream, after what was copied before, and adds it to the
   // sum. Large parts go past the caches: finish() makes them visible to others.
   void copy(char* to, const char* from, std::size_t size);
-  // Only adds bytes; `stream` as `to` above.
+  // The reverse: copies what comes next in the stream to `to`.
+  void read(char* to, const char* stream, std::size_t size);
+  // Only adds bytes; `stream` is the memory of the whole stream.
   void add(const char* stream, std::size_t size);
   std::uint32_t finish(const char* stream);
   std::uint64_t size() const { return size_; }

@@ -368,15 +368,30 @@ std::vector<SnapshotMemory::Found> SnapshotMemory::find(std::string* why) {
   return all;
 }
 
-bool SnapshotMemory::is_whole(const Found& found, int writer) const {
+bool SnapshotMemory::are_texts_whole(const Found& found, int writer) const {
   const Head& said = head(writer, found.slot);
-  if (!says(said, found.step)) return false;
-  const Places places(header().shape);
-  const auto whole = data(found);
-  const auto share = whole.substr(
-      std::min(places.share * static_cast<std::uint64_t>(writer), whole.size()), places.share);
-  return stream_sum(share) == said.data_sum && stream_sum(own(found, writer)) == said.own_sum &&
+  return says(said, found.step) && stream_sum(own(found, writer)) == said.own_sum &&
          (writer != 0 || stream_sum(text(found)) == said.text_sum);
+}
+
+bool SnapshotMemory::is_whole(const Found& found, int writer) const {
+  return are_texts_whole(found, writer) &&
+         stream_sum(share(found, writer)) == sum_of_share(found, writer);
+}
+
+std::string_view SnapshotMemory::share(const Found& found, int writer) const {
+  const std::uint64_t size = Places(header().shape).share;
+  const auto whole = data(found);
+  return whole.substr(
+      std::min<std::uint64_t>(size * static_cast<std::uint64_t>(writer), whole.size()), size);
+}
+
+std::uint32_t SnapshotMemory::sum_of_share(const Found& found, int writer) const {
+  return head(writer, found.slot).data_sum;
+}
+
+void SnapshotMemory::forget(const Found& found, int writer) {
+  if (mark_.is_set()) head(writer, found.slot).turn.begin();
 }
 
 std::string_view SnapshotMemory::data(const Found& found) const {

@@ -91,11 +91,16 @@ class SnapshotMemory {
   // The steps of which every rank's head is here, the newest first. Empty also where it is the memory of
   // another version; `why`, if given, then says so.
   std::vector<Found> find(std::string* why = nullptr);
-  // Compares the sums of what one rank wrote. False: it is not whole.
+  // Compares the sums of what one rank wrote: of its text and its own part; and of its share of the data.
+  bool are_texts_whole(const Found& found, int writer) const;
   bool is_whole(const Found& found, int writer) const;
   std::string_view data(const Found& found) const;
+  std::string_view share(const Found& found, int writer) const;
+  std::uint32_t sum_of_share(const Found& found, int writer) const;
   std::string_view text(const Found& found) const;
   std::string_view own(const Found& found, int writer) const;
+  // It turned out not to be whole.
+  void forget(const Found& found, int writer);
   // What this rank wrote of later steps; they belong to a past that is not gone on from.
   void forget_after(int local_rank, std::int64_t step);
 

@@ -93,7 +93,7 @@ void expect_state(Context& context, MemoryTier& tier, std::int64_t step, int ran
   const NamedTensors expected = shared_state(step);
   const NamedTensors tensors = zeroes_like(expected);
   const NamedTensors buffers = zeroes_like(own_buffers(0, 0));
-  tier.restore(*kept, tensors, buffers, /*seed_of_new=*/1);
+  ASSERT_TRUE(tier.restore(*kept, tensors, buffers, /*seed_of_new=*/1));
   for (const auto& [name, tensor] : expected) {
     EXPECT_TRUE(torch::equal(tensors.at(name), tensor)) << name << " on rank " << context.rank();
   }
@@ -125,10 +125,16 @@ TEST(MemoryTier, GoesBackToTheOneBeforeWhereTheNewestIsDamaged) {
   });
   // The end of the second slot's data, which rank 1 wrote.
   const off_t size = ::lseek(nodes.file(0), 0, SEEK_END);
-  std::string page(4096, '\0');
-  ASSERT_EQ(::pwrite(nodes.file(0), page.data(), page.size(), size - 3 * 4096), 4096);
-  run(2, 2, nodes, 5,
-      [](Context& context, MemoryTier& tier) { expect_state(context, tier, 5, context.rank()); });
+  const std::string page(4096, '\0');
+  ASSERT_EQ(::pwrite(nodes.file(0), page.data(), page.size(), size - 2 * 4096), 4096);
+  run(2, 2, nodes, 5, [](Context& context, MemoryTier& tier) {
+    const auto damaged = tier.find();
+    ASSERT_TRUE(damaged);
+    EXPECT_EQ(damaged->choice.step, 10);
+    const NamedTensors tensors = zeroes_like(shared_state(10));
+    EXPECT_FALSE(tier.restore(*damaged, tensors, zeroes_like(own_buffers(0, 0)), 1));
+    expect_state(context, tier, 5, context.rank());
+  });
 }
 
 TEST(MemoryTier, IsFoundOnNodesThatHaveChangedTheirPlaces) {

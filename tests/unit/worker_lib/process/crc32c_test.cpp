@@ -44,6 +44,13 @@ TEST(StreamSum, IsTheSameInAnyParts) {
         EXPECT_EQ(sum.finish(to), whole) << size << " in parts of " << part;
         EXPECT_EQ(std::string(to, size), bytes);
         EXPECT_EQ(sum.size(), size);
+        std::vector<char> back(size + 64);
+        StreamSum of_reader;
+        for (std::size_t at = 0; at < size; at += part) {
+          of_reader.read(back.data() + offset + at, to, std::min(part, size - at));
+        }
+        EXPECT_EQ(of_reader.finish(to), whole);
+        EXPECT_EQ(std::string(back.data() + offset, size), bytes);
       }
     }
   }
