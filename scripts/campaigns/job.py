@@ -11,7 +11,7 @@ import subprocess
 import time
 import uuid
 
-from campaigns.processes import MARK, agent_in, is_alive, marked, state, victims
+from campaigns.processes import MARK, agent_in, environment_of, is_alive, marked, state, victims
 
 LOOK_S = 0.02
 RESTART_S = 0.2  # until an agent is started again
@@ -155,7 +155,7 @@ class Run:
         return self._struck(fault, f"SIG{fault.action} to {fault.target} {', '.join(map(str, pids))} of node {node.number}")
 
     def _continue(self, pid):
-        if state(pid) == ["T"] and f"{MARK}={self.mark}" in text_environment(pid):
+        if state(pid) == ["T"] and f"{MARK}={self.mark}" in environment_of(pid):
             os.kill(pid, signal.SIGCONT)
 
     def _struck(self, fault, sentence):
@@ -182,8 +182,3 @@ class Run:
             for line in file.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # an agent that was killed leaves half a line
                     yield json.loads(line)
-
-
-def text_environment(pid):
-    from campaigns.processes import environment_of
-    return environment_of(pid)

@@ -91,7 +91,12 @@ struct Checkpointer::Parts {
       : context(used_context),
         options(used_options),
         folder(path, std::max(used_options.keep_last, 1)),
-        memory(used_context, SnapshotMemory::of_this_process(), used_options.memory_every) {}
+        memory(used_context,
+               // Without a link this process may only have inherited a worker's variables.
+               detail::ContextAccess::link(used_context) != nullptr
+                   ? SnapshotMemory::of_this_process()
+                   : nullptr,
+               used_options.memory_every) {}
 
   struct Snapshot {
     MemoryTier::Kept kept;

@@ -57,10 +57,10 @@ struct Settings {
   std::string sample_file;
 };
 
-FashionMnist load(const Settings& settings, Split split, torch::Device device) {
+FashionMnist load(const Settings& settings, Split split) {
   FashionMnist all = read_fashion_mnist(settings.data, split);
   if (settings.limit > 0) all = all.first(settings.limit);
-  return all.to(device);
+  return all;
 }
 
 std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
@@ -120,11 +120,12 @@ class StepFile {
 
 class Training {
  public:
-  Training(const Settings& settings, ddprun::Context& context)
+  Training(const Settings& settings, const FashionMnist& train, const FashionMnist& test,
+           ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        train_(load(settings, Split::kTrain, context.device())),
-        test_(load(settings, Split::kTest, context.device())),
+        train_(train.to(context.device())),
+        test_(test.to(context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
         optimizer_(model_.parameters(), ddprun::optim::SGDOptions(settings.lr).momentum(0.9)),
@@ -349,8 +350,12 @@ int main(int argc, char** argv) {
   }
   try {
     const ddprun::ContextOptions options{.backend = ddprun::backend_from(settings.backend)};
+    // Before the Context: standbys are forked there, and have it.
+    const FashionMnist train = load(settings, Split::kTrain);
+    const FashionMnist test = load(settings, Split::kTest);
     return ddprun::run(
-        argc, argv, [&](ddprun::Context& context) { Training(settings, context).run(); }, options);
+        argc, argv,
+        [&](ddprun::Context& context) { Training(settings, train, test, context).run(); }, options);
   } catch (const ddprun::UsageError& error) {
     std::fprintf(stderr, "train: %s\n", error.what());
     return kWrongUsage;
