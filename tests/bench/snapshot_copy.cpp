@@ -28,7 +28,8 @@ struct Settings {
 struct Model : torch::nn::Module {
   Model(int tensors, int elements) {
     for (int i = 0; i < tensors; ++i) {
-      register_parameter("layer_" + std::to_string(i), torch::full({elements}, static_cast<float>(i)));
+      register_parameter("layer_" + std::to_string(i),
+                         torch::full({elements}, static_cast<float>(i)));
     }
   }
 };

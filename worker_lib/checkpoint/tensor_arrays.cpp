@@ -79,9 +79,14 @@ NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays) {
 
 NamedTensors described_by(const std::vector<safetensors::Place>& places) {
   NamedTensors tensors;
+  // They have no values, so equal ones are one: making one takes longer than all the rest.
+  std::map<std::pair<std::string, std::vector<std::int64_t>>, torch::Tensor> known;
   for (const safetensors::Place& place : places) {
-    tensors.emplace(place.name,
-                    torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta)));
+    torch::Tensor& tensor = known[{place.dtype, place.shape}];
+    if (!tensor.defined()) {
+      tensor = torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta));
+    }
+    tensors.emplace(place.name, tensor);
   }
   return tensors;
 }

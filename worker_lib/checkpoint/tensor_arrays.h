@@ -22,7 +22,8 @@ using NamedTensors = std::map<std::string, torch::Tensor>;
 // read. Throws UsageError for a type that Torch does not have.
 NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays);
 
-// What the arrays of a file will be, without their values: on the device "meta". Throws as tensors_of().
+// What the arrays of a file will be, without their values: on the device "meta", of equal ones the same tensor.
+// Throws as tensors_of().
 NamedTensors described_by(const std::vector<safetensors::Place>& places);
 
 // Puts a file's data, which comes in pieces, into tensors on whichever device.

@@ -364,8 +364,19 @@ std::vector<SnapshotMemory::Found> SnapshotMemory::find(std::string* why) {
     if (auto found = found_in(slot)) all.push_back(std::move(*found));
   }
   std::ranges::sort(all, std::ranges::greater(), &Found::step);
-  if (all.empty() && header().is_refused == 0) return none("no snapshot in it is whole");
+  if (all.empty() && is_damaged()) return none("it is damaged");
   return all;
+}
+
+// A process that is killed leaves no head that says that it is whole, and is not.
+bool SnapshotMemory::is_damaged() const {
+  for (int writer = 0; writer < header().shape.ranks; ++writer) {
+    for (const int slot : {0, 1}) {
+      const Head& said = head(writer, slot);
+      if (said.turn.is_whole() && !says(said, said.step)) return true;
+    }
+  }
+  return false;
 }
 
 bool SnapshotMemory::are_texts_whole(const Found& found, int writer) const {

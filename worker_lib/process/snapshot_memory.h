@@ -88,8 +88,8 @@ class SnapshotMemory {
     std::int32_t world_size = 1;
     std::vector<std::int32_t> ranks;  // of the job, by their local ranks then
   };
-  // The steps of which every rank's head is here, the newest first. Empty also where it is the memory of
-  // another version; `why`, if given, then says so.
+  // The steps of which every rank's head is here, the newest first. Where there is none because the memory is
+  // damaged, or of another version, `why` says so.
   std::vector<Found> find(std::string* why = nullptr);
   // Compares the sums of what one rank wrote: of its text and its own part; and of its share of the data.
   bool are_texts_whole(const Found& found, int writer) const;
@@ -116,6 +116,7 @@ class SnapshotMemory {
   Head& head(int writer, int slot) const;
   bool says(const Head& head, std::int64_t step) const;
   std::optional<Found> found_in(int slot) const;
+  bool is_damaged() const;
 
   rdzv::UniqueFd file_;
   OwnerMark mark_;

@@ -191,6 +191,19 @@ TEST(SnapshotMemory, FindsEveryByteThatIsAnother) {
   EXPECT_THAT(spoils(second + 999, 1), ElementsAre(5));
 }
 
+TEST(SnapshotMemory, SaysThatItIsDamagedAndNotThatItIsUnfinished) {
+  const Node node;
+  node.write(5, {1});
+  std::string why;
+  EXPECT_THAT(node.process()->find(&why), IsEmpty());
+  EXPECT_EQ(why, "");
+  node.write(5, {0});
+  const char other = 77;
+  ASSERT_EQ(::pwrite(node.file(), &other, 1, 4096 + 8), 1);  // the step that rank 0 says
+  EXPECT_THAT(node.process()->find(&why), IsEmpty());
+  EXPECT_EQ(why, "it is damaged");
+}
+
 TEST(SnapshotMemory, OfAnotherVersionIsNamed) {
   const Node node;
   node.write(5);
