@@ -112,6 +112,32 @@ TEST(Snapshot, GivesBackAllStateWhereverARankDies) {
   }
 }
 
+// 3 epochs of 10 steps. The Trainer's own state (losses of the epoch, history) comes back, too; and where the last step
+// was in memory when all died, the end is on the disk nevertheless.
+TEST(Snapshot, IsMadeByTheTrainer) {
+  const auto command = [](const std::string& folder, const std::string& every) {
+    return ddprun({"--nproc-per-node=2", "--max-restarts=10", "--no-python", "--standby=off"},
+                  {DDPRUN_TRAINED_BY_TRAINER, folder, every});
+  };
+  const TemporaryTree undisturbed;
+  Job plain(command(undisturbed.path(), "0"));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+  for (const std::string every : {"1", "3", "10"}) {
+    SCOPED_TRACE(every);
+    const TemporaryTree folder;
+    Job job(command(folder.path(), every),
+            {.environment = {{"DDPRUN_ALL_DIE_AT", "5,12,12,20,30"}}});
+    ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("restart 5 of 10"));
+    EXPECT_THAT(job.err(), HasSubstr("after step " + std::string(every == "10"  ? "20"
+                                                                 : every == "3" ? "27"
+                                                                                : "29")));
+    // Not the file's bytes: how long an epoch took is in it.
+    EXPECT_EQ(job.out(), plain.out()) << job.err();
+    EXPECT_EQ(last_step_in(folder.path()), 30);
+  }
+}
+
 // Nobody could read them, so none are made.
 TEST(Snapshot, IsNotMadeWhereNoRestartCanFollow) {
   const TemporaryTree folder;

@@ -120,6 +120,7 @@ struct Checkpointer::Parts {
   Context& context;
   const CheckpointOptions options;
   std::map<std::string, Stateful*> kept;
+  std::optional<std::int64_t> step_on_disk;
 
   // Rank 0's alone.
   CheckpointFolder folder;
@@ -219,6 +220,7 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
   on_main_process(parts.context, "saving a checkpoint",
                   [&] { metadata = parts.describe(position, optimizer); });
   metadata.metric = metric;
+  parts.step_on_disk = position.step;
   if (is_best) metadata.best_metric = metric;
 
   if (parts.context.is_main_process()) {
@@ -251,6 +253,8 @@ void Checkpointer::release_memory() {
   wait();
   parts_->buffer = {};
 }
+
+std::optional<std::int64_t> Checkpointer::step_on_disk() const { return parts_->step_on_disk; }
 
 bool Checkpointer::keeps_after(std::int64_t step) const { return parts_->memory.is_due(step); }
 
@@ -365,6 +369,7 @@ std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
       is_spoiled = !is_decided;
     } else {
       position = parts.continue_from_disk(std::move(found), model.get(), optimizer);
+      if (position) parts.step_on_disk = position->step;
       is_decided = true;
     }
   }

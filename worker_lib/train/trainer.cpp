@@ -396,7 +396,7 @@ void TrainerBase::begin(Evaluation evaluation) {
                          std::to_string(p.at.seed) + "; give the same, or another folder");
       }
       p.at = *saved;
-      p.saved_step = p.at.step;
+      p.saved_step = p.checkpoints->step_on_disk().value_or(-1);
       const bool skips = !p.sampler && p.batches_done > 0;
       if (skips && p.saved_world_size != p.context.world_size()) {
         throw UsageError(

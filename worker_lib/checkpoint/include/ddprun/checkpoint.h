@@ -20,6 +20,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +93,9 @@ class Checkpointer {
   // UsageError on every rank: none is whole, it is another model's, a newer format's, unreadable.
   std::optional<TrainingPosition> resume(const BareModule& model,
                                          torch::optim::Optimizer& optimizer);
+
+  // Of the file that this wrote last, or resumed from; nothing: neither, or it resumed from a snapshot.
+  std::optional<std::int64_t> step_on_disk() const;
 
  private:
   struct Parts;
