@@ -99,9 +99,10 @@ ArrayReceiver::ArrayReceiver(std::vector<safetensors::Place> places, const Named
 std::pair<char*, std::size_t> ArrayReceiver::room_for(std::size_t size) {
   const safetensors::Place& place = places_[array_];
   if (!values_.defined()) {
-    const torch::Tensor& tensor = tensors_.at(place.name);
-    values_ = is_plain(tensor) ? tensor
-                               : torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
+    tensor_ = tensors_.at(place.name);
+    values_ = is_plain(tensor_)
+                  ? tensor_
+                  : torch::empty(tensor_.sizes(), torch::dtype(tensor_.scalar_type()));
     taken_ = 0;
   }
   return {static_cast<char*>(values_.mutable_data_ptr()) + taken_,
@@ -112,9 +113,10 @@ void ArrayReceiver::took(std::size_t size) {
   const safetensors::Place& place = places_[array_];
   taken_ += size;
   if (taken_ < place.size) return;
-  const torch::NoGradGuard no_grad;
-  const torch::Tensor& tensor = tensors_.at(place.name);
-  if (!values_.is_same(tensor)) torch::Tensor(tensor).copy_(values_);
+  if (!values_.is_same(tensor_)) {
+    const torch::NoGradGuard no_grad;
+    tensor_.copy_(values_);
+  }
   values_.reset();
   ++array_;
 }

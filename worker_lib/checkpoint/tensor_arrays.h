@@ -52,7 +52,8 @@ class ArrayReceiver {
   const NamedTensors& tensors_;
   std::size_t array_ = 0;    // of which bytes come next
   std::uint64_t taken_ = 0;  // of it
-  torch::Tensor values_;     // its tensor, or one that is copied there when it is full
+  torch::Tensor tensor_;     // its place
+  torch::Tensor values_;     // that, or one that is copied there when it is full
 };
 
 // Throws UsageError for a tensor that safetensors has no form for.
