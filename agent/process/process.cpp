@@ -301,6 +301,7 @@ class Starter {
     ::fcntl(spec_.link_socket_fd, F_SETFD, 0);
     ::fcntl(spec_.link_page_fd, F_SETFD, 0);
     ::fcntl(spec_.link_record_fd, F_SETFD, 0);
+    if (spec_.link_snapshot_fd >= 0) ::fcntl(spec_.link_snapshot_fd, F_SETFD, 0);
     if (spec_.link_mirror_fd >= 0) ::fcntl(spec_.link_mirror_fd, F_SETFD, 0);
   }
 

@@ -33,6 +33,7 @@ struct ProcessSpec {
   int link_socket_fd = -1;
   int link_page_fd = -1;
   int link_record_fd = -1;
+  int link_snapshot_fd = -1;
   int link_mirror_fd = -1;  // of a prepared standby: the mirror of the worker that it may replace
   // Written to the link's page for the worker, as link::Header has them.
   int preempt_signal = 0;

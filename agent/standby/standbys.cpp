@@ -406,10 +406,12 @@ bool Standbys::become(Standby& standby, const ProcessSpec& spec) {
     descriptors.insert(descriptors.end(), {spec.link_socket_fd, spec.link_page_fd});
     if (spec.link_record_fd >= 0) descriptors.push_back(spec.link_record_fd);
   }
+  if (spec.link_snapshot_fd >= 0) descriptors.push_back(spec.link_snapshot_fd);
   if (spec.link_mirror_fd >= 0) descriptors.push_back(spec.link_mirror_fd);
   make_worker(pid);
-  const std::uint32_t flags =
-      (has_link ? zygote::kHasLink : 0) | (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
+  const std::uint32_t flags = (has_link ? zygote::kHasLink : 0) |
+                              (spec.link_snapshot_fd >= 0 ? zygote::kHasSnapshot : 0) |
+                              (spec.link_mirror_fd >= 0 ? zygote::kHasMirror : 0);
   return standby.channel->send(zygote::Kind::kBecome, flags, "", descriptors);
 }
 

@@ -1,6 +1,7 @@
 #include "agent/supervisor/worker_group.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -221,6 +222,7 @@ PreparedStandbys::Blueprint WorkerGroup::blueprint(int local_rank, const std::st
     spec.link_socket_fd = made.link->worker_socket();
     spec.link_page_fd = made.link->worker_page();
     spec.link_record_fd = made.link->worker_record();
+    if (snapshot_) spec.link_snapshot_fd = snapshot_.get();
   }
   return made;
 }
@@ -290,6 +292,7 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment.erase(link::kSocketVariable);  // the agent's own, if it is itself a worker
   environment.erase(link::kPageVariable);
   environment.erase(record::kVariable);
+  environment.erase(link::kSnapshotVariable);
   environment.erase(link::kMirrorVariable);
   environment.erase(link::kPreparedVariable);
   environment.erase(link::kReplacesVariable);
@@ -301,6 +304,12 @@ std::shared_ptr<WorkerLink> WorkerGroup::make_link(Environment& environment) {
   environment[link::kSocketVariable] = std::to_string((*made)->worker_socket());
   environment[link::kPageVariable] = std::to_string((*made)->worker_page());
   environment[record::kVariable] = std::to_string((*made)->worker_record());
+  // Nobody would read it where no round can follow.
+  const bool may_restart = job_.restarts.max_restarts > 0 || !job_.nodes.is_alone();
+  if (!snapshot_ && may_restart) {
+    snapshot_.reset(::memfd_create(link::kSnapshotName, MFD_CLOEXEC));
+  }
+  if (snapshot_) environment[link::kSnapshotVariable] = std::to_string(snapshot_.get());
   return std::move(*made);
 }
 

@@ -190,6 +190,7 @@ class WorkerGroup {
   BlockingCalls error_files_;
   OomWatch oom_watch_;
   rdzv::UniqueFd python_hooks_;  // the archive, made for the first worker
+  rdzv::UniqueFd snapshot_;      // the node's memory for snapshots of the training, likewise
 
   rdzv::RoundStart round_;
   std::vector<Worker> workers_;  // by local rank

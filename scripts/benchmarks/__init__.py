@@ -15,6 +15,7 @@ from benchmarks.replace import bench_replace
 from benchmarks.shm import bench_shm
 from benchmarks.standby import bench_standby
 from benchmarks.standby_program import bench_standby_program
+from benchmarks.snapshots import bench_snapshots
 from benchmarks.start import bench_start
 from benchmarks.store import bench_store
 from benchmarks.torch_shm import bench_torch_shm
@@ -27,4 +28,4 @@ BENCHES = {"launch": bench_launch, "restart": bench_restart, "memory": bench_mem
            "checkpoint": bench_checkpoint, "loader": bench_loader, "trainer": bench_trainer, "optim": bench_optim,
            "shm": bench_shm, "torch-shm": bench_torch_shm, "control": bench_control, "watch": bench_watch,
            "hang": bench_hang, "standby": bench_standby, "standby-program": bench_standby_program,
-           "replace": bench_replace}
+           "replace": bench_replace, "snapshots": bench_snapshots}

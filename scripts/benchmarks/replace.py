@@ -22,12 +22,13 @@ STEPS_AN_EPOCH = 60_000 // 64  # of one rank
 class Training:
     """One job of the example train, which notes every step of every rank in a file."""
 
-    def __init__(self, folder, command, backend, ranks):
+    def __init__(self, folder, command, backend, ranks, options=()):
         self.folder, self.ranks = pathlib.Path(folder), ranks
         self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
         self.random = random.Random(1)
         program = [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={folder}/loss",
-                   f"--checkpoint-dir={folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}"]
+                   f"--checkpoint-dir={folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}",
+                   *options]
         self.job = subprocess.Popen([*command, *program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                     env=self.environment)
 
@@ -100,6 +101,23 @@ class Training:
         os.kill(worker["pid"], signal.SIGKILL)
         self.until(lambda: len(self.recovered()) > known)
         return self.recovered()[-1]["monotonic_us"] / 1e3 - killed * 1e3
+
+    def has_standbys(self):
+        return (self.status().get("standbys") or {}).get("waiting", 0) >= self.ranks
+
+    def kill_all(self):
+        """ms until the agent has heard that all ranks have done a step more than any had before, and how many were repeated."""
+        begun = self.steps()
+        self.until(lambda: self.steps() > begun + 10)
+        self.until(self.has_standbys, 0.05)
+        time.sleep(self.random.uniform(0.05, 0.15))
+        known = len(self.recovered())
+        workers = self.status()["workers"]
+        killed = time.monotonic()
+        for worker in workers:
+            os.kill(worker["pid"], signal.SIGKILL)
+        self.until(lambda: len(self.recovered()) > known)
+        return self.recovered()[-1]["monotonic_us"] / 1e3 - killed * 1e3, self.recovered()[-1]["steps_repeated"]
 
     def kill_restarted(self):
         """ms until the rank that is behind has done a step more than any had before."""

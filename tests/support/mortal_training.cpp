@@ -1,4 +1,4 @@
-// mortal_training FOLDER now|later [BACKEND]: a small training with every kind of state that a checkpoint
+// mortal_training FOLDER now|later [BACKEND [MEMORY_EVERY]]: a small training with every kind of state that a checkpoint
 // must keep (momentum, batch statistics, random numbers of each rank, a schedule, a scale of
 // gradients, several buckets, the position in an epoch). It continues from FOLDER and dies where a
 // test says (death.h). Its checkpoints are written synchronously (now) or asynchronously (later).
@@ -92,7 +92,7 @@ int steps_planned() {
 
 class Training {
  public:
-  Training(Context& context, const std::string& folder, bool is_asynchronous)
+  Training(Context& context, const std::string& folder, bool is_asynchronous, int memory_every)
       : context_(context),
         sampler_(kSamples, context, {.seed = kSeed}),
         model_(make_net(), context,
@@ -102,7 +102,10 @@ class Training {
                   lr_scheduler::one_cycle_lr({.max_lr = {0.2}, .total_steps = steps_planned()})),
         scaler_({.init_scale = 1024, .growth_interval = 7}),
         checkpoints_(context, folder,
-                     {.keep_last = 2, .best = MetricMode::kMax, .async_save = is_asynchronous}),
+                     {.keep_last = 2,
+                      .best = MetricMode::kMax,
+                      .async_save = is_asynchronous,
+                      .memory_every = memory_every}),
         recoverable_(context, model_, optimizer_) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(kSeed);
     inputs_ = torch::randn({kSamples, kInputs}, generator);
@@ -129,6 +132,7 @@ class Training {
         if (!batch) break;
         step(torch::tensor(std::vector<std::int64_t>(batch->begin(), batch->end()), torch::kInt64));
         at_.consumed = sampler_.consumed();
+        checkpoints_.keep(model_, optimizer_, at_);
         if (at_.step % kStepsBetweenCheckpoints == 0) save();
       }
       ++at_.epoch;
@@ -229,7 +233,9 @@ int main(int argc, char** argv) {
   const bool is_asynchronous = argv[2] == std::string("later");
   return ddprun::run(argc, argv,
                      [&](ddprun::Context& context) {
-                       ddprun::test::Training(context, argv[1], is_asynchronous).run();
+                       ddprun::test::Training(context, argv[1], is_asynchronous,
+                                              argc > 4 ? std::atoi(argv[4]) : 0)
+                           .run();
                      },
                      {.backend = ddprun::backend_from(argc > 3 ? argv[3] : "gloo")});
 }

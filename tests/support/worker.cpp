@@ -169,6 +169,10 @@ void do_state(const char* path) {
        {ddprun::link::kSocketVariable, ddprun::link::kPageVariable, ddprun::record::kVariable}) {
     of_link.insert(std::atoi(variable(name).c_str()));
   }
+  // Only where a restart can follow.
+  if (const char* const snapshot = std::getenv(ddprun::link::kSnapshotVariable)) {
+    of_link.insert(std::atoi(snapshot));
+  }
   std::string link;
   for (const int fd : of_link) link += (link.empty() ? "" : ",") + std::to_string(fd);
   const auto line = [](const char* name, const std::string& value) {

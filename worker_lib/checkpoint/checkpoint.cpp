@@ -11,6 +11,7 @@
 #include "ddprun/log.h"
 #include "worker_lib/checkpoint/checkpoint_folder.h"
 #include "worker_lib/checkpoint/checkpoint_metadata.h"
+#include "worker_lib/checkpoint/memory_tier.h"
 #include "worker_lib/checkpoint/rng_state.h"
 #include "worker_lib/checkpoint/state_arrays.h"
 #include "worker_lib/checkpoint/tensor_arrays.h"
@@ -18,6 +19,7 @@
 #include "worker_lib/group/context_access.h"
 #include "worker_lib/group/recovery.h"
 #include "worker_lib/process/agent_link.h"
+#include "worker_lib/process/snapshot_memory.h"
 
 namespace ddprun {
 namespace {
@@ -38,27 +40,23 @@ void on_main_process(Context& context, const std::string& doing, const Function&
 
 // What a checkpoint holds, and where its arrays go on this rank.
 struct Opened {
-  safetensors::Head head;
   CheckpointMetadata metadata;
   NamedTensors rng;     // new tensors
   NamedTensors places;  // the model's and the optimizer's, and these
 };
 
-Opened open(std::string_view head, std::uint64_t file_size, const torch::nn::Module& model,
-            const torch::optim::Optimizer& optimizer) {
-  Opened opened{safetensors::read_head(head, file_size), {}, {}, {}};
-  opened.metadata = metadata_of(opened.head.metadata);
+Opened open(const safetensors::Metadata& strings, const std::vector<safetensors::Place>& arrays,
+            const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  Opened opened{metadata_of(strings), {}, {}};
   if (const std::string kind = kind_of(optimizer); opened.metadata.optimizer != kind) {
     throw UsageError("it was saved with the optimizer " + opened.metadata.optimizer +
                      ", and this one is " + (kind.empty() ? "not known" : kind));
   }
-  NamedTensors rest;
-  for (const auto& [name, tensor] : described_by(opened.head.places)) {
-    if (name.starts_with(kRngPrefix)) {
-      opened.rng.emplace(name, torch::empty_like(tensor, torch::kCPU));
-    } else {
-      rest.emplace(name, tensor);
-    }
+  NamedTensors rest = described_by(arrays);
+  for (auto at = rest.lower_bound(std::string(kRngPrefix));
+       at != rest.end() && at->first.starts_with(kRngPrefix);) {
+    opened.rng.emplace(at->first, torch::empty_like(at->second, torch::kCPU));
+    at = rest.erase(at);
   }
   opened.places = places_of(rest, model);
   opened.places.insert(opened.rng.begin(), opened.rng.end());
@@ -66,10 +64,10 @@ Opened open(std::string_view head, std::uint64_t file_size, const torch::nn::Mod
 }
 
 // Rank 0 reads the file's data and sends it, a piece after the other. Collective.
-void receive(Context& context, const FileReader* file, const Opened& opened,
-             std::uint64_t file_size) {
-  ArrayReceiver receiver(opened.head.places, opened.places);
-  std::uint64_t at = opened.head.size;
+void receive(Context& context, const FileReader* file, const safetensors::Head& head,
+             const Opened& opened, std::uint64_t file_size) {
+  ArrayReceiver receiver(head.places, opened.places);
+  std::uint64_t at = head.size;
   torch::Tensor piece = torch::empty(
       {static_cast<std::int64_t>(std::min(kPieceBytes, file_size - at))}, torch::kUInt8);
   for (; at < file_size; at += static_cast<std::uint64_t>(piece.numel())) {
@@ -81,7 +79,8 @@ void receive(Context& context, const FileReader* file, const Opened& opened,
       }
     });
     context.broadcast(piece);
-    receiver.take(piece);
+    receiver.take({static_cast<const char*>(piece.const_data_ptr()),
+                   static_cast<std::size_t>(piece.numel())});
   }
 }
 
@@ -91,13 +90,37 @@ struct Checkpointer::Parts {
   Parts(Context& used_context, const std::string& path, const CheckpointOptions& used_options)
       : context(used_context),
         options(used_options),
-        folder(path, std::max(used_options.keep_last, 1)) {}
+        folder(path, std::max(used_options.keep_last, 1)),
+        memory(used_context,
+               // Without a link this process may only have inherited a worker's variables.
+               detail::ContextAccess::link(used_context) != nullptr
+                   ? SnapshotMemory::of_this_process()
+                   : nullptr,
+               used_options.memory_every) {}
 
+  struct Snapshot {
+    MemoryTier::Kept kept;
+    Opened opened;
+  };
+
+  bool is_prepared() const;
   void load_parts(const std::map<std::string, std::string>& states);
+  CheckpointMetadata describe(const TrainingPosition& position,
+                              const torch::optim::Optimizer& optimizer) const;
+  std::optional<Snapshot> newest_snapshot(const torch::nn::Module& model,
+                                          const torch::optim::Optimizer& optimizer);
+  std::optional<TrainingPosition> continue_from(const Snapshot& snapshot,
+                                                const torch::nn::Module& model,
+                                                torch::optim::Optimizer& optimizer);
+  std::optional<CheckpointFolder::Found> newest_on_disk(std::int64_t in_memory);
+  std::optional<TrainingPosition> continue_from_disk(std::optional<CheckpointFolder::Found> found,
+                                                     const torch::nn::Module& model,
+                                                     torch::optim::Optimizer& optimizer);
 
   Context& context;
   const CheckpointOptions options;
   std::map<std::string, Stateful*> kept;
+  std::optional<std::int64_t> step_on_disk;
 
   // Rank 0's alone.
   CheckpointFolder folder;
@@ -106,6 +129,8 @@ struct Checkpointer::Parts {
   std::optional<double> best_metric_written;  // when what is being written is there
   // While it is valid, the folder and the buffer are the writing thread's.
   std::future<CheckpointFolder::Warnings> writing;
+
+  MemoryTier memory;
 };
 
 void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& states) {
@@ -131,9 +156,27 @@ void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& s
   }
 }
 
+bool Checkpointer::Parts::is_prepared() const {
+  const auto recovery = detail::ContextAccess::recovery(context);
+  return recovery && recovery->is_prepared();
+}
+
+// With the states of all parts; without a metric of its own.
+CheckpointMetadata Checkpointer::Parts::describe(const TrainingPosition& position,
+                                                 const torch::optim::Optimizer& optimizer) const {
+  CheckpointMetadata metadata{position, kind_of(optimizer), std::nullopt, best_metric, {}};
+  metadata.position.world_size = context.world_size();
+  for (const auto& [name, part] : kept) metadata.parts.emplace(name, part->state_dict());
+  return metadata;
+}
+
 Checkpointer::Checkpointer(Context& context, const std::string& folder,
                            const CheckpointOptions& options)
     : parts_(std::make_unique<Parts>(context, folder, options)) {
+  if (options.memory_every < 0 && options.memory_every != kMemoryAuto) {
+    throw UsageError("memory_every is " + std::to_string(options.memory_every) +
+                     ": give a number of steps, 0 or kMemoryAuto");
+  }
   if (options.keep_last < 1) {
     throw UsageError("keep_last is " + std::to_string(options.keep_last) +
                      ": at least 1 checkpoint has to be kept");
@@ -173,14 +216,12 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
 
   const bool is_best =
       metric && parts.options.best && is_better(*metric, parts.best_metric, *parts.options.best);
-  CheckpointMetadata metadata{
-      position, kind_of(optimizer), metric, is_best ? metric : parts.best_metric, {}};
-  metadata.position.world_size = parts.context.world_size();
-  if (!parts.kept.empty()) {
-    on_main_process(parts.context, "saving a checkpoint", [&] {
-      for (const auto& [name, part] : parts.kept) metadata.parts.emplace(name, part->state_dict());
-    });
-  }
+  CheckpointMetadata metadata;
+  on_main_process(parts.context, "saving a checkpoint",
+                  [&] { metadata = parts.describe(position, optimizer); });
+  metadata.metric = metric;
+  parts.step_on_disk = position.step;
+  if (is_best) metadata.best_metric = metric;
 
   if (parts.context.is_main_process()) {
     parts.best_metric_written = metadata.best_metric;
@@ -213,51 +254,152 @@ void Checkpointer::release_memory() {
   parts_->buffer = {};
 }
 
-std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
-                                                     torch::optim::Optimizer& optimizer) {
+std::optional<std::int64_t> Checkpointer::step_on_disk() const { return parts_->step_on_disk; }
+
+bool Checkpointer::keeps_after(std::int64_t step) const { return parts_->memory.is_due(step); }
+
+void Checkpointer::keep(const BareModule& model, torch::optim::Optimizer& optimizer,
+                        const TrainingPosition& position) {
   Parts& parts = *parts_;
-  Context& context = parts.context;
-  if (parts.options.async_save) wait();
-  std::optional<CheckpointFolder::Found> found;
-  on_main_process(context, "looking for a checkpoint", [&] {
-    try {
-      auto search = parts.folder.newest_whole();
-      for (const std::string& warning : search.warnings) log::warning(warning);
-      found = std::move(search.found);
-    } catch (const Failure& failure) {
-      throw UsageError(failure.error());
+  if (!parts.memory.is_due(position.step)) return;
+  const PhaseGuard saving(detail::ContextAccess::link(parts.context), WorkerPhase::kSaving);
+  NamedTensors shared = state_of(model.get(), optimizer);
+  check_storable(shared);
+  NamedTensors buffers;
+  for (const auto& item : model.get().named_buffers()) {
+    buffers.insert(shared.extract(std::string(kModelPrefix) + item.key()));
+  }
+  parts.memory.keep(position.step, shared, buffers,
+                    [&] { return parts.describe(position, optimizer); });
+}
+
+// One that is another model's is passed over with a warning.
+std::optional<Checkpointer::Parts::Snapshot> Checkpointer::Parts::newest_snapshot(
+    const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  auto found = memory.find();
+  if (!found) return std::nullopt;
+  detail::Outcome<Opened> outcome;
+  const auto open_here = [&] {
+    std::vector<safetensors::Place> arrays = found->places;
+    arrays.insert(arrays.end(), found->buffers.begin(), found->buffers.end());
+    return open(found->metadata, arrays, model, optimizer);
+  };
+  outcome.of(open_here);
+  try {
+    detail::throw_together(context, outcome.thrown, "resuming");
+  } catch (const Failure& failure) {
+    if (context.is_main_process()) {
+      log::warning("the snapshot of step ", found->choice.step,
+                   " in memory is not used: ", failure.error().message);
     }
-  });
+    return std::nullopt;
+  }
+  return Snapshot{std::move(*found), std::move(*outcome.value)};
+}
+
+// Nothing: its data are not whole, and model and optimizer have to be given another state.
+std::optional<TrainingPosition> Checkpointer::Parts::continue_from(
+    const Snapshot& snapshot, const torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  const auto& [found, opened] = snapshot;
+  const TrainingPosition& position = opened.metadata.position;
+  NamedTensors buffers;
+  for (const auto& place : found.buffers) buffers.emplace(place.name, opened.places.at(place.name));
+  if (!memory.restore(found, opened.places, buffers,
+                      seed_of_new_rank(position.seed, position.step, context.rank()))) {
+    return std::nullopt;
+  }
+  if (!is_prepared()) take_state(opened.places, model, optimizer);
+  load_parts(opened.metadata.parts);
+  best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
+  return position;
+}
+
+std::optional<TrainingPosition> Checkpointer::Parts::continue_from_disk(
+    std::optional<CheckpointFolder::Found> found, const torch::nn::Module& model,
+    torch::optim::Optimizer& optimizer) {
   const std::string path = context.broadcast(found ? found->path : std::string());
   if (path.empty()) return std::nullopt;
   const auto file_size = context.broadcast(found ? found->file.size() : std::uint64_t{0});
-  const std::string head = context.broadcast(found ? std::move(found->head) : std::string());
+  const std::string bytes = context.broadcast(found ? std::move(found->head) : std::string());
 
   try {
     // All ranks take what follows, or none.
+    safetensors::Head head;
     detail::Outcome<Opened> outcome;
-    const auto open_here = [&] { return open(head, file_size, model.get(), optimizer); };
+    const auto open_here = [&] {
+      head = safetensors::read_head(bytes, file_size);
+      return open(head.metadata, head.places, model, optimizer);
+    };
     outcome.of(open_here);
     detail::throw_together(context, outcome.thrown, "resuming");
     const Opened& opened = *outcome.value;
     const TrainingPosition& position = opened.metadata.position;
-    const auto recovery = detail::ContextAccess::recovery(context);
     // A standby that waits for a rank's place will be given the state that the others have then.
-    if (!recovery || !recovery->is_prepared()) {
+    if (!is_prepared()) {
+      const auto recovery = detail::ContextAccess::recovery(context);
       const Recovery::NotRecorded large(recovery.get());
-      receive(context, found ? &found->file : nullptr, opened, file_size);
-      take_state(opened.places, model.get(), optimizer);
+      receive(context, found ? &found->file : nullptr, head, opened, file_size);
+      take_state(opened.places, model, optimizer);
       if (!opened.rng.empty()) {
         restore_rng(opened.rng, context,
                     seed_of_new_rank(position.seed, position.step, context.rank()));
       }
     }
-    parts.load_parts(opened.metadata.parts);
-    parts.best_metric = parts.folder.has_best() ? opened.metadata.best_metric : std::nullopt;
+    load_parts(opened.metadata.parts);
+    best_metric = folder.has_best() ? opened.metadata.best_metric : std::nullopt;
     return position;
   } catch (const Failure& failure) {
     throw UsageError(Error(failure.error()).with("checkpoint", path));
   }
+}
+
+std::optional<TrainingPosition> Checkpointer::resume(const BareModule& model,
+                                                     torch::optim::Optimizer& optimizer) {
+  Parts& parts = *parts_;
+  if (parts.options.async_save) wait();
+  std::optional<TrainingPosition> position;
+  bool is_spoiled = false;  // model and optimizer, by a snapshot that is not whole
+  for (bool is_decided = false; !is_decided;) {
+    const auto snapshot = parts.newest_snapshot(model.get(), optimizer);
+    auto found = parts.newest_on_disk(snapshot ? snapshot->kept.choice.step : -1);
+    // Rank 0 knows.
+    if (snapshot && !parts.context.broadcast(found.has_value())) {
+      position = parts.continue_from(*snapshot, model.get(), optimizer);
+      is_decided = position.has_value();
+      is_spoiled = !is_decided;
+    } else {
+      position = parts.continue_from_disk(std::move(found), model.get(), optimizer);
+      if (position) parts.step_on_disk = position->step;
+      is_decided = true;
+    }
+  }
+  if (!parts.is_prepared()) parts.memory.continue_from(position ? position->step : -1);
+  if (!position && is_spoiled) {
+    throw Failure(
+        ErrorCode::kDataLoss,
+        "the snapshots in memory are damaged, and there is no checkpoint on the disk: a restart "
+        "begins anew");
+  }
+  return position;
+}
+
+// On rank 0: the newest whole checkpoint, if it is newer than this step.
+std::optional<CheckpointFolder::Found> Checkpointer::Parts::newest_on_disk(std::int64_t in_memory) {
+  std::optional<CheckpointFolder::Found> found;
+  on_main_process(context, "looking for a checkpoint", [&] {
+    // A file is read as a whole to see whether it is whole.
+    const bool has_snapshot = in_memory >= 0;
+    try {
+      if (has_snapshot && folder.newest_step().value_or(-1) <= in_memory) return;
+      auto search = folder.newest_whole();
+      for (const std::string& warning : search.warnings) log::warning(warning);
+      if (search.found && search.found->step > in_memory) found = std::move(search.found);
+    } catch (const Failure& failure) {
+      if (!has_snapshot) throw UsageError(failure.error());
+      log::warning(failure.what());
+    }
+  });
+  return found;
 }
 
 }  // namespace ddprun

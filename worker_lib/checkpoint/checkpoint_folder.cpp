@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -27,6 +28,11 @@ bool is_checkpoint_name(const std::string& name) {
          name.ends_with(kSuffix) &&
          std::all_of(name.begin() + kPrefix.size(), name.end() - kSuffix.size(),
                      [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::int64_t step_of(const std::string& path) {
+  const std::string name = fs::path(path).filename();
+  return std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10);
 }
 
 // Its head. Throws Failure, kDataLoss, for one that is not whole.
@@ -117,7 +123,7 @@ CheckpointFolder::Search CheckpointFolder::newest_whole() {
     FileReader file(path);
     try {
       std::string head = check_whole(file);
-      search.found = Found{path, std::move(file), std::move(head)};
+      search.found = Found{path, step_of(path), std::move(file), std::move(head)};
       break;
     } catch (const Failure& failure) {
       const std::string& why = failure.error().message;
@@ -142,6 +148,11 @@ CheckpointFolder::Search CheckpointFolder::newest_whole() {
     fs::remove(place_of(kBest), ignored);  // it named one that was set aside
   }
   return search;
+}
+
+std::optional<std::int64_t> CheckpointFolder::newest_step() const {
+  const auto paths = newest_first();
+  return paths.empty() ? std::nullopt : std::optional(step_of(paths.front()));
 }
 
 bool CheckpointFolder::has_best() const {

@@ -22,6 +22,7 @@ class CheckpointFolder {
  public:
   struct Found {
     std::string path;
+    std::int64_t step = 0;
     FileReader file;
     std::string head;  // its first bytes: safetensors::Head::size of them
   };
@@ -47,6 +48,9 @@ class CheckpointFolder {
   // whole, or the folder or a file cannot be read: never taken for a fresh start. Reads every byte, holds
   // a few MB at a time.
   Search newest_whole();
+
+  // Of the file whose name says so, whole or not. Nothing: there is none.
+  std::optional<std::int64_t> newest_step() const;
 
   // Whether `best` names a file.
   bool has_best() const;

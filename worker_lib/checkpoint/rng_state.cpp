@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 
+#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -52,6 +53,28 @@ void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_
       generator.set_current_seed(seed_for_new);
     }
   }
+}
+
+std::map<std::string, std::string> generator_states(const Context& context) {
+  std::map<std::string, std::string> states;
+  for (const auto& [name, generator] : generators_of(context)) {
+    const torch::Tensor state = state_of(generator);
+    states.emplace(name,
+                   std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes()));
+  }
+  return states;
+}
+
+void restore_generators(const std::map<std::string, std::string>& saved, const Context& context,
+                        std::uint64_t seed_for_new) {
+  NamedTensors rows;
+  for (const auto& [name, state] : saved) {
+    const auto size = static_cast<std::int64_t>(state.size());
+    const torch::Tensor row = torch::empty({size}, torch::kUInt8);
+    std::memcpy(row.mutable_data_ptr(), state.data(), state.size());
+    rows.emplace(name, row.expand({context.rank() + 1, size}));  // restore_rng() takes its own one
+  }
+  restore_rng(rows, context, seed_for_new);
 }
 
 std::uint64_t seed_of_new_rank(std::uint64_t seed, std::int64_t step, int rank) {

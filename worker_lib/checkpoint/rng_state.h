@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "ddprun/context.h"
 #include "worker_lib/checkpoint/tensor_arrays.h"
@@ -16,6 +18,12 @@ NamedTensors gather_rng(Context& context);
 // This rank's from what is there of gather_rng()'s; otherwise (a larger world, another device,
 // another LibTorch's state) seeded with `seed_for_new`.
 void restore_rng(const NamedTensors& saved, const Context& context, std::uint64_t seed_for_new);
+
+// Those of this rank alone, by the same names, and back; not collective. A state that is not there, or another
+// LibTorch's, is seeded.
+std::map<std::string, std::string> generator_states(const Context& context);
+void restore_generators(const std::map<std::string, std::string>& saved, const Context& context,
+                        std::uint64_t seed_for_new);
 
 // Of a rank that joins at this point: different for every rank and step, the same every time.
 std::uint64_t seed_of_new_rank(std::uint64_t seed, std::int64_t step, int rank);

@@ -49,6 +49,11 @@ struct Place {
   std::vector<std::int64_t> shape;
   std::uint64_t begin = 0;  // in the data
   std::uint64_t size = 0;   // bytes
+
+  template <typename Fields>
+  void fields(Fields& field) {
+    field(name, dtype, shape, begin, size);
+  }
 };
 
 struct Head {

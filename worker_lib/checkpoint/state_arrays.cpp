@@ -9,8 +9,9 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <set>
 #include <sstream>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ddprun/error.h"
@@ -20,6 +21,7 @@
 namespace ddprun {
 namespace {
 
+using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
@@ -176,11 +178,10 @@ void copy_all(const NamedTensors& saved, const NamedTensors& places) {
 }
 
 // Its state would be lost without a word.
-void check_parameters(const torch::nn::Module& model, Optimizer& optimizer) {
-  std::set<const c10::TensorImpl*> of_model;
-  for (const torch::Tensor& parameter : model.parameters()) {
-    of_model.insert(parameter.unsafeGetTensorImpl());
-  }
+void check_parameters(const NamedParameters& parameters, Optimizer& optimizer) {
+  std::unordered_set<const c10::TensorImpl*> of_model;
+  of_model.reserve(parameters.size());
+  for (const auto& item : parameters) of_model.insert(item.value().unsafeGetTensorImpl());
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& parameter : group.params()) {
       if (of_model.count(parameter.unsafeGetTensorImpl()) > 0) continue;
@@ -191,11 +192,16 @@ void check_parameters(const torch::nn::Module& model, Optimizer& optimizer) {
 }
 
 // With the prefix that they have in a checkpoint.
-NamedTensors prefixed_weights_of(const torch::nn::Module& model) {
+NamedTensors prefixed_weights_of(const NamedParameters& parameters,
+                                 const torch::nn::Module& model) {
   NamedTensors weights;
-  for (const auto& [name, tensor] : weights_of(model)) {
-    weights.emplace(std::string(kModelPrefix) + name, tensor);
-  }
+  const auto add = [&](const NamedParameters& tensors) {
+    for (const auto& item : tensors) {
+      weights.emplace(std::string(kModelPrefix) + item.key(), item.value().detach());
+    }
+  };
+  add(parameters);
+  add(model.named_buffers());
   return weights;
 }
 
@@ -222,9 +228,10 @@ NamedTensors state_of(const torch::nn::Module& model, Optimizer& optimizer) {
   if (kind == nullptr) {
     throw UsageError("checkpoints know the optimizers SGD, Adam, AdamW, RMSprop and Adagrad only");
   }
-  check_parameters(model, optimizer);
-  NamedTensors tensors = prefixed_weights_of(model);
-  for (const auto& item : model.named_parameters()) {
+  const NamedParameters parameters = model.named_parameters();
+  check_parameters(parameters, optimizer);
+  NamedTensors tensors = prefixed_weights_of(parameters, model);
+  for (const auto& item : parameters) {
     const auto at = optimizer.state().find(item.value().unsafeGetTensorImpl());
     if (at == optimizer.state().end()) continue;
     for (const auto& [what, tensor] : kind->write(*at->second)) {
@@ -246,9 +253,10 @@ void restore_weights(const NamedTensors& saved, const torch::nn::Module& model) 
 }
 
 NamedTensors places_of(const NamedTensors& saved, const torch::nn::Module& model) {
-  NamedTensors places = prefixed_weights_of(model);
-  NamedTensors parameters;
-  for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value());
+  const NamedParameters named = model.named_parameters();
+  NamedTensors places = prefixed_weights_of(named, model);
+  std::unordered_map<std::string, torch::Tensor> parameters;
+  for (const auto& item : named) parameters.emplace(item.key(), item.value());
   Comparison comparison;
   comparison.compare(saved, places);
   for (const auto& [name, tensor] : saved) {

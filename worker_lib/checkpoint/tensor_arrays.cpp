@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ddprun/error.h"
+#include "worker_lib/process/crc32c.h"
 
 namespace ddprun {
 namespace {
@@ -78,9 +79,14 @@ NamedTensors tensors_of(const std::vector<safetensors::Array>& arrays) {
 
 NamedTensors described_by(const std::vector<safetensors::Place>& places) {
   NamedTensors tensors;
+  // They have no values, so equal ones are one: making one takes longer than all the rest.
+  std::map<std::pair<std::string, std::vector<std::int64_t>>, torch::Tensor> known;
   for (const safetensors::Place& place : places) {
-    tensors.emplace(place.name,
-                    torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta)));
+    torch::Tensor& tensor = known[{place.dtype, place.shape}];
+    if (!tensor.defined()) {
+      tensor = torch::empty(place.shape, torch::dtype(type_of(place)).device(torch::kMeta));
+    }
+    tensors.emplace(place.name, tensor);
   }
   return tensors;
 }
@@ -90,32 +96,33 @@ ArrayReceiver::ArrayReceiver(std::vector<safetensors::Place> places, const Named
   std::erase_if(places_, [](const safetensors::Place& place) { return place.size == 0; });
 }
 
-void ArrayReceiver::begin_array() {
-  const torch::Tensor& tensor = tensors_.at(places_[array_].name);
-  values_ = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()
-                ? tensor
-                : torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type()));
-  row_ = values_.view({-1}).view(torch::kUInt8);
-  taken_ = 0;
+std::pair<char*, std::size_t> ArrayReceiver::room_for(std::size_t size) {
+  const safetensors::Place& place = places_[array_];
+  if (!values_.defined()) {
+    tensor_ = tensors_.at(place.name);
+    values_ = is_plain(tensor_)
+                  ? tensor_
+                  : torch::empty(tensor_.sizes(), torch::dtype(tensor_.scalar_type()));
+    taken_ = 0;
+  }
+  return {static_cast<char*>(values_.mutable_data_ptr()) + taken_,
+          std::min<std::uint64_t>(size, place.size - taken_)};
 }
 
-void ArrayReceiver::take(torch::Tensor bytes) {
-  const torch::NoGradGuard no_grad;
-  while (bytes.numel() > 0) {
-    if (!row_.defined()) begin_array();
-    const safetensors::Place& place = places_[array_];
-    const auto size =
-        std::min<std::int64_t>(bytes.numel(), static_cast<std::int64_t>(place.size - taken_));
-    row_.narrow(0, static_cast<std::int64_t>(taken_), size).copy_(bytes.narrow(0, 0, size));
-    bytes = bytes.narrow(0, size, bytes.numel() - size);
-    taken_ += static_cast<std::uint64_t>(size);
-    if (taken_ < place.size) return;
-    const torch::Tensor& tensor = tensors_.at(place.name);
-    if (!values_.is_same(tensor)) torch::Tensor(tensor).copy_(values_);
-    values_.reset();
-    row_.reset();
-    ++array_;
+void ArrayReceiver::took(std::size_t size) {
+  const safetensors::Place& place = places_[array_];
+  taken_ += size;
+  if (taken_ < place.size) return;
+  if (!values_.is_same(tensor_)) {
+    const torch::NoGradGuard no_grad;
+    tensor_.copy_(values_);
   }
+  values_.reset();
+  ++array_;
+}
+
+void ArrayReceiver::take(std::string_view bytes) {
+  take(bytes, [](char* to, const char* from, std::size_t size) { std::memcpy(to, from, size); });
 }
 
 void check_storable(const NamedTensors& tensors) {
@@ -133,31 +140,56 @@ void check_storable(const NamedTensors& tensors) {
   }
 }
 
-// A tensor and its place in the buffer.
-struct ArrayBuffer::Part {
-  const std::string* name;
-  const torch::Tensor* tensor;
-  std::size_t begin = 0;
-
-  std::size_t size() const { return tensor->nbytes(); }
-};
-
-void ArrayBuffer::copy(const NamedTensors& tensors) {
-  std::vector<Part> parts;
-  for (const auto& [name, tensor] : tensors) parts.push_back({&name, &tensor});
+ArrayLayout::ArrayLayout(const NamedTensors& tensors) {
+  parts_.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) parts_.push_back({&name, &tensor});
   // Every array begins at a multiple of its element's size when the large elements come first.
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  std::stable_sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) {
     return a.tensor->element_size() > b.tensor->element_size();
   });
-  size_ = 0;
-  for (Part& part : parts) {
+  for (Part& part : parts_) {
     part.begin = size_;
     size_ += part.size();
   }
+}
+
+std::vector<safetensors::Place> ArrayLayout::places() const {
+  std::vector<safetensors::Place> places;
+  places.reserve(parts_.size());
+  for (const Part& part : parts_) {
+    places.push_back({*part.name, dtype_name(part.tensor->scalar_type()),
+                      part.tensor->sizes().vec(), part.begin, part.size()});
+  }
+  return places;
+}
+
+std::uint64_t ArrayLayout::sum() const {
+  std::string text;
+  for (const Part& part : parts_) {
+    text += *part.name;
+    text.push_back('\0');
+    text.push_back(static_cast<char>(part.tensor->scalar_type()));
+    const auto sizes = part.tensor->sizes();
+    text.push_back(static_cast<char>(sizes.size()));
+    text.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof sizes[0]);
+  }
+  return stream_sum(text);
+}
+
+torch::Tensor ArrayLayout::Part::plain() const {
+  if (is_plain(*tensor)) return *tensor;
+  const torch::NoGradGuard no_grad;
+  return torch::empty(tensor->sizes(), torch::dtype(tensor->scalar_type())).copy_(*tensor);
+}
+
+void ArrayBuffer::copy(const NamedTensors& tensors) {
+  const ArrayLayout layout(tensors);
+  const auto& parts = layout.parts_;
+  size_ = layout.size();
 
   if (memory_.size() < size_) {
     const auto on_gpu = std::find_if(parts.begin(), parts.end(),
-                                     [](const Part& part) { return part.tensor->is_cuda(); });
+                                     [](const auto& part) { return part.tensor->is_cuda(); });
     c10::OptionalDeviceGuard guard;
     if (on_gpu != parts.end()) guard.reset_device(on_gpu->tensor->device());
     memory_ = {};  // before the new one, not beside it
@@ -167,7 +199,7 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
 
   const torch::NoGradGuard no_grad;
   arrays_.clear();
-  for (const Part& part : parts) {
+  for (const auto& part : parts) {
     const torch::Tensor& tensor = *part.tensor;
     arrays_.push_back({*part.name,
                        dtype_name(tensor.scalar_type()),
@@ -182,7 +214,7 @@ void ArrayBuffer::copy(const NamedTensors& tensors) {
                    [&](std::int64_t from, std::int64_t to) {
                      const auto first = static_cast<std::size_t>(from);
                      const auto last = static_cast<std::size_t>(to);
-                     for (const Part& part : parts) {
+                     for (const auto& part : parts) {
                        const std::size_t begin = std::max(part.begin, first);
                        const std::size_t end = std::min(part.begin + part.size(), last);
                        if (begin >= end || !is_plain(*part.tensor)) continue;

@@ -51,15 +51,16 @@ struct Settings {
   std::int64_t limit = 0;  // 0: all samples
   std::string checkpoint_dir;
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch only
+  std::string memory_every = "0";     // steps between snapshots in memory, or auto
   std::string backend = "auto";
   std::string loss_file;
   std::string sample_file;
 };
 
-FashionMnist load(const Settings& settings, Split split, torch::Device device) {
+FashionMnist load(const Settings& settings, Split split) {
   FashionMnist all = read_fashion_mnist(settings.data, split);
   if (settings.limit > 0) all = all.first(settings.limit);
-  return all.to(device);
+  return all;
 }
 
 std::int64_t count_correct(const Tensor& logits, const Tensor& targets) {
@@ -119,11 +120,12 @@ class StepFile {
 
 class Training {
  public:
-  Training(const Settings& settings, ddprun::Context& context)
+  Training(const Settings& settings, const FashionMnist& train, const FashionMnist& test,
+           ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        train_(load(settings, Split::kTrain, context.device())),
-        test_(load(settings, Split::kTest, context.device())),
+        train_(train.to(context.device())),
+        test_(test.to(context.device())),
         sampler_(train_.size(), context, {.seed = settings.seed}),
         model_(make_net(), context),
         optimizer_(model_.parameters(), ddprun::optim::SGDOptions(settings.lr).momentum(0.9)),
@@ -159,7 +161,11 @@ class Training {
   }
 
   void resume() {
-    checkpoints_ = std::make_unique<ddprun::Checkpointer>(context_, settings_.checkpoint_dir);
+    checkpoints_ = std::make_unique<ddprun::Checkpointer>(
+        context_, settings_.checkpoint_dir,
+        ddprun::CheckpointOptions{.memory_every = settings_.memory_every == "auto"
+                                                      ? ddprun::kMemoryAuto
+                                                      : std::stoi(settings_.memory_every)});
     // Which gradients are summed together: with three and more ranks the bits depend on it.
     checkpoints_->register_for_checkpointing("buckets", model_);
     if (auto saved = checkpoints_->resume(model_, optimizer_)) continue_from(*saved);
@@ -186,11 +192,20 @@ class Training {
   // reports the mean of all its samples. %a: exact.
   void save() {
     if (!checkpoints_) return;
+    note_loss();
+    checkpoints_->save(model_, optimizer_, at_);
+  }
+  void note_loss() {
     const ddprun::Mean::Total total = mean_loss().total(context_);
     char text[64];
     std::snprintf(text, sizeof text, "%a %lld", total.sum, static_cast<long long>(total.count));
     at_.notes["epoch_loss"] = text;
-    checkpoints_->save(model_, optimizer_, at_);
+  }
+  // In memory; the disk's are saved beside them.
+  void keep() {
+    if (!checkpoints_ || !checkpoints_->keeps_after(at_.step)) return;
+    note_loss();
+    checkpoints_->keep(model_, optimizer_, at_);
   }
 
   void add_saved_loss(const std::map<std::string, std::string>& notes) {
@@ -252,6 +267,7 @@ class Training {
                     is_due ? "loss " + std::to_string(last_loss_) : std::string());
         context_.progress(at_.step, total_steps(), {{"loss", last_loss_}});
         const bool is_leaving = context_.should_leave();
+        keep();
         if (is_leaving ||
             (settings_.checkpoint_every > 0 && at_.step % settings_.checkpoint_every == 0)) {
           save();
@@ -318,6 +334,11 @@ int main(int argc, char** argv) {
   app.add_option("--checkpoint-every", settings.checkpoint_every,
                  "steps between checkpoints; 0: after each epoch")
       ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--memory-every", settings.memory_every,
+         "steps between snapshots in ddprun's memory, for which --checkpoint-dir is needed; "
+         "auto: as often as it takes 1 % of the time; 0: none")
+      ->check(CLI::NonNegativeNumber | CLI::IsMember({"auto"}));
   app.add_option("--backend", settings.backend, "auto, shm or gloo (CPU), nccl (GPU)");
   app.add_option("--loss-file", settings.loss_file,
                  "append each step's loss, exactly, to this name + .rank<N> (for tests)");
@@ -329,8 +350,12 @@ int main(int argc, char** argv) {
   }
   try {
     const ddprun::ContextOptions options{.backend = ddprun::backend_from(settings.backend)};
+    // Before the Context: standbys are forked there, and have it.
+    const FashionMnist train = load(settings, Split::kTrain);
+    const FashionMnist test = load(settings, Split::kTest);
     return ddprun::run(
-        argc, argv, [&](ddprun::Context& context) { Training(settings, context).run(); }, options);
+        argc, argv,
+        [&](ddprun::Context& context) { Training(settings, train, test, context).run(); }, options);
   } catch (const ddprun::UsageError& error) {
     std::fprintf(stderr, "train: %s\n", error.what());
     return kWrongUsage;

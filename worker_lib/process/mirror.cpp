@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "ddprun/error.h"
+#include "worker_lib/process/crc32c.h"
 
 namespace ddprun {
 
@@ -22,7 +22,7 @@ struct Mirror::Header {
 };
 
 struct Mirror::State {
-  std::atomic<std::uint64_t> turn;  // odd: it is being written; 0: never was
+  Turn turn;
   std::int64_t step;
   std::uint64_t size;
   std::uint64_t checksum;
@@ -39,15 +39,7 @@ std::size_t rounded(std::size_t bytes) { return (bytes + 63) & ~std::size_t{63};
 
 // Finds memory that was never written or belongs to another step, not an attacker.
 std::uint64_t checksum_of(std::string_view bytes, std::int64_t step) {
-  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;
-  std::uint64_t sum = static_cast<std::uint64_t>(step) * kFactor + bytes.size();
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
-    sum = (sum ^ word) * kFactor;
-    sum ^= sum >> 32;
-  }
-  return sum;
+  return stream_sum(bytes) ^ static_cast<std::uint64_t>(step) * 0x9e3779b97f4a7c15;
 }
 
 }  // namespace
@@ -56,76 +48,68 @@ std::unique_ptr<Mirror> Mirror::make(std::size_t state_bytes, std::string_view s
   state_bytes = rounded(state_bytes);
   const std::size_t bytes = kHeaderBytes + rounded(setup.size()) + 4 * (State::kHead + state_bytes);
   rdzv::UniqueFd memory(::memfd_create("ddprun-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  void* base = MAP_FAILED;
+  SharedMapping mapping;
   if (memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    mapping = SharedMapping(memory.get(), bytes);
   }
-  if (base == MAP_FAILED) {
+  if (!mapping) {
     throw Failure(ErrorCode::kResourceExhausted, "no memory for the mirror of this rank's state, " +
                                                      std::to_string(bytes) + " bytes (" +
                                                      std::strerror(errno) + ")");
   }
-  auto* const header = new (base) Header;
+  auto* const header = new (mapping.data()) Header;
   header->state_bytes = state_bytes;
   header->setup_bytes = setup.size();
-  std::memcpy(static_cast<char*>(base) + kHeaderBytes, setup.data(), setup.size());
-  return std::unique_ptr<Mirror>(new Mirror(std::move(memory), base, bytes));
+  std::memcpy(mapping.data() + kHeaderBytes, setup.data(), setup.size());
+  return std::unique_ptr<Mirror>(new Mirror(std::move(memory), std::move(mapping)));
 }
 
 std::unique_ptr<Mirror> Mirror::open(rdzv::UniqueFd memory) {
   struct stat about {};
   const bool is_file = memory && ::fstat(memory.get(), &about) == 0 && S_ISREG(about.st_mode);
   const auto bytes = static_cast<std::size_t>(is_file ? about.st_size : 0);
-  void* const base = bytes < kHeaderBytes ? MAP_FAILED
-                                          : ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                                   MAP_SHARED, memory.get(), 0);
-  if (base != MAP_FAILED) {
-    const Header header = *static_cast<const Header*>(base);
+  SharedMapping mapping;
+  if (bytes >= kHeaderBytes) mapping = SharedMapping(memory.get(), bytes);
+  if (mapping) {
+    const Header header = *reinterpret_cast<const Header*>(mapping.data());
     if (header.magic == Header::kMagic && header.state_bytes < bytes &&
         header.setup_bytes < bytes &&
         kHeaderBytes + rounded(header.setup_bytes) + 4 * (State::kHead + header.state_bytes) ==
             bytes) {
-      return std::unique_ptr<Mirror>(new Mirror(std::move(memory), base, bytes));
+      return std::unique_ptr<Mirror>(new Mirror(std::move(memory), std::move(mapping)));
     }
-    ::munmap(base, bytes);
   }
   throw Failure(ErrorCode::kProtocol, "what was handed over is not the mirror of a worker");
 }
 
-Mirror::Mirror(rdzv::UniqueFd memory, void* base, std::size_t bytes)
+Mirror::Mirror(rdzv::UniqueFd memory, SharedMapping mapping)
     : memory_(std::move(memory)),
-      base_(static_cast<char*>(base)),
-      bytes_(bytes),
-      state_bytes_(static_cast<const Header*>(base)->state_bytes) {}
-
-Mirror::~Mirror() { ::munmap(base_, bytes_); }
+      mapping_(std::move(mapping)),
+      state_bytes_(reinterpret_cast<const Header*>(mapping_.data())->state_bytes) {}
 
 Mirror::State& Mirror::state(std::int64_t step, Moment moment) const {
-  const auto* const header = reinterpret_cast<const Header*>(base_);
+  const auto* const header = reinterpret_cast<const Header*>(mapping_.data());
   const auto index = static_cast<std::size_t>((step & 1) * 2 + (moment == Moment::kEffect ? 1 : 0));
-  return *reinterpret_cast<State*>(base_ + kHeaderBytes + rounded(header->setup_bytes) +
+  return *reinterpret_cast<State*>(mapping_.data() + kHeaderBytes + rounded(header->setup_bytes) +
                                    index * (State::kHead + state_bytes_));
 }
 
 bool Mirror::write(std::int64_t step, Moment moment, std::string_view bytes) {
   State& place = state(step, moment);
-  const std::uint64_t turn = place.turn.load(std::memory_order_relaxed) | 1;
-  place.turn.store(turn, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  place.turn.begin();
   if (bytes.size() > state_bytes_) return false;
   place.step = step;
   place.size = bytes.size();
   place.checksum = checksum_of(bytes, step);
   std::memcpy(place.bytes(), bytes.data(), bytes.size());
-  place.turn.store(turn + 1, std::memory_order_release);
+  place.turn.end();
   return true;
 }
 
 std::optional<std::string> Mirror::read(std::int64_t step, Moment moment) const {
   State& place = state(step, moment);
-  const std::uint64_t turn = place.turn.load(std::memory_order_acquire);
-  if (turn == 0 || turn % 2 != 0 || place.step != step || place.size > state_bytes_) {
+  if (!place.turn.is_whole() || place.step != step || place.size > state_bytes_) {
     return std::nullopt;
   }
   std::string bytes(place.bytes(), place.size);
@@ -134,8 +118,8 @@ std::optional<std::string> Mirror::read(std::int64_t step, Moment moment) const 
 }
 
 std::string Mirror::setup() const {
-  const auto* const header = reinterpret_cast<const Header*>(base_);
-  return std::string(base_ + kHeaderBytes, header->setup_bytes);
+  const auto* const header = reinterpret_cast<const Header*>(mapping_.data());
+  return std::string(mapping_.data() + kHeaderBytes, header->setup_bytes);
 }
 
 }  // namespace ddprun

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "rendezvous/common/unique_fd.h"
+#include "worker_lib/process/shared_memory.h"
 
 namespace ddprun {
 
@@ -28,7 +29,6 @@ class Mirror {
   static std::unique_ptr<Mirror> make(std::size_t state_bytes, std::string_view setup);
   // Of another process of this program. Throws Failure: it is none.
   static std::unique_ptr<Mirror> open(rdzv::UniqueFd memory);
-  ~Mirror();
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
@@ -44,12 +44,11 @@ class Mirror {
  private:
   struct Header;
   struct State;
-  Mirror(rdzv::UniqueFd memory, void* base, std::size_t bytes);
+  Mirror(rdzv::UniqueFd memory, SharedMapping mapping);
   State& state(std::int64_t step, Moment moment) const;
 
   rdzv::UniqueFd memory_;
-  char* base_;
-  std::size_t bytes_;
+  SharedMapping mapping_;
   std::size_t state_bytes_;
 };
 

@@ -283,6 +283,11 @@ class Zygote {
       mirror = std::move(descriptors.back());
       descriptors.pop_back();
     }
+    UniqueFd snapshot;
+    if ((header.flags & kHasSnapshot) != 0 && !descriptors.empty()) {
+      snapshot = std::move(descriptors.back());
+      descriptors.pop_back();
+    }
     if (descriptors.size() < (has_link ? 5 : 3)) ::_exit(1);
     take_environment(variables_, variables_in(text_of(descriptors[0].get())));
     take_stream(STDOUT_FILENO, descriptors[1].get());
@@ -294,6 +299,7 @@ class Zygote {
       hand_over(link::kPageVariable, std::move(descriptors[4]));
       if (descriptors.size() > 5) hand_over(record::kVariable, std::move(descriptors[5]));
     }
+    if (snapshot) hand_over(link::kSnapshotVariable, std::move(snapshot));
     if (mirror) hand_over(link::kMirrorVariable, std::move(mirror));
     agent_.reset();
   }

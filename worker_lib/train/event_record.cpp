@@ -1,25 +1,12 @@
 #include "worker_lib/train/event_record.h"
 
-#include <array>
 #include <bit>
 #include <type_traits>
 
+#include "worker_lib/process/crc32c.h"
+
 namespace ddprun::event_record {
 namespace {
-
-constexpr std::uint32_t kPolynomial = 0x82f63b78;  // Castagnoli's, bits reversed
-
-constexpr std::array<std::uint32_t, 256> make_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    std::uint32_t remainder = i;
-    for (int bit = 0; bit < 8; ++bit) {
-      remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? kPolynomial : 0);
-    }
-    table[i] = remainder;
-  }
-  return table;
-}
 
 template <typename Unsigned>
 void append_little_endian(std::string& bytes, Unsigned value) {
@@ -72,15 +59,6 @@ std::string event_at(double wall_time, std::int64_t step) {
 }
 
 }  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) {
-  static constexpr auto kTable = make_table();
-  std::uint32_t crc = ~std::uint32_t{0};
-  for (const char byte : bytes) {
-    crc = (crc >> 8) ^ kTable[(crc ^ static_cast<std::uint8_t>(byte)) & 0xff];
-  }
-  return ~crc;
-}
 
 std::string version_event(double wall_time) {
   std::string event;

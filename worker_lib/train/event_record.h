@@ -15,8 +15,6 @@
 
 namespace ddprun::event_record {
 
-std::uint32_t crc32c(std::string_view bytes);
-
 // Events, as protobuf. `wall_time`: seconds since 1970.
 std::string version_event(double wall_time);  // the first of every file
 std::string start_event(double wall_time, std::int64_t step);

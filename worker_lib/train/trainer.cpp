@@ -122,6 +122,7 @@ struct TrainerBase::Parts final : TrainingView, Stateful {
   void call(void (Callback::*hook)(const TrainingView&));
   void evaluate();
   void save();
+  void keep();
   void tell_progress(std::int64_t total);
   bool is_evaluated() const {
     return !record.evaluations.empty() && record.evaluations.back().step == at.step;
@@ -317,6 +318,13 @@ void TrainerBase::Parts::save() {
   is_evaluation_saved = true;
 }
 
+void TrainerBase::Parts::keep() {
+  if (checkpoints == nullptr || !checkpoints->keeps_after(at.step)) return;
+  failures.settle();
+  saved_sums = meter.over_ranks(context);
+  checkpoints->keep(module, optimizer, at);
+}
+
 void TrainerBase::Parts::tell_progress(std::int64_t total) {
   if (window_losses.front().on_gpu.defined()) {
     const auto now = Clock::now();
@@ -388,7 +396,7 @@ void TrainerBase::begin(Evaluation evaluation) {
                          std::to_string(p.at.seed) + "; give the same, or another folder");
       }
       p.at = *saved;
-      p.saved_step = p.at.step;
+      p.saved_step = p.checkpoints->step_on_disk().value_or(-1);
       const bool skips = !p.sampler && p.batches_done > 0;
       if (skips && p.saved_world_size != p.context.world_size()) {
         throw UsageError(
@@ -522,6 +530,7 @@ void TrainerBase::end_update() {
   }
   if (is_leaving) p.ending = History::Ending::kLeft;
   if (p.checkpoints == nullptr) return;
+  p.keep();
   if (is_leaving || p.is_new_best ||
       (p.cadence.every_steps > 0 && p.at.step % p.cadence.every_steps == 0)) {
     p.save();

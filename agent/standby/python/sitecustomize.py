@@ -417,7 +417,8 @@ class _Zygote:
             os.close(stream)
         self._take_environment(environment)
         if flags & _HAS_LINK:
-            for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
+            names = ("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD", "DDPRUN_SNAPSHOT_FD")
+            for name, fd in zip(names, descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
         self._preloaded.agent = agent

@@ -273,6 +273,12 @@ inline constexpr char kPreparedVariable[] = "DDPRUN_PREPARED";
 // program's set-up was told by the other ranks.
 inline constexpr char kMirrorVariable[] = "DDPRUN_MIRROR_FD";
 
+// Its number: memory of the node for snapshots of the training, which the agent keeps from one round to the
+// next and never looks into (worker_lib/process/snapshot_memory.h). Empty at first. Every worker of the node
+// has it, standbys included.
+inline constexpr char kSnapshotVariable[] = "DDPRUN_SNAPSHOT_FD";
+inline constexpr char kSnapshotName[] = "ddprun-snapshot";  // as memfd_create() has it
+
 struct Message {
   std::uint32_t kind = 0;
   std::uint32_t version = kVersion;  // of the sender

@@ -54,5 +54,8 @@ inline constexpr std::uint32_t kIsInControlGroup = 1;  // of a standby's kHello
 inline constexpr std::uint32_t kHasLink = 1;
 // After these the mirror of the worker that it may replace (worker_link.h), for link::kMirrorVariable.
 inline constexpr std::uint32_t kHasMirror = 2;
+// Before that one the node's memory for snapshots (worker_link.h), for link::kSnapshotVariable. A process of an
+// earlier version closes it, or leaves it to be closed at an exec.
+inline constexpr std::uint32_t kHasSnapshot = 4;
 
 }  // namespace ddprun::zygote

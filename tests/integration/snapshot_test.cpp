@@ -1,0 +1,155 @@
+// Snapshots in the agent's memory: however many workers die at any moment, the training goes on from at most
+// memory_every steps before, and ends with the bits of an undisturbed one.
+//
+// DDPRUN_TEST_SEED=N chooses the moments; DDPRUN_TEST_FULL=1 kills more often.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/training.h"
+
+namespace ddprun::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr seconds kTime{240};
+constexpr int kEvery = 3;
+
+unsigned seed_of_test() {
+  const char* const given = std::getenv("DDPRUN_TEST_SEED");
+  return given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
+                          : std::random_device{}();
+}
+
+// Steps in the order in which rank 0 made them.
+std::vector<int> steps_in(const std::string& path) {
+  std::vector<int> steps;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) steps.push_back(std::stoi(line));
+  return steps;
+}
+
+// One checkpoint on the disk, at the end.
+Command images(const std::string& folder, const std::vector<std::string>& options) {
+  std::vector<std::string> all{"--nproc-per-node=2", "--max-restarts=1000", "--no-python"};
+  all.insert(all.end(), options.begin(), options.end());
+  return ddprun(all,
+                {DDPRUN_TRAIN, "--epochs=1", "--limit=6000", "--batch-size=16", "--seed=3",
+                 "--checkpoint-dir=" + folder + "/checkpoints", "--loss-file=" + folder + "/loss",
+                 "--memory-every=" + std::to_string(kEvery)});
+}
+
+class Snapshots : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Standbys, Snapshots, ::testing::Values("--standby=auto", "--standby=off"),
+                         [](const auto& each) { return std::string(each.param).substr(10); });
+
+TEST_P(Snapshots, LoseAFewStepsWhenAllRanksAreKilledAtAnyMoment) {
+  const unsigned seed = seed_of_test();
+  std::mt19937 random(seed);
+  SCOPED_TRACE("DDPRUN_TEST_SEED=" + std::to_string(seed));
+  const TemporaryTree undisturbed;
+  Job plain(images(undisturbed.path(), {}));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+
+  const TemporaryTree folder;
+  Job job(images(folder.path(), {GetParam()}));
+  const auto made = [&] { return steps_in(folder / "loss.rank0").size(); };
+  for (int kills = full_tests() ? 30 : 6; kills > 0; --kills) {
+    const std::size_t before = made();
+    ASSERT_TRUE(job.reaches([&] { return made() > before + 5; }, kTime)) << job.err();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+    const bool are_all = kills % 3 != 0;
+    for (const auto& [rank, pid] : job.workers()) {
+      if (are_all || rank == kills % 2) kill(pid, SIGKILL);
+    }
+  }
+  ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+  EXPECT_THAT(job.left_over(), IsEmpty());
+  EXPECT_TRUE(end_with_the_same_bytes(undisturbed / "checkpoints", folder / "checkpoints"))
+      << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("continuing in epoch 1 after step"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("in memory"))) << job.err();
+  const auto steps = steps_in(folder / "loss.rank0");
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_LE(steps[i], steps[i - 1] + 1);
+    EXPECT_LE(steps[i - 1] + 1 - steps[i], kEvery) << "after step " << steps[i - 1];
+  }
+}
+
+// With momentum, batch statistics, random numbers of each rank, a schedule and a scale of gradients.
+TEST(Snapshot, GivesBackAllStateWhereverARankDies) {
+  const auto command = [](const std::string& folder, const std::string& every) {
+    return ddprun({"--nproc-per-node=3", "--max-restarts=10", "--no-python", "--standby=off"},
+                  {DDPRUN_MORTAL_TRAINING, folder, "now", "shm", every});
+  };
+  const TemporaryTree undisturbed;
+  Job plain(command(undisturbed.path(), "0"));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+  // "saving" is reached on rank 0 in the middle of a snapshot, too.
+  const std::string deaths =
+      "forward:2:1,backward:5:2,optimizer:8:0,after_step:11:1,saving:14:0,after_step:17:2";
+  for (const std::string every : {"1", "2", "auto"}) {
+    SCOPED_TRACE(every);
+    const TemporaryTree folder;
+    Job job(command(folder.path(), every == "auto" ? "-1" : every),
+            {.environment = {{"DDPRUN_DEATHS", deaths}}});
+    ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("restart 6 of 10"));
+    EXPECT_TRUE(end_with_the_same_bytes(undisturbed.path(), folder.path())) << job.err();
+  }
+}
+
+// 3 epochs of 10 steps. The Trainer's own state (losses of the epoch, history) comes back, too; and where the last step
+// was in memory when all died, the end is on the disk nevertheless.
+TEST(Snapshot, IsMadeByTheTrainer) {
+  const auto command = [](const std::string& folder, const std::string& every) {
+    return ddprun({"--nproc-per-node=2", "--max-restarts=10", "--no-python", "--standby=off"},
+                  {DDPRUN_TRAINED_BY_TRAINER, folder, every});
+  };
+  const TemporaryTree undisturbed;
+  Job plain(command(undisturbed.path(), "0"));
+  ASSERT_EQ(plain.wait(kTime), exited(0)) << plain.err();
+  for (const std::string every : {"1", "3", "10"}) {
+    SCOPED_TRACE(every);
+    const TemporaryTree folder;
+    Job job(command(folder.path(), every),
+            {.environment = {{"DDPRUN_ALL_DIE_AT", "5,12,12,20,30"}}});
+    ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("restart 5 of 10"));
+    EXPECT_THAT(job.err(), HasSubstr("after step " + std::string(every == "10"  ? "20"
+                                                                 : every == "3" ? "27"
+                                                                                : "29")));
+    // Not the file's bytes: how long an epoch took is in it.
+    EXPECT_EQ(job.out(), plain.out()) << job.err();
+    EXPECT_EQ(last_step_in(folder.path()), 30);
+  }
+}
+
+// Nobody could read them, so none are made.
+TEST(Snapshot, IsNotMadeWhereNoRestartCanFollow) {
+  const TemporaryTree folder;
+  Job job(ddprun({"--nproc-per-node=1", "--no-python"},
+                 {"/bin/sh", "-c", "echo ${DDPRUN_SNAPSHOT_FD-none}"}));
+  ASSERT_EQ(job.wait(), exited(0)) << job.err();
+  EXPECT_EQ(job.out(), "none\n");
+  Job other(ddprun({"--nproc-per-node=1", "--no-python", "--max-restarts=1"},
+                   {"/bin/sh", "-c", "readlink /proc/self/fd/$DDPRUN_SNAPSHOT_FD"}));
+  ASSERT_EQ(other.wait(), exited(0)) << other.err();
+  EXPECT_THAT(other.out(), HasSubstr("/memfd:ddprun-snapshot"));
+}
+
+}  // namespace
+}  // namespace ddprun::test

@@ -1,0 +1,128 @@
+// trained_by_trainer FOLDER MEMORY_EVERY: a small training by the Trainer, whose only checkpoint on the disk is made at its
+// end; rank 0 prints the losses and all weights, exactly. With DDPRUN_ALL_DIE_AT=STEP,STEP… every rank kills itself after the n-th of these steps in the n-th run.
+#include <torch/nn.h>
+#include <torch/optim/sgd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddprun/checkpoint.h"
+#include "ddprun/ddp.h"
+#include "ddprun/run.h"
+#include "ddprun/sampler.h"
+#include "ddprun/trainer.h"
+
+namespace {
+
+using torch::Tensor;
+
+struct Batch {
+  Tensor inputs;
+  Tensor targets;
+};
+
+class Batches {
+ public:
+  explicit Batches(ddprun::Context& context) : sampler_(kSamples, context, {.seed = 3}) {
+    torch::manual_seed(100);
+    inputs_ = torch::randn({kSamples, 20});
+    targets_ = torch::randint(5, {kSamples}, torch::kInt64);
+  }
+  const ddprun::DistributedSampler& sampler() const { return sampler_; }
+
+  class Iterator {
+   public:
+    explicit Iterator(Batches* batches) : batches_(batches), batch_(batches->next()) {}
+    Batch& operator*() { return *batch_; }
+    Iterator& operator++() {
+      batch_ = batches_->next();
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+   private:
+    Batches* batches_;
+    std::optional<Batch> batch_;
+  };
+  Iterator begin() { return Iterator(this); }
+  std::default_sentinel_t end() { return {}; }
+
+ private:
+  static constexpr std::int64_t kSamples = 200;
+
+  std::optional<Batch> next() {
+    const auto indices = sampler_.next(10);
+    if (!indices) return std::nullopt;
+    const Tensor rows =
+        torch::tensor(std::vector<std::int64_t>(indices->begin(), indices->end()), torch::kInt64);
+    return Batch{inputs_.index_select(0, rows), targets_.index_select(0, rows)};
+  }
+
+  ddprun::DistributedSampler sampler_;
+  Tensor inputs_;
+  Tensor targets_;
+};
+
+// At the step of this run; dying before the snapshot of that step is made.
+class Death : public ddprun::Callback {
+ public:
+  Death() {
+    const char* const steps = std::getenv("DDPRUN_ALL_DIE_AT");
+    const char* const run = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    if (steps == nullptr || run == nullptr) return;
+    std::string left = steps;
+    for (int skip = std::atoi(run); skip > 0; --skip) {
+      const auto comma = left.find(',');
+      left = comma == std::string::npos ? "" : left.substr(comma + 1);
+    }
+    if (!left.empty()) step_ = std::atoi(left.c_str());
+  }
+  void on_step_end(const ddprun::TrainingView& training) override {
+    if (training.step() == step_) std::raise(SIGKILL);
+  }
+
+ private:
+  std::int64_t step_ = -1;
+};
+
+void train(ddprun::Context& context, const std::string& folder, int memory_every) {
+  torch::manual_seed(1);
+  const auto net = std::make_shared<torch::nn::SequentialImpl>(
+      torch::nn::Linear(20, 16), torch::nn::BatchNorm1d(16), torch::nn::ReLU(),
+      torch::nn::Dropout(0.2), torch::nn::Linear(16, 5));
+  ddprun::DistributedDataParallel model(net, context);
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Batches batches(context);
+  torch::manual_seed(7 + static_cast<std::uint64_t>(context.rank()));  // for dropout
+  ddprun::Checkpointer checkpoints(context, folder, {.memory_every = memory_every});
+  ddprun::Trainer trainer(context, model, optimizer,
+                          {.max_epochs = 3, .enable_progress_bar = false});
+  trainer.use(checkpoints, {.every_epochs = 0});
+  trainer.add_callback(std::make_shared<Death>());
+  const ddprun::History history = trainer.fit(batches, [](auto& module, Batch& batch) {
+    return torch::nn::functional::cross_entropy(module(batch.inputs), batch.targets);
+  });
+  if (!context.is_main_process()) return;
+  for (const auto& epoch : history.epochs) std::printf("epoch loss %a\n", epoch.loss);
+  const auto print = [](const Tensor& tensor) {
+    const Tensor flat = tensor.detach().to(torch::kFloat64).flatten();
+    for (std::int64_t i = 0; i < flat.numel(); ++i) std::printf("%a\n", flat[i].item<double>());
+  };
+  for (const Tensor& parameter : model->parameters()) print(parameter);
+  for (const Tensor& buffer : model->buffers()) print(buffer);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  return ddprun::run(argc, argv,
+                     [&](ddprun::Context& context) { train(context, argv[1], std::atoi(argv[2])); },
+                     {.backend = ddprun::Backend::kShm});
+}

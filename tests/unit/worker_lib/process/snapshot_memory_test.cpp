@@ -1,0 +1,261 @@
+// Snapshots in memory: whole or not there, whatever was torn, overwritten or of another shape.
+#include "worker_lib/process/snapshot_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddprun/error.h"
+
+namespace ddprun {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kRanks = 2;
+constexpr SnapshotMemory::Shape kShape{
+    .ranks = kRanks, .data_bytes = 1000, .own_bytes = 100, .layout = 7};
+
+// The file that an agent has, and what a process of each rank makes of it.
+class Node {
+ public:
+  explicit Node(const SnapshotMemory::Shape& shape = kShape) : shape_(shape) {}
+
+  std::shared_ptr<SnapshotMemory> process() const {
+    return SnapshotMemory::open(rdzv::UniqueFd(::dup(file_.get())));
+  }
+  std::string data_of(std::int64_t step) const {
+    return std::string(shape_.data_bytes, static_cast<char>('a' + step));
+  }
+  void write(std::int64_t step, const std::vector<int>& ranks = {0, 1}) const {
+    for (const int rank : ranks) {
+      const auto memory = process();
+      memory->use(shape_);
+      auto part = memory->begin(rank, step, rank, kRanks);
+      const std::string data = data_of(step);
+      part.sum.copy(part.share.data(), data.data() + part.begin, part.share.size());
+      const std::string number = std::to_string(step);
+      ASSERT_TRUE(memory->finish(part, rank == 0 ? "text " + number : "",
+                                 "own " + number + std::to_string(rank)));
+    }
+  }
+  std::vector<std::int64_t> steps() const {
+    std::vector<std::int64_t> steps;
+    const auto memory = process();
+    for (const auto& found : memory->find()) {
+      if (is_whole(*memory, found)) steps.push_back(found.step);
+    }
+    return steps;
+  }
+  static bool is_whole(const SnapshotMemory& memory, const SnapshotMemory::Found& found) {
+    bool is_whole = true;
+    for (std::size_t writer = 0; writer < found.ranks.size(); ++writer) {
+      is_whole = is_whole && memory.is_whole(found, static_cast<int>(writer));
+    }
+    return is_whole;
+  }
+  int file() const { return file_.get(); }
+
+ private:
+  SnapshotMemory::Shape shape_;
+  rdzv::UniqueFd file_{::memfd_create("ddprun-snapshot", MFD_CLOEXEC)};
+};
+
+TEST(SnapshotMemory, GivesTheLastTwoToAnotherProcess) {
+  const Node node;
+  EXPECT_THAT(node.steps(), IsEmpty());
+  for (const std::int64_t step : {0, 5, 10}) node.write(step);
+  EXPECT_THAT(node.steps(), ElementsAre(10, 5));
+  const auto memory = node.process();
+  const auto found = memory->find();
+  EXPECT_EQ(memory->data(found[0]), node.data_of(10));
+  EXPECT_EQ(memory->text(found[0]), "text 10");
+  EXPECT_EQ(memory->own(found[0], 1), "own 101");
+  EXPECT_EQ(memory->data(found[1]), node.data_of(5));
+  EXPECT_THAT(found[0].ranks, ElementsAre(0, 1));
+}
+
+TEST(SnapshotMemory, IsNotThereBeforeAllRanksHaveWrittenTheirParts) {
+  const Node node;
+  node.write(0);
+  node.write(1);
+  node.write(2, {1});
+  EXPECT_THAT(node.steps(), ElementsAre(1));
+  // The next one spoils only what is torn.
+  node.write(3, {0});
+  EXPECT_THAT(node.steps(), ElementsAre(1));
+  node.write(3, {1});
+  EXPECT_THAT(node.steps(), ElementsAre(3, 1));
+}
+
+TEST(SnapshotMemory, ForgetsWhatIsLaterThanTheStepThatIsGoneOnFrom) {
+  const Node node;
+  node.write(5);
+  node.write(10);
+  const auto memory = node.process();
+  memory->find();
+  memory->forget_after(1, 5);
+  EXPECT_THAT(node.steps(), ElementsAre(5));
+  node.write(6);
+  EXPECT_THAT(node.steps(), ElementsAre(6, 5));
+}
+
+TEST(SnapshotMemory, OfAnotherShapeBeginsAnew) {
+  const Node node;
+  node.write(1);
+  SnapshotMemory::Shape other = kShape;
+  other.layout = 8;
+  node.process()->use(other);
+  EXPECT_THAT(node.steps(), IsEmpty());
+  other.ranks = 3;
+  other.data_bytes = 1 << 20;
+  node.process()->use(other);
+  node.process()->use(kShape);  // smaller again
+  node.write(2);
+  EXPECT_THAT(node.steps(), ElementsAre(2));
+}
+
+TEST(SnapshotMemory, RefusesAStateForWhichThereIsNoRoom) {
+  const Node node;
+  SnapshotMemory::Shape large = kShape;
+  large.data_bytes = std::uint64_t{1} << 44;
+  for (int process = 0; process < 2; ++process) {
+    try {
+      node.process()->use(large);
+      ADD_FAILURE() << "it is used";
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.error().code, ErrorCode::kResourceExhausted);
+      const char* const expected =
+          process == 0 ? "two snapshots take 3355443" : "there was no room";
+      EXPECT_THAT(failure.what(), HasSubstr(expected));
+    }
+  }
+  struct stat about {};
+  ::fstat(node.file(), &about);
+  EXPECT_LE(about.st_blocks, 16);  // nothing was copied
+  node.process()->use(kShape);
+}
+
+TEST(SnapshotMemory, KeepsNothingOfPartsThatAreTooLarge) {
+  const Node node;
+  node.write(1);
+  const auto memory = node.process();
+  memory->use(kShape);
+  auto part = memory->begin(0, 2, 0, kRanks);
+  EXPECT_FALSE(memory->finish(part, "", std::string(101, 'x')));
+  EXPECT_THAT(node.steps(), ElementsAre(1));
+}
+
+// Each byte of the heads and of the header, and each half of what the slots hold.
+TEST(SnapshotMemory, FindsEveryByteThatIsAnother) {
+  const Node node;
+  node.write(5);
+  node.write(10);
+  struct stat about {};
+  ::fstat(node.file(), &about);
+  std::vector<off_t> places;
+  for (off_t at = 0; at < 64; ++at) places.push_back(at);                 // header
+  for (off_t at = 4096; at < 4096 + 4 * 128; ++at) places.push_back(at);  // heads
+  const auto spoils = [&](off_t at, std::size_t size) {
+    std::string before(size, '\0');
+    EXPECT_EQ(::pread(node.file(), before.data(), size, at), static_cast<ssize_t>(size));
+    std::string other = before;
+    for (char& byte : other) byte = static_cast<char>(~byte);
+    EXPECT_EQ(::pwrite(node.file(), other.data(), size, at), static_cast<ssize_t>(size));
+    const auto left = node.steps();
+    ::pwrite(node.file(), before.data(), size, at);
+    return left;
+  };
+  for (const off_t at : places) {
+    const auto left = spoils(at, 1);
+    // What is left is right; a byte that is reserved changes nothing.
+    for (const std::int64_t step : left) EXPECT_TRUE(step == 5 || step == 10) << at;
+  }
+  EXPECT_THAT(node.steps(), ElementsAre(10, 5));
+  // The data end the file: slot 0 has step 5, slot 1 step 10, each of a whole number of pages.
+  const off_t second = about.st_size - 4096;
+  const off_t first = second - 4096;
+  EXPECT_THAT(spoils(first, 500), ElementsAre(10));
+  EXPECT_THAT(spoils(first + 512, 400), ElementsAre(10));
+  EXPECT_THAT(spoils(second, 1), ElementsAre(5));
+  EXPECT_THAT(spoils(second + 999, 1), ElementsAre(5));
+}
+
+TEST(SnapshotMemory, SaysThatItIsDamagedAndNotThatItIsUnfinished) {
+  const Node node;
+  node.write(5, {1});
+  std::string why;
+  EXPECT_THAT(node.process()->find(&why), IsEmpty());
+  EXPECT_EQ(why, "");
+  node.write(5, {0});
+  const char other = 77;
+  ASSERT_EQ(::pwrite(node.file(), &other, 1, 4096 + 8), 1);  // the step that rank 0 says
+  EXPECT_THAT(node.process()->find(&why), IsEmpty());
+  EXPECT_EQ(why, "it is damaged");
+}
+
+TEST(SnapshotMemory, OfAnotherVersionIsNamed) {
+  const Node node;
+  node.write(5);
+  const std::uint32_t version = 99;
+  ASSERT_EQ(::pwrite(node.file(), &version, sizeof version, 8), 4);
+  std::string why;
+  EXPECT_THAT(node.process()->find(&why), IsEmpty());
+  EXPECT_EQ(why, "another version of ddprun wrote it");
+}
+
+TEST(SnapshotMemory, IsNoneOfASocketOrAnOldDescriptor) {
+  EXPECT_EQ(SnapshotMemory::open(rdzv::UniqueFd()), nullptr);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const rdzv::UniqueFd other(ends[1]);
+  EXPECT_EQ(SnapshotMemory::open(rdzv::UniqueFd(ends[0])), nullptr);
+}
+
+// Killed at any instruction: what is found is whole, and at most one step is lost.
+TEST(SnapshotMemory, IsNeverTornByAProcessThatIsKilled) {
+  SnapshotMemory::Shape shape = kShape;
+  shape.ranks = 1;
+  shape.data_bytes = 300'000;
+  const Node node(shape);
+  std::int64_t next = 1;
+  for (int life = 0; life < 30; ++life) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto memory = node.process();
+      memory->use(shape);
+      for (std::int64_t step = next;; ++step) {
+        auto part = memory->begin(0, step, 0, 1);
+        const std::string data(shape.data_bytes, static_cast<char>(step));
+        part.sum.copy(part.share.data(), data.data(), data.size());
+        memory->finish(part, std::to_string(step), "");
+      }
+    }
+    ::usleep(static_cast<useconds_t>(1000 + 331 * life));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const auto memory = node.process();
+    const auto found = memory->find();
+    if (found.empty()) continue;
+    EXPECT_TRUE(Node::is_whole(*memory, found[0])) << found[0].step;
+    EXPECT_EQ(memory->text(found[0]), std::to_string(found[0].step));
+    EXPECT_EQ(memory->data(found[0]),
+              std::string(shape.data_bytes, static_cast<char>(found[0].step)));
+    EXPECT_GE(found[0].step, next - 1);
+    next = found[0].step + 1;
+  }
+  EXPECT_GT(next, 30);
+}
+
+}  // namespace
+}  // namespace ddprun

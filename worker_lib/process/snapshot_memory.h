@@ -1,0 +1,127 @@
+// SnapshotMemory: a training's state in memory that the agent owns, so that it outlives all workers of the node
+// (agent/README.md, "Snapshots in memory"). A file in memory, one per node, which every worker inherits. Two
+// slots, so that a whole snapshot is left at every instant. Without LibTorch: bytes and where they lie.
+//
+//   | header | heads: rank 0 slot 0, slot 1, rank 1 … | own | text | data of slot 0 | data of slot 1 |
+//
+// In a slot there are the data, which are equal on all ranks and of which each rank of the node writes an equal
+// share; a text by the node's first rank; and what each rank alone has. A rank's head is written last, with
+// sums over all that it has written; a snapshot is whole when the heads of all ranks of the node say the same
+// step. Each rank writes its own parts only, on one thread.
+//
+//   auto memory = SnapshotMemory::of_this_process();           // null: there is none
+//   memory->use(shape);                                        // throws: it cannot be had
+//   auto part = memory->begin(local_rank, step, rank, world_size);
+//   part.sum.copy(part.share.data(), from, bytes); …
+//   memory->finish(part, text, own);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/common/unique_fd.h"
+#include "worker_lib/process/crc32c.h"
+#include "worker_lib/process/owner_mark.h"
+#include "worker_lib/process/shared_memory.h"
+
+namespace ddprun {
+
+class SnapshotMemory {
+ public:
+  // What all ranks of the node must agree on. Another shape is another memory: what was there is gone.
+  struct Shape {
+    std::int32_t ranks = 1;        // of this node
+    std::uint64_t data_bytes = 0;  // of one snapshot
+    std::uint64_t own_bytes = 0;   // what a rank alone has, at most
+    std::uint64_t layout = 0;      // a sum over what lies where in the data
+
+    bool operator==(const Shape&) const = default;
+  };
+
+  // That of the variable, if this process is a worker which inherited it; asked for once.
+  static std::shared_ptr<SnapshotMemory> of_this_process();
+  // Takes the descriptor. Null if it is no such memory.
+  static std::shared_ptr<SnapshotMemory> open(rdzv::UniqueFd file);
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
+
+  // Lays the memory out, unless it has this shape: the first rank of the node that comes does. Throws Failure with
+  // a sentence: two snapshots do not fit into what the control group or the machine has left. Then it is so
+  // for all ranks of the node, until another shape is asked for.
+  void use(const Shape& shape);
+  bool is_used() const { return is_used_; }
+
+  struct Part {
+    int slot = 0;
+    int local_rank = 0;
+    std::int64_t step = 0;
+    std::int32_t rank = 0;
+    std::int32_t world_size = 1;
+    std::uint64_t begin = 0;  // of the share, in the data
+    std::span<char> share;
+    StreamSum sum;
+  };
+  // Of the slot that is not the newest whole one; from here on that one is not whole.
+  Part begin(int local_rank, std::int64_t step, int rank, int world_size);
+  // `part.sum` has summed the whole share. False: text or own part are too large, and nothing is kept.
+  bool finish(Part& part, std::string_view text, std::string_view own);
+
+  // When the next snapshot is due, if that is decided as the training goes: of the node's ranks the first says so.
+  struct Due {
+    std::int64_t last = -1;
+    std::int64_t next = -1;
+  };
+  Due due();
+  void set_due(const Due& due);
+
+  // ---- what the processes before have left; nothing is known of its sums yet
+  struct Found {
+    int slot = 0;
+    std::int64_t step = 0;
+    std::int32_t world_size = 1;
+    std::vector<std::int32_t> ranks;  // of the job, by their local ranks then
+  };
+  // The steps of which every rank's head is here, the newest first. Where there is none because the memory is
+  // damaged, or of another version, `why` says so.
+  std::vector<Found> find(std::string* why = nullptr);
+  // Compares the sums of what one rank wrote: of its text and its own part; and of its share of the data.
+  bool are_texts_whole(const Found& found, int writer) const;
+  bool is_whole(const Found& found, int writer) const;
+  std::string_view data(const Found& found) const;
+  std::string_view share(const Found& found, int writer) const;
+  std::uint32_t sum_of_share(const Found& found, int writer) const;
+  std::string_view text(const Found& found) const;
+  std::string_view own(const Found& found, int writer) const;
+  // It turned out not to be whole.
+  void forget(const Found& found, int writer);
+  // What this rank wrote of later steps; they belong to a past that is not gone on from.
+  void forget_after(int local_rank, std::int64_t step);
+
+ private:
+  struct Header;
+  struct Head;
+  struct Places;
+  SnapshotMemory(rdzv::UniqueFd file, OwnerMark mark);
+
+  bool map(std::uint64_t bytes);
+  void lay_out(const Shape& shape);
+  Header& header() const;
+  Head& head(int writer, int slot) const;
+  bool says(const Head& head, std::int64_t step) const;
+  std::optional<Found> found_in(int slot) const;
+  bool is_damaged() const;
+
+  rdzv::UniqueFd file_;
+  OwnerMark mark_;
+  SharedMapping mapping_;
+  bool is_used_ = false;
+};
+
+}  // namespace ddprun
