@@ -12,7 +12,8 @@ class _Hooks:
     """A finder: all imports but three pay for a look-up and a comparison."""
 
     def __init__(self, folder):
-        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress", "collectives")}
+        names = ("hooks", "progress", "collectives", "groups")
+        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
         self.hooks = None
         self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}

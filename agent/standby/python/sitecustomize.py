@@ -19,7 +19,7 @@ _OLDEST = (3, 10)
 _VERSION = 1
 _HELLO, _READY, _UNFIT, _ANEW = 1, 2, 3, 4
 _PREPARE, _FORK, _BECOME = 16, 17, 18
-_HAS_LINK = 1
+_HAS_LINK, _HAS_MIRROR = 1, 2
 _IS_IN_CONTROL_GROUP = 1
 _TEXT_MAX = 60_000
 
@@ -77,7 +77,7 @@ class _Channel:
         """(kind, flags, text, descriptors); ends this process where the agent has closed the socket."""
         import _socket
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(6 * 4))
+            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(7 * 4))
         except OSError:
             data = b""
         if len(data) < 16:
@@ -417,6 +417,8 @@ class _Zygote:
             os.close(stream)
         self._take_environment(environment)
         if flags & _HAS_LINK:
+            if flags & _HAS_MIRROR:
+                os.environ["DDPRUN_MIRROR_FD"] = str(descriptors.pop())
             for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
