@@ -15,6 +15,7 @@ import datetime
 import os
 import socket
 import sys
+import threading
 
 FORMING_LIMIT = datetime.timedelta(seconds=10)  # for a group whose ranks are all there
 
@@ -66,6 +67,8 @@ class Groups:
         self.on_refused = lambda why: None
         self._sockets = []
         self._before = None  # while a group is made: the connections that there were
+        self._generation = 0
+        self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
         self._make = c10d._new_process_group_helper
         c10d._new_process_group_helper = self._make_noted
@@ -123,21 +126,25 @@ class Groups:
             yield connection, _peer_port(connection) == store
 
     def _note_sockets(self):
-        for connection, is_of_store in self._new_sockets():
-            if is_of_store:
-                connection.close()
-            else:
-                self._sockets.append(connection)
-        self._before = None
+        with self._lock:
+            for connection, is_of_store in self._new_sockets():
+                if is_of_store:
+                    connection.close()
+                else:
+                    self._sockets.append(connection)
+            self._before = None
 
-    def shut(self):
-        """Ends the calls that wait in the group, and the making of another one."""
-        for connection in list(self._sockets):
-            _shut(connection)
-        if self._before is not None:
-            for connection, _ in self._new_sockets():
-                with connection:
-                    _shut(connection)
+    def shut(self, generation):
+        """Ends the calls that wait in a group of an older generation than this, and the making of such a group."""
+        with self._lock:
+            if self._generation >= generation:
+                return
+            for connection in self._sockets:
+                _shut(connection)
+            if self._before is not None:
+                for connection, _ in self._new_sockets():
+                    with connection:
+                        _shut(connection)
 
     # ---- for ddprun.replace
 
@@ -180,20 +187,21 @@ class Groups:
 
     def make_again(self, generation, word, is_outdated):
         """The group of all ranks in this generation, when they have come; and what each of them says. Ends with an exception
-        when shut() is called meanwhile, before which `is_outdated` becomes true."""
+        when a newer one begins, before which `is_outdated` becomes true."""
         def check():
             if is_outdated():
                 raise ConnectionError("a newer generation has begun")
 
         c10d, timeout = self.c10d, self._timeout
-        self.shut()
-        connections, self._sockets = self._sockets, []
-        for connection in connections:
-            connection.close()
+        self.shut(generation)
         if c10d.is_initialized():
             c10d.destroy_process_group()
         hook = sys.excepthook  # is wrapped once more each time
-        self._before = _connected_sockets()
+        with self._lock:
+            connections, self._sockets = self._sockets, []
+            self._generation, self._before = generation, _connected_sockets()
+        for connection in connections:
+            connection.close()
         try:
             store = self._store("generation", str(generation))
             check()
@@ -217,7 +225,7 @@ class Groups:
 
     def calls(self):
         """How many calls the group has begun."""
-        return self.c10d._get_default_group()._get_sequence_number_for_group()
+        return self.c10d.GroupMember.WORLD._get_sequence_number_for_group()
 
 
 # ---- the group of a prepared standby

@@ -22,6 +22,7 @@ _WHY_BYTES = 240
 
 _COMMITTED_AT, _GENERATION_AT, _HOLDS_LOCK_AT, _LOCK_AT, _LOCK_BYTES = 928, 936, 940, 944, 64
 _SHARED, _ROBUST = 1, 1  # of pthread_mutexattr
+_NONE_IS_LEFT = 1 << 32
 
 
 class Place:
@@ -137,7 +138,7 @@ class RecoveryLink:
                       for number, in struct.iter_unpack("=i", passed[:len(passed) // 4 * 4])]
 
     def listen(self, break_calls):
-        """Starts the thread; it calls `break_calls` when the group is broken."""
+        """Starts the thread; it calls `break_calls` with the generation before which all groups are broken."""
         _thread.start_new_thread(self._listen, (break_calls,))
 
     def _listen(self, break_calls):
@@ -152,7 +153,7 @@ class RecoveryLink:
                 else:
                     continue
                 self._changed.notify_all()
-            break_calls()
+            break_calls(_NONE_IS_LEFT if self.is_broken else self.wanted)
             if self.is_broken:
                 return
 

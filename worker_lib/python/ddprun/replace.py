@@ -146,9 +146,10 @@ class _Step:
 class _Resume:
     """Where a process that has taken a rank's place begins."""
 
-    def __init__(self, position, before, restore, is_in_step):
+    def __init__(self, position, before, of_processes, restore, is_in_step):
         self.epoch, self.loop, self.steps = position
         self.before = before  # generators, before the batches of the next step are loaded
+        self.of_processes = of_processes  # of the loader, as they are then
         self.restore = restore
         self.is_in_step = is_in_step
 
@@ -173,7 +174,8 @@ class Job:
         self._layout = None  # of DDP's buckets, since the last generation
         self._settings = b""  # as they were when the last step was committed
         self._epoch, self._loop, self._steps, self._has_epochs = 0, 0, 0, False
-        self._before = None  # generators, before the batches of the next step were loaded
+        # Generators before the batches of the next step were loaded, and those of the loader's processes.
+        self._before = None
         self._begins = 0  # loops over batches that this rank has begun
         self._calls = None  # of the group, when the last step was over, or join(); None: nobody counts them
         self._between = 0  # the group's calls between the last step and this one
@@ -199,7 +201,7 @@ class Job:
             return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
         self._settings = self._shared.settings()
         self._calls = groups.calls()
-        _, _, size = self._own.record(())
+        _, _, size = self._own.record(self._own.generators.now(), ())
         self._mirror = Mirror.make(_PLACES, max(2 * size, _MIRROR_BYTES_MIN))
         return True
 
@@ -221,8 +223,9 @@ class Job:
         self._link.listen(self._groups.shut)
 
     def _refuse(self, why):
-        self.refused, self._is_off = why, True
-        self._link.refuse(why)
+        if not self._is_off:
+            self.refused, self._is_off = why, True
+            self._link.refuse(why)
         return False
 
     def _withdraw(self):
@@ -263,7 +266,8 @@ class Job:
         chunks = batches if per_step is None else _chunks(batches, per_step)
         try:
             while True:
-                self._before = self._own.generators.now() if not self._is_off else None
+                if not self._is_off:
+                    self._before = self._own.generators.now(), dict(batches.states)
                 batch = next(chunks, _NOTHING)
                 if batch is _NOTHING:
                     break
@@ -295,7 +299,8 @@ class Job:
             states = [generator.get_state() for generator in loading.generators_of(loader)]
             record = pickle.dumps((generators.now(), states, self._begins, _state_of_sampler(self._sampler)))
             self._write(4 + self._begins % 2, number, ((record,), (), len(record)))
-            return iter(loader)
+            self._batches = loading.Batches(loader)
+            return self._batches
         record = self._mirror.read(4, number) or self._mirror.read(5, number)
         if record is None:
             raise CannotRecover("the worker whose place this is has not noted how its loop over batches began")
@@ -304,13 +309,13 @@ class Job:
         for generator, state in zip(loading.generators_of(loader), of_loader):
             generator.set_state(state)
         _set_sampler(self._sampler, of_sampler)
-        batches = loading.begin(loader, resume.steps * batches_per_step)
+        self._batches = loading.Batches(loader, resume.steps * batches_per_step, resume.of_processes)
         if resume.is_in_step:
             generators.restore(resume.before)
         else:
             resume.restore()
             self._resume = None
-        return batches
+        return self._batches
 
     # ---- a step
 
@@ -347,9 +352,11 @@ class Job:
         if offers:
             self._listen()
         now = self._own.generators.now()
-        before = self._before if self._before != now else None
+        before, of_processes = self._before
+        if before == now:
+            before = None
         self._write(self.committed % 2 * 2, self.committed,
-                    self._own.record((self._position, before, self._shared.settings())))
+                    self._own.record(now, (self._position, before, of_processes, self._shared.settings())))
         if offers:
             self._link.offer(self._mirror.descriptor)
             self._is_offered = True
@@ -370,7 +377,8 @@ class Job:
             return
         self._has_given = True
         epoch, loop, steps = self._position
-        self._write(self.committed % 2 * 2 + 1, self.committed, self._own.record((epoch, loop, steps + 1)))
+        self._write(self.committed % 2 * 2 + 1, self.committed,
+                    self._own.record(self._own.generators.now(), ((epoch, loop, steps + 1), self._batches.states)))
 
     def _after_step(self, *_):
         self._has_stepped = True
@@ -487,19 +495,19 @@ class Job:
         mirror, own = self._mirror, self._own
         record = mirror.read(committed % 2 * 2, committed)
         if record is not None:
-            (position, before, settings), generators, restore = own.read(record)
+            (position, before, of_processes, settings), generators, restore = own.read(record)
 
             def restore_all():
                 self._shared.set(settings)
                 restore()
-            return _Resume(position, before or generators, restore_all, is_in_step=True)
+            return _Resume(position, before or generators, of_processes, restore_all, is_in_step=True)
         record = mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
         if record is None:
             raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
         if calls_between > 0:
             raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
-        position, _, restore = own.read(record)
-        return _Resume(position, None, restore, is_in_step=False)
+        (position, of_processes), _, restore = own.read(record)
+        return _Resume(position, None, of_processes, restore, is_in_step=False)
 
 
 def _is_of_connection(error):
