@@ -11,6 +11,7 @@ Gloo cannot be aborted in any version. What ends a call is that the sockets of t
 connected, not its listener. They are duplicated when they are opened, so that the number cannot be another file's.
 """
 
+import _thread
 import datetime
 import os
 import socket
@@ -68,6 +69,7 @@ class Groups:
         self._sockets = []
         self._before = None  # while a group is made: the connections that there were
         self._generation = 0
+        self._old = []
         self._lock = threading.Lock()  # guards these
         self._url = self._timeout = None
         self._make = c10d._new_process_group_helper
@@ -195,7 +197,9 @@ class Groups:
         c10d, timeout = self.c10d, self._timeout
         self.shut(generation)
         if c10d.is_initialized():
+            self._old.append(c10d._get_default_group())
             c10d.destroy_process_group()
+        c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         hook = sys.excepthook  # is wrapped once more each time
         with self._lock:
             connections, self._sockets = self._sockets, []
@@ -218,6 +222,13 @@ class Groups:
         group = c10d._get_default_group()
         c10d._set_pg_timeout(timeout, group)
         return group, words
+
+    def forget_old(self):
+        """When nothing in C++ holds the old groups any more. Their end waits until their last calls have noticed that they are
+        broken, on threads that may need Python's lock: so it is not DDP's reducer that ends them, which would hold that,
+        and not the main thread that waits."""
+        old, self._old = self._old, []
+        _thread.start_new_thread(old.clear, ())
 
     def take_place(self):
         """From here on the groups of this prepared standby are with the others."""

@@ -469,6 +469,7 @@ class Job:
             self._settings = settings
             self._shared.set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
+        self._groups.forget_old()
         self._calls = self._groups.calls()
         if lacks:
             self.committed = committed
