@@ -11,15 +11,16 @@ Gloo cannot be aborted in any version. What ends a call is that the sockets of t
 connected, not its listener. They are duplicated when they are opened, so that the number cannot be another file's.
 """
 
-import _thread
 import datetime
 import os
 import socket
 import sys
 import threading
+import time
 
 FORMING_LIMIT = datetime.timedelta(seconds=10)  # for a group whose ranks are all there
 
+_OLD_S = 1.0
 _ALONE = "ddprun_alone"
 
 
@@ -197,7 +198,7 @@ class Groups:
         c10d, timeout = self.c10d, self._timeout
         self.shut(generation)
         if c10d.is_initialized():
-            self._old.append(c10d._get_default_group())
+            self._old.append((time.monotonic(), c10d._get_default_group()))
             c10d.destroy_process_group()
         c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
         hook = sys.excepthook  # is wrapped once more each time
@@ -224,11 +225,10 @@ class Groups:
         return group, words
 
     def forget_old(self):
-        """When nothing in C++ holds the old groups any more. Their end waits until their last calls have noticed that they are
-        broken, on threads that may need Python's lock: so it is not DDP's reducer that ends them, which would hold that,
-        and not the main thread that waits."""
-        old, self._old = self._old, []
-        _thread.start_new_thread(old.clear, ())
+        """Ends old groups. That joins their threads, with Python's lock held, which a call that notices that its group is broken
+        may need for its own end: so they stay until such calls are long over."""
+        now = time.monotonic()
+        self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
 
     def take_place(self):
         """From here on the groups of this prepared standby are with the others."""
