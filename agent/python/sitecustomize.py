@@ -12,7 +12,9 @@ class _Hooks:
     """A finder: all imports but three pay for a look-up and a comparison."""
 
     def __init__(self, folder):
-        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in ("hooks", "progress", "collectives")}
+        names = ("hooks", "progress", "collectives", "groups")
+        self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
+        self.gloo = __loader__.get_data(folder + "/libddprun_gloo_interrupt.so") if "DDPRUN_REPLACES" in os.environ else None
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
         self.hooks = None
         self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}
@@ -22,6 +24,18 @@ class _Hooks:
             return self.hooks_for(name).find_spec(name, path, target, self.load)
         if name == "torch" and self.modules is not None:
             os.write(self.modules, b"torch\n")  # the agent waits for the rest: hooks.tell_modules
+        if name == "torch" and self.gloo is not None:
+            self.load_gloo_interrupt()
+
+    def load_gloo_interrupt(self):
+        """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
+        import ctypes
+        library, bytes_, self.gloo = os.memfd_create("ddprun-gloo"), self.gloo, None
+        try:
+            os.write(library, bytes_)
+            ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
+        finally:
+            os.close(library)
 
     def install_hooks(self, modules):
         """Installs the hooks where the modules are loaded already (a standby: agent/standby)."""

@@ -19,7 +19,7 @@ _OLDEST = (3, 10)
 _VERSION = 1
 _HELLO, _READY, _UNFIT, _ANEW = 1, 2, 3, 4
 _PREPARE, _FORK, _BECOME = 16, 17, 18
-_HAS_LINK = 1
+_HAS_LINK, _HAS_MIRROR, _HAS_SNAPSHOT = 1, 2, 4
 _IS_IN_CONTROL_GROUP = 1
 _TEXT_MAX = 60_000
 
@@ -54,6 +54,17 @@ def _go_on():
         raise ImportError("no sitecustomize", name="sitecustomize") from None
 
 
+def _load_gloo_interrupt():
+    """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
+    import ctypes
+    library = os.memfd_create("ddprun-gloo")
+    try:
+        os.write(library, __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_gloo_interrupt.so"))
+        ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
+    finally:
+        os.close(library)
+
+
 class _Unfit(Exception):
     """Nothing may be forked from this process; `name`: the module that is to blame, or empty."""
 
@@ -77,7 +88,7 @@ class _Channel:
         """(kind, flags, text, descriptors); ends this process where the agent has closed the socket."""
         import _socket
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(6 * 4))
+            data, ancillary, _, _ = self.socket.recvmsg(_TEXT_MAX + 16, _socket.CMSG_SPACE(8 * 4))
         except OSError:
             data = b""
         if len(data) < 16:
@@ -360,6 +371,7 @@ class _Zygote:
             if sys.version_info < _OLDEST:
                 raise _Unfit("", "Python %d.%d is too old: 3.10 is needed" % sys.version_info[:2])
             _library()
+            _load_gloo_interrupt()
             self._preloaded.load(names)
             if why := _why_unfit(self._sockets):
                 raise _Unfit("", why)
@@ -417,8 +429,12 @@ class _Zygote:
             os.close(stream)
         self._take_environment(environment)
         if flags & _HAS_LINK:
-            names = ("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD", "DDPRUN_SNAPSHOT_FD")
-            for name, fd in zip(names, descriptors[3:]):
+            for flag, name in ((_HAS_MIRROR, "DDPRUN_MIRROR_FD"), (_HAS_SNAPSHOT, "DDPRUN_SNAPSHOT_FD")):
+                if flags & flag:
+                    fd = descriptors.pop()
+                    os.set_inheritable(fd, True)
+                    os.environ[name] = str(fd)
+            for name, fd in zip(("DDPRUN_LINK_FD", "DDPRUN_LINK_PAGE_FD", "DDPRUN_LINK_RECORD_FD"), descriptors[3:]):
                 os.set_inheritable(fd, True)
                 os.environ[name] = str(fd)
         self._preloaded.agent = agent

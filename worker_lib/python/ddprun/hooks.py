@@ -140,7 +140,11 @@ def install(optimizers, load):
 
 
 def install_record(c10d, load):
-    """Into the module torch.distributed.distributed_c10d: with the first process groups comes collectives.py."""
+    """Into the module torch.distributed.distributed_c10d: groups.py where workers are replaced in place, and collectives.py
+    with the first process groups."""
+    if "DDPRUN_REPLACES" in os.environ:
+        groups = sys.modules["_ddprun_groups"] = load("groups")
+        groups.install(c10d)
     make, collectives = c10d._new_process_group_helper, None
 
     def make_first(*args, **kwargs):

@@ -50,10 +50,10 @@ _link = None  # not looked for yet; False: there is none
 
 class _Link:
     def __init__(self, page, socket, version, wanted_kind, wanted_step):
-        self._page = page
+        self.page = page
         self._numbers = memoryview(page).cast("q")  # each is stored at once
-        self._socket = socket
-        self._version = version
+        self.socket = socket
+        self.version = version
         self.wanted_kind = wanted_kind if wanted_step > 0 else None
         self._wanted_step = wanted_step
         self._values = b""
@@ -75,14 +75,14 @@ class _Link:
         self._step = step
         number = self._numbers[_NOTES_AT // 8] + 1
         slot = number % 2
-        _SLOT.pack_into(self._page, _SLOT_AT + slot * _SLOT_BYTES, step, total, time.monotonic_ns(), 0, _RUNNING,
+        _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, total, time.monotonic_ns(), 0, _RUNNING,
                         self._kind, self._began)
         if values:
             shown = list(values.items())[:_VALUES_MAX]
             self._values = struct.pack("=II", len(shown), 0) + b"".join(
                 _VALUE.pack(name.encode("ascii", "replace"), float(value)) for name, value in shown)
         at = _VALUES_AT + slot * _VALUES_BYTES
-        self._page[at:at + len(self._values)] = self._values
+        self.page[at:at + len(self._values)] = self._values
         self._numbers[_NOTES_AT // 8] = number  # from here on the slot is the latest
         if step >= self._told_from:
             self._mark(step)
@@ -91,7 +91,7 @@ class _Link:
         """A function that notes the next step after `step`, and returns its number: as cheap as it can be."""
         self._begin(kind)
         for slot in range(2):
-            _SLOT.pack_into(self._page, _SLOT_AT + slot * _SLOT_BYTES, step, 0, 0, 0, _RUNNING, kind, self._began)
+            _SLOT.pack_into(self.page, _SLOT_AT + slot * _SLOT_BYTES, step, 0, 0, 0, _RUNNING, kind, self._began)
         numbers, now, notes_at, slot_at = self._numbers, time.monotonic_ns, _NOTES_AT // 8, _SLOT_AT // 8
         number, told_from = numbers[notes_at], self._told_from
 
@@ -118,21 +118,21 @@ class _Link:
         is_first = self._told_from == _AT_ONCE
         wanted = self._wanted_step
         self._told_from = wanted if is_first and step < wanted else _NEVER
-        if self._socket is None or self._version < _MARKS_SINCE:
+        if self.socket is None or self.version < _MARKS_SINCE:
             return
         numbers, at, now = self._numbers, _MARKS_AT // 8, time.monotonic_ns()
         if is_first:
-            struct.pack_into("=II", self._page, _MARKS_AT + 24, self._kind, 0)
+            struct.pack_into("=II", self.page, _MARKS_AT + 24, self._kind, 0)
             numbers[at] = step
             numbers[at + 1] = now
             numbers[at + 2] = 0
         if 0 < wanted <= step:
             numbers[at + 2] = now
         try:
-            self._socket.send(_MESSAGE.pack(_STEPPED, _MARKS_SINCE, os.getpid(), 0),
+            self.socket.send(_MESSAGE.pack(_STEPPED, _MARKS_SINCE, os.getpid(), 0),
                               _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
         except OSError:
-            self._socket = None  # the agent has closed its end; the page stays
+            self.socket = None  # the agent has closed its end; the page stays
 
 
 def _descriptor(name):

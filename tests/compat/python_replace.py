@@ -1,0 +1,516 @@
+"""Workers in Python that are replaced in place (ddprun.join): one is killed, the others stay, and the training ends with the
+bits of one that nobody disturbed.
+
+  python_replace.py DDPRUN DDPCTL [TEST…]
+
+The usual run kills 20 times. With DDPRUN_TEST_FULL=1 it is 600 times: on one node and on two, during a recovery too, with a
+set-up of 10 s and a model of 200 MB among them.
+"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+DDPRUN, DDPCTL = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+FULL = os.environ.get("DDPRUN_TEST_FULL")
+SOURCE = Path(__file__).resolve().parents[2]
+LIMIT_S = 600 if FULL else 240
+
+PROGRAM = '''
+import hashlib, json, os, pathlib, random, sys, time
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
+import ddprun
+
+folder, what = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(7)
+time.sleep(what.get("setup_s", 0))
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 64 * world
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        # Some of it is drawn anew each time, from all three generators.
+        noise = torch.randn(16) * 0.01 + random.random() * 0.01 + float(np.random.rand()) * 0.01
+        return index, torch.randn(16, generator=generator) + noise, index % 10
+
+
+class Ledger:
+    """How often each sample was used on this rank: of what only this rank has."""
+
+    def __init__(self):
+        self.used = [0] * len(Samples())
+
+    def state_dict(self):
+        return {"used": list(self.used)}
+
+    def load_state_dict(self, state):
+        self.used = list(state["used"])
+
+
+width = what.get("width", 64)
+model = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.BatchNorm1d(width),
+                      nn.ReLU(), nn.Linear(width, 10))
+ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **what.get("ddp", {}))
+optimizer = torch.optim.AdamW(ddp.parameters(), 1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.99)
+by_epoch = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9999)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=5) if what.get("amp") else None
+sampler = DistributedSampler(Samples())
+loader = DataLoader(Samples(), batch_size=8, sampler=sampler, num_workers=what.get("workers", 0))
+for seed in (torch.manual_seed, random.seed, np.random.seed):
+    seed(1000 + rank)
+ledger = Ledger()
+per_step = what.get("per_step")
+job = ddprun.join(model=ddp, optimizer=optimizer, scheduler=[scheduler, by_epoch], scaler=scaler, sampler=sampler,
+                  ledger=ledger)
+
+
+def train_on(indices, inputs, targets, parts):
+    for index in indices.tolist():
+        ledger.used[index] += 1
+    with torch.autocast("cpu", enabled=scaler is not None):
+        loss = nn.functional.cross_entropy(ddp(inputs), targets) / parts
+    (scaler.scale(loss) if scaler else loss).backward()
+
+
+for epoch in job.epochs(what["epochs"]):
+    sampler.set_epoch(epoch)
+    for batches in job.batches(loader, per_step):
+        with job.step():
+            optimizer.zero_grad(set_to_none=what.get("set_to_none", True))
+            batches = batches if per_step else [batches]
+            for i, batch in enumerate(batches):
+                if i + 1 < len(batches):
+                    with ddp.no_sync():
+                        train_on(*batch, len(batches))
+                else:
+                    train_on(*batch, len(batches))
+            if scaler:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            scheduler.step()
+        if "PACE" in os.environ:  # a step takes longer until all are killed; the sixth one begins when all standbys wait
+            if not (folder / "killed").exists():
+                time.sleep(float(os.environ["PACE"]))
+            while job.committed == 5 and not (folder / "go").exists():
+                time.sleep(0.01)
+    by_epoch.step()
+
+total = hashlib.sha256()
+for tensor in [*model.parameters(), *model.buffers()]:
+    total.update(tensor.detach().numpy().tobytes())
+for _, state in sorted(optimizer.state_dict()["state"].items()):
+    for name in sorted(state):
+        total.update(state[name].numpy().tobytes())
+total.update(repr((scheduler.state_dict(), by_epoch.state_dict(), scaler and scaler.state_dict())).encode())
+total.update(repr((torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist())).encode())
+(folder / f"end-{rank}").write_text(json.dumps({"hash": total.hexdigest(), "used": ledger.used,
+    "kind": type(job).__name__, "committed": job.committed, "sockets": sum(
+    os.readlink(f"/proc/self/fd/{each}").startswith("socket:") for each in os.listdir("/proc/self/fd")
+    if os.path.islink(f"/proc/self/fd/{each}"))}))
+'''
+
+
+class Training:
+    """A job of PROGRAM on one node, or on several of this machine."""
+
+    def __init__(self, folder, ranks, what, *options, nodes=1, **more):
+        self.more = more  # environment
+        self.folder, self.ranks, self.nodes = Path(folder), ranks, nodes
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.program = self.folder / "program.py"
+        self.program.write_text(PROGRAM)
+        self.what, self.options = what, options
+        self.errors = open(self.folder / "errors", "w+b")
+        self.agents = []
+
+    def environment(self, node):
+        control = self.folder / f"control-{node}"
+        control.mkdir(mode=0o700, exist_ok=True)
+        return {**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(SOURCE / "worker_lib/python"),
+                "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DDPRUN_CONTROL_DIR": str(control),
+                "GLOO_SOCKET_IFNAME": "lo", **self.more}
+
+    def __enter__(self):
+        of_nodes = []
+        if self.nodes > 1:
+            import socket
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            of_nodes = [f"--nnodes={self.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        for node in range(self.nodes):
+            self.agents.append(subprocess.Popen(
+                [DDPRUN, f"--nproc-per-node={self.ranks // self.nodes}", "--max-restarts=100000", "--rdzv-id=job",
+                 f"--events={self.folder}/events-{node}", *of_nodes, *self.options, self.program, self.folder,
+                 json.dumps(self.what)],
+                stdout=self.errors, stderr=self.errors, env=self.environment(node), cwd=self.folder))
+        return self
+
+    def __exit__(self, *_):
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.terminate()
+            agent.wait()
+        self.errors.close()
+
+    def said(self):
+        return (self.folder / "errors").read_text(errors="replace")
+
+    def until(self, holds, every_s=0.01):
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := holds()):
+            if time.monotonic() > deadline or any(agent.poll() for agent in self.agents):
+                raise AssertionError(f"it has not got on:\n{self.said()}")
+            if self.is_over():
+                return None
+            time.sleep(every_s)
+        return found
+
+    def is_over(self):
+        return all(agent.poll() is not None for agent in self.agents)
+
+    def status(self, node):
+        asked = subprocess.run([DDPCTL, "status", "--json", "job"], capture_output=True, env=self.environment(node))
+        return json.loads(asked.stdout)["nodes"][0] if asked.returncode == 0 else {}
+
+    def workers(self):
+        found = {}
+        for node in range(self.nodes):
+            status = self.status(node)
+            if (status.get("replacement") or {}).get("waiting") != self.ranks // self.nodes:
+                return None
+            found.update({worker["rank"]: worker["pid"] for worker in status["workers"]})
+        return found
+
+    def events(self, kind):
+        lines = (self.folder / "events-0").read_text().splitlines() if (self.folder / "events-0").exists() else []
+        return [event for event in (json.loads(line) for line in lines if line.endswith("}")) if event["event"] == kind]
+
+    def wait(self):
+        """What each rank says at the end."""
+        for agent in self.agents:
+            if agent.wait(LIMIT_S) != 0:
+                raise AssertionError(self.said())
+        return [json.loads((self.folder / f"end-{rank}").read_text()) for rank in range(self.ranks)]
+
+
+class Replaced(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def undisturbed(self, ranks, what):
+        return Training(self.folder / f"plain-{ranks}", ranks, what, "--standby=off")
+
+    def kill(self, training, chance, kills, during_recovery=0.0):
+        """So many times, or until the training is over; how long each took, in ms."""
+        took = []
+        while len(took) < kills:
+            workers = training.until(training.workers, 0.05)
+            if not workers:
+                break
+            time.sleep(chance.uniform(0, 0.1))
+            known = len(training.events("recovered"))
+            first, second = chance.sample(sorted(workers), 2)
+            killed = time.monotonic()
+            try:
+                os.kill(workers[first], signal.SIGKILL)
+                if chance.random() < during_recovery:
+                    time.sleep(chance.uniform(0, 0.04))
+                    os.kill(workers[second], signal.SIGKILL)
+            except ProcessLookupError:
+                break
+            training.until(lambda: len(training.events("recovered")) > known, 0.002)
+            if training.is_over():
+                break
+            event = training.events("recovered")[-1]
+            took.append(event["monotonic_us"] / 1e3 - killed * 1e3)
+            self.assertEqual(event["how"], "replaced", training.said())
+        return took
+
+    def check(self, expected, ends, ranks, what):
+        self.assertEqual([end["hash"] for end in ends], [end["hash"] for end in expected])
+        self.assertEqual({end["kind"] for end in ends}, {"Job"})
+        used = [sum(counts) for counts in zip(*(end["used"] for end in ends))]
+        self.assertEqual(set(used), {what["epochs"]}, "a sample was used more or less often")
+        self.assertEqual({end["kind"] for end in expected}, {"Alone"})
+
+    def disturb(self, ranks, what, kills, seed, during_recovery=0.0, nodes=1):
+        with self.undisturbed(ranks, what) as plain, \
+                Training(self.folder / f"killed-{ranks}-{nodes}-{seed}", ranks, what, f"--standby={ranks // nodes}",
+                         nodes=nodes, PACE="0.005") as training:
+            expected = plain.wait()
+            training.until(training.workers, 0.05)
+            (training.folder / "go").touch()
+            took = self.kill(training, random.Random(seed), kills, during_recovery)
+            (training.folder / "killed").touch()
+            ends = training.wait()
+            rounds, said = training.events("round_started"), training.said()
+        self.check(expected, ends, ranks, what)
+        self.assertEqual(len(rounds), 1, f"the round was restarted:\n{said}")
+        self.assertGreaterEqual(len(took), kills, "the training was over too soon")
+        # Of groups that were made again, only the last ones' listeners may be open still.
+        self.assertLess(max(end["sockets"] for end in ends), 40)
+        print(f"{ranks} ranks on {nodes}, {what}: {len(took)} kills, median {sorted(took)[len(took) // 2]:.0f} ms, "
+              f"slowest {max(took):.0f} ms", flush=True)
+        return ends
+
+    def test_three_ranks_end_with_the_bits_of_an_undisturbed_run(self):
+        self.disturb(3, {"epochs": 160}, 14, seed=1)
+
+    def test_accumulation_amp_and_processes_that_load(self):
+        self.disturb(2, {"epochs": 40, "workers": 2, "per_step": 3, "amp": True, "set_to_none": False}, 6, seed=2)
+
+    # Not reliable yet: now and then a call of Gloo goes on waiting when all its connections are closed, and all are restarted.
+    @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
+    def test_a_second_death_during_recovery(self):
+        self.disturb(3, {"epochs": 160}, 10, seed=3, during_recovery=1.0)
+
+    @unittest.skipUnless(FULL, "only with DDPRUN_TEST_FULL")
+    def test_600_kills(self):
+        cases = [(2, 1, {"epochs": 6000}), (3, 1, {"epochs": 5000}), (4, 2, {"epochs": 5000}),
+                 (2, 1, {"epochs": 800, "workers": 2, "per_step": 3}),
+                 (3, 1, {"epochs": 3000, "ddp": {"find_unused_parameters": True}})]
+        for number, (ranks, nodes, what) in enumerate(cases):
+            with self.subTest(ranks=ranks, nodes=nodes, what=what):
+                self.disturb(ranks, what, 120 if number < 4 else 100, seed=10 + number, nodes=nodes)
+        with self.subTest("large"):
+            self.disturb(2, {"epochs": 40, "width": 7000, "setup_s": 10}, 5, seed=20)
+
+
+def without_agent():
+    """The modules that an agent's hooks would bring, and the agent's end of a link, in this process; it is all ranks."""
+    import importlib.util
+    import socket
+    import struct
+    sys.path.insert(0, str(SOURCE / "worker_lib/python"))
+    import torch.distributed as dist
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agent, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.setblocking(False)
+    page = os.memfd_create("page")
+    os.ftruncate(page, 4096)
+    os.pwrite(page, struct.pack("=QIIii", 0x4B4E494C50444400, 5, 4096, os.getpid(), os.getpid()), 0)
+    os.set_inheritable(worker.fileno(), True)
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port),
+                      TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", DDPRUN_REPLACES="1",
+                      DDPRUN_LINK_FD=str(worker.detach()), DDPRUN_LINK_PAGE_FD=str(page), GLOO_SOCKET_IFNAME="lo")
+    about = importlib.util.spec_from_file_location("_ddprun_groups", SOURCE / "worker_lib/python/ddprun/groups.py")
+    groups = sys.modules["_ddprun_groups"] = importlib.util.module_from_spec(about)
+    about.loader.exec_module(groups)
+    groups.install(dist.distributed_c10d)
+    dist.init_process_group("gloo")
+    return store, agent, groups.current
+
+
+class Refused(unittest.TestCase):
+    """What cannot be replaced in place is said in one sentence, and the training goes on as without ddprun."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.store, cls.agent, cls.groups = without_agent()
+        global ddprun, torch, DistributedDataParallel, DataLoader, IterableDataset
+        import ddprun
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, IterableDataset
+
+    def setUp(self):
+        self.groups.refused = None
+        self.heard()
+
+    def heard(self):
+        """The sentences that the agent was told since it was asked."""
+        found = []
+        while True:
+            try:
+                packet = self.agent.recv(512)
+            except BlockingIOError:
+                return found
+            if int.from_bytes(packet[:4], sys.byteorder) == 8:
+                found.append(packet[16:].rstrip(b"\0").decode())
+
+    def model(self, **options):
+        return DistributedDataParallel(torch.nn.Linear(2, 1), **options)
+
+    def join(self, model=None, optimizer=None, **more):
+        model = model or self.model()
+        self.optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+        self.ddp = model
+        return ddprun.join(model=model, optimizer=self.optimizer, **more)
+
+    def make_step(self, batch):
+        self.optimizer.zero_grad()
+        self.ddp(batch).sum().backward()
+        self.optimizer.step()
+
+    def train(self, job, batches, steps=None):
+        done = 0
+        for batch in job.batches(batches):
+            with job.step():
+                self.make_step(torch.ones(1, 2))
+            done += 1
+            if done == steps:
+                break
+        return done
+
+    def assert_said(self, *words):
+        said = self.heard()
+        self.assertEqual(len(said), 1, said)
+        for word in words:
+            self.assertIn(word, said[0])
+
+    def test_at_join(self):
+        class NoState:
+            pass
+
+        def hooked():
+            model = self.model()
+            model.register_comm_hook(None, lambda state, bucket: None)
+            return model
+
+        plain = torch.nn.Linear(2, 1)
+        cases = [("no DistributedDataParallel but a Linear", lambda: self.join(plain)),
+                 ("communication hook", lambda: self.join(hooked())),
+                 ("static_graph", lambda: self.join(self.model(static_graph=True))),
+                 ("meter has no state_dict()", lambda: self.join(meter=NoState())),
+                 ("no optimizer", lambda: self.join(optimizer=NoState()))]
+        for words, make in cases:
+            with self.subTest(words):
+                self.assertEqual(type(make()).__name__, "Alone")
+                self.assert_said(words)
+
+    def test_other_groups_and_stores(self):
+        from unittest import mock
+        with mock.patch.object(self.groups, "_url", "tcp://127.0.0.1:1"):
+            self.join()
+            self.assert_said("do not meet at the store of ddprun")
+        with mock.patch.object(self.groups, "ask_all_at_join", return_value=["2.11.0", "2.15.0"]):
+            self.join()
+            self.assert_said("different versions of torch (2.11.0, 2.15.0)")
+        torch.distributed.new_group([0])
+        self.join()
+        self.assert_said("a group of its own (new_group, DeviceMesh)")
+
+    def test_a_group_that_is_made_later(self):
+        job = self.join()
+        torch.distributed.new_group([0])
+        self.assert_said("a group of its own (new_group, DeviceMesh)")
+        self.assertEqual(self.train(job, [1] * 4), 4)
+
+    def test_batches_that_cannot_be_given_again(self):
+        class Endless(IterableDataset):
+            def __iter__(self):
+                return iter(torch.ones(4, 2))
+
+        numbers = torch.utils.data.TensorDataset(torch.ones(4, 2))
+        cases = [("Endless is an IterableDataset", DataLoader(Endless())),
+                 ("an iterator is at an end once", iter([1, 2, 3, 4])),
+                 ("persistent_workers", DataLoader(numbers, num_workers=1, persistent_workers=True))]
+        for words, loader in cases:
+            with self.subTest(words):
+                job = self.join()
+                self.assertEqual(self.train(job, loader), 4)
+                self.assert_said(words)
+
+    def test_a_second_loop_without_epochs(self):
+        job = self.join()
+        for _ in range(2):
+            self.assertEqual(self.train(job, [1] * 3), 3)
+        self.assertEqual(job.committed, 3)
+
+        job = self.join()
+        self.heard()
+        next(job.batches([1]))
+        job._loop = 1  # as if the first one were over, and recovery not withdrawn with it
+        self.assertEqual(self.train(job, [1] * 3), 3)
+        self.assert_said("must be over job.epochs")
+
+    def test_steps_that_are_left(self):
+        job = self.join()
+        for _ in job.batches([1] * 4):
+            with job.step():
+                continue
+        self.assert_said("without its optimizer's step")
+
+        job = self.join()
+        with self.assertRaises(ZeroDivisionError):
+            for _ in job.batches([1] * 6):
+                with job.step():
+                    self.make_step(torch.ones(1, 2))
+                    if job.committed == 3:
+                        1 / 0
+        self.assert_said("an exception of the program (ZeroDivisionError)")
+
+        job = self.join()
+        self.assertEqual(self.train(job, [1] * 8, steps=5), 5)
+        self.assert_said("left by break, return or an exception")
+
+        job = self.join()
+        for _ in job.batches([1] * 2):
+            for _ in range(2):
+                with job.step():
+                    self.make_step(torch.ones(1, 2))
+        self.assert_said("makes 2 steps with one batch")
+
+        job = self.join()
+        for _ in job.batches([1] * 2):
+            pass
+        self.assert_said("makes 0 steps with one batch")
+
+    def test_calls_between_join_and_the_first_step(self):
+        job = self.join()
+        torch.distributed.barrier()
+        self.assertEqual(self.train(job, [1] * 3), 3)
+        self.assert_said("between join() and the first step")
+
+    def test_a_batch_that_the_step_writes_into(self):
+        from ddprun import replace
+        job = self.join()
+        with self.assertRaises(replace.CannotRecover):
+            for batch in job.batches([torch.ones(1, 2) for _ in range(3)]):
+                with job.step():
+                    self.make_step(batch)
+                    batch.mul_(2)
+                job._again = True  # as if a rank had died in it
+        self.assert_said("the step writes into it")
+
+    def test_without_ddprun(self):
+        from unittest import mock
+        with mock.patch.dict(os.environ):
+            del os.environ["DDPRUN_REPLACES"]
+            job = self.join()
+            seen = []
+            for epoch in job.epochs(2):
+                for batches in job.batches([1, 2, 3], per_step=2):
+                    with job.step() as step:
+                        self.make_step(torch.ones(1, 2))
+                    seen.append((epoch, batches, step.committed))
+        self.assertEqual(seen, [(0, [1, 2], True), (0, [3], True), (1, [1, 2], True), (1, [3], True)])
+        self.assertEqual(self.heard(), [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,311 @@
+"""The process group of a Python worker that can be replaced in place: what it has opened, how it is broken, and how it is
+made again (agent/README.md, "Replacement in place").
+
+ddprun's hooks run this file when torch.distributed is imported, before there is a group, in workers that the agent
+replaces and in their prepared standbys (`_ddprun_groups`; hooks.py). ddprun.replace uses it.
+
+A prepared standby makes its set-up without the others: its group answers nothing, but that DistributedDataParallel can be
+constructed in it.
+
+Gloo cannot be aborted in any version. What ends a call is that the sockets of the group are shut down: those that are
+connected, not its listener. They are duplicated when they are opened, so that the number cannot be another file's.
+"""
+
+import ctypes
+import datetime
+import os
+import socket
+import sys
+import threading
+import time
+
+FORMING_LIMIT = datetime.timedelta(seconds=10)  # for a group whose ranks are all there
+
+_OLD_S = 1.0
+_ALONE = "ddprun_alone"
+
+
+class NeedsOthers(RuntimeError):
+    """The set-up of a prepared standby asks for what only the other ranks know."""
+
+
+def _connected_sockets():
+    """{inode: descriptor} of the TCP connections of this process."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink("/proc/self/fd/" + name)
+            if not target.startswith("socket:"):
+                continue
+            each = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with each:
+            if each.family in (socket.AF_INET, socket.AF_INET6) and _peer_port(each) is not None:
+                found[target] = int(name)
+    return found
+
+
+def _peer_port(connection):
+    try:
+        return connection.getpeername()[1]
+    except OSError:
+        return None  # a listener
+
+
+def _shut(connection):
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the other end is gone
+
+
+class Groups:
+    """The groups of this process. The main thread calls; shut() may be called by another one."""
+
+    def __init__(self, c10d):
+        self.c10d = c10d
+        self.is_prepared = "DDPRUN_PREPARED" in os.environ
+        self.refused = None  # why these groups cannot be made again
+        self.on_refused = lambda why: None
+        # Gloo forgets who waits for a message that was half sent when its connection ended (c10d/gloo_interrupt.h).
+        self._interrupt = getattr(ctypes.CDLL(None), "ddprun_interrupt_gloo", None)
+        self._sockets = []
+        self._before = None  # while a group is made: the connections that there were
+        self._generation = 0
+        self._old = []
+        self._lock = threading.Lock()  # guards these
+        self._url = self._timeout = None
+        self._make = c10d._new_process_group_helper
+        c10d._new_process_group_helper = self._make_noted
+        self._rendezvous = c10d.rendezvous
+        c10d.rendezvous = self._meet
+
+    def _refuse(self, why):
+        if self.refused is None:
+            self.refused = why
+            self.on_refused(why)
+
+    # ---- in place of functions of torch.distributed
+
+    def _meet(self, url, rank=-1, world_size=-1, **options):
+        self._url = url
+        if not self.is_prepared:
+            return self._rendezvous(url, rank, world_size, **options)
+        where = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return iter([(sys.modules["torch.distributed"].HashStore(), *where)])
+
+    def _make_noted(self, group_size, group_rank, ranks, backend, *rest, **options):
+        if ranks:
+            self._refuse("the program makes a group of its own (new_group, DeviceMesh)")
+        if not ranks:
+            self._timeout = options.get("timeout")
+        if self.is_prepared:
+            return self._make_alone(group_size, group_rank, ranks, backend, *rest, **options)
+        if self._before is None:
+            self._before = _connected_sockets()
+        try:
+            return self._make(group_size, group_rank, ranks, backend, *rest, **options)
+        finally:
+            self._note_sockets()
+
+    def _make_alone(self, size, rank, ranks, backend, *rest, **options):
+        c10d = self.c10d
+        if _ALONE not in c10d.Backend.backend_list:
+            c10d.Backend.register_backend(_ALONE, lambda _, rank, size, timeout: _alone(c10d, rank, size), devices=["cpu"])
+        group, store = self._make(size, rank, ranks, c10d.Backend(_ALONE), *rest, **options)
+        c10d._world.pg_map[group] = (backend, store)
+        c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
+        return group, store
+
+    # ---- sockets
+
+    def _new_sockets(self):
+        before, store = self._before, int(os.environ.get("MASTER_PORT", "0"))
+        for inode, descriptor in _connected_sockets().items():
+            if inode in before:
+                continue
+            try:
+                connection = socket.socket(fileno=os.dup(descriptor))
+            except OSError:
+                continue
+            yield connection, _peer_port(connection) == store
+
+    def _note_sockets(self):
+        with self._lock:
+            for connection, is_of_store in self._new_sockets():
+                if is_of_store:
+                    connection.close()
+                else:
+                    self._sockets.append(connection)
+            self._before = None
+
+    def shut(self, generation):
+        """Ends the calls that wait in a group of an older generation than this, and the making of such a group."""
+        with self._lock:
+            if self._generation >= generation:
+                return
+            for connection in self._sockets:
+                _shut(connection)
+            if self._before is not None:
+                for connection, _ in self._new_sockets():
+                    with connection:
+                        _shut(connection)
+            if self._interrupt is not None:
+                self._interrupt(b"the group is made anew")
+
+    # ---- for ddprun.replace
+
+    def why_not(self):
+        """Why the groups of this process cannot be made again; None: they can."""
+        if self.refused is not None:
+            return self.refused
+        if not self.c10d.is_initialized():
+            return "there is no process group when it comes to join()"
+        if self._url != "env://" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return "its ranks do not meet at the store of ddprun (init_process_group has a store or an address of its own)"
+        backend = self.c10d.get_backend_config()
+        of_cpu = dict(each.split(":", 1) for each in backend.split(",") if ":" in each).get("cpu", backend)
+        if of_cpu != "gloo":
+            return f"its process group is of {of_cpu}, and only Gloo's is made again"
+        return None
+
+    def remember(self):
+        """The group as it is made by the program."""
+        group = self.c10d._get_default_group()
+        self.rank, self.world_size = group.rank(), group.size()
+        self._backend = self.c10d._world.pg_map[group][0]
+
+    def _store(self, *prefix):
+        """A connection of its own: one that another thread waits at, or that was shut, is of no use."""
+        c10d = self.c10d
+        store = sys.modules["torch.distributed"].TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                              wait_for_workers=False, timeout=self._timeout)
+        return c10d.PrefixStore("/".join(["ddprun", os.environ["TORCHELASTIC_RESTART_COUNT"], *prefix]), store)
+
+    def ask_all(self, store, word):
+        """What each rank says, when all have said something."""
+        keys = [f"said/{rank}" for rank in range(self.world_size)]
+        store.set(keys[self.rank], word)
+        store.wait(keys)
+        return [each.decode() for each in store.multi_get(keys)]
+
+    def ask_all_at_join(self, word):
+        return self.ask_all(self._store("join"), word)
+
+    def make_again(self, generation, word, is_outdated):
+        """The group of all ranks in this generation, when they have come; and what each of them says. Ends with an exception
+        when a newer one begins, before which `is_outdated` becomes true."""
+        def check():
+            if is_outdated():
+                raise ConnectionError("a newer generation has begun")
+
+        c10d, timeout = self.c10d, self._timeout
+        self.shut(generation)
+        if c10d.is_initialized():
+            self._old.append((time.monotonic(), c10d._get_default_group()))
+            c10d.destroy_process_group()
+        c10d._world.group_count = 0  # the group's name is a part of its keys, and one that was not made has a number, too
+        hook = sys.excepthook  # is wrapped once more each time
+        with self._lock:
+            connections, self._sockets = self._sockets, []
+            self._generation, self._before = generation, _connected_sockets()
+        for connection in connections:
+            connection.close()
+        try:
+            store = self._store("generation", str(generation))
+            check()
+            words = self.ask_all(store, word)
+            check()
+            store.set_timeout(FORMING_LIMIT)
+            c10d.init_process_group(self._backend, store=store, rank=self.rank, world_size=self.world_size,
+                                    timeout=FORMING_LIMIT)
+        finally:
+            self._before = None
+            self._timeout = timeout
+            sys.excepthook = hook
+        check()
+        group = c10d._get_default_group()
+        c10d._set_pg_timeout(timeout, group)
+        return group, words
+
+    def forget_old(self):
+        """Ends old groups. That joins their threads, with Python's lock held, which a call that notices that its group is broken
+        may need for its own end: so they stay until such calls are long over."""
+        now = time.monotonic()
+        self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
+
+    def take_place(self):
+        """From here on the groups of this prepared standby are with the others."""
+        self.is_prepared = False
+
+    def calls(self):
+        """How many calls the group has begun."""
+        return self.c10d.GroupMember.WORLD._get_sequence_number_for_group()
+
+
+# ---- the group of a prepared standby
+
+def _is_in_ddp():
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__") == "torch.nn.parallel.distributed":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _alone(c10d, rank, size):
+    torch = sys.modules["torch"]
+
+    def done(result):
+        future = torch.futures.Future()
+        future.set_result(result)
+        return torch._C._distributed_c10d._create_work_from_future(future)
+
+    class Alone(c10d.ProcessGroup):
+        def __init__(self):
+            super().__init__(rank, size)
+
+        def getBackendName(self):
+            return _ALONE
+
+        def barrier(self, *_, **__):
+            return done([])
+
+        def broadcast(self, tensors, *_, **__):
+            if not _is_in_ddp():
+                raise _needs("broadcast")
+            return done(tensors)
+
+        def allgather(self, outputs, inputs, *_, **__):
+            if not _is_in_ddp():
+                raise _needs("all_gather")
+            for output, given in zip(outputs, inputs):
+                for each in output:
+                    each.copy_(given)
+            return done(outputs)
+
+    def refuse(name):
+        def call(self, *_, **__):
+            raise _needs(name)
+        return call
+
+    for name in ("allreduce", "allreduce_coalesced", "reduce", "allgather_coalesced", "allgather_into_tensor_coalesced",
+                 "_allgather_base", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+                 "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "send", "recv", "recv_anysource"):
+        setattr(Alone, name, refuse(name))
+    return Alone()
+
+
+def _needs(name):
+    return NeedsOthers(f"its set-up needs the other ranks' answer ({name})")
+
+
+current = None  # of this process
+
+
+def install(c10d):
+    """Into the module torch.distributed.distributed_c10d."""
+    global current
+    current = Groups(c10d)

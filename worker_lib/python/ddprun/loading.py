@@ -1,0 +1,190 @@
+"""Batches of a loader that can be given again: to a step that is made again, and to a process that takes a rank's place,
+which begins in the middle of an epoch. Used by ddprun.replace."""
+
+import contextlib
+import itertools
+import pickle
+import random
+import sys
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_info
+
+
+def why_not(loader):
+    """Why its batches cannot be given again; None: they can."""
+    if iter(loader) is loader if not isinstance(loader, DataLoader) else False:
+        return f"a batch of its {type(loader).__name__} cannot be given again: an iterator is at an end once"
+    if not isinstance(loader, DataLoader):
+        return None
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        return f"its {type(dataset).__name__} is an IterableDataset, whose place cannot be put back"
+    if loader.persistent_workers:
+        return "its DataLoader has persistent_workers"
+    if not getattr(loader, "in_order", True):
+        return "its DataLoader gives batches in any order (in_order=False)"
+    return None
+
+
+# ---- processes of a DataLoader: their random numbers come with each batch
+
+class _Carried:
+    def __init__(self, batch, generators):
+        self.batch, self.generators = batch, generators
+
+
+class _Carrying:
+    """A collate_fn that adds the generators of its process, if they have changed since the last batch."""
+
+    def __init__(self, collate):
+        self._collate, self._last = collate, None
+
+    def __call__(self, samples):
+        batch = self._collate(samples)
+        state = _generators_of_process()
+        self._last, state = state, state if state != self._last else None
+        return _Carried(batch, state)
+
+
+class _Beginning:
+    """A worker_init_fn of a process whose first batch is not the first one: it goes on as the process that would have had
+    this batch."""
+
+    def __init__(self, initialize, skipped, count, states):
+        self._initialize, self._skipped, self._count, self._states = initialize, skipped, count, states
+
+    def __call__(self, number):
+        about = get_worker_info()
+        before, number = number, (self._skipped + number) % self._count
+        first_seed = about.seed - before
+        about.__dict__.update(id=number, seed=first_seed + number)  # setattr() is refused
+        random.seed(about.seed)
+        torch.manual_seed(about.seed)
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed(_utils.worker._generate_state(first_seed, number))
+        if self._initialize is not None:
+            self._initialize(number)
+        state = self._states.get(number)
+        if state is not None:
+            _set_generators_of_process(state)
+
+
+def _generators_of_process():
+    of_numpy = sys.modules["numpy.random"].get_state() if "numpy.random" in sys.modules else None
+    return pickle.dumps((torch.get_rng_state().numpy().tobytes(), random.getstate(), of_numpy))
+
+
+def _set_generators_of_process(state):
+    of_torch, of_python, of_numpy = pickle.loads(state)
+    torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+    random.setstate(of_python)
+    if of_numpy is not None:
+        sys.modules["numpy.random"].set_state(of_numpy)
+
+
+class Batches:
+    """An iterator over the batches of a loader that begins after `skipped` of them, and the generators of its processes;
+    `states` are those of the iterator which gave the others."""
+
+    def __init__(self, loader, skipped=0, states=None):
+        self._processes = loader.num_workers if isinstance(loader, DataLoader) else 0
+        self._given, self.states = skipped, dict(states or {})
+        with contextlib.ExitStack() as changes:
+            if self._processes > 0:
+                changes.enter_context(_changed(loader, "collate_fn", _Carrying(loader.collate_fn)))
+                if skipped > 0:
+                    changes.enter_context(_changed(loader, "worker_init_fn", _Beginning(
+                        loader.worker_init_fn, skipped, self._processes, self.states)))
+            skipping = None
+            if skipped > 0 and isinstance(loader, DataLoader):
+                name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+                skipping = _Skipping(getattr(loader, name), skipped)
+                changes.enter_context(_changed(loader, name, skipping))
+            self._batches = iter(loader)
+        if skipping is not None:
+            skipping.skip()
+        elif skipped > 0:
+            for _ in zip(range(skipped), self._batches):
+                pass
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        batch = next(self._batches)
+        if self._processes > 0:
+            if batch.generators is not None:
+                self.states[self._given % self._processes] = batch.generators
+            batch = batch.batch
+        self._given += 1
+        return batch
+
+
+@contextlib.contextmanager
+def _changed(loader, name, value):
+    before = loader.__dict__[name]
+    loader.__dict__[name] = value  # setattr() is refused
+    try:
+        yield
+    finally:
+        loader.__dict__[name] = before
+
+
+class _Skipping:
+    """A sampler without its first elements."""
+
+    def __init__(self, sampler, count):
+        self._sampler, self._count = sampler, count
+        self._last = None
+
+    def __iter__(self):
+        self._last = _Rest(self._sampler, self._count)
+        return self._last
+
+    def skip(self):
+        """In the last iterator, now: where the order is drawn when the first element is asked for."""
+        self._last.skip()
+
+    def __len__(self):
+        return len(self._sampler)
+
+
+class _Rest:
+    def __init__(self, sampler, count):
+        self._elements, self._count = iter(sampler), count
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.skip()
+        return next(self._elements)
+
+    def skip(self):
+        count, self._count = self._count, 0
+        for _ in zip(range(count), self._elements):
+            pass
+
+
+def generators_of(loader):
+    """The generators of its own that a loader draws from when it begins an epoch."""
+    found = []
+    samplers = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    samplers.append(getattr(samplers[-1], "sampler", None))
+    for each in samplers:
+        generator = getattr(each, "generator", None)
+        if isinstance(generator, torch.Generator) and not any(generator is other for other in found):
+            found.append(generator)
+    return found
+
+
+def versions(batch):
+    """Change when a tensor of the batch is written into."""
+    if isinstance(batch, torch.Tensor):
+        return (batch._version,)
+    if isinstance(batch, (list, tuple)):
+        return tuple(itertools.chain.from_iterable(map(versions, batch)))
+    if isinstance(batch, dict):
+        return tuple(itertools.chain.from_iterable(map(versions, batch.values())))
+    return ()

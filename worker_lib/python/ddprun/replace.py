@@ -1,0 +1,538 @@
+"""Workers that are replaced in place: one dies, the others stay (ddprun.join; worker_lib/README.md, "Replaced in place, in
+Python"). Imported by join() alone.
+
+    set-up ──join()──▶ between steps ◀──step()──▶ in a step          any ──refuse──▶ off
+
+A step is committed on a rank when step() is over there. At most one step is committed on some ranks and not yet on others,
+because each step waits for all. A rank that is behind is given the outcome of that step.
+
+| record of the mirror | is written                                   | has                                              |
+|----------------------|----------------------------------------------|--------------------------------------------------|
+| begin                | when a loop over batches begins              | what the loader draws its order from             |
+| entry of a step      | at its entry                                 | what only this rank has; schedulers, settings    |
+| effect of a step     | when the model's gradients begin to be there | what only this rank has, as it is after the step |
+"""
+
+import os
+import pickle
+import struct
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddprun import loading
+from ddprun.mirror import Mirror
+from ddprun.recovery_link import RecoveryLink
+from ddprun.worker_state import OwnState, SharedState, layout_of, make_reducer_again
+
+# From the failure of a call until the agent says what becomes of the round.
+_NEWS_LIMIT_S = 30
+# The buckets of DDP are those of all later steps from the second one on.
+_OFFERS_AFTER = 2
+_PLACES = 6  # of the mirror: entry and effect of an even and of an odd step, two begins
+_MIRROR_BYTES_MIN = 32768
+
+
+class CannotRecover(RuntimeError):
+    """No further generation mends it."""
+
+
+class Alone:
+    """What join() returns where nothing is replaced: does nothing."""
+
+    committed = 0
+
+    def epochs(self, epochs):
+        return range(epochs) if isinstance(epochs, int) else epochs
+
+    def batches(self, loader, per_step=None):
+        return loader if per_step is None else _chunks(iter(loader), per_step)
+
+    def step(self):
+        return _NOTHING
+
+
+class _Nothing:
+    committed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+_NOTHING = _Nothing()
+
+
+def _chunks(batches, size):
+    while True:
+        chunk = [batch for _, batch in zip(range(size), batches)]
+        if not chunk:
+            return
+        yield chunk
+
+
+def join(model, optimizer, scheduler, scaler, sampler, parts):
+    """ddprun.join()."""
+    groups = getattr(sys.modules.get("_ddprun_groups"), "current", None)
+    if groups is None or "DDPRUN_REPLACES" not in os.environ:
+        return Alone()
+    link = RecoveryLink.of_process()
+    if link is None:
+        return Alone()
+    schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [scheduler] if scheduler is not None else []
+    why = _why_not(model, optimizer, parts) or groups.why_not()
+    job = Job(groups, link, model, optimizer, schedulers, scaler, sampler, parts) if why is None else None
+    if job is None or not job.begin():
+        if why is not None:
+            link.refuse(why)
+        if groups.is_prepared:
+            raise CannotRecover(why or job.refused)
+        return Alone()
+    return job
+
+
+def _why_not(ddp, optimizer, parts):
+    if type(ddp) is not DistributedDataParallel:
+        return f"its model is no DistributedDataParallel but a {type(ddp).__name__}"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return "join() was given no optimizer"
+    if hasattr(optimizer, "consolidate_state_dict"):
+        return f"its optimizer is a {type(optimizer).__name__}, which keeps a part of its state on each rank"
+    parameters = list(ddp.parameters())
+    if any(each.device.type != "cpu" for each in parameters):
+        return "its model is not on the CPU, where alone this was tried"
+    if ddp._comm_hooks:
+        return "its model has a communication hook, which may have a memory of its own"
+    for name in ("static_graph", "mixed_precision", "_delay_all_reduce_params", "_use_python_reducer"):
+        if getattr(ddp, name, None):
+            return f"its DistributedDataParallel has {name.lstrip('_')}, with which this was not tried"
+    if any(hasattr(each, "_in_backward_optimizers") for each in parameters):
+        return "its optimizer steps inside of backward()"
+    if threading.current_thread() is not threading.main_thread():
+        return "it trains on another thread than the main one"
+    for name, part in parts.items():
+        if not hasattr(part, "state_dict") or not hasattr(part, "load_state_dict"):
+            return f"{name} has no state_dict() and load_state_dict()"
+    return None
+
+
+class _Step:
+    """What job.step() returns."""
+
+    def __init__(self, job):
+        self._job = job
+        self.committed = False  # after the block: false if the step is made again
+
+    def __enter__(self):
+        self.committed = False
+        self._job._enter()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self._job._leave()
+            self.committed = True
+            return False
+        is_mended = self._job._fail(error)
+        self.committed = is_mended and not self._job._again
+        return is_mended
+
+
+class _Resume:
+    """Where a process that has taken a rank's place begins."""
+
+    def __init__(self, position, before, of_processes, restore, is_in_step):
+        self.epoch, self.loop, self.steps = position
+        self.before = before  # generators, before the batches of the next step are loaded
+        self.of_processes = of_processes  # of the loader, as they are then
+        self.restore = restore
+        self.is_in_step = is_in_step
+
+
+class Job:
+    def __init__(self, groups, link, ddp, optimizer, schedulers, scaler, sampler, parts):
+        self._groups, self._link, self._ddp, self._optimizer = groups, link, ddp, optimizer
+        self._scaler, self._sampler = scaler, sampler
+        self._own = OwnState(ddp.module, parts)
+        self._shared = SharedState(list(ddp.parameters()), optimizer, schedulers, scaler)
+        self._schedulers = schedulers
+        self._step = _Step(self)
+        self.refused = None
+        self._is_off = self._is_offered = False
+        self.committed = 0
+        self._generation = 0
+        self._lacks_state = False  # of model and optimizer: it has taken a place
+        self._is_torn = False  # its own is half another rank's
+        self._is_in_step = self._has_stepped = self._again = self._has_given = False
+        self._mirror = None
+        self._resume = None
+        self._layout = None  # of DDP's buckets, since the last generation
+        self._settings = b""  # as they were when the last step was committed
+        self._epoch, self._loop, self._steps, self._has_epochs = 0, 0, 0, False
+        # Generators before the batches of the next step were loaded, and those of the loader's processes.
+        self._before = None
+        self._begins = 0  # loops over batches that this rank has begun
+        self._calls = None  # of the group, when the last step was over, or join(); None: nobody counts them
+        self._between = 0  # the group's calls between the last step and this one
+
+    # ---- join
+
+    def begin(self):
+        """False: it was refused."""
+        groups, link = self._groups, self._link
+        why = self._own.buffers.why_not()
+        if why is not None:
+            return self._refuse(why)
+        groups.remember()
+        link.hold_death_lock()
+        self._ddp.register_forward_hook(self._after_forward)
+        self._optimizer.register_step_post_hook(self._after_step)
+        groups.on_refused = self._refuse
+        if groups.is_prepared:
+            self._take_place()
+            return True
+        versions = groups.ask_all_at_join(torch.__version__)
+        if len(set(versions)) > 1:
+            return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
+        self._settings = self._shared.settings()
+        self._calls = groups.calls()
+        _, _, size = self._own.record(self._own.generators.now(), ())
+        self._mirror = Mirror.make(_PLACES, max(2 * size, _MIRROR_BYTES_MIN))
+        return True
+
+    def _take_place(self):
+        _warm_up()
+        place = self._link.await_place()
+        os.environ.pop("DDPRUN_PREPARED")
+        self._groups.take_place()
+        self._mirror = Mirror.open(place.mirror)
+        if self._mirror is None:
+            raise CannotRecover("what was handed over is not the mirror of a worker")
+        self._lacks_state = True
+        self._listen()
+        self._recover()
+        self._link.offer(self._mirror.descriptor)
+        self._is_offered = True
+
+    def _listen(self):
+        self._link.listen(self._groups.shut)
+
+    def _refuse(self, why):
+        if not self._is_off:
+            self.refused, self._is_off = why, True
+            self._link.refuse(why)
+        return False
+
+    def _withdraw(self):
+        if not self._is_off:
+            self._is_off = True
+            if self._is_offered:
+                self._link.withdraw()
+
+    # ---- the loop
+
+    def epochs(self, epochs):
+        """Yields them, of a number all below it; a process that takes a rank's place begins with the one that this was in."""
+        self._has_epochs = True
+        for index, epoch in enumerate(range(epochs) if isinstance(epochs, int) else epochs):
+            if self._resume is not None and index < self._resume.epoch:
+                continue
+            self._epoch, self._loop = index, 0
+            yield epoch
+        self._withdraw()
+
+    def batches(self, loader, per_step=None):
+        """Yields its batches, or lists of `per_step` of them, until a step is committed with each."""
+        if not self._is_off:
+            why = loading.why_not(loader)
+            if why is None and self._loop > 0 and not self._has_epochs:
+                why = "its loop over batches begins again: the loop around it must be over job.epochs(…)"
+            if why is not None:
+                self._refuse(why)
+        if self._is_off:
+            yield from Alone().batches(loader, per_step)
+            return
+        resume = self._resume
+        if resume is not None and self._loop < resume.loop:
+            self._loop += 1
+            return
+        self._steps = resume.steps if resume is not None else 0
+        batches = self._begin_loop(loader, resume, per_step or 1)
+        chunks = batches if per_step is None else _chunks(batches, per_step)
+        try:
+            while True:
+                if not self._is_off:
+                    self._before = self._own.generators.now(), dict(batches.states)
+                batch = next(chunks, _NOTHING)
+                if batch is _NOTHING:
+                    break
+                written, done = loading.versions(batch), self.committed
+                while True:
+                    yield batch
+                    if not self._again:
+                        break
+                    self._again = False
+                    if loading.versions(batch) != written:
+                        self._refuse("a batch cannot be given again: the step writes into it")
+                        raise CannotRecover(self.refused)
+                if self.committed != done + 1 and not self._is_off:
+                    self._refuse(f"its loop makes {self.committed - done} steps with one batch: one job.step() is for each")
+                self._steps += 1
+        except GeneratorExit:
+            if not self._is_off and self._is_offered:
+                self._refuse("its loop over batches was left by break, return or an exception")
+            raise
+        self._loop += 1
+        if not self._has_epochs:
+            self._withdraw()
+
+    def _begin_loop(self, loader, resume, batches_per_step):
+        """The loader's iterator, with what it drew its order from noted, or put back."""
+        number, generators = self._epoch << 20 | self._loop, self._own.generators
+        if resume is None:
+            self._begins += 1
+            states = [generator.get_state() for generator in loading.generators_of(loader)]
+            record = pickle.dumps((generators.now(), states, self._begins, _state_of_sampler(self._sampler)))
+            self._write(4 + self._begins % 2, number, ((record,), (), len(record)))
+            self._batches = loading.Batches(loader)
+            return self._batches
+        record = self._mirror.read(4, number) or self._mirror.read(5, number)
+        if record is None:
+            raise CannotRecover("the worker whose place this is has not noted how its loop over batches began")
+        at_begin, of_loader, self._begins, of_sampler = pickle.loads(record)
+        generators.restore(at_begin)
+        for generator, state in zip(loading.generators_of(loader), of_loader):
+            generator.set_state(state)
+        _set_sampler(self._sampler, of_sampler)
+        self._batches = loading.Batches(loader, resume.steps * batches_per_step, resume.of_processes)
+        if resume.is_in_step:
+            generators.restore(resume.before)
+        else:
+            resume.restore()
+            self._resume = None
+        return self._batches
+
+    # ---- a step
+
+    def step(self):
+        """The block is one step of the optimizer, which is made again if a rank dies in it."""
+        return self._step if not self._is_off else _NOTHING
+
+    @property
+    def _position(self):
+        return self._epoch, self._loop, self._steps
+
+    def _write(self, place, number, record):
+        parts, blocks, size = record
+        if size > self._mirror.size:
+            larger = Mirror.make(_PLACES, 2 * size)
+            larger.copy_from(self._mirror)
+            self._mirror = larger
+            if self._is_offered:
+                self._link.send_mirror(larger.descriptor)
+        self._mirror.write(place, number, parts, blocks, size)
+
+    def _enter(self):
+        if self._calls is not None:
+            self._between = self._groups.calls() - self._calls
+            if self.committed == 0 and self._between > 0:
+                self._refuse("its ranks call each other between join() and the first step")
+                return
+        if self._link.wanted > self._generation:
+            self._recover()
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            resume.restore()
+        offers = not self._is_offered and self.committed >= _OFFERS_AFTER
+        if offers:
+            self._listen()
+        now = self._own.generators.now()
+        before, of_processes = self._before
+        if before == now:
+            before = None
+        self._write(self.committed % 2 * 2, self.committed,
+                    self._own.record(now, (self._position, before, of_processes, self._shared.settings())))
+        if offers:
+            self._link.offer(self._mirror.descriptor)
+            self._is_offered = True
+        self._has_stepped = self._has_given = False
+        self._is_in_step = True
+
+    def _after_forward(self, module, arguments, output):
+        if not self._is_in_step or not torch.is_grad_enabled():
+            return
+        self._has_given = False
+        for each in (output,) if isinstance(output, torch.Tensor) else torch.utils._pytree.tree_leaves(output):
+            if isinstance(each, torch.Tensor) and each.requires_grad:
+                each.register_hook(self._before_gradients)
+
+    # Before the first of them is given to the other ranks.
+    def _before_gradients(self, _):
+        if self._has_given or not self._is_in_step:
+            return
+        self._has_given = True
+        epoch, loop, steps = self._position
+        self._write(self.committed % 2 * 2 + 1, self.committed,
+                    self._own.record(self._own.generators.now(), ((epoch, loop, steps + 1), self._batches.states)))
+
+    def _after_step(self, *_):
+        self._has_stepped = True
+
+    def _leave(self):
+        if self._is_off:
+            return
+        self._is_in_step = False
+        if not self._has_stepped and self._scaler is None:
+            self._refuse("a step was left without its optimizer's step (break, return, continue?)")
+            return
+        self._commit()
+        self._settings = self._shared.settings()
+
+    def _commit(self):
+        self.committed += 1
+        self._link.committed(self.committed, self._generation)
+        self._calls = self._groups.calls()
+
+    def _fail(self, error):
+        """True: the group is made again, and the error forgotten."""
+        self._is_in_step = False
+        if self._is_off or not self._is_offered:
+            return False
+        if not isinstance(error, Exception) or not (_is_of_connection(error) or self._link.wanted > self._generation):
+            self._refuse(f"a step was left by an exception of the program ({type(error).__name__})")
+            return False
+        if not self._link.await_news(self._generation, _NEWS_LIMIT_S):
+            self._withdraw()
+            return False
+        if self._has_stepped:
+            self._refuse("a rank was lost in a call that follows the optimizer's step: make it after job.step()")
+            return False
+        if not self._recover(error):
+            self._again = True
+            _, _, restore = self._own.read(self._mirror.read(self.committed % 2 * 2, self.committed))
+            restore()
+            self._shared.forget_unscaled()
+        return True
+
+    # ---- a generation
+
+    def _recover(self, error=None):
+        """Makes the groups again. True: this rank was given the step that it had not committed."""
+        in_step = error is not None
+        while True:
+            wanted = self._link.wanted
+            try:
+                group, versions = self._groups.make_again(wanted, torch.__version__, lambda: self._link.wanted > wanted)
+                if len(set(versions)) > 1:
+                    raise CannotRecover(f"a rank has another version of torch ({', '.join(sorted(set(versions)))})")
+                was_given_step = self._agree(group, in_step)
+                break
+            except CannotRecover:
+                self._withdraw()
+                raise
+            except Exception as failure:
+                # Another rank was lost meanwhile.
+                if not self._link.await_news(wanted, _NEWS_LIMIT_S):
+                    self._withdraw()
+                    raise error or failure
+        self._generation = wanted
+        self._link.committed(self.committed, 0)
+        self._link.regrouped(wanted)
+        return was_given_step
+
+    def _agree(self, group, in_step):
+        lacks = self._lacks_state
+        own = torch.tensor([0 if lacks or self._is_torn else 1, self.committed, int(in_step), self._between])
+        told = [torch.empty_like(own) for _ in range(group.size())]
+        dist.all_gather(told, own)
+        told = [tuple(each.tolist()) for each in told]
+        top = max(each[:3] for each in told)
+        source = [each[:3] for each in told].index(top)
+        has_state, committed, _ = top
+        if not has_state:
+            raise CannotRecover("no rank is left that has the state of the training")
+        is_behind = not lacks and self.committed < committed
+        if is_behind and not in_step:
+            raise CannotRecover("this rank is behind the others by a step that waits for none")
+        self._is_torn = self._is_torn or is_behind
+        needs = lacks or self._is_torn
+        self._layout, have_gradients, settings, shape = self._describe(group, source)
+        if needs:
+            self._shared.take_shape(shape)
+        self._shared.share(group, source)
+        if needs:
+            self._settings = settings
+            self._shared.set(settings)
+        make_reducer_again(self._ddp, group, self._layout, have_gradients)
+        self._groups.forget_old()
+        self._calls = self._groups.calls()
+        if lacks:
+            self.committed = committed
+            self._resume = self._where_to_begin(committed, max(each[3] for each in told))
+        elif is_behind:
+            self.committed = committed
+        self._lacks_state = self._is_torn = False
+        return is_behind
+
+    def _describe(self, group, source):
+        """(buckets, which parameters have gradients, settings, the form of the optimizer's state) of rank `source`."""
+        is_source = group.rank() == source
+        text = b""
+        if is_source:
+            have_gradients = [each.grad is not None for each in self._ddp.parameters()]
+            text = pickle.dumps((layout_of(self._ddp) or self._layout, have_gradients, self._settings, self._shared.shape()))
+        size = torch.tensor([len(text)])
+        dist.broadcast(size, source)
+        data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if is_source else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, source)
+        return pickle.loads(text if is_source else data.numpy().tobytes())
+
+    def _where_to_begin(self, committed, calls_between):
+        mirror, own = self._mirror, self._own
+        record = mirror.read(committed % 2 * 2, committed)
+        if record is not None:
+            (position, before, of_processes, settings), generators, restore = own.read(record)
+
+            def restore_all():
+                self._shared.set(settings)
+                restore()
+            return _Resume(position, before or generators, of_processes, restore_all, is_in_step=True)
+        record = mirror.read((committed - 1) % 2 * 2 + 1, committed - 1)
+        if record is None:
+            raise CannotRecover(f"the worker whose place this is has left no whole state of step {committed}")
+        if calls_between > 0:
+            raise CannotRecover("a rank was lost between two steps, between which the ranks call each other")
+        (position, of_processes), _, restore = own.read(record)
+        return _Resume(position, None, of_processes, restore, is_in_step=False)
+
+
+def _is_of_connection(error):
+    return isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error)
+
+
+def _state_of_sampler(sampler):
+    if sampler is None:
+        return None
+    return sampler.state_dict() if hasattr(sampler, "state_dict") else getattr(sampler, "epoch", None)
+
+
+def _set_sampler(sampler, state):
+    if sampler is None or state is None:
+        return
+    if hasattr(sampler, "load_state_dict"):
+        sampler.load_state_dict(state)
+    else:
+        sampler.set_epoch(state)
+
+
+def _warm_up():
+    """What a first step loads and makes, with a model that is nobody's."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.zeros(2, dtype=torch.long)).backward()
+    optimizer.step()
