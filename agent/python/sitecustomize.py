@@ -30,9 +30,9 @@ class _Hooks:
     def load_gloo_interrupt(self):
         """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
         import ctypes
-        library, bytes_, self.gloo = os.memfd_create("ddprun-gloo"), self.gloo, None
+        library, content, self.gloo = os.memfd_create("ddprun-gloo"), self.gloo, None
         try:
-            os.write(library, bytes_)
+            os.write(library, content)
             ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
         finally:
             os.close(library)

@@ -125,7 +125,7 @@ class ReplaceKills : public ::testing::TestWithParam<Way> {
 };
 
 TEST_P(ReplaceKills, AtRandomMomentsLeaveTheSameBits) {
-  const int kills = full_tests() ? 100 : 7;
+  const int kills = full_tests() ? 100 : 8;
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

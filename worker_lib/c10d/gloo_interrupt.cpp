@@ -9,21 +9,20 @@
 #include <stdexcept>
 #include <unordered_set>
 
+// clang-format off
 #define DDPRUN_TCP "_ZN4gloo9transport3tcp"
 // gloo::transport::tcp::UnboundBuffer: UnboundBuffer(const std::shared_ptr<Context>&, void* data, size_t size),
 // ~UnboundBuffer(), void signalException(std::exception_ptr)
 #define DDPRUN_MAKE_BUFFER DDPRUN_TCP "13UnboundBufferC1ERKSt10shared_ptrINS1_7ContextEEPvm"
 #define DDPRUN_END_BUFFER DDPRUN_TCP "13UnboundBufferD1Ev"
-#define DDPRUN_FAIL_BUFFER \
-  DDPRUN_TCP "13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
+#define DDPRUN_FAIL_BUFFER DDPRUN_TCP "13UnboundBuffer15signalExceptionENSt15__exception_ptr13exception_ptrE"
 // gloo::transport::tcp::Pair: Pair(Context*, Device*, int rank, std::chrono::milliseconds timeout, bool), ~Pair(),
 // std::exception_ptr signalExceptionExternal(const std::string&)
-#define DDPRUN_MAKE_PAIR \
-  DDPRUN_TCP "4PairC1EPNS1_7ContextEPNS1_6DeviceEiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEEb"
+#define DDPRUN_MAKE_PAIR DDPRUN_TCP "4PairC1EPNS1_7ContextEPNS1_6DeviceEiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEEb"
 #define DDPRUN_END_PAIR DDPRUN_TCP "4PairD1Ev"
-#define DDPRUN_FAIL_PAIR                                                             \
-  DDPRUN_TCP "4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_" \
-             "traitsIcESaIcEEE"
+#define DDPRUN_FAIL_PAIR \
+  DDPRUN_TCP "4Pair23signalExceptionExternalERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+// clang-format on
 
 namespace ddprun::detail {
 namespace {

@@ -57,9 +57,13 @@ def _go_on():
 def _load_gloo_interrupt():
     """What ends calls over Gloo when a rank is replaced in place; it has to be there before PyTorch."""
     import ctypes
+    try:
+        content = __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_gloo_interrupt.so")
+    except OSError:
+        return  # not as the agent starts it
     library = os.memfd_create("ddprun-gloo")
     try:
-        os.write(library, __loader__.get_data(__file__.rpartition("/")[0] + "/libddprun_gloo_interrupt.so"))
+        os.write(library, content)
         ctypes.CDLL(f"/proc/self/fd/{library}", ctypes.RTLD_GLOBAL)
     finally:
         os.close(library)
