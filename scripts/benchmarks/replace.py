@@ -9,14 +9,69 @@ import subprocess
 import tempfile
 import time
 
-from benchmarks.programs import BUILD, DDPCTL, DDPRUN, TORCHRUN, environment
+from benchmarks.programs import BUILD, DDPCTL, DDPRUN, PYTHON, ROOT, TORCHRUN, environment
 from benchmarks.table import Row
 
 JOB = "replace"
 LIMIT_S = 120
 TRAIN = str(BUILD / "bin/train")
 CHECKPOINT_EVERY = 50
+PYTHON_VARIABLES = {"PYTHON_EXEC": PYTHON, "PYTHONPATH": str(ROOT / "worker_lib/python")}
 STEPS_AN_EPOCH = 60_000 // 64  # of one rank
+
+# Half a million parameters, dropout, batch statistics; with COST what join() adds to a step, by itself.
+PYTHON_PROGRAM = '''
+import os, statistics, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import ddprun
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 512), nn.ReLU(),
+                      nn.Linear(512, 10))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(ddp.parameters())
+job = ddprun.join(model=ddp, optimizer=optimizer)
+batches = [(torch.randn(16, 256), torch.randint(0, 10, (16,))) for _ in range(1000)]
+spent, now = [], time.perf_counter
+hook = getattr(job, "_before_gradients", None)
+inside = [0.0]
+
+
+def timed(*arguments):
+    begun = now()
+    hook(*arguments)
+    inside[0] += now() - begun
+
+
+job._before_gradients = timed
+for epoch in job.epochs(3 if "COST" in os.environ else 1000):
+    loop = iter(job.batches(batches))
+    while True:
+        begun = now()
+        batch = next(loop, None)
+        if batch is None:
+            break
+        step = job.step()
+        step.__enter__()
+        entered, inside[0] = now(), 0.0
+        failure = None, None, None
+        try:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(ddp(batch[0]), batch[1]).backward()
+            optimizer.step()
+        except Exception:
+            failure = sys.exc_info()
+        stepped = now()
+        if not step.__exit__(*failure) and failure[0] is not None:
+            raise failure[1]
+        spent.append(entered - begun + inside[0] + now() - stepped)
+if dist.get_rank() == 0:
+    print(statistics.median(spent[1000:]) * 1e6)
+'''
 
 
 class Training:
@@ -24,13 +79,14 @@ class Training:
 
     def __init__(self, folder, command, backend, ranks, options=()):
         self.folder, self.ranks = pathlib.Path(folder), ranks
-        self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+        self.environment = {**environment(), "DDPRUN_CONTROL_DIR": str(folder), "OMP_NUM_THREADS": "1", **PYTHON_VARIABLES}
         self.random = random.Random(1)
-        program = [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={folder}/loss",
-                   f"--checkpoint-dir={folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}",
-                   *options]
-        self.job = subprocess.Popen([*command, *program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        self.job = subprocess.Popen([*command, *self.program(backend), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                     env=self.environment)
+
+    def program(self, backend):
+        return [TRAIN, "--epochs=1000", f"--backend={backend}", f"--loss-file={self.folder}/loss",
+                f"--checkpoint-dir={self.folder}/checkpoints", f"--checkpoint-every={CHECKPOINT_EVERY}"]
 
     def __enter__(self):
         return self
@@ -135,9 +191,19 @@ class Training:
         return sum(len(lines) - len({line.split()[0] for line in lines}) for lines in map(self.lines, range(self.ranks)))
 
 
-def ddprun_with(folder, ranks):
+class PythonTraining(Training):
+    def program(self, backend):
+        program = self.folder / "program.py"
+        program.write_text(PYTHON_PROGRAM)
+        return [program]
+
+    def is_far_from_evaluation(self):
+        return True
+
+
+def ddprun_with(folder, ranks, options=("--no-python",)):
     return [DDPRUN, f"--nproc-per-node={ranks}", "--max-restarts=1000", f"--rdzv-id={JOB}", "--standby=auto",
-            f"--events={folder}/events", "--no-python"]
+            f"--events={folder}/events", *options]
 
 
 def bench_replace(quick):
@@ -169,6 +235,32 @@ def bench_replace(quick):
     lost.bar("0", max(lost.samples["ddprun"]), max(lost.samples["ddprun"]) == 0)
     yield lost
     yield step_cost(quick)
+    yield from in_python(quick)
+
+
+def in_python(quick):
+    row = Row("train in Python over Gloo, 3 ranks: SIGKILL of one until all have committed the next step", "ms")
+    with tempfile.TemporaryDirectory() as folder, \
+            PythonTraining(folder, ddprun_with(folder, 3, options=()), "gloo", 3) as training:
+        for _ in range(3 if quick else 100):
+            row.add("ddprun", training.kill_in_place())
+        repeated = sum(event["steps_repeated"] or 0 for event in training.recovered())
+    row.bar("≤ 100 ms", row.median("ddprun"), row.median("ddprun") <= 100)
+    slowest = max(row.samples["ddprun"])
+    row.bar("slowest ≤ 300 ms", slowest, slowest <= 300)
+    row.bar("no step lost", repeated, repeated == 0)
+    yield row
+    row = Row("what a step in Python that can be made again costs", "µs", digits=1)
+    for _ in range(1 if quick else 3):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "program.py"
+            program.write_text(PYTHON_PROGRAM)
+            done = subprocess.run([DDPRUN, "--nproc-per-node=2", "--standby=auto", "--max-restarts=1", program],
+                                  stdout=subprocess.PIPE, text=True, check=True,
+                                  env={**environment(), **PYTHON_VARIABLES, "COST": "1", "OMP_NUM_THREADS": "1"})
+        row.add("ddprun", float(done.stdout.split()[-1]))
+    row.bar("≤ 50 µs", row.median("ddprun"), row.median("ddprun") <= 50)
+    yield row
 
 
 def step_cost(quick):

@@ -299,7 +299,7 @@ class Faults(unittest.TestCase):
         self.folder, self.done = temporary.name, 0
 
     def test_each_fault_in_a_round_of_standbys(self):
-        job = Job(self.folder, options=[f"--standby={RANKS}", "--preload=torch.nn.parallel", "--max-restarts=20"])
+        job = Job(self.folder, options=[f"--standby={RANKS}", "--preload=torch.nn.parallel", "--max-restarts=1000"])
         self.addCleanup(job.end)
         round = -1
         for fault in FAULTS:

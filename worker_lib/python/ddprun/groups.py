@@ -230,8 +230,8 @@ class Groups:
         return group, words
 
     def forget_old(self):
-        """Ends old groups. That joins their threads, with Python's lock held, which a call that notices that its group is broken
-        may need for its own end: so they stay until such calls are long over."""
+        """Ends old groups. That joins their threads, and was seen to wait for ever for a call that had not ended when its
+        connections were closed; why it had not is not known. So they stay for a while."""
         now = time.monotonic()
         self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
 
