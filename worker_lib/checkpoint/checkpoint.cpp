@@ -96,7 +96,9 @@ struct Checkpointer::Parts {
                detail::ContextAccess::link(used_context) != nullptr
                    ? SnapshotMemory::of_this_process()
                    : nullptr,
-               used_options.memory_every) {}
+               used_options.memory_every) {
+    is_best_unknown = is_prepared();
+  }
 
   struct Snapshot {
     MemoryTier::Kept kept;
@@ -104,6 +106,7 @@ struct Checkpointer::Parts {
   };
 
   bool is_prepared() const;
+  std::optional<double> best_before(std::int64_t step, double metric);
   void load_parts(const std::map<std::string, std::string>& states);
   CheckpointMetadata describe(const TrainingPosition& position,
                               const torch::optim::Optimizer& optimizer) const;
@@ -127,6 +130,7 @@ struct Checkpointer::Parts {
   ArrayBuffer buffer;
   std::optional<double> best_metric;          // of what is on the disk, and
   std::optional<double> best_metric_written;  // when what is being written is there
+  bool is_best_unknown = false;  // only the process knew it whose place this one has taken
   // While it is valid, the folder and the buffer are the writing thread's.
   std::future<CheckpointFolder::Warnings> writing;
 
@@ -159,6 +163,16 @@ void Checkpointer::Parts::load_parts(const std::map<std::string, std::string>& s
 bool Checkpointer::Parts::is_prepared() const {
   const auto recovery = detail::ContextAccess::recovery(context);
   return recovery && recovery->is_prepared();
+}
+
+// On rank 0: the best metric of the checkpoints before this one, as the newest of them says. If this very one was
+// written, but perhaps not linked as the best, it is the best again.
+std::optional<double> Checkpointer::Parts::best_before(std::int64_t step, double metric) {
+  const auto found = folder.has_best() ? folder.newest_whole().found : std::nullopt;
+  if (!found) return std::nullopt;
+  const auto best =
+      metadata_of(safetensors::read_head(found->head, found->file.size()).metadata).best_metric;
+  return found->step == step && best == metric ? std::nullopt : best;
 }
 
 // With the states of all parts; without a metric of its own.
@@ -214,6 +228,9 @@ void Checkpointer::save(const BareModule& model, torch::optim::Optimizer& optimi
   if (parts.options.async_save) wait();
   state.merge(gather_rng(parts.context));
 
+  if (metric && parts.context.is_main_process() && std::exchange(parts.is_best_unknown, false)) {
+    parts.best_metric = parts.best_before(position.step, *metric);
+  }
   const bool is_best =
       metric && parts.options.best && is_better(*metric, parts.best_metric, *parts.options.best);
   CheckpointMetadata metadata;

@@ -230,8 +230,7 @@ class Groups:
         return group, words
 
     def forget_old(self):
-        """Ends old groups. That joins their threads, and was seen to wait for ever for a call that had not ended when its
-        connections were closed; why it had not is not known. So they stay for a while."""
+        """Ends old groups. That joins their threads, which may still be in a call that fails: so they stay for a while."""
         now = time.monotonic()
         self._old = [(since, group) for since, group in self._old if now - since < _OLD_S]
 
