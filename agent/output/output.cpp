@@ -420,8 +420,8 @@ void Output::remove_error_file(int local_rank, const Worker& worker) {
   if (error_file_prefix_.empty()) return;
   const std::string file = error_file_of(worker.round, local_rank);
   ::unlink(file.c_str());
-  ::unlink(
-      (file + ".unfinished").c_str());  // worker_lib's, of a worker that was killed while it wrote
+  // worker_lib's, of a worker that was killed while it wrote.
+  ::unlink((file + ".unfinished").c_str());
 }
 
 }  // namespace ddprun::agent

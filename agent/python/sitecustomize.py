@@ -12,9 +12,10 @@ class _Hooks:
     """A finder: all imports but three pay for a look-up and a comparison."""
 
     def __init__(self, folder):
-        names = ("hooks", "progress", "collectives", "groups")
+        replaces = "DDPRUN_REPLACES" in os.environ
+        names = ("hooks", "progress", "collectives", *(("groups",) if replaces else ()))
         self.texts = {name: __loader__.get_data(f"{folder}/{name}.py") for name in names}
-        self.gloo = __loader__.get_data(folder + "/libddprun_gloo_interrupt.so") if "DDPRUN_REPLACES" in os.environ else None
+        self.gloo = __loader__.get_data(folder + "/libddprun_gloo_interrupt.so") if replaces else None
         self.modules = _own_descriptor("DDPRUN_MODULES_FD", "/memfd:ddprun-modules")
         self.hooks = None
         self.wanted = {"torch.optim.optimizer", "torch.distributed.distributed_c10d"}

@@ -6,17 +6,19 @@
 #include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/run.h"
+#include "tests/bench/timing.h"
 
 namespace {
+
+using ddprun::bench::median;
+using ddprun::bench::milliseconds;
 
 struct Settings {
   std::string folder;
@@ -29,18 +31,6 @@ torch::nn::Sequential make_model(int megabytes) {
   torch::nn::Sequential model;
   for (int i = 0; i < megabytes / 4; ++i) model->push_back(torch::nn::Linear(1000, 1000));
   return model;
-}
-
-double milliseconds(const std::function<void()>& work) {
-  const auto begun = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun)
-      .count();
-}
-
-double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
 }
 
 void measure(const Settings& settings, ddprun::Context& context) {

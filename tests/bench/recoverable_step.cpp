@@ -2,7 +2,6 @@
 // in step(), in turns. Run under ddprun on two ranks; rank 0 prints {"step_us": 2.1}: the difference of the medians.
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -11,19 +10,17 @@
 #include "ddprun/ddp.h"
 #include "ddprun/recoverable.h"
 #include "ddprun/run.h"
+#include "tests/bench/timing.h"
 #include "worker_lib/examples/fashion_net.h"
 
 namespace {
+
+using ddprun::bench::median;
 
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 200;
 constexpr int kSteps = 50;  // of a round
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 template <typename Step>
 double us_per_step(const Step& step) {

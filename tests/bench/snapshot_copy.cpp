@@ -6,7 +6,6 @@
 #include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -15,8 +14,12 @@
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/run.h"
+#include "tests/bench/timing.h"
 
 namespace {
+
+using ddprun::bench::median;
+using ddprun::bench::milliseconds;
 
 struct Settings {
   std::string folder;
@@ -33,18 +36,6 @@ struct Model : torch::nn::Module {
     }
   }
 };
-
-double milliseconds(const std::function<void()>& work) {
-  const auto begun = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun)
-      .count();
-}
-
-double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
-}
 
 void measure(const Settings& settings, ddprun::Context& context) {
   const auto model = std::make_shared<Model>(settings.tensors, settings.elements);

@@ -9,7 +9,6 @@
 #include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -18,8 +17,12 @@
 #include "ddprun/ddp.h"
 #include "ddprun/run.h"
 #include "ddprun/trainer.h"
+#include "tests/bench/timing.h"
+#include "tests/support/random_batches.h"
 
 namespace {
+
+using ddprun::bench::median;
 
 using torch::Tensor;
 using Clock = std::chrono::steady_clock;
@@ -50,58 +53,18 @@ struct Mlp : torch::nn::Module {
   torch::nn::Linear fc1{nullptr}, fc2{nullptr}, fc3{nullptr};
 };
 
-struct Batch {
-  Tensor inputs, targets;
-};
-
-// A range of one's own: this rank's batches of an epoch.
-class Batches {
- public:
-  Batches(const Settings& settings, ddprun::Context& context)
-      : sampler_(settings.samples, context, {.seed = 3}), batch_size_(settings.batch_size) {
-    torch::manual_seed(100);
-    inputs_ = torch::randn({settings.samples, kInputs});
-    targets_ = torch::randint(kClasses, {settings.samples}, torch::kInt64);
-  }
-  const ddprun::DistributedSampler& sampler() const { return sampler_; }
-
-  class Iterator {
-   public:
-    explicit Iterator(Batches* batches) : batches_(batches), batch_(batches->next()) {}
-    Batch& operator*() { return *batch_; }
-    Iterator& operator++() {
-      batch_ = batches_->next();
-      return *this;
-    }
-    bool operator==(std::default_sentinel_t) const { return !batch_; }
-
-   private:
-    Batches* batches_;
-    std::optional<Batch> batch_;
-  };
-  Iterator begin() { return Iterator(this); }
-  std::default_sentinel_t end() { return {}; }
-
-  std::optional<Batch> next() {
-    const auto indices = sampler_.next(static_cast<std::size_t>(batch_size_));
-    if (!indices) return std::nullopt;
-    const Tensor rows =
-        torch::tensor(std::vector<std::int64_t>(indices->begin(), indices->end()), torch::kInt64);
-    return Batch{inputs_.index_select(0, rows), targets_.index_select(0, rows)};
-  }
-
- private:
-  ddprun::DistributedSampler sampler_;
-  int batch_size_;
-  Tensor inputs_, targets_;
-};
+using Batch = ddprun::test::RandomBatch;
+using Batches = ddprun::test::RandomBatches;
 
 class Training {
  public:
   Training(const Settings& settings, ddprun::Context& context)
       : settings_(settings),
         context_(context),
-        batches_(settings, context),
+        batches_(context, {.samples = settings.samples,
+                           .inputs = kInputs,
+                           .classes = kClasses,
+                           .batch = static_cast<std::size_t>(settings.batch_size)}),
         model_(make_net(settings), context),
         optimizer_(model_.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
         schedule_(optimizer_,
@@ -190,12 +153,6 @@ class Training {
   std::int64_t epoch_ = 0;
   ddprun::History history_;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 void check_same_work(const Settings& settings, ddprun::Context& context) {
   Training by_hand(settings, context), by_trainer(settings, context);

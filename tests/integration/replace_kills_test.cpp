@@ -114,12 +114,7 @@ class ReplaceKills : public ::testing::TestWithParam<Way> {
     return holds ? state : std::nullopt;
   }
   std::string events() const { return read_file(marks_ / "events"); }
-  std::size_t count_of(const std::string& part) const {
-    const std::string text = events();
-    std::size_t count = 0;
-    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-    return count;
-  }
+  std::size_t count_of(const std::string& part) const { return test::count_of(part, events()); }
 
   const TemporaryTree marks_;
 };

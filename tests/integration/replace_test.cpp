@@ -77,10 +77,7 @@ class Replace : public ::testing::Test {
     return job_->reaches([&] { return count_of("\"event\":\"recovered\"") >= times; });
   }
   int count_of(const std::string& text) const {
-    const std::string all = read_file(folder_ / "events");
-    int count = 0;
-    for (auto at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) ++count;
-    return count;
+    return static_cast<int>(test::count_of(text, events()));
   }
   std::string events() const { return read_file(folder_ / "events"); }
   void finish() const { folder_.write("finish", ""); }

@@ -30,12 +30,6 @@ std::ostream& operator<<(std::ostream& out, const Way& way) {
   return out << way.backend << "_" << way.ranks;
 }
 
-std::size_t count_of(const std::string& part, const std::string& text) {
-  std::size_t count = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
 class ReplaceTrain : public ::testing::TestWithParam<Way> {
  protected:
   struct End {

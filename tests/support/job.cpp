@@ -88,6 +88,12 @@ bool eventually(const std::function<bool()>& holds, milliseconds deadline) {
   return true;
 }
 
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 bool full_tests() {
   const char* value = std::getenv("DDPRUN_TEST_FULL");
   return value != nullptr && std::string_view(value) == "1";

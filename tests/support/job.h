@@ -37,6 +37,8 @@ bool eventually(const std::function<bool()>& holds, milliseconds deadline = kDea
 
 // DDPRUN_TEST_FULL=1: the large counts.
 bool full_tests();
+// How often `part` is in the text.
+std::size_t count_of(const std::string& part, const std::string& text);
 
 // How a process ended: with a code, by a signal, or (neither) not by the deadline.
 struct Ended {

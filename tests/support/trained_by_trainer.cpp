@@ -8,66 +8,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/ddp.h"
 #include "ddprun/run.h"
-#include "ddprun/sampler.h"
 #include "ddprun/trainer.h"
+#include "tests/support/random_batches.h"
 
 namespace {
 
+using ddprun::test::RandomBatch;
+using ddprun::test::RandomBatches;
 using torch::Tensor;
-
-struct Batch {
-  Tensor inputs;
-  Tensor targets;
-};
-
-class Batches {
- public:
-  explicit Batches(ddprun::Context& context) : sampler_(kSamples, context, {.seed = 3}) {
-    torch::manual_seed(100);
-    inputs_ = torch::randn({kSamples, 20});
-    targets_ = torch::randint(5, {kSamples}, torch::kInt64);
-  }
-  const ddprun::DistributedSampler& sampler() const { return sampler_; }
-
-  class Iterator {
-   public:
-    explicit Iterator(Batches* batches) : batches_(batches), batch_(batches->next()) {}
-    Batch& operator*() { return *batch_; }
-    Iterator& operator++() {
-      batch_ = batches_->next();
-      return *this;
-    }
-    bool operator==(std::default_sentinel_t) const { return !batch_; }
-
-   private:
-    Batches* batches_;
-    std::optional<Batch> batch_;
-  };
-  Iterator begin() { return Iterator(this); }
-  std::default_sentinel_t end() { return {}; }
-
- private:
-  static constexpr std::int64_t kSamples = 200;
-
-  std::optional<Batch> next() {
-    const auto indices = sampler_.next(10);
-    if (!indices) return std::nullopt;
-    const Tensor rows =
-        torch::tensor(std::vector<std::int64_t>(indices->begin(), indices->end()), torch::kInt64);
-    return Batch{inputs_.index_select(0, rows), targets_.index_select(0, rows)};
-  }
-
-  ddprun::DistributedSampler sampler_;
-  Tensor inputs_;
-  Tensor targets_;
-};
 
 // At the step of this run; dying before the snapshot of that step is made.
 class Death : public ddprun::Callback {
@@ -98,14 +51,14 @@ void train(ddprun::Context& context, const std::string& folder, int memory_every
       torch::nn::Dropout(0.2), torch::nn::Linear(16, 5));
   ddprun::DistributedDataParallel model(net, context);
   torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  Batches batches(context);
+  RandomBatches batches(context, {.samples = 200, .inputs = 20, .classes = 5, .batch = 10});
   torch::manual_seed(7 + static_cast<std::uint64_t>(context.rank()));  // for dropout
   ddprun::Checkpointer checkpoints(context, folder, {.memory_every = memory_every});
   ddprun::Trainer trainer(context, model, optimizer,
                           {.max_epochs = 3, .enable_progress_bar = false});
   trainer.use(checkpoints, {.every_epochs = 0});
   trainer.add_callback(std::make_shared<Death>());
-  const ddprun::History history = trainer.fit(batches, [](auto& module, Batch& batch) {
+  const ddprun::History history = trainer.fit(batches, [](auto& module, RandomBatch& batch) {
     return torch::nn::functional::cross_entropy(module(batch.inputs), batch.targets);
   });
   if (!context.is_main_process()) return;

@@ -49,8 +49,8 @@ struct ProcessGroupOptions {
   bool may_fall_back = true;
   // Nobody begins to connect before all are there: for groups that are made anew, whose members may die meanwhile.
   bool meets_first = false;
-  int stop_joining =
-      -1;  // when this descriptor can be read, nobody waits for the others' memory any more
+  // When this descriptor can be read, nobody waits for the others' memory any more; -1: there is none.
+  int stop_joining = -1;
 };
 // Of this process' place: `node` to `place`.
 ProcessGroupOptions options_for(const Environment& environment);

@@ -78,8 +78,8 @@ class Recovery : public std::enable_shared_from_this<Recovery> {
   struct Hooks {
     // A connection of its own to the store where the ranks meet.
     std::function<c10::intrusive_ptr<c10d::Store>()> connect;
-    std::function<void(c10::intrusive_ptr<c10d::Store>)>
-        placed;  // a prepared standby is a rank now
+    // A prepared standby is a rank now.
+    std::function<void(c10::intrusive_ptr<c10d::Store>)> placed;
   };
   Recovery(AgentLink& link, ProcessGroupOptions options, bool is_prepared, Hooks hooks);
   ~Recovery();
