@@ -554,12 +554,15 @@ bool WorkerGroup::takes_part(const Worker& worker) const {
          (worker.link->can_recover() || worker.link->is_prepared());
 }
 
-// Of a worker that has ended.
+// Of a worker that has ended. Another one that is dying has closed its link before its end is told; whether it can be
+// replaced is asked then.
 bool WorkerGroup::can_replace(int local_rank) const {
   const auto& before = worker(local_rank).before;
+  const auto goes_on_or_dies = [this](const Worker& each) {
+    return !each.process || takes_part(each) || status_of_dying(each.process->pid());
+  };
   return !events_.is_stopping() && before && before->mirror() >= 0 && prepared_.waits(local_rank) &&
-         std::ranges::all_of(
-             workers_, [this](const Worker& each) { return !each.process || takes_part(each); });
+         std::ranges::all_of(workers_, goes_on_or_dies);
 }
 
 // A worker of this node has not committed a step in the last generation.
