@@ -36,24 +36,16 @@ bool is_python(pid_t pid) {
   return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-// Empty if none is installed. eu-stack needs a hundredth of the time that gdb takes for a process with
-// LibTorch. Neither must ask a server for symbols.
-std::vector<std::string> debugger_for(pid_t pid, bool is_python, const std::string& path) {
+// Empty if none is installed. eu-stack needs a tenth of the time that gdb takes for a process with LibTorch.
+std::string debugger_for(bool is_python, const std::string& path) {
   if (is_python) {
-    const std::string py_spy = find_in_path(path, "py-spy");
-    if (!py_spy.empty()) return {py_spy, "dump", "--pid", std::to_string(pid)};
+    if (auto py_spy = find_in_path(path, "py-spy"); !py_spy.empty()) return py_spy;
   }
-  const std::string eu_stack = find_in_path(path, "eu-stack");
-  if (!eu_stack.empty()) return {eu_stack, "-p", std::to_string(pid)};
-  const std::string gdb = find_in_path(path, "gdb");
-  if (gdb.empty()) return {};
-  return {gdb,    "-nx",
-          "-q",   "-batch",
-          "-iex", "set debuginfod enabled off",
-          "-iex", "set auto-load off",
-          "-p",   std::to_string(pid),
-          "-ex",  "thread apply all backtrace"};
+  auto eu_stack = find_in_path(path, "eu-stack");
+  return !eu_stack.empty() ? eu_stack : find_in_path(path, "gdb");
 }
+
+std::string program_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -98,7 +90,8 @@ struct StackDump::Taken {
   bool is_python = false;
   std::optional<PythonStacks> asked;
   bool has_answered = false;
-  std::vector<std::string> debugger;  // empty: it has answered by itself, or none is installed
+  std::string debugger;       // its path; empty: it has answered by itself, or none is installed
+  bool must_be_last = false;  // a debugger may wait for it for ever
 };
 
 namespace {
@@ -120,6 +113,7 @@ StackDump::Taken take(const StackDump::Worker& worker) {
   for (const pid_t pid : tree) {
     const std::string text = stacks_of(pid);
     taken.of_kernel_bytes += static_cast<off_t>(text.size());
+    taken.must_be_last = taken.must_be_last || text.find(": D (") != std::string::npos;
     write_all(taken.fd.get(), text);
   }
   // If the worker is a wrapper script, the program is the descendant with the most threads.
@@ -141,8 +135,41 @@ void collect_answers(std::vector<StackDump::Taken>& taken, const std::string& pa
       each.has_answered = !text.empty();
       write_all(each.fd.get(), text);
     }
-    if (!each.has_answered) each.debugger = debugger_for(each.pid, each.is_python, path);
+    if (!each.has_answered) each.debugger = debugger_for(each.is_python, path);
   }
+}
+
+// Of a program that takes the stacks of one process. Must not ask a server for symbols.
+std::vector<std::string> command_for(const StackDump::Taken& worker) {
+  const std::string pid = std::to_string(worker.pid);
+  if (program_of(worker.debugger) == "py-spy") return {worker.debugger, "dump", "--pid", pid};
+  return {worker.debugger, "-p", pid};
+}
+
+// For one gdb with all these workers, one after the other.
+std::vector<std::string> command_of_gdb(const std::vector<StackDump::Taken>& taken,
+                                        const std::vector<std::size_t>& workers) {
+  std::vector<std::string> command{taken[workers.front()].debugger, "-nx", "-q", "-batch"};
+  for (const char* const setting :
+       {"set debuginfod enabled off", "set auto-load off", "set demangle-style none",
+        "set logging overwrite off", "set logging redirect on"}) {
+    command.insert(command.end(), {"-iex", setting});
+  }
+  const auto tell = [&command](const std::string& line) {
+    command.insert(command.end(), {"-ex", line});
+  };
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const StackDump::Taken& worker = taken[workers[i]];
+    const std::string number = std::to_string(i + 1);
+    if (i > 0) tell("add-inferior");
+    if (i > 0) tell("inferior " + number);
+    tell("set logging file /proc/self/fd/" + std::to_string(worker.fd.get()));
+    tell("set logging on");
+    tell("attach " + std::to_string(worker.pid));
+    tell("thread apply " + number + ".* backtrace");
+    tell("set logging off");
+  }
+  return command;
 }
 
 }  // namespace
@@ -164,8 +191,8 @@ StackDump::StackDump(boost::asio::io_context& io, std::vector<Worker> workers,
 }
 
 StackDump::~StackDump() {
-  for (const auto& debugger : debuggers_) {
-    if (debugger) debugger->signal_group(SIGKILL);
+  for (const Debugger& debugger : debuggers_) {
+    if (debugger.process) debugger.process->signal_group(SIGKILL);
   }
   if (taken_.empty()) return;
   // Closing a file may hang if its file system does not answer.
@@ -175,33 +202,56 @@ StackDump::~StackDump() {
 }
 
 bool StackDump::owns(pid_t pid) const {
-  return std::ranges::any_of(
-      debuggers_, [pid](const auto& debugger) { return debugger && debugger->pid() == pid; });
+  return std::ranges::any_of(debuggers_, [pid](const Debugger& debugger) {
+    return debugger.process && debugger.process->pid() == pid;
+  });
 }
 
 void StackDump::on_taken(std::vector<Taken> taken) {
   taken_ = std::move(taken);
-  debuggers_.resize(taken_.size());
+  std::vector<std::size_t> of_gdb;
   for (std::size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i].debugger.empty()) continue;
-    ProcessSpec spec;
-    spec.path = taken_[i].debugger.front();
-    spec.argv = taken_[i].debugger;
-    spec.environment = to_lines(environment_);
-    spec.stdout_fd = spec.stderr_fd = taken_[i].fd.get();
-    auto debugger =
-        WorkerProcess::start(io_, spec, [this, i](ExitStatus) { on_debugger_ended(i); });
-    if (debugger) debuggers_[i] = std::move(*debugger);
+    if (program_of(taken_[i].debugger) == "gdb") {
+      of_gdb.push_back(i);
+    } else {
+      start_debugger(command_for(taken_[i]), {i});
+    }
   }
-  on_debugger_ended(taken_.size());
+  std::ranges::stable_sort(of_gdb, {}, [this](std::size_t i) { return taken_[i].must_be_last; });
+  if (!of_gdb.empty()) start_debugger(command_of_gdb(taken_, of_gdb), of_gdb);
+  on_debugger_ended(debuggers_.size());
+}
+
+void StackDump::start_debugger(std::vector<std::string> command, std::vector<std::size_t> workers) {
+  ProcessSpec spec;
+  spec.path = command.front();
+  spec.argv = std::move(command);
+  spec.environment = to_lines(environment_);
+  // gdb writes into the descriptors that its commands name.
+  const bool is_gdb = program_of(spec.path) == "gdb";
+  const rdzv::UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  spec.stdout_fd = spec.stderr_fd = is_gdb ? nowhere.get() : taken_[workers.front()].fd.get();
+  for (const std::size_t worker : workers) spec.inherited_fds.push_back(taken_[worker].fd.get());
+  const std::size_t index = debuggers_.size();
+  auto process =
+      WorkerProcess::start(io_, spec, [this, index](ExitStatus) { on_debugger_ended(index); });
+  debuggers_.push_back({process ? std::move(*process) : nullptr, std::move(workers)});
 }
 
 // Calls done_ if no debugger is left. `index`: the one that ended; debuggers_.size(): none did.
 void StackDump::on_debugger_ended(std::size_t index) {
-  if (index < debuggers_.size()) debuggers_[index].reset();
-  if (std::ranges::any_of(debuggers_, [](const auto& each) { return each != nullptr; })) return;
+  if (index < debuggers_.size()) debuggers_[index].process.reset();
+  const auto runs = [](const Debugger& debugger) { return debugger.process != nullptr; };
+  if (std::ranges::any_of(debuggers_, runs)) return;
   const Done done = done_;  // it may destroy this object
   done();
+}
+
+bool StackDump::is_at_work_on(std::size_t worker) const {
+  return std::ranges::any_of(debuggers_, [worker](const Debugger& debugger) {
+    return debugger.process && std::ranges::count(debugger.workers, worker) > 0;
+  });
 }
 
 std::vector<StackDump::Account> StackDump::so_far(std::size_t bytes_max) const {
@@ -212,12 +262,9 @@ std::vector<StackDump::Account> StackDump::so_far(std::size_t bytes_max) const {
     account.rank = taken.rank;
     account.pid = taken.pid;
     account.is_python = taken.is_python;
-    if (!taken.debugger.empty()) {
-      const std::string& program = taken.debugger.front();
-      account.debugger = program.substr(program.rfind('/') + 1);
-    }
+    account.debugger = program_of(taken.debugger);
     if (taken.has_answered) account.debugger = "faulthandler";
-    account.has_ended = debuggers_[i] == nullptr;
+    account.has_ended = !is_at_work_on(i);
     account.file = taken.file;
     if (taken.file.empty()) {
       const auto of_kernel = static_cast<std::size_t>(taken.of_kernel_bytes);

@@ -1,7 +1,10 @@
 // The stacks of workers that will be killed because their grace period is over, or that somebody asks
 // for: always from /proc, and, of the process with most threads, from itself (python_stacks.h), or from
-// py-spy (Python), eu-stack or gdb, whichever is installed. The kill waits for them, so the caller sets a limit and then uses what there
-// is.
+// py-spy (Python), eu-stack or gdb, whichever is installed. The kill waits for them, so the caller sets
+// a limit and then uses what there is.
+//
+// One gdb is for all workers, since it needs a second or more to read LibTorch's symbols, and each once
+// only; their names stay as the linker has them, which takes it a quarter of the time.
 //
 // Owned by the WorkerGroup, event loop only; a thread reads and writes the files. The destructor
 // kills the debuggers. These must not be reaped as orphans: see owns().
@@ -51,14 +54,20 @@ class StackDump {
   bool owns(pid_t pid) const;
 
  private:
+  struct Debugger {
+    std::unique_ptr<WorkerProcess> process;  // null: it has ended, or could not be started
+    std::vector<std::size_t> workers;        // whose stacks it takes
+  };
   void on_taken(std::vector<Taken> taken);
+  void start_debugger(std::vector<std::string> command, std::vector<std::size_t> workers);
   void on_debugger_ended(std::size_t index);
+  bool is_at_work_on(std::size_t worker) const;
 
   boost::asio::io_context& io_;
   const Environment environment_;
   Done done_;
   std::vector<Taken> taken_;
-  std::vector<std::unique_ptr<WorkerProcess>> debuggers_;  // by worker; null: none, or it has ended
+  std::vector<Debugger> debuggers_;
   BlockingCalls calls_;
 };
 

@@ -1,8 +1,12 @@
 #include "agent/query/stack_query.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -77,11 +81,29 @@ std::size_t end_of_function(std::string_view frame) {
   return frame.size();
 }
 
+// A line in which a function has the linker's name, with that of the program.
+std::string demangled(std::string_view line) {
+  const auto begin = line.find(" _Z");
+  if (begin == std::string_view::npos) return std::string(line);
+  const auto name_begin = begin + 1;
+  const auto end = std::min(line.find_first_of(" @", name_begin), line.size());
+  int failed = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(std::string(line.substr(name_begin, end - name_begin)).c_str(), nullptr,
+                          nullptr, &failed),
+      &std::free);
+  if (!name) return std::string(line);
+  return std::string(line.substr(0, name_begin)) + name.get() + std::string(line.substr(end));
+}
+
 // gdb:      #5  0x00007f2a in c10d::Reducer::wait (this=0x1) at ./reducer.cpp:30
 //           #6  0x00007f2b in ?? () from /usr/lib/libtorch_cpu.so
+//           #7  0x00007f2c in _ZN4c10d7Reducer4waitEv ()
 // eu-stack: #5  0x00007f2a c10d::Reducer::wait()
 std::optional<std::string> frame_in(std::string_view line) {
   if (!line.starts_with('#')) return std::nullopt;
+  const std::string with_names = demangled(line);
+  line = with_names;
   line.remove_prefix(std::min(line.find_first_not_of("#0123456789"), line.size()));
   line = trimmed(line);
   if (line.starts_with("0x")) line = trimmed(line.substr(std::min(line.find(' '), line.size())));
@@ -117,7 +139,7 @@ std::optional<std::string> frame_of_python(std::string_view line) {
 
 // faulthandler: Current thread 0x00007f2a [name] (most recent call first):, or Thread 0x…
 // py-spy:    Thread 4711 (idle): "MainThread"
-// gdb:       Thread 1 (Thread 0x7f2a (LWP 4711) "train"):
+// gdb:       Thread 1 (Thread 0x7f2a (LWP 4711) "train"):, or Thread 1 (process 4711 "train"):
 // eu-stack:  TID 4711:
 std::optional<Found> thread_in(std::string_view line) {
   if (line.starts_with("TID ")) return Found{number_at_front(line.substr(4)), {}, {}};
@@ -129,8 +151,10 @@ std::optional<Found> thread_in(std::string_view line) {
   }
   if (!line.starts_with("Thread ")) return std::nullopt;
   const std::string name(between(line, "\"", "\""));
-  if (const auto lwp = between(line, "(LWP ", ")"); !lwp.empty()) {
-    return Found{number_at_front(lwp), name, {}};
+  for (const char* const kind : {"(LWP ", "(process "}) {
+    if (const auto id = between(line, kind, ")"); !id.empty()) {
+      return Found{number_at_front(id), name, {}};
+    }
   }
   if (line.find("): ") == std::string_view::npos && !line.ends_with(')')) return std::nullopt;
   return Found{number_at_front(line.substr(7)), name, {}};

@@ -22,9 +22,13 @@ std::string what_is_missing(const StackDump::Account& account) {
     return account.debugger + " did not end within " +
            std::to_string(std::chrono::seconds(kStackLimit).count()) + " s";
   }
-  const std::string_view said = trimmed(account.debugger_text);
-  return account.debugger + " found no stacks" +
-         (said.empty() ? "" : ": " + std::string(said.substr(said.rfind('\n') + 1)));
+  // Its last words, but for gdb's about its own settings.
+  std::string_view said = trimmed(account.debugger_text);
+  const auto last = [&said] { return said.substr(said.rfind('\n') + 1); };
+  while (last().find("'set logging ") != std::string_view::npos) {
+    said = trimmed(said.substr(0, said.size() - last().size()));
+  }
+  return account.debugger + " found no stacks" + (said.empty() ? "" : ": " + std::string(last()));
 }
 
 WorkerStacks stacks_from(const StackDump::Account& account, const std::string& host) {

@@ -86,6 +86,29 @@ TEST_F(StacksOfAJob, ShowWhoIsStopped) {
   ::kill(stopped, SIGCONT);
 }
 
+// One gdb for all, whose names are the program's.
+TEST_F(StacksOfAJob, OfGdbHaveTheFunctionsOfEveryWorker) {
+  if (!std::filesystem::exists("/usr/bin/gdb")) GTEST_SKIP() << "gdb is not installed";
+  setup("");
+  std::filesystem::create_symlink("/usr/bin/gdb", folder_ / "bin/gdb");
+  const auto job = start("");
+  const pid_t stopped = pid_of(1);
+  ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+  const Told told = ask({"--json"});
+  const auto stacks = agent::worker_stacks_from(told.out);
+  ASSERT_TRUE(stacks) << told.out << told.err;
+  ASSERT_EQ(stacks->size(), 3U);
+  for (const WorkerStacks& worker : *stacks) {
+    EXPECT_EQ(worker.source, "gdb") << worker.trouble;
+    ASSERT_EQ(worker.threads.size(), 1U);
+    EXPECT_THAT(worker.threads.front().stack,
+                HasSubstr("(anonymous namespace)::do_wait(char const*)"));
+    EXPECT_THAT(worker.threads.front().stack, HasSubstr("\nmain"));
+  }
+  EXPECT_EQ(process(stopped)->state, 'T');  // as before
+  ::kill(stopped, SIGCONT);
+}
+
 TEST_F(StacksOfAJob, AreOfTheRanksThatAreNamed) {
   const auto job = start(kWorks);
   const Told told = ask({"--rank=2", "--json"});

@@ -2,6 +2,7 @@
 #include "agent/process/stack_dump.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "rendezvous/common/file_text.h"
 #include "tests/support/temporary_tree.h"
 
 namespace ddprun::agent {
@@ -77,6 +79,33 @@ TEST_F(StackDumpTest, CallsBackOnceWhenItsDebuggerHasEnded) {
   io_.restart();
   io_.run_for(kDeadline);
   EXPECT_EQ(calls, 1);
+}
+
+// gdb reads the symbols of a library once for all processes that have it.
+TEST_F(StackDumpTest, OneGdbIsForAllWorkers) {
+  folder_.write("gdb", "#!/bin/sh\nprintf '%s\\n' started \"$@\" >> " + (folder_ / "told") + "\n",
+                0755);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const Environment environment{{"PATH", folder_.path() + ":/usr/bin:/bin"}};
+  bool is_done = false;
+  const StackDump dump(io_, {{0, ::getpid(), ""}, {1, other, ""}}, environment,
+                       [&] { is_done = true; });
+  for (const auto until = Clock::now() + kDeadline; !is_done && Clock::now() < until;) {
+    io_.restart();
+    io_.run_for(1ms);
+  }
+  EXPECT_TRUE(is_done);
+  const std::string told = file_text(folder_ / "told");
+  EXPECT_EQ(told.find("started"), told.rfind("started"));
+  for (const pid_t pid : {::getpid(), other}) {
+    EXPECT_NE(told.find("\nattach " + std::to_string(pid) + "\n"), std::string::npos) << told;
+  }
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
 }
 
 // The time for stacks is over in the moment in which the debugger ends: what there is is taken, and

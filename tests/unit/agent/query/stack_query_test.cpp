@@ -24,7 +24,7 @@ Thread 3 (Thread 0x7f42fb7fe6c0 (LWP 13) "gloo"):
 
 Thread 2 (Thread 0x7f42fbfff6c0 (LWP 12) "gloo"):
 #0  epoll_wait (epfd=9, events=0x7f44, maxevents=64) at ../sysdeps/unix/epoll_wait.c:30
-#1  0x00007f4329227b6d in gloo::transport::tcp::Loop::run() () from /usr/lib/libtorch_cpu.so
+#1  0x00007f4329227b6d in _ZN4gloo9transport3tcp4Loop3runEv () from /usr/lib/libtorch_cpu.so
 #2  0x00007f438ded44a3 in ?? () from /lib/libstdc++.so.6
 
 Thread 1 (Thread 0x7f43b8b54040 (LWP 11) "train"):
