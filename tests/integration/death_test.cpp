@@ -82,9 +82,9 @@ void dies_at(const std::vector<Point>& points, int ranks, const std::string& whe
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
-class Death : public ::testing::TestWithParam<int> {};
+class Deaths : public ::testing::TestWithParam<int> {};
 
-TEST_P(Death, AtAnyPointLeavesTheSameBits) {
+TEST_P(Deaths, AtAnyPointLeavesTheSameBits) {
   const int ranks = GetParam();
   const TemporaryTree undisturbed;
   Job alone(mortal_training(ranks, undisturbed.path(), "now"));
@@ -111,7 +111,24 @@ TEST_P(Death, AtAnyPointLeavesTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Death, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, ::testing::Values(2, 3, 4));
+
+// Rank 0 dies when the best checkpoint is there and is not named so yet; all begin again from that one.
+TEST(Death, BeforeTheBestCheckpointIsNamedDoesNotLoseIt) {
+  const TemporaryTree undisturbed;
+  Job alone(mortal_training(2, undisturbed.path(), "now"));
+  ASSERT_EQ(alone.wait(kTime), exited(0)) << alone.err();
+  const std::string best = best_in(undisturbed.path());
+  const int step = std::stoi(best.substr(best.find('-') + 1));
+  for (const char* const when : {"now", "later"}) {
+    const TemporaryTree folder;
+    Job job(mortal_training(2, folder.path(), when, 1),
+            {.environment = {{"DDPRUN_DEATHS", "after_rename:" + std::to_string(step) + ":0"}}});
+    ASSERT_EQ(job.wait(kTime), exited(0)) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("dies: after_rename\n"));
+    EXPECT_EQ(best_in(folder.path()), best);
+  }
+}
 
 // A file system of its own for a folder, of so many kB.
 class SmallDisk {

@@ -168,6 +168,7 @@ bool Checkpointer::Parts::is_prepared() const {
 // On rank 0: the best metric of the checkpoints before this one, as the newest of them says. If this very one was
 // written, but perhaps not linked as the best, it is the best again.
 std::optional<double> Checkpointer::Parts::best_before(std::int64_t step, double metric) {
+  folder.finish_best();
   const auto found = folder.has_best() ? folder.newest_whole().found : std::nullopt;
   if (!found) return std::nullopt;
   const auto best =

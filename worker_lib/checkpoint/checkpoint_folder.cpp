@@ -80,6 +80,7 @@ void CheckpointFolder::prepare() {
     throw UsageError(
         error_from_errno(errno, "the checkpoint folder " + path_ + " cannot be written"));
   }
+  finish_best();
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     if (is_unfinished(entry.path().filename().string())) {
       std::error_code ignored;
@@ -94,9 +95,15 @@ CheckpointFolder::Warnings CheckpointFolder::write(std::int64_t step,
   char name[64];
   std::snprintf(name, sizeof name, "step-%012lld.safetensors", static_cast<long long>(step));
   const std::string written = place_of(name);
-  write_file_atomically(written, pieces);
-
   Warnings warnings;
+  if (is_best) announce_best(name);
+  try {
+    write_file_atomically(written, pieces);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(announced_best(), ignored);
+    throw;
+  }
   link(kLatest, written, warnings);
   if (is_best) link(kBest, written, warnings);
 
@@ -158,6 +165,26 @@ std::optional<std::int64_t> CheckpointFolder::newest_step() const {
 bool CheckpointFolder::has_best() const {
   std::error_code ignored;
   return fs::exists(place_of(kBest), ignored);
+}
+
+std::string CheckpointFolder::announced_best() const {
+  return place_of(kBest) + std::string(kUnfinishedSuffix);
+}
+
+void CheckpointFolder::announce_best(const std::string& name) {
+  std::error_code ignored;  // then it is not known after a crash
+  fs::remove(announced_best(), ignored);
+  fs::create_symlink(name, announced_best(), ignored);
+}
+
+CheckpointFolder::Warnings CheckpointFolder::finish_best() {
+  Warnings warnings;
+  std::error_code error;
+  const std::string name = fs::read_symlink(announced_best(), error);
+  if (!error && is_checkpoint_name(name) && fs::exists(place_of(name), error)) {
+    link(kBest, place_of(name), warnings);
+  }
+  return warnings;
 }
 
 std::string CheckpointFolder::place_of(std::string_view name) const {

@@ -5,7 +5,8 @@
 //
 // Crash-safe: a checkpoint appears by rename after it was synced, the links follow, older ones are
 // removed after that, and what a crash left unfinished is removed at the next prepare(). So a link
-// names a whole file at every instant.
+// names a whole file at every instant. That a checkpoint is to be the best is noted before it appears
+// (best.safetensors.unfinished), so that a crash before the link does not lose it.
 #pragma once
 
 #include <cstdint>
@@ -52,12 +53,17 @@ class CheckpointFolder {
   // Of the file whose name says so, whole or not. Nothing: there is none.
   std::optional<std::int64_t> newest_step() const;
 
+  // Makes the link of a best checkpoint that was written, if a crash came between; prepare() does it, too.
+  Warnings finish_best();
+
   // Whether `best` names a file.
   bool has_best() const;
 
  private:
   std::vector<std::string> newest_first() const;
   std::string place_of(std::string_view name) const;
+  std::string announced_best() const;
+  void announce_best(const std::string& name);
   void link(std::string_view name, const std::string& path, Warnings& warnings);
 
   std::string path_;

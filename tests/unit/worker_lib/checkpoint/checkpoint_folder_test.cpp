@@ -158,6 +158,23 @@ TEST_F(CheckpointFolderTest, LatestNamesTheNewestAndTheBestIsKeptBesideTheLast) 
   EXPECT_THAT(names(), testing::ElementsAre(kStep3, best()));
 }
 
+TEST_F(CheckpointFolderTest, ABestOneThatACrashLeftWithoutItsLinkGetsIt) {
+  write_step(1, /*is_best=*/true);
+  write_step(2);
+  std::filesystem::create_symlink(kStep2, path("best.safetensors.unfinished"));
+  folder_.prepare();
+  EXPECT_EQ(best(), kStep2);
+  EXPECT_FALSE(std::filesystem::is_symlink(path("best.safetensors.unfinished")));
+}
+
+TEST_F(CheckpointFolderTest, ABestOneThatACrashKeptFromAppearingLeavesTheOneBefore) {
+  write_step(1, /*is_best=*/true);
+  std::filesystem::create_symlink(kStep2, path("best.safetensors.unfinished"));
+  folder_.prepare();
+  EXPECT_EQ(best(), kStep1);
+  EXPECT_FALSE(std::filesystem::is_symlink(path("best.safetensors.unfinished")));
+}
+
 TEST_F(CheckpointFolderTest, NoLinkNamesWhatWasSetAside) {
   write_step(1);
   write_step(2, /*is_best=*/true);
