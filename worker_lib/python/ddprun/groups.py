@@ -238,10 +238,6 @@ class Groups:
         """From here on the groups of this prepared standby are with the others."""
         self.is_prepared = False
 
-    def calls(self):
-        """How many calls the group has begun."""
-        return self.c10d.GroupMember.WORLD._get_sequence_number_for_group()
-
 
 # ---- the group of a prepared standby
 

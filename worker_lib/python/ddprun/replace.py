@@ -177,6 +177,7 @@ class Job:
         # Generators before the batches of the next step were loaded, and those of the loader's processes.
         self._before = None
         self._begins = 0  # loops over batches that this rank has begun
+        self._count_calls = None  # of the group
         self._calls = None  # of the group, when the last step was over, or join(); None: nobody counts them
         self._between = 0  # the group's calls between the last step and this one
 
@@ -200,7 +201,8 @@ class Job:
         if len(set(versions)) > 1:
             return self._refuse(f"its ranks have different versions of torch ({', '.join(sorted(set(versions)))})")
         self._settings = self._shared.settings()
-        self._calls = groups.calls()
+        self._count_calls = dist.group.WORLD._get_sequence_number_for_group
+        self._calls = self._count_calls()
         _, _, size = self._own.record(self._own.generators.now(), ())
         self._mirror = Mirror.make(_PLACES, max(2 * size, _MIRROR_BYTES_MIN))
         return True
@@ -339,7 +341,7 @@ class Job:
 
     def _enter(self):
         if self._calls is not None:
-            self._between = self._groups.calls() - self._calls
+            self._between = self._count_calls() - self._calls
             if self.committed == 0 and self._between > 0:
                 self._refuse("its ranks call each other between join() and the first step")
                 return
@@ -353,7 +355,7 @@ class Job:
             self._listen()
         now = self._own.generators.now()
         before, of_processes = self._before
-        if before == now:
+        if before is now:
             before = None
         self._write(self.committed % 2 * 2, self.committed,
                     self._own.record(now, (self._position, before, of_processes, self._shared.settings())))
@@ -396,7 +398,7 @@ class Job:
     def _commit(self):
         self.committed += 1
         self._link.committed(self.committed, self._generation)
-        self._calls = self._groups.calls()
+        self._calls = self._count_calls()
 
     def _fail(self, error):
         """True: the group is made again, and the error forgotten."""
@@ -470,7 +472,8 @@ class Job:
             self._shared.set(settings)
         make_reducer_again(self._ddp, group, self._layout, have_gradients)
         self._groups.forget_old()
-        self._calls = self._groups.calls()
+        self._count_calls = group._get_sequence_number_for_group
+        self._calls = self._count_calls()
         if lacks:
             self.committed = committed
             self._resume = self._where_to_begin(committed, max(each[3] for each in told))

@@ -28,71 +28,100 @@ def from_bytes(data):
 
 
 class Generators:
-    """The random numbers of PyTorch on the CPU, of Python and of NumPy."""
+    """The random numbers of PyTorch on the CPU, of Python and of NumPy. All three make their words in blocks of 624, so the
+    place in the block and some of its words tell whether somebody has drawn from a generator. A look at them takes a
+    fraction of a microsecond; to ask a generator takes up to a hundred."""
 
     def __init__(self):
         self._torch = torch.default_generator
         self.torch_bytes = self._torch.get_state().numel()
-        # A look at the memory of the generators tells in a fraction of a microsecond whether somebody has drawn from
-        # them; to ask them takes a hundred.
-        self._python = _python_memory()
-        self._numpy, self._numpy_memory = _numpy_memory()
-        self._seen = None
+        self._looks_at_torch = _torch_memory(self._torch)
+        self._looks_at_python = _python_memory()
+        self._numpy, self._looks_at_numpy = _numpy_memory()
+        self._seen_of_torch = self._seen_of_others = None
+        self._must_ask = not self._looks_at_python or self._numpy is not None and not self._looks_at_numpy
+        self._has_gauss = False  # NumPy has a number left over, whose use does not show
+        self._now = b"", b""
 
-    def others(self):
-        """Those of Python and NumPy, as bytes that read() understands."""
-        python, numpy = self._python, self._numpy_memory
-        seen = (bytes(python) if python is not None else random.getstate(), random._inst.gauss_next,
-                bytes(numpy) if numpy is not None else None)
-        if seen != self._seen or self._has_gauss:
-            of_numpy = self._numpy.get_state(legacy=False) if self._numpy is not None else None
-            self._has_gauss = of_numpy is not None and bool(of_numpy.get("has_gauss"))
-            self._others = pickle.dumps((random.getstate(), of_numpy))
-            self._seen = seen
-        return self._others
+    def _of_torch(self):
+        state = self._torch.get_state()
+        return ctypes.string_at(state.data_ptr(), self.torch_bytes)
+
+    def _of_others(self):
+        of_numpy = self._numpy.get_state(legacy=False) if self._numpy is not None else None
+        self._has_gauss = of_numpy is not None and bool(of_numpy.get("has_gauss"))
+        return pickle.dumps((random.getstate(), of_numpy))
 
     def now(self):
-        """(PyTorch's, the others), as bytes."""
-        state = self._torch.get_state()
-        return ctypes.string_at(state.data_ptr(), self.torch_bytes), self.others()
+        """(PyTorch's, the others), as bytes; the same object as long as nobody draws."""
+        of_torch = [bytes(each) for each in self._looks_at_torch]
+        of_others = [bytes(each) for each in self._looks_at_python]
+        of_others.append(random._inst.gauss_next)
+        of_others += [bytes(each) for each in self._looks_at_numpy]
+        before = self._now
+        if not of_torch or of_torch != self._seen_of_torch:
+            self._now = self._of_torch(), self._now[1]
+            self._seen_of_torch = of_torch
+        if of_others != self._seen_of_others or self._has_gauss or self._must_ask:
+            self._now = self._now[0], self._of_others()
+            self._seen_of_others = of_others
+        if self._now is not before and self._now == before:
+            self._now = before
+        return self._now
 
     def restore(self, state):
         of_torch, others = state
         self._torch.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
-        if self._seen is not None and others == self._others and self.others() == others:
+        if self.now()[1] == others:
             return
         of_python, of_numpy = pickle.loads(others)
         random.setstate(of_python)
         if of_numpy is not None:
             sys.modules["numpy.random"].set_state(of_numpy)
 
-    _has_gauss = False
-    _others = b""
+
+_LOOK_BYTES = 64
+
+
+def _look(address, size=_LOOK_BYTES):
+    return (ctypes.c_char * size).from_address(address)
+
+
+def _torch_memory(generator):
+    """Views of what tells that PyTorch's generator was drawn from; none: it is not where it is expected."""
+    # As get_state() has them: seed, left, seeded, next, 624 words of 64 bits. In the generator itself the words have 32, and
+    # two numbers of a normal distribution that are left over follow them.
+    address = getattr(generator, "_cdata", None)
+    try:
+        words = struct.pack("=624I", *struct.unpack_from("=624Q", generator.get_state().numpy().tobytes(), 24))
+    except struct.error:
+        return []
+    found = ctypes.string_at(address, 2688).find(words) if address else -1
+    return [_look(address + found - 20), _look(address + found + len(words), 28)] if found >= 20 else []
 
 
 def _python_memory():
-    """A view of the words of Python's generator; None: they are not where they are expected."""
     version, words, _ = random.getstate()
+    address = id(random._inst) + object.__basicsize__
     try:
-        memory = (ctypes.c_char * _MERSENNE_BYTES).from_address(id(random._inst) + object.__basicsize__)
-        position, *numbers = struct.unpack("=i624I", bytes(memory))
+        position, *numbers = struct.unpack("=i624I", ctypes.string_at(address, _MERSENNE_BYTES))
     except (TypeError, ValueError, struct.error):
-        return None
-    return memory if version == 3 and (*numbers, position) == words else None
+        return []
+    return [_look(address)] if version == 3 and (*numbers, position) == words else []
 
 
 def _numpy_memory():
-    """NumPy's module of random numbers, and a view of its generator's words; None where there is none."""
+    """NumPy's module of random numbers, None where there is none, and a view: its generator has the place at the end."""
     module = sys.modules.get("numpy.random")
     if module is None:
-        return None, None
+        return None, []
     try:
         generator = module.mtrand._rand._bit_generator
         if type(generator).__name__ != "MT19937":
-            return module, None
-        return module, (ctypes.c_char * _MERSENNE_BYTES).from_address(generator.ctypes.state_address)
+            return module, []
+        return module, [_look(generator.ctypes.state_address + _MERSENNE_BYTES - _LOOK_BYTES)]
     except AttributeError:
-        return module, None
+        return module, []
 
 
 class Buffers:
