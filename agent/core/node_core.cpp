@@ -106,6 +106,7 @@ void NodeCore::on(Out& out, const rdzv::RoundStart& start) {
   Running running;
   running.has_ended.resize(count);
   running.generations.resize(count);
+  running.cannot_regroup.resize(count);
   state_ = std::move(running);
   out.push_back(StartWorkers{start});
 }
@@ -171,12 +172,14 @@ void NodeCore::on(Out& out, const rdzv::ReplaceWorker& replace) {
   if (dead) {
     action.local_rank = dead.mapped();
     workers->has_ended[static_cast<std::size_t>(dead.mapped())] = false;
+    workers->cannot_regroup[static_cast<std::size_t>(dead.mapped())] = false;
   }
   out.push_back(action);
   const auto* stopping = std::get_if<Stopping>(&state_);
   if (stopping != nullptr && dead) {
     out.push_back(AskToLeave{dead.mapped(), stopping->untold->signal});
   }
+  tell_who_cannot_regroup(out, *workers);
 }
 
 void NodeCore::on(Out& out, const LeaderLost& lost) {
@@ -246,6 +249,22 @@ void NodeCore::on(Out& out, const WorkerRegrouped& regrouped) {
       workers->generations, [&](auto each) { return each == regrouped.generation; });
   if (!have_all || !workers->undecided.empty()) return;
   out.push_back(TellLeader{rdzv::Regrouped{regrouped.round, regrouped.generation}});
+}
+
+void NodeCore::on(Out& out, const WorkerCannotRegroup& refusal) {
+  Workers* workers = taking_part();
+  if (workers == nullptr) return;
+  workers->cannot_regroup[static_cast<std::size_t>(refusal.local_rank)] = true;
+  tell_who_cannot_regroup(out, *workers);
+}
+
+void NodeCore::tell_who_cannot_regroup(Out& out, const Workers& workers) const {
+  for (std::size_t i = 0; i < workers.has_ended.size(); ++i) {
+    if (workers.has_ended[i] || !workers.cannot_regroup[i]) continue;
+    if (workers.generations[i] == workers.generation) continue;
+    out.push_back(TellLeader{rdzv::CannotRegroup{round_, workers.generation}});
+    return;
+  }
 }
 
 void NodeCore::on(Out& out, const WorkerHung& hung) {

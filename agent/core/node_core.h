@@ -32,6 +32,7 @@
 //   ReplaceWorker     ignore                     Replace (8)                      ignore (9)
 //   WorkersCanRecover ignore                     first: tell WorkersRecover       ignore
 //   WorkerRegrouped   ignore                     of all: tell Regrouped (8)       ignore (9)
+//   WorkerCannotRegroup ignore                   note; tell CannotRegroup (8)     ignore (9)
 //   WorkerHung        ignore                     KILL that one, timer (10)        ignore
 //   StopSignal        tell NodeLeaving (1)       tell NodeLeaving; forward (1)    first: tell NodeLeaving (1); second: KILL
 //   PreemptSignal     tell NodeLeaving (1)       notice (3)                       first: tell NodeLeaving (1)
@@ -59,7 +60,8 @@
 //       reason, or the leader is told that this node leaves: first TellGroupBroken
 //   (8) of a rank of this node: that worker lives again; if the shell cannot hand over, it reports WorkerEnded once more,
 //       no longer replaceable. A generation that does not come after the last one is dropped; only those that have
-//       regrouped in the last one count, and nothing is told while one of them is dead. After WorkerFailed it is dropped,
+//       regrouped in the last one count, and nothing is told while one of them is dead. If one that lives and has not
+//       regrouped cannot, the leader is told CannotRegroup at once. After WorkerFailed it is dropped,
 //       since the leader will stop the round
 //   (9) a preempted node that has not told it takes part as in Running, so that the workers can finish their step; a worker
 //       that takes a place is asked to leave, too
@@ -150,6 +152,12 @@ struct WorkerRegrouped {
   std::uint32_t generation = 0;
 };
 
+// A worker has left its loop of steps: it comes to no generation that begins from here on, or has begun.
+struct WorkerCannotRegroup {
+  Round round{};
+  int local_rank = 0;
+};
+
 // The steps at the end of a job, in this order: everything that can still be delivered is
 // delivered, and the report is the last text on the console.
 enum class EndStep {
@@ -172,7 +180,7 @@ using NodeEvent =
                  rdzv::JobEnd, rdzv::GroupBroken, rdzv::ReplaceWorker, StoreResult, WorkerEnded,
                  StopSignal, PreemptSignal, TimerExpired, StacksTaken, RoundClosed, LeaderLost,
                  LeaderReplaced, LeaderFound, CannotRun, StepTaken, WorkersCanRecover,
-                 WorkerRegrouped, WorkerHung>;
+                 WorkerRegrouped, WorkerHung, WorkerCannotRegroup>;
 
 // ---- actions
 
@@ -307,6 +315,7 @@ class NodeCore {
   struct Workers {
     std::vector<bool> has_ended;
     std::vector<std::uint32_t> generations;  // in which each has regrouped last
+    std::vector<bool> cannot_regroup;
     std::map<int, int>
         undecided;  // by rank, the local ranks of those that the leader may replace (7)
     std::uint32_t generation = 0;  // of the last ReplaceWorker
@@ -384,6 +393,8 @@ class NodeCore {
   void on(Out& out, const StepTaken& taken);
   void on(Out& out, const WorkersCanRecover& can);
   void on(Out& out, const WorkerRegrouped& regrouped);
+  void on(Out& out, const WorkerCannotRegroup& refusal);
+  void tell_who_cannot_regroup(Out& out, const Workers& workers) const;
 
   void join_anew(Out& out);
   void leave(Out& out, const rdzv::NodeLeaving& leaving);

@@ -16,10 +16,11 @@ inline constexpr std::array<std::string_view, 8> kNames<EndStep>{
     "logs", "followers", "leader", "progress", "output", "report", "events", "console"};
 
 // In the order of NodeEvent, after the messages of the leader; in the order of LinkEvent.
-constexpr std::array<std::string_view, 15> kOwnEvents{
-    "store",        "worker_ended", "stop_signal", "preempt_signal",  "timer",
-    "stacks_taken", "round_closed", "leader_lost", "leader_replaced", "leader_found",
-    "cannot_run",   "step_taken",   "can_recover", "regrouped",       "worker_hung"};
+constexpr std::array<std::string_view, 16> kOwnEvents{
+    "store",           "worker_ended", "stop_signal",  "preempt_signal",
+    "timer",           "stacks_taken", "round_closed", "leader_lost",
+    "leader_replaced", "leader_found", "cannot_run",   "step_taken",
+    "can_recover",     "regrouped",    "worker_hung",  "cannot_regroup"};
 constexpr std::array<std::string_view, 3> kLinkEvents{"disconnected", "resumed", "silent"};
 
 // ---- messages, and the names of events
@@ -134,6 +135,11 @@ static void fields(auto& json, Is<WorkerRegrouped> auto& regrouped) {
   json("round", regrouped.round);
   json("local_rank", regrouped.local_rank);
   json("generation", regrouped.generation);
+}
+
+static void fields(auto& json, Is<WorkerCannotRegroup> auto& refusal) {
+  json("round", refusal.round);
+  json("local_rank", refusal.local_rank);
 }
 
 static void fields(JsonWriter& json, const NodeInput& input) {

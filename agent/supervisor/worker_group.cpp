@@ -262,7 +262,8 @@ Result<void> WorkerGroup::start_one(int local_rank) {
                                             identity.rank, pid, parts_.host, job_.environment)));
   }
   if (link) link->started(pid, link_hooks(local_rank));
-  worker(local_rank) = {std::move(*process), link, number, error_file, nullptr, {}, false};
+  worker(local_rank) = {
+      .process = std::move(*process), .link = link, .number = number, .error_file = error_file};
   return {};
 }
 
@@ -280,7 +281,13 @@ WorkerLink::Hooks WorkerGroup::link_hooks(int local_rank) {
           },
       .stepped = [this, local_rank](const StepMarks& marks) { events_.stepped(local_rank, marks); },
       .hello = [this, local_rank] { on_hello(local_rank); },
-      .cannot_recover = [this](const std::string& why) { prepared_.worker_cannot(why); },
+      .cannot_recover =
+          [this, local_rank](const std::string& why) {
+            prepared_.worker_cannot(why);
+            if (std::exchange(worker(local_rank).has_offered, false)) {
+              events_.event(WorkerCannotRegroup{round_.round, local_rank});
+            }
+          },
       .regrouped = [this,
                     local_rank](std::uint32_t generation) { on_regrouped(local_rank, generation); },
       .committed =
@@ -576,7 +583,14 @@ bool WorkerGroup::is_replacing() const {
 void WorkerGroup::on_hello(int local_rank) {
   if (!job_.standbys.prepares) return;
   Worker& its = worker(local_rank);
-  if (!its.process || !its.link || !its.link->can_recover()) return;
+  if (!its.process || !its.link) return;
+  if (!its.link->can_recover()) {
+    if (std::exchange(its.has_offered, false)) {
+      events_.event(WorkerCannotRegroup{round_.round, local_rank});
+    }
+    return;
+  }
+  its.has_offered = true;
   death_watch_.watch(its.process->pid(), its.link->worker_page(),
                      [this, local_rank, number = its.number](int wait_status) {
                        on_early_death(local_rank, number, wait_status);
@@ -643,13 +657,11 @@ bool WorkerGroup::take_place(int local_rank, const Replace& what) {
   taken->link->listen(link_hooks(local_rank));
   parts_.log.debug("rank " + std::to_string(what.rank) + " is pid " +
                    std::to_string(taken->process->pid()) + " now");
-  worker(local_rank) = {std::move(taken->process),
-                        std::move(taken->link),
-                        number,
-                        std::move(taken->error_file),
-                        nullptr,
-                        {},
-                        /*is_newcomer=*/true};
+  worker(local_rank) = {.process = std::move(taken->process),
+                        .link = std::move(taken->link),
+                        .number = number,
+                        .error_file = std::move(taken->error_file),
+                        .is_newcomer = true};
   return true;
 }
 

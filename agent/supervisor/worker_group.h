@@ -123,8 +123,9 @@ class WorkerGroup {
     std::uint64_t number = 0;                // of the process
     std::string error_file;                  // empty: none
     // Of one that has ended and may be replaced.
-    std::shared_ptr<WorkerLink> before;
-    std::optional<rdzv::WorkerFailure> failure;
+    std::shared_ptr<WorkerLink> before = nullptr;
+    std::optional<rdzv::WorkerFailure> failure = {};
+    bool has_offered = false;    // to be replaced in place, and not withdrawn that
     bool is_newcomer = false;    // it has taken the place of another one in this round
     std::uint64_t switches = 0;  // at the last look
     rdzv::HeldFor held_for = {};

@@ -85,6 +85,9 @@ struct Words {
   std::string operator()(const rdzv::Regrouped& regrouped) const {
     return "Regrouped" + of_round(regrouped.round) + in_generation(regrouped.generation);
   }
+  std::string operator()(const rdzv::CannotRegroup& refusal) const {
+    return "CannotRegroup" + of_round(refusal.round) + in_generation(refusal.generation);
+  }
 
   // leader to agent
   std::string operator()(const rdzv::WaitForNodes& wait) const {
@@ -135,6 +138,10 @@ struct Words {
   std::string operator()(const WorkerRegrouped& regrouped) const {
     return "local rank " + to_string(regrouped.local_rank) + of_round(regrouped.round) +
            " has regrouped" + in_generation(regrouped.generation);
+  }
+  std::string operator()(const WorkerCannotRegroup& refusal) const {
+    return "local rank " + to_string(refusal.local_rank) + of_round(refusal.round) +
+           " has left its loop of steps";
   }
   std::string operator()(const WorkerHung& hung) const {
     return "local rank " + to_string(hung.local_rank) + of_round(hung.round) +

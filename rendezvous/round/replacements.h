@@ -64,9 +64,8 @@ struct Replacements {
     if (under_way->regrouped.size() == nodes) under_way.reset();
   }
 
-  // Workers of this node have ended with 0: if they did not regroup before, the others wait for them
-  // in vain.
-  bool is_spoilt_by_end_on(NodeId node) const {
+  // To regroup.
+  bool awaits(NodeId node) const {
     return under_way && !under_way->regrouped.contains(node);
   }
 };

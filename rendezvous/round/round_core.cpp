@@ -211,10 +211,7 @@ void RoundCore::workers_ended_on(NodeId node) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->are_some_done = true;
-  Replacements& replacements = running->replacements;
-  if (!replacements.is_spoilt_by_end_on(node)) return;
-  tell_of_break(replacements.under_way->cause.rank, std::nullopt);
-  stop_replacing(std::move(*replacements.under_way), std::nullopt);
+  if (running->replacements.awaits(node)) spoil(running->replacements);
 }
 
 // ---- replacement in place
@@ -272,6 +269,21 @@ void RoundCore::on(NodeId from, const Regrouped& regrouped) {
   auto* running = std::get_if<Running>(&state_);
   if (running == nullptr) return;
   running->replacements.regrouped(from, regrouped.generation, members_.group().size());
+}
+
+void RoundCore::on(NodeId from, const CannotRegroup& refusal) {
+  auto* running = std::get_if<Running>(&state_);
+  if (running == nullptr) return;
+  Replacements& replacements = running->replacements;
+  if (refusal.generation == replacements.generation && replacements.awaits(from)) {
+    spoil(replacements);
+  }
+}
+
+// The others wait in vain for the ranks of a node.
+void RoundCore::spoil(Replacements& replacements) {
+  tell_of_break(replacements.under_way->cause.rank, std::nullopt);
+  stop_replacing(std::move(*replacements.under_way), std::nullopt);
 }
 
 // The next rung: another round. `last`: the failure that decided it. All nodes were told.

@@ -26,6 +26,7 @@
 //   WorkerReplaceable ignore           ignore          ignore              replace (8) or stop consequence         ignore
 //   WorkersRecover   ignore            ignore          ignore              note                ignore              ignore
 //   Regrouped        ignore            ignore          ignore              count (8)           ignore              ignore
+//   CannotRegroup    ignore            ignore          ignore              ignore; stop (9)    ignore              ignore
 //   SomeWorkersDone  ignore            ignore          ignore              newcomers wait (9)  ignore              ignore
 //   WorkersDone      ignore            ignore          ignore              count (9); all: end(0) ignore           ignore
 //   RoundStopped     ignore            ignore          ignore              ignore              count; all: settle  ignore
@@ -59,7 +60,7 @@
 //       that fails again at the step at which it was replaced, after it has regrouped, ends the job: the step is poison.
 //       Everything else as WorkerFailed, with GroupBroken also to its own node
 //   (9) while a worker is replaced: if nodes have not regrouped in replace_timeout, if workers end with 0 on a node that has
-//       not regrouped, or if another worker fails that is not replaced, the round is stopped after the first failure for
+//       not regrouped, if a node says of the last generation that it cannot regroup, or if another worker fails that is not replaced, the round is stopped after the first failure for
 //       which a replacement is under way; the others are its consequences, and its restart is paid already
 //
 // clang-format on
@@ -200,6 +201,7 @@ class RoundCore {
   void on(NodeId from, const WorkersRecover& recover);
   void on(NodeId from, const WorkerReplaceable& failed);
   void on(NodeId from, const Regrouped& regrouped);
+  void on(NodeId from, const CannotRegroup& refusal);
   void on(NodeId node, const NodeDisconnected& event);
   void on(NodeId node, const NodeResumed& event);
   void on(NodeId node, const NodeSilent& event);
@@ -229,6 +231,7 @@ class RoundCore {
   void replace(Running& running, NodeId node, const WorkerReplaceable& failed);
   void stop_replacing(Replacements::UnderWay under_way, const std::optional<WorkerFailure>& last);
   void workers_ended_on(NodeId node);
+  void spoil(Replacements& replacements);
   void stop_round(StoppingRound stopping);
   void settle(StoppingRound stopping);
   void end(JobOutcome outcome);

@@ -177,10 +177,16 @@ struct Regrouped {  // the answer to ReplaceWorker: all workers of this node are
   std::uint32_t generation = 0;
   bool operator==(const Regrouped&) const = default;
 };
+// Another answer: a worker of this node has left its loop of steps, and will not come to that generation.
+struct CannotRegroup {
+  Round round{};
+  std::uint32_t generation = 0;
+  bool operator==(const CannotRegroup&) const = default;
+};
 using ToLeader =
     std::variant<NodeHello, StoreOpened, StoreNotOpened, WorkerFailed, SomeWorkersDone, WorkersDone,
                  RoundStopped, NodeLeaving, NodeStuck, Goodbye, RestartAsked, StopAsked,
-                 WorkersRecover, WorkerReplaceable, Regrouped>;
+                 WorkersRecover, WorkerReplaceable, Regrouped, CannotRegroup>;
 
 // ---- leader to agent
 

@@ -38,7 +38,7 @@ static void fields(auto& archive, IsOneOf<SomeWorkersDone, WorkersDone, OpenStor
   archive(only);
 }
 static void fields(auto& archive,
-                   IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped> auto& message) {
+                   IsOneOf<StoreOpened, WorkerFailed, RoundStopped, Regrouped, CannotRegroup> auto& message) {
   auto& [round, what] = message;
   archive(round, what);
 }

@@ -111,7 +111,8 @@ class VirtualWorkers {
     std::uint64_t life = 0;  // counts processes: events of an earlier one are dropped
     bool ignores_term = false;
     bool keeps_its_word = true;     // else it ends when a peer does
-    bool comes_when_called = true;  // else it hangs
+    bool comes_when_called = true;  // else it hangs, or
+    bool has_left_loop = false;     // says that it does not come
     std::uint32_t called = 0;       // to this generation
     std::uint32_t waits_in = 0;     // for the others
     std::uint32_t generation = 0;   // in which its groups were made last
@@ -131,6 +132,7 @@ class VirtualWorkers {
     if (!job_.recovery.is_on()) return;
     worker.keeps_its_word = !job_.habits.chance(job_.recovery.breaks_word_percent);
     worker.comes_when_called = !job_.habits.chance(job_.recovery.hangs_percent);
+    worker.has_left_loop = !worker.comes_when_called && worker.life % 2 == 0;
   }
 
   void end_after(CoreTime::duration delay, int local_rank, ExitStatus status) {
@@ -263,6 +265,10 @@ class VirtualWorkers {
     Worker& worker = at(local_rank);
     require(generation > worker.called, "a worker is called to a generation of the past");
     worker.called = generation;
+    if (worker.has_left_loop) {
+      const agent::WorkerCannotRegroup refusal{key_.round, local_rank};
+      job_.queue.after(1ms, agent_.process, [this, refusal] { agent_.step(refusal); });
+    }
     if (!worker.comes_when_called) return;
     job_.queue.after(job_.habits.time(1ms, 20ms),
                      [this, local_rank, life = worker.life, generation] {

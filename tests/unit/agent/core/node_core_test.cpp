@@ -68,9 +68,10 @@ std::string names_of(const std::vector<NodeAction>& actions) {
       "Announce",       "Finish",       "TakeStep",     "Exit",       "Replace"};
   static_assert(std::size(kNames) == std::variant_size_v<NodeAction>);
   constexpr const char* kTold[] = {
-      "NodeHello",    "StoreOpened",  "StoreNotOpened", "WorkerFailed",      "SomeWorkersDone",
-      "WorkersDone",  "RoundStopped", "NodeLeaving",    "NodeStuck",         "Goodbye",
-      "RestartAsked", "StopAsked",    "WorkersRecover", "WorkerReplaceable", "Regrouped"};
+      "NodeHello",       "StoreOpened",       "StoreNotOpened", "WorkerFailed",
+      "SomeWorkersDone", "WorkersDone",       "RoundStopped",   "NodeLeaving",
+      "NodeStuck",       "Goodbye",           "RestartAsked",   "StopAsked",
+      "WorkersRecover",  "WorkerReplaceable", "Regrouped",      "CannotRegroup"};
   static_assert(std::size(kTold) == std::variant_size_v<rdzv::ToLeader>);
   std::string text;
   for (const NodeAction& action : actions) {
@@ -647,6 +648,25 @@ TEST_F(NodeCoreTest, AWorkerThatHasEndedWithZeroSinceItRegroupedCounts) {
               ElementsAre(tells(rdzv::Regrouped{kFirst, 1})));
 }
 
+// It has left its loop of steps, and the others would wait for it.
+TEST_F(NodeCoreTest, TellsTheLeaderOfAWorkerThatWillNotRegroup) {
+  run();
+  core.step(replace(1, 9));
+  core.step(WorkerRegrouped{kFirst, 0, 1});
+  EXPECT_THAT(core.step(WorkerCannotRegroup{kFirst, 0}), IsEmpty()) << "it has before";
+  EXPECT_THAT(core.step(WorkerCannotRegroup{kFirst, 1}),
+              ElementsAre(tells(rdzv::CannotRegroup{kFirst, 1})));
+  EXPECT_THAT(core.step(replace(2, 8)),
+              ElementsAre(replaces(2, 8, std::nullopt), tells(rdzv::CannotRegroup{kFirst, 2})));
+}
+
+TEST_F(NodeCoreTest, WhoeverTakesThePlaceOfOneThatHadLeftItsLoopIsAwaited) {
+  run();
+  core.step(WorkerCannotRegroup{kFirst, 1});
+  core.step(replaceable(1));
+  EXPECT_THAT(core.step(replace(1, 1)), ElementsAre(replaces(1, 1, 1)));
+}
+
 TEST_F(NodeCoreTest, OnlyTheLastGenerationCounts) {
   run();
   core.step(replace(1, 9));
@@ -823,6 +843,7 @@ TEST(NodeCore, AnswersEveryEventInEveryStateAsItsTableSays) {
       {replace(1, 5), {"", "Replace", "", "", ""}, {}},
       {WorkersCanRecover{kFirst}, {"", "WorkersRecover", "", "", ""}, {}},
       {WorkerRegrouped{kFirst, 0, 1}, {"", "", "", "", ""}, {}},
+      {WorkerCannotRegroup{kFirst, 0}, {"", "", "", "", ""}, {}},
       {WorkerHung{kFirst, 0}, {"", "SIGKILL ArmTimer", "", "", ""}, {}},
       {StopSignal{SIGTERM},
        {"NodeLeaving", "NodeLeaving SIGTERM ArmTimer", "NodeLeaving", kNextStep, ""},

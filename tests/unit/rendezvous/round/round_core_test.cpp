@@ -1223,6 +1223,17 @@ TEST(RoundCore, AWorkerThatEndsWithZeroInsteadOfRegroupingEndsTheReplacement) {
   EXPECT_EQ(start_in(job.stop(2)).restarts, 1);
 }
 
+TEST(RoundCore, AWorkerThatHasLeftItsLoopEndsTheReplacementThatWaitsForIt) {
+  Recovering job(2);
+  job.said(1, replaceable(1));
+  job.said(1, Regrouped{kFirst, 1});
+  EXPECT_THAT(job.said(1, CannotRegroup{kFirst, 1}), IsEmpty()) << "nobody waits for it";
+  job.said(1, replaceable(1, 50, 1));
+  EXPECT_THAT(job.said(0, CannotRegroup{kFirst, 1}), IsEmpty()) << "of the past";
+  EXPECT_THAT(receivers_of<RoundStop>(job.said(0, CannotRegroup{kFirst, 2})), SizeIs(2));
+  EXPECT_EQ(start_in(job.stop(2)).restarts, 2);
+}
+
 TEST(RoundCore, AWorkerThatEndsWithZeroAfterItHasRegroupedDoesNot) {
   Recovering job(2);
   job.said(1, replaceable(1));
@@ -1418,6 +1429,7 @@ const Row kTable[] = {
      {"", "", "", "GroupBroken>0 GroupBroken>1 RoundStop>0 RoundStop>1", "", ""}},
     {"WorkersRecover", 1, says(WorkersRecover{}), {"", "", "", "", "", ""}},
     {"Regrouped", 1, says(Regrouped{{}, 1}), {"", "", "", "", "", ""}},
+    {"CannotRegroup", 1, says(CannotRegroup{{}, 1}), {"", "", "", "", "", ""}},
     {"SomeWorkersDone", 1, says(SomeWorkersDone{}), {"", "", "", "", "", ""}},
     {"WorkersDone", 1, says(WorkersDone{}), {"", "", "", "", "", ""}},
     {"RoundStopped", 1, says(RoundStopped{}), {"", "", "", "", "", ""}},
@@ -1485,6 +1497,7 @@ TEST(RoundCore, AnswersEveryEventWhileAWorkerIsReplacedAsItsTableSays) {
   constexpr const char* kBroken = "GroupBroken>0 GroupBroken>1 RoundStop>0 RoundStop>1";
   const std::map<std::string_view, const char*> answers = {
       {"WorkerReplaceable", "ReplaceWorker>0 ReplaceWorker>1"},
+      {"CannotRegroup", kBroken},
       {"SomeWorkersDone", kBroken},
       {"WorkersDone", kBroken}};
   for (const Row& row : kTable) {

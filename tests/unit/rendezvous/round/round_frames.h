@@ -137,6 +137,7 @@ inline std::vector<wire::AgentFrame> example_agent_frames() {
            WorkersRecover{Round{10}},
            WorkerReplaceable{Round{11}, example_failure(), 1'000'000'000'009, 12, false},
            Regrouped{Round{13}, 14},
+           CannotRegroup{Round{15}, 16},
        }) {
     frames.emplace_back(wire::Message<ToLeader>{80, 81, message});
   }
