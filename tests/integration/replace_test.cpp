@@ -241,6 +241,18 @@ TEST_F(Replace, AWorkerThatDoesNotRegroupAsToldFailsTheRound) {
   EXPECT_THAT(job.left_over(), IsEmpty());
 }
 
+// It waits for nothing that the others would come to; the time limit of a replacement is 30 s.
+TEST_F(Replace, AWorkerThatHasLeftItsLoopEndsTheReplacementAtOnce) {
+  Job& job = start(2, {"leaves"});
+  ASSERT_TRUE(are_ready(2)) << job.err();
+  const auto killed = std::chrono::steady_clock::now();
+  ::kill(worker(1), SIGKILL);
+  ASSERT_TRUE(job.reaches([&] { return count_of("\"event\":\"round_started\"") == 2; }))
+      << events();
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 20s);
+  EXPECT_EQ(count_of("\"how\":\"replaced\""), 0);
+}
+
 // ---- the job ends
 
 TEST_F(Replace, AStepThatKillsItsRankTwiceEndsTheJob) {

@@ -12,6 +12,7 @@
 //   silent          no worker announces anything
 //   poison N        rank 1 is killed in step N, each time
 //   deaf            a rank that is told to regroup ends
+//   leaves          rank 0 has left its loop of steps when it is told to regroup, and waits for ever
 //   slow-regroup    a rank waits for FOLDER/go before it makes its groups anew
 #include <fcntl.h>
 #include <poll.h>
@@ -255,6 +256,10 @@ class Worker {
     for (bool is_done = false; !is_done;) {
       generation_ = generation;
       if (does("deaf") && rank_ == 0) std::_Exit(5);
+      if (does("leaves") && rank_ == 0) {
+        send(link::Kind::kHello, 0);
+        for (;;) ::pause();
+      }
       while (does("slow-regroup") && ::access((folder_ + "/go").c_str(), F_OK) != 0) ::usleep(1000);
       shared().regrouped[rank_] = generation;
       is_done = true;
