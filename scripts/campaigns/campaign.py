@@ -73,7 +73,8 @@ def disturb(site, cell, seed, base, limit_s, say, known):
         return outcome
     say(f"  undisturbed: {wall_s:.1f} s, {expected[0]}, {len(expected[1])} bytes")
     faults = draw(seed, cell.kinds, cell.every_s)
-    while not outcome.wrong and len(outcome.struck) < cell.faults and (cell.for_s is None or outcome.disturbed_s < cell.for_s):
+    run = None  # the last one
+    while not outcome.wrong and len(outcome.struck) < cell.faults and not (run and run.time_is_over):
         folder = base / f"run{outcome.runs}"
         for_s = None if cell.for_s is None else cell.for_s - outcome.disturbed_s
         outcome.runs += 1

@@ -72,7 +72,7 @@ class Run:
         self.sizes = collections.defaultdict(list)  # by what it is and its pid
         self.crashed = set()  # pids of agents, whose sockets stay
         self.keeper_was_struck = False
-        self.last_strike = None
+        self.last_strike, self.time_is_over = None, False
         self.agent_starts = 0
         for each in ("control", "tmp", "result", "samples"):
             (self.folder / each).mkdir(parents=True, mode=0o700)
@@ -121,7 +121,7 @@ class Run:
             if now < due:
                 continue
             if for_s is not None and now - self.begun > for_s:
-                fault = None
+                fault, self.time_is_over = None, True
                 continue
             has_struck = self._strike(fault, tries)
             if has_struck:

@@ -51,13 +51,14 @@ def python(python_exec, ranks, nodes=1, epochs=100, **more):
 
 def integers(bin_folder, rdzv, nodes, nnodes="", ranks_of_node=1, **more):
     """The sum of integers does not depend on the number of ranks, so here it may change."""
-    words = (f"--nproc-per-node={ranks_of_node}", "--shutdown-timeout=1", "--no-python", str(bin_folder / "ddprun_integer_training"),
-             "{folder}", str(INTEGER_STEPS))
+    words = (f"--nproc-per-node={ranks_of_node}", "--shutdown-timeout=1", "--no-python",
+             str(bin_folder / "ddprun_integer_training"), "{folder}", str(INTEGER_STEPS))
     how = rdzv if nodes > 1 else "one node"
     # With a sanitizer, too, agents die of SIGSEGV.
     environment = tuple((name, os.environ.get(name, "") + ":handle_segv=0") for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"))
     return Cell(f"integers, {how}, --nnodes={nnodes or nodes}, {nodes * ranks_of_node} workers", words, nodes=nodes,
-                nnodes=nnodes, rdzv=rdzv, result="step-*", same_as="integers", environment=environment, kinds=tuple(OF_A_PROCESS), **more)
+                nnodes=nnodes, rdzv=rdzv, result="step-*", same_as="integers", environment=environment,
+                kinds=tuple(OF_A_PROCESS), **more)
 
 
 def _nodes(nodes):
@@ -89,5 +90,5 @@ def full(bin_folder, python_exec, faults):
 def storm(bin_folder, seconds):
     kinds = tuple(kind for kind, (target, action, _) in KINDS.items()
                   if target in ("worker", "workers", "standby", "keeper", "agent"))
-    return [dataclasses.replace(train(bin_folder, 2, epochs=120, kinds=kinds, faults=sys.maxsize, every_s=1.0),
-                                name=f"storm: train (C++), 2 ranks, a fault per second for {seconds:.0f} s", for_s=seconds)]
+    cell = train(bin_folder, 2, epochs=max(2, int(seconds / 5)), kinds=kinds, faults=sys.maxsize, every_s=1.0)
+    return [dataclasses.replace(cell, name=f"{cell.name}, a fault per second for {seconds:.0f} s", for_s=seconds)]
