@@ -44,36 +44,41 @@ def marked(mark):
 
 def agent_in(pid):
     """The agent, which something like `ip netns exec` may have become, or made."""
-    if name(pid).startswith("ddprun"):
+    if name(pid).startswith(("ddprun", "ddpctl")):
         return pid
     return next((found for child in children(pid) if (found := agent_in(child))), None)
 
 
-def status(ddpctl, agent, environment):
-    asked = subprocess.run([ddpctl, "status", "--json", str(agent)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                           env=environment, timeout=20)
-    return json.loads(asked.stdout) if asked.returncode == 0 else {}
+def keeper_of(agent):
+    return next((child for child in children(agent) if name(child) == "ddprun-keeper"), None)
 
 
-def victims(ddpctl, agent, environment):
-    """By what they are: lists of pids of one node."""
-    found = {"agent": [agent], "keeper": [], "worker": [], "zygote": [], "standby": []}
-    workers = set()
-    for node in status(ddpctl, agent, environment).get("nodes", []):
-        workers |= {worker["pid"] for worker in node.get("workers", []) if worker.get("pid")}
-    waiting = []
-    for child in children(agent):
-        if not is_alive(child):
-            continue
-        if name(child) == "ddprun-keeper":
-            found["keeper"].append(child)
-        elif child in workers:
-            found["worker"].append(child)
-        else:
-            waiting.append(child)
+ANSWER_S = 1.0  # an agent that was stopped gives none
+
+
+def ask(ddpctl, agent, environment):
+    """The agent's node, of `ddpctl status`; None if it does not answer."""
+    try:
+        asked = subprocess.run([ddpctl, "status", "--json", str(agent)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env=environment, timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return None
+    nodes = json.loads(asked.stdout)["nodes"] if asked.returncode == 0 else []
+    return next((node for node in nodes if node.get("agent_pid") == agent), None)
+
+
+def done(node):
+    """Of the training: 0 to 1. None: the program does not say."""
+    told = (worker.get("progress") or {} for worker in node["workers"] or [])
+    return max((each["step"] / each["total"] for each in told if each.get("step") and each.get("total")), default=None)
+
+
+def pids_of(node):
+    """By what they are."""
+    agent, workers = node["agent_pid"], {worker["pid"] for worker in node["workers"] or []}
+    alive = [child for child in children(agent) if is_alive(child) and name(child) != "ddprun-keeper"]
+    waiting = [child for child in alive if child not in workers]
     # A standby is forked by the zygote, so it has the same first environment; the zygote is older.
-    of_zygote = [child for child in waiting
-                 if any(line.startswith("DDPRUN_ZYGOTE_FD=") for line in environment_of(child))]
-    found["zygote"] = of_zygote[:1]
-    found["standby"] = [child for child in waiting if child not in found["zygote"]]
-    return found
+    zygote = [child for child in waiting if any(line.startswith("DDPRUN_ZYGOTE_FD=") for line in environment_of(child))][:1]
+    return {"worker": [child for child in alive if child in workers], "zygote": zygote,
+            "standby": [child for child in waiting if child not in zygote]}

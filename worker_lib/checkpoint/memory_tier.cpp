@@ -155,7 +155,8 @@ std::optional<MemoryTier::Kept> MemoryTier::find() {
   if (!memory_) return std::nullopt;
   const auto& place = context_.environment();
   std::string why;
-  auto all = memory_->find(&why);
+  // What is there now is of steps that the worker has made since: a prepared standby offers none.
+  const auto all = is_prepared() ? std::vector<SnapshotMemory::Found>() : memory_->find(&why);
   const auto warn = [this](const auto&... words) {
     if (is_first_of_node() && !is_prepared()) log::warning(words...);
   };

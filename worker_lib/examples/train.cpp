@@ -257,8 +257,9 @@ class Training {
                               at_.consumed);
       while (const auto batch = sampler_.next(static_cast<std::size_t>(settings_.batch_size))) {
         const std::vector<std::int64_t> indices(batch->begin(), batch->end());
-        step(torch::tensor(indices, torch::kInt64).to(context_.device()));
+        // Before the step: who dies right after it has told of it, too.
         samples_.add_samples(at_, context_.world_size(), *batch);
+        step(torch::tensor(indices, torch::kInt64).to(context_.device()));
         ++at_.step;
         at_.consumed = sampler_.consumed();
         losses_.add_loss(at_.step, last_loss_);
